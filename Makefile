@@ -1,0 +1,36 @@
+# Every target sets up what it needs; a second run has no set-up work.
+PYTHON ?= python3
+VENV := .venv/bin
+
+.PHONY: help setup setup-dev demo test test-fast lint bench clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: ## .venv with the right vLLM for this machine
+	@$(PYTHON) scripts/setup.py
+
+setup-dev:
+	@$(PYTHON) scripts/setup.py --dev
+
+demo: setup ## evaluate the tiny model on examples/arithmetic.yaml, with real vLLM
+	@$(VENV)/python -m examples.tiny_model
+	@$(VENV)/python -m flows.evaluate examples/arithmetic.yaml
+
+test: setup-dev ## every test, those against real vLLM included
+	@$(VENV)/python -m examples.tiny_model
+	@$(VENV)/python -m pytest
+
+test-fast: setup-dev ## tests that need neither vLLM nor a Prefect server
+	@$(VENV)/python -m pytest -m "not vllm and not prefect and not ray"
+
+lint: setup-dev ## ruff, mypy --strict, import-linter
+	@$(VENV)/ruff check .
+	@$(VENV)/mypy
+	@$(VENV)/lint-imports
+
+bench: setup-dev ## the pipeline against raw vLLM; slow
+	@$(VENV)/python benchmarks/overhead.py
+
+clean: ## remove .venv, caches and data
+	rm -rf .venv .cache data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

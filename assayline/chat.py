@@ -1,0 +1,219 @@
+"""From messages to token ids, once.
+
+Rendering to text, and letting something else tokenise the text again, adds a second BOS and is the field's most
+repeated bug. Here a chat template makes a text, the text makes ids without special tokens of the tokenizer's own (the
+template has written them), and the ids are what the engine gets: the same ids as
+`tokenizer.apply_chat_template(tokenize=True)`. Mode `plain` has no template, so there the tokenizer adds its own.
+
+A template runs in transformers' sandbox. What it raises is an error of the row.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jinja2
+
+from assayline.errors import AssaylineError, ModelError, SpecError
+from assayline.identity import digest_json
+from assayline.prompts.row_values import RowError
+from assayline.spec import ChatSpec
+from assayline.spec_file import nearest
+
+Message = dict[str, Any]
+
+RESERVED = frozenset({
+    "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "max_length", "messages",
+    "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs",
+    "truncation",
+})  # fmt: skip
+"""Arguments of apply_chat_template that a template's variables must not reach."""
+
+PROBE = "assayline probe"
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt as the model reads it."""
+
+    text: str
+    """What was tokenised. In mode plain the tokenizer's own BOS is in `token_ids` alone."""
+    token_ids: list[int]
+
+
+def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a model folder, from local files only. Raises ModelError."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=trust_remote_code
+        )
+        if tokenizer.chat_template is None:
+            tokenizer.chat_template = _read_processor_template(folder)
+    except Exception as error:  # a damaged tokenizer.json raises bare Exception
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelError(
+            f"The tokenizer in {folder} cannot be loaded: {reason[0]} Expected tokenizer.json, or another "
+            "tokenizer that transformers knows, beside config.json."
+        ) from None
+    return tokenizer
+
+
+def _read_processor_template(folder: Path) -> str | None:
+    """Older multimodal models keep their template where only a processor looks."""
+    file = folder / "chat_template.json"
+    template = json.loads(file.read_text(encoding="utf-8")).get("chat_template") if file.is_file() else None
+    return template if isinstance(template, str) else None
+
+
+class ChatRenderer:
+    """Renders conversations by one spec and one tokenizer.
+
+    `template_id` is equal where equal messages give equal prompts under the same tokenizer: it digests the template's
+    text, wherever it came from, and everything that is put around the messages.
+    """
+
+    def __init__(self, spec: ChatSpec, tokenizer: Any) -> None:
+        """Raises ModelError for a model without the template, SpecError for a file that is not there, a template that
+        is not Jinja2 and kwargs that are no variables of a template."""
+        reserved = sorted(RESERVED & set(spec.kwargs))
+        if reserved:
+            raise SpecError(
+                f"chat.kwargs holds {', '.join(reserved)}, which the renderer sets itself. Expected "
+                "variables of the template; see chat.add_generation_prompt and chat.prefill."
+            )
+        self._tokenizer = tokenizer
+        self._spec = spec
+        self._mode, self._template = _find_template(spec, tokenizer)
+        self._content_form = "text" if self._mode == "plain" else self._find_content_form()
+        self.template_id = digest_json({
+            "mode": "plain" if self._mode == "plain" else "chat",
+            "template": self._template,
+            "system": spec.system,
+            "prefill": spec.prefill or None,
+            "kwargs": spec.kwargs,
+            "add_generation_prompt": spec.add_generation_prompt,
+        })  # fmt: skip
+
+    def render(self, messages: list[Message]) -> Rendered:
+        """Raises RowError: template_error for what the template raises, row_error for parts that are not text."""
+        conversation = self._complete([_check_parts(message) for message in messages])
+        if self._mode == "plain":
+            text = " ".join(filter(None, (_join_parts(message.get("content"), " ") for message in conversation)))
+        else:
+            text = self._apply([self._shape_content(message) for message in conversation])
+        encoded = self._tokenizer(text, add_special_tokens=self._mode == "plain", verbose=False)
+        return Rendered(text, encoded["input_ids"])
+
+    def _complete(self, messages: list[Message]) -> list[Message]:
+        spec = self._spec
+        if spec.system is not None and all(message.get("role") != "system" for message in messages):
+            messages = [{"role": "system", "content": spec.system}, *messages]
+        return [*messages, {"role": "assistant", "content": spec.prefill}] if spec.prefill else messages
+
+    def _apply(self, conversation: list[Message]) -> str:
+        try:
+            return self._apply_unguarded(conversation, continues=bool(self._spec.prefill))
+        except Exception as error:  # a template is a program over foreign data: it can raise anything
+            raise RowError(
+                "template_error",
+                f"The chat template ({self._mode}) failed on this conversation: {type(error).__name__}: {error}",
+            ) from None
+
+    def _apply_unguarded(self, conversation: list[Message], continues: bool) -> str:
+        text: str = self._tokenizer.apply_chat_template(
+            conversation, chat_template=self._template, tokenize=False, continue_final_message=continues,
+            add_generation_prompt=self._spec.add_generation_prompt and not continues, **self._spec.kwargs,
+        )  # fmt: skip
+        return text
+
+    def _shape_content(self, message: Message) -> Message:
+        content = message.get("content")
+        if isinstance(content, list) and self._content_form == "text":
+            return {**message, "content": _join_parts(content, "\n")}
+        if isinstance(content, str) and self._content_form == "parts":
+            return {**message, "content": [{"type": "text", "text": content}]}
+        return message
+
+    def _find_content_form(self) -> Literal["text", "parts", "both"]:
+        """What the template takes as content. Given the other, most print Python's repr, or nothing, without an error.
+
+        Raises SpecError or ModelError if the template cannot be compiled.
+        """
+        as_text, as_parts = self._probe(PROBE), self._probe([{"type": "text", "text": PROBE}])
+        if as_text == as_parts:
+            return "both"
+        return "parts" if PROBE in as_parts and PROBE not in as_text else "text"
+
+    def _probe(self, content: Any) -> str:
+        try:
+            return self._apply_unguarded([{"role": "user", "content": content}], continues=False)
+        except jinja2.TemplateSyntaxError as error:
+            raise self._not_jinja(error) from None
+        except Exception:  # a template may refuse such a conversation: rows will show
+            return ""
+
+    def _not_jinja(self, error: jinja2.TemplateSyntaxError) -> AssaylineError:
+        message = f"The chat template ({self._mode}) is not Jinja2: {error.message} (line {error.lineno})."
+        if self._mode == "default":
+            return ModelError(f"{message} Give another in chat.template: plain, a file, or inline Jinja2.")
+        return SpecError(f"{message} It was given in chat.template.")
+
+
+def _find_template(spec: ChatSpec, tokenizer: Any) -> tuple[str, str | None]:
+    """(what it is called in messages, the template's text). The text is None in mode plain."""
+    given, own = spec.template, getattr(tokenizer, "chat_template", None)
+    if given == "plain":
+        return "plain", None
+    if given == "default":
+        return "default", _find_default(own, spec)
+    if "{{" in given or "{%" in given:
+        return "inline", given
+    if isinstance(own, dict) and given in own:
+        return given, own[given]
+    try:
+        return given, Path(given).expanduser().read_text(encoding="utf-8")
+    except FileNotFoundError:
+        names = ["default", "plain", *(own if isinstance(own, dict) else [])]
+        raise SpecError(
+            f"chat.template is {given!r}, which is no file (working folder: {Path.cwd()}), no Jinja2 and "
+            f"no name; {nearest(given, names)}"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"chat.template {given!r} cannot be read as text: {error}.") from None
+
+
+def _find_default(own: Any, spec: ChatSpec) -> str:
+    if isinstance(own, dict):
+        name = "tool_use" if spec.kwargs.get("tools") is not None and "tool_use" in own else "default"
+        if name in own:
+            return str(own[name])
+        raise ModelError(
+            f"The model's tokenizer has chat templates named {', '.join(sorted(own))} and none named "
+            "default. Give one of these names in chat.template."
+        )
+    if not own:
+        raise ModelError(
+            "The model's tokenizer has no chat template: it is a base model, or the template is "
+            "elsewhere. Set chat.template to plain, to a Jinja2 file, or to inline Jinja2."
+        )
+    return str(own)
+
+
+def _check_parts(message: Message) -> Message:
+    content = message.get("content")
+    foreign = [part.get("type") for part in content if part.get("type") != "text"] if isinstance(content, list) else []
+    if foreign:
+        raise RowError(
+            "row_error",
+            f"Multimodal content is not supported yet: a message has a part of type {foreign[0]!r}, expected text.",
+        )
+    return message
+
+
+def _join_parts(content: Any, between: str) -> str:
+    if isinstance(content, list):
+        return between.join(part["text"] for part in content)
+    return content or ""

@@ -1,0 +1,46 @@
+"""One clock per run: seconds since the run's start, monotonic, shared by every process that works for the run.
+
+On the machine that started the run, the system's monotonic clock is the same for all processes, and so for vLLM's own
+stamps. On another machine it is not, so there the run's wall-clock start is mapped once, when the clock is opened:
+the map is as good as the two machines' wall clocks agree, and differences between stamps of one machine stay exact.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class RunClock:
+    """The zero of a run. Picklable: opened on the machine where it is used by `on_this_machine`."""
+
+    started_wall_s: float
+    """Unix time of the run's start."""
+    started_monotonic_s: float
+    """`time.monotonic()` of the run's start on the machine `boot_id`."""
+    boot_id: str
+
+    @classmethod
+    def start(cls) -> "RunClock":
+        """A clock that reads 0 now."""
+        return cls(time.time(), time.monotonic(), _boot_id())
+
+    def on_this_machine(self) -> "RunClock":
+        """The same clock, with the monotonic zero of the machine that asks."""
+        here = _boot_id()
+        if here == self.boot_id:
+            return self
+        return RunClock(self.started_wall_s, time.monotonic() - (time.time() - self.started_wall_s), here)
+
+    def now_s(self) -> float:
+        """Seconds since the run's start."""
+        return self.at_s(time.monotonic())
+
+    def at_s(self, monotonic_s: float) -> float:
+        """A `time.monotonic()` stamp of this machine as seconds since the run's start, rounded to 1 µs."""
+        return round(monotonic_s - self.started_monotonic_s, 6)
+
+
+def _boot_id() -> str:
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.exists() else "unknown"

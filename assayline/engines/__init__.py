@@ -1,0 +1,54 @@
+"""Engines: what answers requests. `open_engine` makes the one that a spec asks for."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from assayline.clock import RunClock
+from assayline.engines.base import Engine, EngineHooks
+from assayline.engines.environment import engine_environment
+from assayline.engines.fake import FakeEngine
+from assayline.engines.offline import OfflineConfig, OfflineEngine
+from assayline.settings import Settings
+from assayline.spec import EngineSpec
+
+
+def open_engine(
+    spec: EngineSpec,
+    *,
+    model: str,
+    model_id: str,
+    model_args: Mapping[str, str],
+    sampling: Mapping[str, object],
+    clock: RunClock,
+    worker: str,
+    device_env: Mapping[str, str],
+    log_path: Path,
+    settings: Settings,
+    hooks: EngineHooks,
+) -> Engine:
+    """Opens an engine and waits until it is ready. Raises EngineError, DeviceError or SpecError.
+
+    `model_args` are engine arguments that belong to the model, such as the resolved revision of a hub id.
+    """
+    if spec.backend == "fake":
+        return FakeEngine(clock, worker=worker, window=spec.window, hooks=hooks)
+    return OfflineEngine(
+        OfflineConfig(
+            model=model,
+            model_id=model_id,
+            clock=clock,
+            log_path=log_path,
+            worker=worker,
+            device=spec.device,
+            mode=spec.mode,
+            window=spec.window,
+            batch_size=spec.batch_size,
+            record_token_times=spec.record_token_times,
+            args={**spec.args, **model_args},
+            sampling=dict(sampling),
+            env=engine_environment(settings, device_env, spec.env),
+            start_timeout_s=settings.engine_start_timeout_s,
+            close_timeout_s=settings.engine_close_timeout_s,
+        ),
+        hooks,
+    )

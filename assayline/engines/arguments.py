@@ -1,0 +1,80 @@
+"""Names of vLLM's arguments, known without importing vLLM.
+
+Importing vLLM takes seconds and hundreds of MB, and initialises a device; a misspelt argument should not have to wait
+for that. So the names are read from the class bodies in the installed package's source. Whether the *values* are usable
+is vLLM's to say, in the engine host, still before the model loads.
+"""
+
+import ast
+import importlib.util
+from functools import cache
+from pathlib import Path
+
+from assayline.errors import EngineError, SpecError
+from assayline.spec import EvalSpec
+from assayline.spec_file import nearest
+
+OURS = {
+    "model": "it is the spec's own `model`",
+    "revision": "it is the spec's own `revision`",
+    "disable_log_stats": "timings need vLLM's statistics, so they are always on",
+    "data_parallel_size": "use `workers`: independent engines side by side",
+}
+"""Engine arguments that the spec sets in another way."""
+
+
+def check_arguments(spec: EvalSpec) -> None:
+    """Raises SpecError for engine arguments and sampling parameters that the installed vLLM does not have.
+
+    A spec for the fake engine may leave vLLM out; sampling is checked if vLLM is there.
+    """
+    if spec.engine.backend == "fake" and not vllm_is_installed():
+        return
+    _check_names("engine.args", list(spec.engine.args), engine_argument_names())
+    _check_names("sampling", list(spec.sampling), sampling_parameter_names())
+    for name in spec.engine.args:
+        if name in OURS:
+            raise SpecError(f"engine.args.{name} cannot be set: {OURS[name]}.")
+    if "output_kind" in spec.sampling:
+        raise SpecError("sampling.output_kind cannot be set: it follows engine.record_token_times.")
+
+
+def vllm_is_installed() -> bool:
+    """Whether some build of vLLM can be imported."""
+    return importlib.util.find_spec("vllm") is not None
+
+
+@cache
+def engine_argument_names() -> frozenset[str]:
+    """Fields of `vllm.EngineArgs`."""
+    return _field_names("engine/arg_utils.py", "EngineArgs")
+
+
+@cache
+def sampling_parameter_names() -> frozenset[str]:
+    """Fields of `vllm.SamplingParams`."""
+    return frozenset(name for name in _field_names("sampling_params.py", "SamplingParams") if not name.startswith("_"))
+
+
+def _check_names(where: str, given: list[str], known: frozenset[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise SpecError(f"{where}.{name}: vLLM has no such argument; {nearest(name, sorted(known))}")
+
+
+def _field_names(module: str, class_name: str) -> frozenset[str]:
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        raise EngineError(
+            "vLLM is not installed here. `make setup` installs the build for this machine; "
+            "engine.backend: fake runs without it."
+        )
+    source = Path(next(iter(spec.submodule_search_locations))) / module
+    for node in ast.parse(source.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            return frozenset(
+                item.target.id
+                for item in node.body
+                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+            )
+    raise EngineError(f"{source} has no class {class_name}: this vLLM is newer than assayline knows (0.26 to 0.33).")

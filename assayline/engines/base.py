@@ -1,0 +1,62 @@
+"""What every engine is: requests in, completions out, in the order in which they finish.
+
+`generate` reads its input lazily and holds at most `window_requests` in flight. The input may yield None for "nothing
+to send yet": the engine goes on with what it has and asks again. An error of one request is a Completion with
+`error_kind`; an exception from `generate` means that the engine itself is gone, or was told to stop.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from assayline.records import Completion, Json, Request, TelemetrySample
+
+
+def _ignore(_: object) -> None:
+    """A hook that nobody asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHooks:
+    """What a worker wants to hear from its engine, and how it stops it. Called in the thread that generates."""
+
+    on_sample: Callable[[TelemetrySample], None] = _ignore
+    on_log: Callable[[str], None] = _ignore
+    should_stop: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What an opened engine says of itself."""
+
+    window_requests: int
+    max_model_len: int
+    load_s: float
+    """From the start of its process to ready."""
+    details: dict[str, Json] = field(default_factory=dict)
+    """Versions, device and resolved arguments, as stored with the event `opened`."""
+
+
+class Engine(Protocol):
+    """An engine that is ready to generate."""
+
+    @property
+    def model_id(self) -> str:
+        """Content identity of the model that answers."""
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What the engine resolved at start-up."""
+
+    def warm_up(self, request: Request) -> float:
+        """Generates once outside every metric: compiles, primes the prompts' shared prefix. Returns seconds taken."""
+
+    def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
+        """Answers every request once, in completion order.
+
+        Raises EngineError when the engine dies (what had finished was yielded before), EngineInterruptedError when
+        `should_stop` says so. Leaving the iterator early aborts what is in flight; the engine stays usable.
+        """
+
+    def close(self) -> None:
+        """Ends the engine's processes and returns their memory. Safe to call twice."""

@@ -1,0 +1,133 @@
+"""Devices: which there are, and claiming one so that two workers never share it.
+
+A claim is an exclusive `flock` on one file per device, held open for as long as the worker lives; the kernel releases
+it however the worker dies. On CUDA a device is a GPU; on a machine without, it is an equal share of the CPU's cores,
+because every vLLM CPU engine would otherwise bind to the same first core.
+"""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from assayline.errors import DeviceError
+
+CLAIM_POLL_INTERVAL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One thing that an engine runs on, and the environment that binds the engine to it."""
+
+    name: str
+    env: dict[str, str]
+
+
+def cuda_driver_answers() -> bool:
+    """Whether an NVIDIA driver answers here and shows at least one GPU."""
+    return bool(_list_gpus())
+
+
+def list_devices(kind: str, workers: int, gpus_per_worker: int = 1) -> list[Device]:
+    """The devices for `workers` engines. `kind` is cpu, cuda, or auto (cuda if a driver answers).
+
+    Raises DeviceError when there are fewer than that.
+    """
+    if kind == "auto":
+        kind = "cuda" if cuda_driver_answers() else "cpu"
+    if kind == "cuda":
+        gpus = _list_gpus()
+        groups = [gpus[i : i + gpus_per_worker] for i in range(0, len(gpus) - gpus_per_worker + 1, gpus_per_worker)]
+        devices = [Device("cuda-" + "-".join(group), {"CUDA_VISIBLE_DEVICES": ",".join(group)}) for group in groups]
+    else:
+        devices = _share_cores(workers)
+    if len(devices) < workers:
+        raise DeviceError(
+            f"The spec asks for {workers} workers with {gpus_per_worker} {kind} device(s) each; this machine shows "
+            f"{len(devices)} such device(s). Lower `workers`, or check nvidia-smi and CUDA_VISIBLE_DEVICES."
+        )
+    return devices
+
+
+@contextlib.contextmanager
+def claim_device(devices: list[Device], lock_dir: Path, wait_s: float) -> Iterator[Device]:
+    """Holds the first free device of `devices` for as long as the block runs.
+
+    Raises DeviceError if all are taken for longer than `wait_s` seconds.
+    """
+    lock_dir.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + wait_s
+    while (claimed := _try_claim(devices, lock_dir)) is None:
+        if time.monotonic() >= deadline:
+            holders = ", ".join(f"{d.name} by process {_holder(lock_dir, d)}" for d in devices)
+            raise DeviceError(
+                f"Every device is taken: {holders}. Wait for that run or stop it; "
+                "ASSAYLINE_DEVICE_WAIT_S (seconds) makes this one wait."
+            )
+        time.sleep(CLAIM_POLL_INTERVAL_S)
+    device, lock = claimed
+    with lock:
+        yield device
+
+
+def _try_claim(devices: list[Device], lock_dir: Path) -> tuple[Device, IO[str]] | None:
+    for device in devices:
+        lock = open(_lock_path(lock_dir, device), "a+")  # noqa: SIM115 - held by the caller
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            continue
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        return device, lock
+    return None
+
+
+def _holder(lock_dir: Path, device: Device) -> str:
+    with contextlib.suppress(OSError):
+        return _lock_path(lock_dir, device).read_text() or "unknown"
+    return "unknown"
+
+
+def _lock_path(lock_dir: Path, device: Device) -> Path:
+    return lock_dir / f"{device.name}.lock"
+
+
+def _list_gpus() -> list[str]:
+    """Indexes of the GPUs that this process may use."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        listing = subprocess.run(
+            ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    present = [line.strip() for line in listing.splitlines() if line.strip().isdigit()]
+    return present if visible is None else [name.strip() for name in visible.split(",") if name.strip()]
+
+
+def _share_cores(workers: int) -> list[Device]:
+    """Equal shares of the cores that this process may use, as vLLM's CPU backend wants to be told."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < workers:
+        return []
+    size = len(cores) // workers
+    shares = [cores[i * size : (i + 1) * size] for i in range(workers)]
+    return [
+        Device(
+            f"cpu-{'-'.join(map(str, (share[0], share[-1])))}",
+            {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, share)), "OMP_NUM_THREADS": str(len(share))},
+        )
+        for share in shares
+    ]

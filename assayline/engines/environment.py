@@ -1,0 +1,27 @@
+"""The environment of an engine's process: complete before anything is imported there.
+
+vLLM, torch and the hub client read their variables at import, and vLLM's engine core caches them after its start; so
+nothing here can be set later.
+"""
+
+import os
+from collections.abc import Mapping
+
+from assayline.settings import Settings
+
+DEFAULTS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the host is a process of its own already; see docs/decisions.md
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONUNBUFFERED": "1",
+}
+"""Set unless the surrounding environment or the spec says otherwise."""
+
+
+def engine_environment(
+    settings: Settings, device_env: Mapping[str, str], spec_env: Mapping[str, str]
+) -> dict[str, str]:
+    """This process's environment with defaults below, the device's binding and the spec's `engine.env` above it."""
+    token = {"HF_TOKEN": settings.hf_token.get_secret_value()} if settings.hf_token else {}
+    return {**DEFAULTS, **os.environ, **token, **device_env, **spec_env}

@@ -1,0 +1,158 @@
+"""FakeEngine: the whole protocol without a model, for fast tests and for trying a spec out.
+
+It schedules like a real engine (each step gives one token to each of `max_num_seqs` running requests), so order,
+windows and error rows look alike; the tokens are a fixed function of the prompt. Never proof of anything about speed.
+"""
+
+import hashlib
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from assayline.clock import RunClock
+from assayline.engines.base import EngineFacts, EngineHooks
+from assayline.errors import EngineInterruptedError
+from assayline.records import Completion, Request, TelemetrySample
+
+MAX_MODEL_LEN = 4096
+DEFAULT_OUTPUT_TOKENS = 8
+IDLE_SLEEP_S = 0.005
+
+
+def echo(request: Request) -> str:
+    """The default answer: the last word of the rendered prompt."""
+    return (request.rendered or "").strip().rsplit(" ", 1)[-1]
+
+
+@dataclass(slots=True)
+class _Running:
+    request: Request
+    sent_s: float
+    tokens_left: int
+    tokens: int
+    first_token_s: float | None = None
+
+
+class FakeEngine:
+    """An engine whose answers are `answer(request)`; a request whose id is in `fail_ids` becomes an error row."""
+
+    def __init__(
+        self,
+        clock: RunClock,
+        *,
+        worker: str = "worker-0",
+        window: int | None = None,
+        max_num_seqs: int = 64,
+        step_s: float = 0.0,
+        answer: Callable[[Request], str] = echo,
+        fail_ids: frozenset[str] = frozenset(),
+        hooks: EngineHooks = EngineHooks(),  # noqa: B008 - frozen
+    ) -> None:
+        self._clock = clock
+        self._worker = worker
+        self._max_num_seqs = max_num_seqs
+        self._step_s = step_s
+        self._answer = answer
+        self._fail_ids = fail_ids
+        self._hooks = hooks
+        self._steps = self._output_tokens = 0
+        self._sampled_s = 0.0
+        self._facts = EngineFacts(
+            window or max_num_seqs * 5 // 4,
+            MAX_MODEL_LEN,
+            0.0,
+            {"device": "none", "device_name": "fake", "max_num_seqs": max_num_seqs, "max_model_len": MAX_MODEL_LEN},
+        )
+
+    @property
+    def model_id(self) -> str:
+        """There is no model."""
+        return "fake"
+
+    @property
+    def facts(self) -> EngineFacts:
+        """Window and limits."""
+        return self._facts
+
+    def warm_up(self, request: Request) -> float:
+        """Nothing to warm."""
+        return 0.0
+
+    def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
+        """Answers every request once, in completion order."""
+        source = iter(requests)
+        live: list[_Running] = []
+        exhausted = False
+        while live or not exhausted:
+            for request in itertools.islice(source, max(self._facts.window_requests - len(live), 0)):
+                if request is None:
+                    break
+                live.append(self._start(request))
+            else:
+                exhausted = len(live) < self._facts.window_requests
+            yield from self._step(live)
+            if self._hooks.should_stop():
+                raise EngineInterruptedError("Generation was stopped on request; what had finished is stored.")
+
+    def close(self) -> None:
+        """Nothing to return."""
+
+    def _start(self, request: Request) -> _Running:
+        tokens = request.sampling.get("max_tokens") or DEFAULT_OUTPUT_TOKENS
+        return _Running(request, self._clock.now_s(), tokens, tokens)
+
+    def _step(self, live: list[_Running]) -> Iterator[Completion]:
+        time.sleep(self._step_s if live else IDLE_SLEEP_S)
+        self._steps += 1
+        now_s = self._clock.now_s()
+        for running in live[: self._max_num_seqs]:
+            running.first_token_s = running.first_token_s or now_s
+            running.tokens_left -= 1
+        finished = [running for running in live[: self._max_num_seqs] if running.tokens_left <= 0]
+        if finished:
+            live[:] = [running for running in live if running.tokens_left > 0]
+        for running in finished:
+            yield self._finish(running, now_s)
+        if now_s - self._sampled_s >= 1.0 or not live:
+            self._sampled_s = now_s
+            self._hooks.on_sample(TelemetrySample(self._worker, 0, now_s, self._steps, len(live), self._output_tokens))
+
+    def _finish(self, running: _Running, now_s: float) -> Completion:
+        request = running.request
+        prompt_tokens = len(request.prompt_token_ids)
+        if request.request_id in self._fail_ids:
+            return Completion(
+                request.request_id,
+                self._worker,
+                0,
+                self._facts.window_requests,
+                sent_at_s=running.sent_s,
+                arrived_at_s=running.sent_s,
+                finished_at_s=now_s,
+                prompt_tokens=prompt_tokens,
+                error_kind="fake_error",
+                error_message="asked to fail",
+            )
+        self._output_tokens += running.tokens
+        seed = hashlib.sha256(repr(request.prompt_token_ids).encode()).digest()
+        return Completion(
+            request.request_id,
+            self._worker,
+            0,
+            self._facts.window_requests,
+            sent_at_s=running.sent_s,
+            arrived_at_s=running.sent_s,
+            queued_at_s=running.sent_s,
+            scheduled_at_s=running.sent_s,
+            first_token_at_s=running.first_token_s,
+            last_token_at_s=now_s,
+            finished_at_s=now_s,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=0,
+            output_tokens=running.tokens,
+            preemptions=0,
+            finish_reason="length",
+            text=self._answer(request),
+            output_token_ids=[seed[i % len(seed)] for i in range(running.tokens)],
+        )

@@ -1,0 +1,142 @@
+"""The engine host: the process that holds vLLM, so that a worker outlives whatever happens to it.
+
+Started by `hosting.py` as `python -m assayline.engines.host FD` in a session of its own, with its environment complete
+before the first import. It builds the engine that the first message orders, then makes one engine step after another,
+taking in new requests between steps. A reader and a writer thread keep the socket off the engine's path. When the
+worker is gone, however it died, the socket closes and the host kills its whole process group: no orphan keeps a GPU.
+"""
+
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from assayline.engines.vllm_core import VllmCore, check_before_load
+from assayline.engines.wire import (
+    AbortAll,
+    Aborted,
+    Beat,
+    Close,
+    Failed,
+    Finished,
+    Generate,
+    Open,
+    Warm,
+    WarmUp,
+)
+from assayline.errors import AssaylineError
+from assayline.records import TelemetrySample
+
+BEAT_INTERVAL_S = 1.0
+
+
+class Host:
+    """One engine and the queues to and from its worker."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._core: VllmCore | None = None
+        self._order: Open | None = None
+
+    def run(self) -> int:
+        """Serves until `Close`. Returns the exit code."""
+        for loop in (self._read, self._write, self._beat):
+            threading.Thread(target=loop, name=loop.__name__, daemon=True).start()
+        try:
+            self._serve(self._open(self._inbox.get()))
+        except Exception as error:
+            kind = type(error).__name__
+            self._outbox.put(Failed(kind, str(error), traceback.format_exc()))
+            if not isinstance(error, AssaylineError):
+                traceback.print_exc()
+            self._flush()
+            return 1
+        self._flush()
+        return 0
+
+    def _open(self, order: Open) -> VllmCore:
+        self._order = order
+        check_before_load(order)
+        core = VllmCore(order)
+        self._core = core
+        self._outbox.put(core.describe())
+        return core
+
+    def _serve(self, core: VllmCore) -> None:
+        while True:
+            while core.in_flight == 0 or not self._inbox.empty():
+                match self._inbox.get():
+                    case Generate() as message:
+                        if refused := core.add(message):
+                            self._outbox.put(Finished([refused]))
+                    case WarmUp(request):
+                        self._warm_up(core, request)
+                    case AbortAll():
+                        core.abort_all()
+                        self._outbox.put(Aborted())
+                    case Close():
+                        core.close()
+                        return
+            if finished := core.step():
+                self._outbox.put(Finished(finished))
+
+    def _warm_up(self, core: VllmCore, request: Any) -> None:
+        try:
+            core.warm_up(request)
+        except AssaylineError as error:
+            self._outbox.put(Warm(str(error)))
+        else:
+            self._outbox.put(Warm())
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._inbox.put(self._connection.recv())
+        except (EOFError, OSError):
+            os.killpg(0, signal.SIGKILL)  # the worker is gone: nobody waits for anything here
+
+    def _write(self) -> None:
+        while (message := self._outbox.get()) is not None:
+            self._connection.send(message)
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(BEAT_INTERVAL_S)
+            if (core := self._core) is not None and (order := self._order) is not None:
+                self._outbox.put(
+                    Beat(
+                        TelemetrySample(
+                            order.worker,
+                            order.engine_generation,
+                            order.clock.now_s(),
+                            core.steps,
+                            core.in_flight,
+                            core.output_tokens,
+                        )
+                    )
+                )
+
+    def _flush(self) -> None:
+        """Waits until the writer has sent what was put before."""
+        deadline = time.monotonic() + 5
+        while not self._outbox.empty() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.05)
+
+
+def main() -> None:
+    """Entry of the child process: the socket's file descriptor is the one argument."""
+    code = Host(Connection(int(sys.argv[1]))).run()
+    sys.stdout.flush()
+    os._exit(code)  # vLLM's interpreter-exit handlers have nothing left to do and can hang
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The one exception tree: every error a person can cause or must act on.
+
+A message says what was given, what was expected and what to do. The command line prints the message alone
+(no traceback) and exits with the class's `exit_code`; anything outside this tree is a defect of ours.
+"""
+
+
+class AssaylineError(Exception):
+    """Base of every error that assayline raises on purpose."""
+
+    exit_code = 1
+
+
+class SpecError(AssaylineError):
+    """The spec or a setting is not usable: unknown key, wrong type, contradicting values."""
+
+    exit_code = 2
+
+
+class PromptError(AssaylineError):
+    """The prompt set cannot be read: missing file, unknown column, no rows, unrenderable template."""
+
+    exit_code = 3
+
+
+class ModelError(AssaylineError):
+    """The model, its tokenizer or its chat template cannot be read."""
+
+    exit_code = 4
+
+
+class EngineError(AssaylineError):
+    """The engine did not start, or died."""
+
+    exit_code = 5
+
+
+class DeviceError(EngineError):
+    """The device that the spec asks for is not here, or is taken."""
+
+
+class EngineInterruptedError(EngineError):
+    """Generation was stopped on request; what had finished is kept."""
+
+
+class StoreError(AssaylineError):
+    """The database or a part file cannot be read or written."""
+
+    exit_code = 6
+
+
+class DatabaseLockedError(StoreError):
+    """Another process holds the database."""
+
+
+class RunFailedError(AssaylineError):
+    """The run ended without an answer, or an error row, for every request."""
+
+    exit_code = 7

@@ -1,0 +1,110 @@
+"""Identity is content: digests of prompts, specs, templates and of a model's files.
+
+vLLM's own `compute_hash` is a compile-cache key, not an identity: it is equal after a weight byte is flipped and
+differs for the same files in another folder. So a hub model is named by its resolved commit, and a folder by a
+sha256 over the files that decide its answers.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assayline.errors import ModelError
+
+WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt")
+CONFIGS = ("config.json", "generation_config.json", "*processor_config.json", "params.json")
+TOKENIZERS = (
+    "tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "*.model",
+    "*.tiktoken",
+)
+TEMPLATES = ("chat_template*",)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """Where a model's files are, and what names their content."""
+
+    folder: Path
+    model_id: str
+    tokenizer_id: str
+
+
+def digest_text(text: str) -> str:
+    """sha256 of a text, first 32 hex digits."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def digest_json(value: Any) -> str:
+    """sha256 of a JSON value, whatever the order of its keys."""
+    return digest_text(json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str))
+
+
+def identify_model(model: str, revision: str | None = None) -> ModelIdentity:
+    """Finds a model's files and identifies them.
+
+    A folder is digested file by file; a hub id is resolved to a commit (downloading what a tokenizer needs, if it is
+    not cached). Raises ModelError for what is neither, and for folders without a readable config.json.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        _check_folder(folder)
+        return ModelIdentity(
+            folder,
+            f"sha256:{_digest_files(folder, WEIGHTS + CONFIGS + TOKENIZERS + TEMPLATES)}",
+            f"sha256:{_digest_files(folder, TOKENIZERS + TEMPLATES)}",
+        )
+    if model.startswith((".", "/", "~")) or model.count("/") > 1 or folder.exists():
+        raise ModelError(
+            f"Model folder {model} is not a folder. Give a folder with config.json, weights and "
+            "tokenizer, or a Hugging Face id such as org/name. The tiny model of the examples is built "
+            "by `python -m examples.tiny_model`."
+        )
+    return _identify_hub_model(model, revision)
+
+
+def _identify_hub_model(model: str, revision: str | None) -> ModelIdentity:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(model, revision=revision, allow_patterns=[*CONFIGS, *TOKENIZERS, *TEMPLATES]))
+    except (OSError, ValueError, HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(
+            f"Model {model!r} is neither a folder nor a Hugging Face model that can be read: {reason} "
+            "Check the name, HF_TOKEN for gated models, and HF_HUB_OFFLINE."
+        ) from None
+    return ModelIdentity(folder, f"{model}@{folder.name}", f"{model}@{folder.name}")
+
+
+def _check_folder(folder: Path) -> None:
+    config = folder / "config.json"
+    try:
+        json.loads(config.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(
+            f"Model folder {folder} has no config.json. Expected a folder in Hugging Face's layout: "
+            "config.json, *.safetensors and the tokenizer's files."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{config} cannot be read as JSON: {error}. Download or build the model again.") from None
+
+
+def _digest_files(folder: Path, patterns: tuple[str, ...]) -> str:
+    names = sorted({path.name for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+    total = hashlib.sha256()
+    for name in names:
+        try:
+            with open(folder / name, "rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ModelError(f"Model file {folder / name} cannot be read: {error}.") from None
+        total.update(f"{name}\0{(folder / name).stat().st_size}\0{content}\n".encode())
+    return total.hexdigest()[:32]

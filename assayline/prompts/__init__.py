@@ -1,0 +1,97 @@
+"""Prompt sets: from where they are to `Prompt`s, one at a time.
+
+    source → rows → selected rows → parts (columns, template) → Prompt with a content id, or BadRow
+
+Nothing is collected, except by a shuffle (see `selection.py`), so a million rows need the memory of a thousand.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from assayline.errors import PromptError, SpecError
+from assayline.identity import digest_json, digest_text
+from assayline.prompts.messages import PromptParts, RowReader
+from assayline.prompts.occurrences import OccurrenceCounter
+from assayline.prompts.row_values import RowError
+from assayline.prompts.selection import select_rows
+from assayline.prompts.sources import read_rows
+from assayline.prompts.synthetic import SyntheticPrompts
+from assayline.records import Prompt
+from assayline.spec import PromptSpec, SyntheticSource
+
+__all__ = ["BadRow", "RowError", "load_prompts"]
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that cannot be asked. Its prompt has no messages; its id hashes the row as it was."""
+
+    prompt: Prompt
+    kind: str
+    """row_error: a value cannot be used; template_error: the prompt template failed."""
+    message: str
+
+
+def load_prompts(spec: PromptSpec, tokenizer: Any = None) -> Iterator[Prompt | BadRow]:
+    """The prompts of a spec, in the order in which they are asked: one Prompt or BadRow per selected row.
+
+    The tokenizer is used by synthetic sources only. Raises PromptError (or SpecError) at once, before anything is
+    iterated, for what concerns the run: no file, no rows, a template that is not Jinja2, a column or template variable
+    that the first row lacks. While iterating, PromptError for a file that turns out to be damaged further on.
+    """
+    if isinstance(spec.source, SyntheticSource):
+        if spec.template is not None or spec.columns.model_fields_set:
+            raise SpecError("prompts.template and prompts.columns were given with a synthetic source, which has no "
+                            "columns. Remove them, or use a file.")
+        numbers = range(spec.source.count)
+        return _read_prompts(spec, iter(numbers), SyntheticPrompts(spec.source, tokenizer).read, lambda number: None)
+    reader = RowReader(spec.columns, spec.template)
+    rows = read_rows(spec.source)
+    first = next(rows, None)
+    if first is None:
+        raise PromptError(f"Prompt set {spec.set_name!r} has no rows. Expected at least one: check prompts.source.")
+    reader.check_first(first)
+    return _read_prompts(spec, chain([first], rows), reader.read, reader.read_id)
+
+
+def _read_prompts(
+    spec: PromptSpec, rows: Iterator[Any], read: Callable[[Any], PromptParts], read_id: Callable[[Any], str | None]
+) -> Iterator[Prompt | BadRow]:
+    occurrences = OccurrenceCounter()
+    for source_row, row in select_rows(rows, spec.limit, spec.shuffle_seed):
+        try:
+            parts = read(row)
+        except RowError as error:
+            prompt_id = _digest_row(row)
+            occurrence = occurrences.count(prompt_id)
+            prompt = Prompt(prompt_id, occurrence, source_row, _try_id(read_id, row), messages=[])
+            yield BadRow(prompt, error.kind, str(error))
+        else:
+            prompt_id = digest_json({"messages": parts.messages, "target": parts.target})
+            yield Prompt(
+                prompt_id=prompt_id,
+                occurrence=occurrences.count(prompt_id),
+                source_row=source_row,
+                source_id=parts.source_id,
+                messages=parts.messages,
+                target=parts.target,
+                metadata=parts.metadata,
+                sampling=parts.sampling,
+                prompt_token_ids=parts.prompt_token_ids,
+            )
+
+
+def _digest_row(row: dict[str, Any]) -> str:
+    try:
+        return digest_json({"bad_row": row})
+    except (TypeError, ValueError, RecursionError):  # keys of mixed types, a list that contains itself
+        return digest_text(repr(row))
+
+
+def _try_id(read_id: Callable[[Any], str | None], row: Any) -> str | None:
+    try:
+        return read_id(row)
+    except RowError:
+        return None

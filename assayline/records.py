@@ -1,0 +1,113 @@
+"""The rows that travel: one frozen dataclass per raw table of `sql/schema/`, same names, same order.
+
+Times named `*_at_s` are seconds on one monotonic clock, relative to the run's start (see `clock.py`).
+What was not measured is None and becomes NULL, never 0.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = Any
+"""A value that `json.dumps` takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One row of a prompt set, after its columns became chat messages.
+
+    `prompt_id` hashes messages and target; `occurrence` counts earlier rows of the run with the same id
+    (0 for the first), so a duplicate is a row of its own and can be counted.
+    """
+
+    prompt_id: str
+    occurrence: int
+    source_row: int
+    """0-based position in the source, before shuffling."""
+    source_id: str | None
+    """The row's own id column, as text."""
+    messages: list[dict[str, Json]]
+    target: str | None = None
+    metadata: dict[str, Json] = field(default_factory=dict)
+    sampling: dict[str, Json] = field(default_factory=dict)
+    """This row's overrides of the spec's sampling parameters."""
+    prompt_token_ids: list[int] | None = None
+    """Set by the synthetic source, whose prompts are token ids and need no template."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One thing to generate: a prompt occurrence × a repeat, rendered to token ids."""
+
+    request_id: str
+    prompt_id: str
+    occurrence: int
+    repeat_index: int
+    prompt_token_ids: list[int]
+    sampling: dict[str, Json]
+    """All arguments of `vllm.SamplingParams` for this request: the spec's with the row's laid over them."""
+    rendered: str | None = None
+    """The prompt as text, special tokens included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The outcome of one request: a result, or an error row. Never absent, never both."""
+
+    request_id: str
+    worker: str
+    engine_generation: int
+    """How many engines this worker had opened before this one: 0 until one had to be rebuilt."""
+    window_requests: int
+    """The most requests that were allowed in flight when this one ran."""
+    due_at_s: float | None = None
+    """When an arrival pattern wanted it sent; None for offline engines, which send when there is room."""
+    sent_at_s: float | None = None
+    """When the worker handed it to the engine's process."""
+    arrived_at_s: float | None = None
+    """When it reached the engine; the zero of TTFT and end-to-end latency."""
+    queued_at_s: float | None = None
+    scheduled_at_s: float | None = None
+    first_token_at_s: float | None = None
+    last_token_at_s: float | None = None
+    finished_at_s: float | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    preemptions: int | None = None
+    finish_reason: str | None = None
+    stop_reason: str | None = None
+    text: str | None = None
+    output_token_ids: list[int] | None = None
+    token_at_s: list[float] | None = None
+    """One stamp per output token, where the engine was asked to record them."""
+    cumulative_logprob: float | None = None
+    logprobs: Json = None
+    """Per output token, {token id: log-probability}, where asked for."""
+    prompt_logprobs: Json = None
+    error_kind: str | None = None
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEvent:
+    """Something that happened to an engine: opened, warmed_up, failed, closed."""
+
+    worker: str
+    engine_generation: int
+    event: str
+    at_s: float
+    duration_s: float | None = None
+    message: str | None = None
+    details: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetrySample:
+    """The engine's counters at one moment, about once a second. Counters grow from 0 per engine generation."""
+
+    worker: str
+    engine_generation: int
+    at_s: float
+    engine_steps: int
+    in_flight_requests: int
+    output_tokens: int

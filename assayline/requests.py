@@ -1,0 +1,212 @@
+"""From prompts to requests: repeats, sampling, rendering, and the checks that can be made without an engine.
+
+Count in = count out: every prompt, bad rows included, gives exactly `repeats_per_prompt` requests, and each request
+either goes to an engine or has its error here. vLLM fails a whole call for one bad prompt, so what can be known before
+is answered before; the engine's own check stays the authority.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from assayline.chat import Rendered
+from assayline.errors import SpecError
+from assayline.identity import digest_text
+from assayline.prompts import BadRow, RowError
+from assayline.records import Completion, Prompt, Request
+from assayline.spec import EvalSpec
+
+WORKER = "prepare"
+"""Named as the worker of errors that no engine has seen."""
+
+LENGTH_KEYS = (
+    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions",
+    "max_sequence_length", "max_seq_length", "seq_len",
+)  # fmt: skip
+"""Where config.json files say how long a text the model takes."""
+
+ALREADY_SCALED = frozenset({"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"})
+"""RoPE types whose max_position_embeddings is the scaled length, so that `factor` is not applied again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What becomes of one prompt: requests for an engine, or requests with an error each."""
+
+    prompt: Prompt
+    requests: list[Request]
+    """All of the prompt's requests, by repeat_index."""
+    errors: list[Completion] = field(default_factory=list)
+    """Empty, or one per request in the same order: what is wrong with a prompt is wrong with each repeat."""
+
+    @property
+    def ready(self) -> list[Request]:
+        """The requests that an engine can be given."""
+        return [] if self.errors else self.requests
+
+
+class Renderer(Protocol):
+    """What `chat.ChatRenderer` is to this module."""
+
+    def render(self, messages: list[dict[str, Any]]) -> Rendered: ...
+
+
+def build_requests(
+    spec: EvalSpec, prompts: Iterable[Prompt | BadRow], renderer: Renderer, max_model_len: int | None
+) -> Iterator[Prepared]:
+    """Yields one Prepared per prompt, in order, reading no prompt ahead.
+
+    `max_model_len` is in tokens, prompt and answer together; None: unknown, nothing is refused for its length.
+    Raises SpecError at once for `sampling.n` or `sampling.seed` that are no whole numbers.
+    """
+    repeats = repeats_per_prompt(spec)
+    _check_seed(spec.sampling, SpecError)
+    return (_prepare(spec.sampling, repeats, prompt, renderer, max_model_len) for prompt in prompts)
+
+
+def repeats_per_prompt(spec: EvalSpec) -> int:
+    """prompts.repeats × sampling.n. `n` becomes repeats, since vLLM gives the n answers of a request one timing."""
+    n = spec.sampling.get("n")
+    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
+        raise SpecError(f"sampling.n is {n!r}, expected a whole number of at least 1.")
+    return spec.prompts.repeats * (n or 1)
+
+
+def make_request_id(prompt_id: str, occurrence: int, repeat_index: int) -> str:
+    """The same prompt, asked the nth time, has the same id in every run."""
+    return digest_text(f"{prompt_id}/{occurrence}/{repeat_index}")
+
+
+def _prepare(
+    sampling: Mapping[str, Any], repeats: int, item: Prompt | BadRow, renderer: Renderer, max_model_len: int | None
+) -> Prepared:
+    prompt = item.prompt if isinstance(item, BadRow) else item
+    rendered = Rendered("", [])
+    try:
+        if isinstance(item, BadRow):
+            raise RowError(item.kind, item.message)
+        sampling = _overlay(sampling, prompt.sampling)
+        rendered = _render(prompt, renderer)
+        _check_length(len(rendered.token_ids), max_model_len)
+    except RowError as error:
+        requests = _repeat(prompt, rendered, _overlay(sampling, {}), repeats)
+        return Prepared(prompt, requests, [_error_of(request, error) for request in requests])
+    return Prepared(prompt, _repeat(prompt, rendered, sampling, repeats))
+
+
+def _repeat(prompt: Prompt, rendered: Rendered, sampling: Mapping[str, Any], repeats: int) -> list[Request]:
+    return [
+        Request(
+            request_id=make_request_id(prompt.prompt_id, prompt.occurrence, repeat_index),
+            prompt_id=prompt.prompt_id,
+            occurrence=prompt.occurrence,
+            repeat_index=repeat_index,
+            prompt_token_ids=rendered.token_ids,
+            sampling=_seed_repeat(sampling, repeat_index),
+            rendered=rendered.text or None,
+        )
+        for repeat_index in range(repeats)
+    ]
+
+
+def _overlay(sampling: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec's sampling with the row's over it. Raises RowError for overrides that cannot be per row.
+
+    vLLM's own default of 16 tokens must not apply: without `max_tokens`, None says "the room left in the context".
+    """
+    if "n" in overrides:
+        raise RowError(
+            "row_error",
+            "The row's sampling sets n, which would change how many requests the run has. Set "
+            "sampling.n or prompts.repeats in the spec.",
+        )
+    _check_seed(overrides, lambda message: RowError("row_error", f"The row's {message}"))
+    overlaid = {"max_tokens": None, **sampling, **overrides}
+    overlaid.pop("n", None)
+    return overlaid
+
+
+def _check_seed(sampling: Mapping[str, Any], error: Any) -> None:
+    seed = sampling.get("seed")
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise error(f"sampling.seed is {seed!r}, expected a whole number.")
+
+
+def _seed_repeat(sampling: Mapping[str, Any], repeat_index: int) -> dict[str, Any]:
+    """Repeats with one seed would give one answer many times. -1 is vLLM's way to write "no seed"."""
+    seed = sampling.get("seed")
+    return dict(sampling) if seed in (None, -1) else {**sampling, "seed": seed + repeat_index}
+
+
+def _render(prompt: Prompt, renderer: Renderer) -> Rendered:
+    if prompt.prompt_token_ids is not None:
+        return Rendered(" ".join(str(message["content"]) for message in prompt.messages), prompt.prompt_token_ids)
+    return renderer.render(prompt.messages)
+
+
+def _check_length(tokens: int, max_model_len: int | None) -> None:
+    if tokens == 0:
+        raise RowError("empty_prompt", "The prompt has no tokens, expected at least one. Is its text empty?")
+    if max_model_len is not None and tokens + 1 > max_model_len:
+        raise RowError(
+            "prompt_too_long",
+            f"The prompt has {tokens} tokens, but the context is {max_model_len} tokens "
+            "(max_model_len), at least one of them for the answer. Shorten the prompt, or raise "
+            "engine.args.max_model_len if the model allows.",
+        )
+
+
+def _error_of(request: Request, error: RowError) -> Completion:
+    return Completion(
+        request_id=request.request_id,
+        worker=WORKER,
+        engine_generation=0,
+        window_requests=0,
+        prompt_tokens=len(request.prompt_token_ids) or None,
+        error_kind=error.kind,
+        error_message=str(error),
+    )
+
+
+def max_model_len_of(folder: Path, engine_args: Mapping[str, Any]) -> int | None:
+    """The context's length in tokens: the engine argument, else what config.json says, else None.
+
+    It is never less than vLLM's own figure, which can be lower still (`max_model_len: -1` fits it to free memory):
+    refusing here what the engine would take is the worse mistake.
+    """
+    given = engine_args.get("max_model_len")
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return given
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return _length_in(config) if isinstance(config, dict) else None
+
+
+def _length_in(config: dict[str, Any]) -> int | None:
+    for name in ("text_config", "llm_config", "language_config"):
+        nested = config.get(name)
+        if isinstance(nested, dict) and (length := _length_in(nested)) is not None:
+            return length
+    if _is_length(config.get("model_max_length")):  # Command-R: beyond max_position_embeddings, on purpose
+        return int(config["model_max_length"])
+    lengths = [int(config[key]) for key in LENGTH_KEYS if _is_length(config.get(key))]
+    return int(min(lengths) * _rope_factor(config)) if lengths else None
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _rope_factor(config: dict[str, Any]) -> float:
+    rope = config.get("rope_scaling") or config.get("rope_parameters")
+    if not isinstance(rope, dict) or "gemma3" in str(config.get("model_type")):
+        return 1.0
+    per_layer_type = [rope, *(part for part in rope.values() if isinstance(part, dict))]
+    factors = [
+        part.get("factor") for part in per_layer_type if part.get("rope_type", part.get("type")) not in ALREADY_SCALED
+    ]
+    return max([1.0, *(float(factor) for factor in factors if isinstance(factor, (int, float)))])

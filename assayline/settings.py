@@ -1,0 +1,54 @@
+"""Settings: what belongs to the machine, not to the evaluation. From the environment and `.env`, prefix ASSAYLINE_.
+
+`.env.example` lists every one with default and unit; a test keeps it complete.
+"""
+
+import tempfile
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from assayline.errors import SpecError
+
+
+class Settings(BaseSettings):
+    """One field per setting; the name of its variable is ASSAYLINE_ and the field's name in capitals."""
+
+    model_config = SettingsConfigDict(env_prefix="ASSAYLINE_", env_file=".env", extra="ignore", frozen=True)
+
+    data_dir: Path = Field(Path("data"), description="Folder of the database and of the runs' part files.")
+    database: Path | None = Field(None, description="The DuckDB file (default: assayline.duckdb in the data folder).")
+    lock_dir: Path = Field(
+        Path(tempfile.gettempdir()) / "assayline-locks", description="Folder of device locks, one per machine."
+    )
+    database_wait_s: float = Field(
+        30.0, ge=0, description="How long to wait for another process's lock on the database."
+    )
+    device_wait_s: float = Field(0.0, ge=0, description="How long to wait for a device that another run holds.")
+    flush_interval_s: float = Field(2.0, gt=0, description="Longest time that a finished request stays unwritten.")
+    flush_rows: int = Field(512, ge=1, description="Rows per part file at the most.")
+    load_interval_s: float = Field(5.0, gt=0, description="Time between loads of part files into the database.")
+    engine_start_timeout_s: float = Field(900.0, gt=0, description="How long an engine may take to start.")
+    engine_close_timeout_s: float = Field(20.0, gt=0, description="How long an engine may take to close by itself.")
+    hf_token: SecretStr | None = Field(None, description="Hugging Face token for gated models; passed on as HF_TOKEN.")
+
+    @cached_property
+    def database_path(self) -> Path:
+        """Where the database is."""
+        return self.database or self.data_dir / "assayline.duckdb"
+
+    def run_dir(self, run_id: str) -> Path:
+        """Where a run's parts and logs are."""
+        return self.data_dir / "runs" / run_id
+
+
+def load_settings() -> Settings:
+    """Reads the settings. Raises SpecError naming the variable that is wrong."""
+    try:
+        return Settings()  # type: ignore[call-arg]  # every field has a default
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = "ASSAYLINE_" + ".".join(str(part) for part in problem["loc"]).upper()
+        raise SpecError(f"Setting {name} was given {problem['input']!r}; {problem['msg']}. See .env.example.") from None

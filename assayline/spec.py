@@ -1,0 +1,179 @@
+"""EvalSpec: everything that decides a run's answers, in one pydantic model.
+
+The same model is the YAML file, the flow's parameter and so the form in Prefect's UI. What a machine decides
+(folders, time-outs, tokens) is in `settings.py`. Reading from YAML, with errors for people: `spec_file.py`.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class SpecPart(BaseModel):
+    """Base of all parts: unknown keys are errors, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FileSource(SpecPart):
+    """Rows of local files, read by streaming."""
+
+    kind: Literal["file"] = "file"
+    path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
+    format: Literal["auto", "jsonl", "csv", "parquet"] = Field("auto", description="auto: by the file's ending.")
+
+
+class InlineSource(SpecPart):
+    """Rows written in the spec."""
+
+    kind: Literal["inline"] = "inline"
+    rows: list[dict[str, Any]] = Field(min_length=1)
+
+
+class HubSource(SpecPart):
+    """A Hugging Face dataset, streamed. Needs the extra `hub`."""
+
+    kind: Literal["hub"] = "hub"
+    dataset: str
+    subset: str | None = None
+    split: str = "test"
+    revision: str | None = None
+
+
+class TokenLength(SpecPart):
+    """A length in tokens: fixed, or normal with bounds."""
+
+    mean: int = Field(ge=1)
+    stdev: float = Field(0.0, ge=0)
+    min: int | None = Field(None, ge=1)
+    max: int | None = Field(None, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_number(cls, value: Any) -> Any:
+        return {"mean": value} if isinstance(value, int) else value
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> "TokenLength":
+        if (self.min or 1) > self.mean or (self.max or self.mean) < self.mean:
+            raise ValueError(f"expected min <= mean <= max, given min={self.min} mean={self.mean} max={self.max}")
+        return self
+
+
+class SyntheticSource(SpecPart):
+    """Random prompts of exact length, for speed: token counts hold under the model's own tokenizer."""
+
+    kind: Literal["synthetic"] = "synthetic"
+    count: int = Field(ge=1)
+    prompt_tokens: TokenLength
+    output_tokens: TokenLength = Field(description="Generated exactly: sets max_tokens, min_tokens and ignore_eos.")
+    shared_prefix_tokens: int = Field(
+        0, ge=0, description="Leading tokens that all prompts share; 0: no two share any."
+    )
+    seed: int = 0
+
+
+AnySource = Annotated[FileSource | InlineSource | HubSource | SyntheticSource, Field(discriminator="kind")]
+
+
+class Columns(SpecPart):
+    """Which columns mean what. A column named here must exist; unnamed defaults are used if present."""
+
+    messages: str | None = Field(None, description="Column with chat messages (default: `messages`, if present).")
+    prompt: str | None = Field(None, description="Column with one user message (default: `prompt`, if present).")
+    target: str | None = Field(None, description="Column with the expected answer (default: `target`, if present).")
+    id: str | None = Field(None, description="Column with the row's id (default: `id`, if present).")
+    metadata: list[str] = Field(default_factory=list, description="Columns to keep beside the prompt.")
+    sampling: str | None = Field(None, description="Column with an object of sampling overrides.")
+
+
+class MessageTemplate(SpecPart):
+    """One chat message whose content is a Jinja2 template over the row's columns."""
+
+    role: str
+    content: str
+
+
+class PromptSpec(SpecPart):
+    """Where prompts come from and which of them are asked, how often."""
+
+    name: str | None = Field(None, description="Name of the prompt set (default: from the source).")
+    source: AnySource
+    columns: Columns = Columns()
+    template: str | list[MessageTemplate] | None = Field(
+        None, description="Jinja2 over the row's columns: text for one user message, or a list of messages."
+    )
+    limit: int | None = Field(None, ge=1, description="At most this many rows, after shuffling.")
+    shuffle_seed: int | None = Field(None, description="Shuffle with this seed; unset: the source's order.")
+    repeats: int = Field(1, ge=1, description="How often each prompt is asked.")
+
+    @property
+    def set_name(self) -> str:
+        """The name given, or one made from the source."""
+        match self.source:
+            case _ if self.name:
+                return self.name
+            case FileSource(path=path):
+                return Path(path).stem
+            case HubSource(dataset=dataset):
+                return dataset
+            case source:
+                return source.kind
+
+
+class ChatSpec(SpecPart):
+    """How messages become the text that the model reads."""
+
+    template: str = Field(
+        "default",
+        description="default (the tokenizer's), plain (contents joined by a space), a Jinja2 file, or inline Jinja2.",
+    )
+    system: str | None = Field(None, description="System message put before each conversation without one.")
+    prefill: str | None = Field(None, description="Beginning of the assistant's answer, which the model continues.")
+    add_generation_prompt: bool = True
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="More variables for the template.")
+
+
+class EngineSpec(SpecPart):
+    """Which engine answers and how it is fed."""
+
+    backend: Literal["offline", "fake"] = Field("offline", description="offline: vllm.LLM; fake: no model, for trials.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: what the installed vLLM was built for.")
+    mode: Literal["continuous", "barrier"] = Field(
+        "continuous", description="continuous: fed as requests finish; barrier: a batch at a time, for comparison."
+    )
+    window: int | None = Field(
+        None, ge=1, description="Most requests in flight (default: 1.25 x max_num_seqs). Mode continuous."
+    )
+    batch_size: int = Field(32, ge=1, description="Requests per batch. Mode barrier.")
+    record_token_times: bool = Field(False, description="Keep a stamp per output token (for inter-token latency).")
+    warm_up: bool = Field(True, description="Prime compilation and the prompts' shared prefix before the clock starts.")
+    args: dict[str, Any] = Field(default_factory=dict, description="Any argument of vLLM's EngineArgs, by its name.")
+    env: dict[str, str] = Field(default_factory=dict, description="Environment of the engine's process (VLLM_*, ...).")
+
+
+class EvalSpec(SpecPart):
+    """One evaluation: a model, at these settings, on these prompts."""
+
+    name: str = Field("evaluation", min_length=1, description="What the run is called.")
+    model: str = Field(min_length=1, description="Hugging Face id, or a folder.")
+    revision: str | None = Field(None, description="Hub branch, tag or commit; resolved to a commit and stored.")
+    prompts: PromptSpec
+    chat: ChatSpec = ChatSpec()
+    sampling: dict[str, Any] = Field(default_factory=dict, description="Any argument of vllm.SamplingParams.")
+    engine: EngineSpec = EngineSpec()
+    workers: int = Field(1, ge=1, description="Engines side by side, each on its own device.")
+    runner: Literal["local", "ray"] = Field("local", description="Where workers run: this machine, or a Ray cluster.")
+    ray_address: str | None = Field(None, description="Address of a running Ray cluster; unset: a local one.")
+    shard_requests: int = Field(256, ge=1, description="Requests per shard, the unit that workers claim.")
+
+    @property
+    def sampling_defaults(self) -> dict[str, Any]:
+        """Arguments of `vllm.SamplingParams` before a row's overrides.
+
+        max_tokens unset means the room left in the context, not vLLM's 16. `n` is left out: each sample is a request
+        of its own, so that each has its own timings.
+        """
+        given = {name: value for name, value in self.sampling.items() if name != "n"}
+        return {"max_tokens": None, **given}

@@ -1,0 +1,155 @@
+"""The DuckDB file: open it, wait for its lock, bring its tables and views up to date.
+
+DuckDB lets one process write a file, and while it does no other can even read it. So connections are short, a held
+lock is waited for, and whoever still does not get in is told who is inside. The file keeps the format of DuckDB 1.5,
+which older command-line shells and notebooks can open too.
+
+    with connect(Path("assayline.duckdb"), wait_s=30) as connection:
+        connection.sql("from run_summary").show()
+"""
+
+import hashlib
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+
+from assayline import __version__
+from assayline.errors import DatabaseLockedError, StoreError
+
+SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
+TABLE_VERSION = 1
+"""Raise it when a raw table's columns change: databases of another version are refused, as nothing converts them."""
+
+_STORAGE_VERSION = "v1.5.0"
+_RETRY_S = 0.1
+_LOCKED = "Could not set lock on file"
+_HOLDER = re.compile(r"held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
+
+
+@contextmanager
+def connect(path: Path, wait_s: float, read_only: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open the database at `path`, made or brought up to date unless `read_only`, and close it at the end.
+
+    While another process holds it, try again for `wait_s` seconds.
+    """
+    connection = _open_database(path, wait_s, read_only)
+    try:
+        if read_only:
+            _check_models(connection, path)
+        else:
+            apply_schema(connection)
+        yield connection
+    finally:
+        connection.close()
+
+
+def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make the tables and views of `sql/`, in path order and one transaction, unless they are there already.
+
+    A view binds when it is made, so the order of the files is proven each time. Tables are only ever added; views
+    are all made anew when one of their files changed, and those whose file is gone are dropped.
+    """
+    schema_files = sorted((SQL_FOLDER / "schema").glob("*.sql"))
+    model_files = sorted((SQL_FOLDER / "models").rglob("*.sql"))
+    schema_digest, models_digest = _digest_files(schema_files), _digest_files(model_files)
+    stored = _read_version(connection)
+    if stored == (TABLE_VERSION, schema_digest, models_digest):
+        return
+    connection.begin()
+    try:
+        for file in schema_files:
+            connection.execute(file.read_text(encoding="utf-8"))
+        for (name,) in connection.execute("select unnest(model_names) from schema_version").fetchall():
+            quoted = name.replace('"', '""')
+            connection.execute(f'drop view if exists "{quoted}"')
+        for file in model_files:
+            connection.execute(file.read_text(encoding="utf-8"))
+        connection.execute("delete from schema_version")
+        connection.execute(
+            "insert into schema_version values (?, ?, ?, ?, ?)",
+            [TABLE_VERSION, schema_digest, models_digest, [name_model(file) for file in model_files], __version__],
+        )
+        connection.commit()
+    except BaseException:
+        connection.rollback()
+        raise
+
+
+def name_model(file: Path) -> str:
+    """The view that a model's file makes: its name without the number that orders it."""
+    return re.sub(r"^\d+_", "", file.stem)
+
+
+def _open_database(path: Path, wait_s: float, read_only: bool) -> duckdb.DuckDBPyConnection:
+    if read_only and not path.exists():
+        raise StoreError(f"There is no database at {path}. Run an evaluation first, or correct the path.")
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            if not read_only:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            return duckdb.connect(path, read_only=read_only, config={"storage_compatibility_version": _STORAGE_VERSION})
+        except (duckdb.Error, OSError) as error:
+            if _LOCKED not in str(error):
+                raise StoreError(f"{path} cannot be opened as a DuckDB database: {_first_line(error)}") from error
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise DatabaseLockedError(_describe_lock(path, wait_s, str(error))) from error
+            time.sleep(min(_RETRY_S, left_s))
+
+
+def _describe_lock(path: Path, wait_s: float, message: str) -> str:
+    found = _HOLDER.search(message)
+    holder = f"process {found['pid']} ({found['program']})" if found else "another process"
+    return (
+        f"{path} is held by {holder}, and was not free within {wait_s:g} s. Close that shell or let that run end, or "
+        "raise ASSAYLINE_DATABASE_WAIT_S. A run's part files can be read meanwhile, with read_parquet: they have no lock."
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _check_models(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """A reader cannot bring views up to date, and must not read metrics of another definition unawares."""
+    stored = _read_version(connection)
+    if stored is None:
+        raise StoreError(f"{path} has no tables yet. Run an evaluation first, or correct the path.")
+    if stored[2] != _digest_files(sorted((SQL_FOLDER / "models").rglob("*.sql"))):
+        raise StoreError(
+            f"The views in {path} are of another version of assayline than this one ({__version__}), and cannot be "
+            "replaced while it is open for reading only. Open it once for writing, as any run does."
+        )
+
+
+def _read_version(connection: duckdb.DuckDBPyConnection) -> tuple[int, str, str] | None:
+    """What `schema_version` says; None for a database with nothing in it; an error where it is not one of ours."""
+    tables = connection.execute("select table_name from duckdb_tables() where not internal").fetchall()
+    if not tables:
+        return None
+    if ("schema_version",) not in tables:
+        names = ", ".join(sorted(name for (name,) in tables)[:5])
+        raise StoreError(f"This DuckDB database is not one of assayline: it has {names}. Give another path.")
+    rows = connection.execute("select table_version, schema_digest, models_digest from schema_version").fetchall()
+    if len(rows) != 1 or rows[0][0] != TABLE_VERSION:
+        versions = ", ".join(str(version) for version, _, _ in rows) or "none"
+        raise StoreError(
+            f"This database has tables of version {versions}, and assayline {__version__} needs version "
+            f"{TABLE_VERSION}. Give another path, or read it with the assayline that made it; the part files of its "
+            "runs can be loaded again."
+        )
+    table_version, schema_digest, models_digest = rows[0]
+    return table_version, schema_digest, models_digest
+
+
+def _digest_files(files: list[Path]) -> str:
+    """sha256 over names and contents, so that renaming a file, which may change the order, counts as a change."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.relative_to(SQL_FOLDER).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()

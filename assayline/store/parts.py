@@ -1,0 +1,99 @@
+"""Part files: how workers make results durable without touching the database.
+
+A part is a Parquet file of one table's rows, written aside, synced and renamed, so a reader sees a whole part or none.
+`PartWriter` buffers rows and flushes them after `flush_rows` rows or `flush_interval_s` seconds, whichever is first:
+that interval is the most work that a crash can cost.
+"""
+
+import os
+import time
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow.parquet as pq
+
+from assayline.errors import StoreError
+from assayline.store.tables import TABLES, Record, table_of, to_arrow
+
+
+def parts_dir(run_dir: Path, table: str) -> Path:
+    """Where a run's parts of one table are."""
+    return run_dir / "parts" / table
+
+
+def write_part(run_dir: Path, table: str, name: str, records: Iterable[Record]) -> Path:
+    """Writes one part durably. Raises StoreError if the file system refuses."""
+    folder = parts_dir(run_dir, table)
+    final = folder / f"{name}.parquet"
+    aside = folder / f".{name}.parquet.writing"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(aside, "wb") as file:
+            pq.write_table(to_arrow(table, records), file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(final)
+        _sync_folder(folder)
+    except OSError as error:
+        raise StoreError(
+            f"Part file {final} cannot be written: {error}. Free space or fix the folder's rights, then "
+            "run again; the parts written so far are kept."
+        ) from error
+    return final
+
+
+def list_parts(run_dir: Path, table: str) -> list[Path]:
+    """Finished parts of one table, by name."""
+    return sorted(parts_dir(run_dir, table).glob("*.parquet"))
+
+
+def count_rows(part: Path) -> int:
+    """Rows of a part, from its footer."""
+    return int(pq.read_metadata(part).num_rows)
+
+
+class PartWriter:
+    """Buffers a worker's records and writes them as parts. Not thread-safe; use as a context manager."""
+
+    def __init__(self, run_dir: Path, writer: str, flush_rows: int, flush_interval_s: float) -> None:
+        self._run_dir = run_dir
+        self._prefix = f"{writer}-{uuid.uuid4().hex[:8]}"
+        self._flush_rows = flush_rows
+        self._flush_interval_s = flush_interval_s
+        self._buffers: dict[str, list[Record]] = {table: [] for table in TABLES}
+        self._flushed_s = time.monotonic()
+        self._sequence = 0
+
+    def __enter__(self) -> "PartWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.flush()
+
+    def add(self, record: Record) -> None:
+        """Takes one record; flushes when the buffer is full or old."""
+        buffer = self._buffers[table_of(record)]
+        buffer.append(record)
+        if len(buffer) >= self._flush_rows or time.monotonic() - self._flushed_s >= self._flush_interval_s:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes everything buffered."""
+        for table, buffer in self._buffers.items():
+            if buffer:
+                write_part(self._run_dir, table, f"{self._prefix}-{self._sequence:06d}", buffer)
+                self._sequence += 1
+                buffer.clear()
+        self._flushed_s = time.monotonic()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,133 @@
+"""evaluate: prompts → rendered requests → engines → completions and timings → DuckDB → metrics.
+
+    python -m flows.evaluate examples/arithmetic.yaml [--prompts.limit 10] [--dry-run]
+
+The same flow is deployed by `prefect.yaml`. Prompts are prepared while the engines load; workers append part files;
+this process alone writes the database, loading parts as they appear.
+"""
+
+import dataclasses
+import sys
+import time
+from contextlib import ExitStack
+from typing import Any
+
+from prefect import flow, get_run_logger
+from prefect.futures import PrefectFuture
+from prefect.runtime import flow_run
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+
+from assayline.errors import DatabaseLockedError
+from assayline.evaluation import Evaluation, RunResult, begin_evaluation
+from assayline.prepare import PromptCounts
+from assayline.settings import load_settings
+from assayline.spec import EvalSpec
+from assayline.spec_file import load_spec
+from flows.command import run_command
+from flows.logs import speak_in_sentences
+from flows.progress import Progress
+from flows.runners import worker_runner
+from flows.summary import describe_run
+from tasks.generate import generate
+from tasks.prepare import prepare_prompts
+from tasks.publish import publish_metrics
+
+POLL_INTERVAL_S = 0.5
+
+
+def name_run() -> str:
+    """The run's name in the UI: model and prompt set."""
+    try:
+        spec = as_spec(flow_run.parameters["spec"])
+    except Exception:
+        return "evaluate"  # the flow itself says what is wrong with its spec
+    return f"{spec.model.rstrip('/').rsplit('/', 1)[-1]} on {spec.prompts.set_name}"
+
+
+def as_spec(spec: EvalSpec | str | dict[str, Any]) -> EvalSpec:
+    """A spec from a spec, its JSON form, or the path of a YAML file."""
+    if isinstance(spec, str):
+        return load_spec(spec)
+    return spec if isinstance(spec, EvalSpec) else EvalSpec.model_validate(spec)
+
+
+@flow(name="evaluate", flow_run_name=name_run, persist_result=False)
+def evaluate(spec: EvalSpec | str) -> dict[str, Any]:
+    """Evaluates a model on a prompt set and returns the run's id and metrics.
+
+    Args:
+        spec: the spec, or the path of a YAML file with one.
+    """
+    speak_in_sentences()
+    settings = load_settings()
+    evaluation = begin_evaluation(as_spec(spec), settings)
+    get_run_logger().info("Run %s, parts and logs in %s", evaluation.run_id, evaluation.run_dir)
+    try:
+        counts = _generate_all(evaluation)
+        result = evaluation.finish(counts)
+    except BaseException as error:
+        _abandon(evaluation, "failed" if isinstance(error, Exception) else "cancelled")
+        raise
+    _publish(result, evaluation.spec)
+    return dataclasses.asdict(result)
+
+
+def _generate_all(evaluation: Evaluation) -> PromptCounts:
+    """Prepares and generates side by side, loading results meanwhile. Stops everything if anything fails."""
+    with ExitStack() as stack:
+        local: TaskRunner[Any] = stack.enter_context(ThreadPoolTaskRunner(max_workers=1))
+        workers = stack.enter_context(worker_runner(evaluation.spec))
+        try:
+            generated = [
+                workers.submit(generate, {"order": evaluation.order(i)}) for i in range(evaluation.spec.workers)
+            ]
+            prepared = local.submit(prepare_prompts, {"evaluation": evaluation})
+            _watch(evaluation, prepared, generated)
+            counts: PromptCounts = prepared.result()
+            for future in generated:
+                future.result()
+        except BaseException:
+            evaluation.stop()
+            raise
+    return counts
+
+
+def _watch(evaluation: Evaluation, prepared: PrefectFuture[PromptCounts], generated: list[PrefectFuture[Any]]) -> None:
+    """Shows progress and loads parts until all tasks are over; a failed one stops the others."""
+    progress = Progress(get_run_logger())
+    loaded_s = time.monotonic()
+    while pending := [future for future in [prepared, *generated] if not _is_over(future)]:
+        if any(_is_over(future) and future.state.is_failed() for future in [prepared, *generated]):
+            evaluation.stop()
+        expected = prepared.result().requests if _is_over(prepared) and prepared.state.is_completed() else None
+        progress.show(evaluation.count_answered(), expected)
+        if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:
+            if obstacle := evaluation.try_load():
+                progress.warn_once(f"{obstacle} Results go on being stored as part files.")
+            loaded_s = time.monotonic()
+        pending[0].wait(timeout=POLL_INTERVAL_S)
+    if prepared.state.is_completed():
+        progress.show(evaluation.count_answered(), prepared.result().requests, last=True)
+
+
+def _publish(result: RunResult, spec: EvalSpec) -> None:
+    """The results are stored: an API that cannot take their picture does not fail the run."""
+    try:
+        publish_metrics(result.run_id, result.metrics, describe_run(result, spec))
+    except Exception as error:
+        get_run_logger().error("The run's page has no metrics: %s: %s", type(error).__name__, error)
+
+
+def _is_over(future: PrefectFuture[Any]) -> bool:
+    return future.state.is_final()
+
+
+def _abandon(evaluation: Evaluation, state: str) -> None:
+    try:
+        evaluation.abandon(state)
+    except DatabaseLockedError as error:
+        get_run_logger().error("%s The results are kept in %s", error, evaluation.run_dir)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(evaluate))

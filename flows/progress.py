@@ -1,0 +1,55 @@
+"""Progress of a run: a bar on its page in Prefect that moves, and a line in the log now and then."""
+
+import logging
+import time
+from typing import cast
+from uuid import UUID
+
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+SHOW_INTERVAL_S = 2.0
+LOG_INTERVAL_S = 15.0
+
+AnyLogger = logging.Logger | logging.LoggerAdapter[logging.Logger]
+
+
+class Progress:
+    """Reports how far a run is. An API that does not answer is said once and never stops a run."""
+
+    def __init__(self, log: AnyLogger) -> None:
+        self._log = log
+        self._started_s = time.monotonic()
+        self._shown_s = self._logged_s = float("-inf")
+        self._said = ""
+        self._artifact: UUID | None = None
+        self._warned: set[str] = set()
+
+    def show(self, answered: int, expected: int | None, *, last: bool = False) -> None:
+        """Updates bar and log, not more often than makes sense. `expected` is None while prompts are still read."""
+        now = time.monotonic()
+        if now - self._shown_s < SHOW_INTERVAL_S and not last:
+            return
+        self._shown_s = now
+        share = min(answered / expected, 1.0) if expected else 0.0
+        text = f"{answered} of {expected if expected is not None else 'so far unknown'} requests answered"
+        self._update_artifact(100 * share, text)
+        if text != self._said and (last or now - self._logged_s >= LOG_INTERVAL_S):
+            self._said = text
+            self._logged_s = now
+            self._log.info("%s (%.0f %%) after %.0f s", text, 100 * share, now - self._started_s)
+
+    def warn_once(self, text: str) -> None:
+        """Logs a warning the first time it comes up."""
+        if text not in self._warned:
+            self._warned.add(text)
+            self._log.warning(text)
+
+    def _update_artifact(self, percent: float, text: str) -> None:
+        try:
+            if self._artifact is None:
+                created = create_progress_artifact(progress=percent, key="progress", description=text)
+                self._artifact = cast(UUID, created)
+            else:
+                update_progress_artifact(self._artifact, progress=percent, description=text)
+        except Exception as error:  # whatever the API's client raises: the run matters more than its picture
+            self.warn_once(f"The progress bar cannot be updated: {type(error).__name__}: {error}")

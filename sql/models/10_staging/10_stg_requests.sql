@@ -1,0 +1,150 @@
+-- Grain: one row per request of a run, answered or not.
+-- Where a request was answered twice, one answer counts (a result before an error, then the earlier one) and
+-- request_integrity counts the other. An answer without a request is not here, only there.
+create or replace view stg_requests as
+with
+
+keep_one_request as (
+    select distinct on (run_id, request_id) *
+    from requests
+),
+
+keep_one_answer as (
+    select *
+    from completions
+    qualify row_number() over (
+        partition by run_id, request_id
+        order by error_kind is not null, finished_at_s nulls last, worker, engine_generation
+    ) = 1
+),
+
+keep_one_prompt as (
+    select distinct on (run_id, prompt_id, occurrence) *
+    from prompts
+),
+
+join_answers as (
+    select
+        keep_one_request.run_id,
+        keep_one_request.request_id,
+        keep_one_request.prompt_id,
+        keep_one_request.occurrence,
+        keep_one_request.repeat_index,
+        try_cast(keep_one_request.sampling_json ->> '$.max_tokens' as bigint) as max_tokens,
+        keep_one_answer.* exclude (run_id, request_id),
+        keep_one_prompt.target,
+        -- White space is what str.strip() of Python takes for it; trim() alone knows only the blank.
+        regexp_replace(
+            regexp_replace(text, '^[\s\v\p{Z}\x1c-\x1f\x{85}]+', ''), '[\s\v\p{Z}\x1c-\x1f\x{85}]+$', ''
+        ) as stripped_text,
+        regexp_replace(
+            regexp_replace(target, '^[\s\v\p{Z}\x1c-\x1f\x{85}]+', ''), '[\s\v\p{Z}\x1c-\x1f\x{85}]+$', ''
+        ) as stripped_target,
+        case
+            when keep_one_answer.request_id is null then 'missing'
+            when keep_one_answer.error_kind is not null then 'error'
+            else 'ok'
+        end as status
+    from keep_one_request
+    left join keep_one_answer
+        on keep_one_answer.run_id = keep_one_request.run_id
+        and keep_one_answer.request_id = keep_one_request.request_id
+    left join keep_one_prompt
+        on keep_one_prompt.run_id = keep_one_request.run_id
+        and keep_one_prompt.prompt_id = keep_one_request.prompt_id
+        and keep_one_prompt.occurrence = keep_one_request.occurrence
+),
+
+measure_requests as (
+    select
+        run_id,
+        request_id,
+        prompt_id,
+        occurrence,
+        repeat_index,
+        status,
+        worker,
+        engine_generation,
+        window_requests,
+        due_at_s,
+        sent_at_s,
+        arrived_at_s,
+        queued_at_s,
+        scheduled_at_s,
+        first_token_at_s,
+        last_token_at_s,
+        finished_at_s,
+        sent_at_s - due_at_s as send_lag_s,
+        scheduled_at_s - queued_at_s as queue_s,
+        first_token_at_s - scheduled_at_s as prefill_s,
+        last_token_at_s - first_token_at_s as decode_s,
+        first_token_at_s - arrived_at_s as ttft_s,
+        case
+            when output_tokens > 1 then (last_token_at_s - first_token_at_s) / (output_tokens - 1)
+        end as tpot_s,
+        finished_at_s - arrived_at_s as e2e_s,
+        token_at_s,
+        prompt_tokens,
+        cached_tokens,
+        output_tokens,
+        max_tokens,
+        preemptions,
+        finish_reason,
+        case
+            when finish_reason is null then null
+            when finish_reason <> 'length' then false
+            when max_tokens is null then true
+            else output_tokens < max_tokens
+        end as context_limited,
+        text,
+        target,
+        case
+            when target is null then null
+            when status <> 'ok' then false
+            else coalesce(stripped_text = stripped_target, false)
+        end as is_correct,
+        error_kind,
+        error_message
+    from join_answers
+)
+
+select * from measure_requests;
+
+comment on view stg_requests is 'One row per request of a run, answered or not, with the durations and verdicts that every metric is made of. Of two answers to one request one counts: a result before an error, then the earlier.';
+comment on column stg_requests.run_id is 'The run.';
+comment on column stg_requests.request_id is 'The request.';
+comment on column stg_requests.prompt_id is 'The prompt.';
+comment on column stg_requests.occurrence is 'Which of the run''s rows with that prompt_id.';
+comment on column stg_requests.repeat_index is '0-based repeat.';
+comment on column stg_requests.status is 'ok: a result; error: an error row; missing: no answer (yet).';
+comment on column stg_requests.worker is 'The worker that answered; prepare where the request never reached an engine; NULL where missing.';
+comment on column stg_requests.engine_generation is 'Engines that this worker had opened before the one that answered.';
+comment on column stg_requests.window_requests is 'The most requests allowed in flight when this one ran.';
+comment on column stg_requests.due_at_s is 'When an arrival pattern wanted it sent, NULL offline. Seconds since the run''s start, as all *_at_s.';
+comment on column stg_requests.sent_at_s is 'When the worker handed it to the engine''s process.';
+comment on column stg_requests.arrived_at_s is 'When it reached the engine.';
+comment on column stg_requests.queued_at_s is 'When the engine''s scheduler accepted it.';
+comment on column stg_requests.scheduled_at_s is 'When it was first scheduled.';
+comment on column stg_requests.first_token_at_s is 'End of the engine step that made its first token.';
+comment on column stg_requests.last_token_at_s is 'End of the engine step that made its last token.';
+comment on column stg_requests.finished_at_s is 'When the finished result left the engine.';
+comment on column stg_requests.send_lag_s is 'Seconds by which it was sent late: sent_at_s − due_at_s. NULL without an arrival pattern.';
+comment on column stg_requests.queue_s is 'Seconds in the scheduler''s queue: scheduled_at_s − queued_at_s.';
+comment on column stg_requests.prefill_s is 'Seconds from scheduling to the first token: first_token_at_s − scheduled_at_s.';
+comment on column stg_requests.decode_s is 'Seconds from the first to the last token: last_token_at_s − first_token_at_s. 0 for a single token.';
+comment on column stg_requests.ttft_s is 'Time to first token, seconds: first_token_at_s − arrived_at_s. Contains queue_s.';
+comment on column stg_requests.tpot_s is 'Time per output token after the first, seconds: decode_s / (output_tokens − 1). NULL for one token or none.';
+comment on column stg_requests.e2e_s is 'End-to-end latency, seconds: finished_at_s − arrived_at_s.';
+comment on column stg_requests.token_at_s is 'One stamp per output token, where recorded.';
+comment on column stg_requests.prompt_tokens is 'Tokens of the prompt.';
+comment on column stg_requests.cached_tokens is 'Prompt tokens served from the prefix cache.';
+comment on column stg_requests.output_tokens is 'Tokens generated, the end-of-sequence token included.';
+comment on column stg_requests.max_tokens is 'The most output tokens that the request allowed; NULL: as many as the context has room for.';
+comment on column stg_requests.preemptions is 'How often the scheduler preempted it; NULL where the engine does not say.';
+comment on column stg_requests.finish_reason is 'stop, length, abort or repetition; NULL for an error or a missing answer.';
+comment on column stg_requests.context_limited is 'Whether the context ended the output, not max_tokens: finish_reason is length and output_tokens < max_tokens, or max_tokens is NULL. NULL without a finish_reason.';
+comment on column stg_requests.text is 'The generated text.';
+comment on column stg_requests.target is 'The expected answer, NULL where the prompt has none.';
+comment on column stg_requests.is_correct is 'Whether text equals target, both stripped of surrounding white space (Unicode''s, as str.strip of Python). False for an error or missing answer; NULL without a target.';
+comment on column stg_requests.error_kind is 'Kind of error, NULL for a result.';
+comment on column stg_requests.error_message is 'What went wrong.';

@@ -1,0 +1,33 @@
+-- Grain: one row per gap between two neighbouring output tokens of an ok request, where stamps were recorded.
+create or replace view token_gap as
+with
+
+pair_stamps as (
+    select
+        run_id,
+        request_id,
+        unnest(range(1, len(token_at_s))) as token_index,
+        unnest(token_at_s[:-2]) as before_at_s,
+        unnest(token_at_s[2:]) as at_s
+    from stg_requests
+    where status = 'ok' and len(token_at_s) > 1
+),
+
+measure_gaps as (
+    select
+        run_id,
+        request_id,
+        token_index,
+        at_s,
+        at_s - before_at_s as itl_s
+    from pair_stamps
+)
+
+select * from measure_gaps;
+
+comment on view token_gap is 'One row per gap between two neighbouring output tokens of an ok request. A request without recorded stamps, or with fewer than two, has no row.';
+comment on column token_gap.run_id is 'The run.';
+comment on column token_gap.request_id is 'The request.';
+comment on column token_gap.token_index is '0-based position of the token that ends the gap: from 1, as the first token ends no gap.';
+comment on column token_gap.at_s is 'When the token that ends the gap was made, in seconds since the run''s start.';
+comment on column token_gap.itl_s is 'Inter-token latency, seconds: this token''s stamp − the stamp before. 0 between tokens of one engine step (speculative decoding).';

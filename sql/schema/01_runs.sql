@@ -1,0 +1,43 @@
+-- Grain: one row per run. The only table with wall-clock times; every other time is seconds since started_at.
+create table if not exists runs (
+    run_id varchar not null,
+    name varchar not null,
+    prompt_set varchar not null,
+    model varchar not null,
+    model_id varchar,
+    tokenizer_id varchar,
+    template_id varchar,
+    sampling_id varchar,
+    spec_hash varchar not null,
+    spec_json varchar not null,
+    assayline_version varchar not null,
+    host_name varchar not null,
+    attempt integer not null,
+    state varchar not null,
+    started_at timestamp not null,
+    finished_at timestamp,
+    prompt_rows bigint,
+    duplicate_prompts bigint,
+    expected_requests bigint
+);
+
+comment on table runs is 'One row per run of a spec: what was asked for and of which model.';
+comment on column runs.run_id is 'Identity of the run.';
+comment on column runs.name is 'The spec''s name.';
+comment on column runs.prompt_set is 'Name of the prompt set.';
+comment on column runs.model is 'The model as the spec names it: hub id or folder.';
+comment on column runs.model_id is 'Content identity of the model: hub commit, or digest over its files.';
+comment on column runs.tokenizer_id is 'Digest over the tokenizer''s files.';
+comment on column runs.template_id is 'Digest of the chat template that rendered the prompts.';
+comment on column runs.sampling_id is 'Digest of the spec''s sampling parameters.';
+comment on column runs.spec_hash is 'Digest of the canonical spec.';
+comment on column runs.spec_json is 'The canonical spec, as JSON.';
+comment on column runs.assayline_version is 'Version of assayline that ran it.';
+comment on column runs.host_name is 'Machine that ran the flow.';
+comment on column runs.attempt is 'How often the run was started, 1 for the first time.';
+comment on column runs.state is 'running, completed, failed or cancelled.';
+comment on column runs.started_at is 'UTC wall clock at the start of the run: the zero of all *_at_s.';
+comment on column runs.finished_at is 'UTC wall clock at the end of the run.';
+comment on column runs.prompt_rows is 'Rows taken from the prompt set, duplicates included.';
+comment on column runs.duplicate_prompts is 'Rows whose messages and target an earlier row of the run already had.';
+comment on column runs.expected_requests is 'Requests that the run must answer: prompt rows × repeats.';

@@ -1,0 +1,21 @@
+-- Grain: one row per row of a run's prompt set.
+create table if not exists prompts (
+    run_id varchar not null,
+    prompt_id varchar not null,
+    occurrence integer not null,
+    source_row bigint not null,
+    source_id varchar,
+    messages_json varchar not null,
+    target varchar,
+    metadata_json varchar not null
+);
+
+comment on table prompts is 'One row per row of a run''s prompt set, duplicates included.';
+comment on column prompts.run_id is 'The run.';
+comment on column prompts.prompt_id is 'Digest of messages and target.';
+comment on column prompts.occurrence is '0 for the first row of the run with this prompt_id, 1 for the next, and so on.';
+comment on column prompts.source_row is '0-based position of the row in its source.';
+comment on column prompts.source_id is 'The row''s own id column, as text.';
+comment on column prompts.messages_json is 'Chat messages as JSON: a list of {role, content}.';
+comment on column prompts.target is 'The expected answer, NULL where there is none.';
+comment on column prompts.metadata_json is 'The row''s metadata columns as a JSON object.';

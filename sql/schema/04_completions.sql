@@ -1,0 +1,59 @@
+-- Grain: one row per answered request: a result or an error, never both.
+create table if not exists completions (
+    run_id varchar not null,
+    request_id varchar not null,
+    worker varchar not null,
+    engine_generation integer not null,
+    window_requests integer not null,
+    due_at_s double,
+    sent_at_s double,
+    arrived_at_s double,
+    queued_at_s double,
+    scheduled_at_s double,
+    first_token_at_s double,
+    last_token_at_s double,
+    finished_at_s double,
+    prompt_tokens integer,
+    cached_tokens integer,
+    output_tokens integer,
+    preemptions integer,
+    finish_reason varchar,
+    stop_reason varchar,
+    text varchar,
+    output_token_ids integer[],
+    token_at_s double[],
+    cumulative_logprob double,
+    logprobs_json varchar,
+    prompt_logprobs_json varchar,
+    error_kind varchar,
+    error_message varchar
+);
+
+comment on table completions is 'One row per answered request: a result (error_kind is NULL) or an error.';
+comment on column completions.run_id is 'The run.';
+comment on column completions.request_id is 'The request.';
+comment on column completions.worker is 'The worker whose engine answered; prepare for rows that never reached an engine.';
+comment on column completions.engine_generation is 'Engines that this worker had opened before this one.';
+comment on column completions.window_requests is 'The most requests allowed in flight when this one ran.';
+comment on column completions.due_at_s is 'When an arrival pattern wanted it sent; NULL offline. Seconds since the run''s start, as all *_at_s.';
+comment on column completions.sent_at_s is 'When the worker handed it to the engine''s process.';
+comment on column completions.arrived_at_s is 'When it reached the engine.';
+comment on column completions.queued_at_s is 'When the engine''s scheduler accepted it.';
+comment on column completions.scheduled_at_s is 'When it was first scheduled.';
+comment on column completions.first_token_at_s is 'End of the engine step that made its first token.';
+comment on column completions.last_token_at_s is 'End of the engine step that made its last token.';
+comment on column completions.finished_at_s is 'When the finished result left the engine.';
+comment on column completions.prompt_tokens is 'Tokens of the prompt.';
+comment on column completions.cached_tokens is 'Prompt tokens served from the prefix cache.';
+comment on column completions.output_tokens is 'Tokens generated, the end-of-sequence token included.';
+comment on column completions.preemptions is 'How often the scheduler preempted it; NULL where the engine does not say.';
+comment on column completions.finish_reason is 'stop, length, abort or repetition, as vLLM names it.';
+comment on column completions.stop_reason is 'Stop string or token id that ended it; NULL for the end-of-sequence token.';
+comment on column completions.text is 'The generated text.';
+comment on column completions.output_token_ids is 'The generated token ids.';
+comment on column completions.token_at_s is 'One stamp per output token, rounded to 1 µs, where recorded.';
+comment on column completions.cumulative_logprob is 'Sum of the log-probabilities of the generated tokens, where asked for.';
+comment on column completions.logprobs_json is 'Per output token {token id: log-probability}, as JSON, where asked for.';
+comment on column completions.prompt_logprobs_json is 'Per prompt token {token id: log-probability}, as JSON, where asked for.';
+comment on column completions.error_kind is 'Kind of error, NULL for a result.';
+comment on column completions.error_message is 'What went wrong.';

@@ -1,0 +1,19 @@
+-- Grain: one row per sample of an engine's counters, about one a second.
+create table if not exists telemetry (
+    run_id varchar not null,
+    worker varchar not null,
+    engine_generation integer not null,
+    at_s double not null,
+    engine_steps bigint not null,
+    in_flight_requests integer not null,
+    output_tokens bigint not null
+);
+
+comment on table telemetry is 'One row per sample of an engine''s counters, about one a second while it generates.';
+comment on column telemetry.run_id is 'The run.';
+comment on column telemetry.worker is 'The worker that owns the engine.';
+comment on column telemetry.engine_generation is 'Engines that this worker had opened before this one.';
+comment on column telemetry.at_s is 'When the sample was taken, in seconds since the run''s start.';
+comment on column telemetry.engine_steps is 'Engine steps so far, counted from 0 per generation, warm-up left out.';
+comment on column telemetry.in_flight_requests is 'Requests in the engine, waiting or running.';
+comment on column telemetry.output_tokens is 'Output tokens of finished requests so far, counted from 0 per generation.';

@@ -1,0 +1,197 @@
+"""Prompt sets as a whole: identity, duplicates, limit, shuffle, bad rows, laziness, memory."""
+
+import itertools
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assayline import prompts
+from assayline.errors import PromptError, SpecError
+from assayline.identity import digest_json, digest_text
+from assayline.prompts import BadRow, load_prompts
+from assayline.prompts.occurrences import OccurrenceCounter
+from assayline.prompts.selection import select_rows
+from assayline.records import Prompt
+from assayline.spec import PromptSpec
+
+SMALL_ROW = st.fixed_dictionaries({"prompt": st.sampled_from("abc"), "target": st.integers(0, 1)})
+SMALL_ROWS = st.lists(SMALL_ROW, min_size=1)
+
+
+def load(rows: list[dict[str, Any]], **settings: Any) -> list[Prompt | BadRow]:
+    return list(load_prompts(PromptSpec.model_validate({"source": {"kind": "inline", "rows": rows}, **settings})))
+
+
+def prompt_of(item: Prompt | BadRow) -> Prompt:
+    return item.prompt if isinstance(item, BadRow) else item
+
+
+def test_a_prompt_is_named_by_its_content() -> None:
+    first, = load([{"prompt": "p", "target": 1, "id": "x"}])
+    same, = load([{"id": "y", "target": "1", "messages": [{"content": "p", "role": "user"}]}])
+    other, = load([{"prompt": "p", "target": 2}])
+    assert isinstance(first, Prompt) and isinstance(same, Prompt) and isinstance(other, Prompt)
+    assert first.prompt_id == digest_json({"messages": first.messages, "target": "1"})
+    assert first.prompt_id == same.prompt_id != other.prompt_id
+    assert (first.source_id, same.source_id) == ("x", "y")
+
+
+@given(SMALL_ROWS)
+def test_occurrences_number_the_duplicates(rows: list[dict[str, Any]]) -> None:
+    seen: Counter[str] = Counter()
+    for item in load(rows):
+        prompt = prompt_of(item)
+        assert prompt.occurrence == seen[prompt.prompt_id]
+        seen[prompt.prompt_id] += 1
+    assert len(seen) == len({(row["prompt"], row["target"]) for row in rows})
+
+
+@given(SMALL_ROWS, st.none() | st.integers(1, 20), st.integers())
+def test_a_shuffle_is_a_permutation_and_a_limit_its_beginning(rows: Any, limit: int | None, seed: int) -> None:
+    everything = [number for number, _ in select_rows(rows, None, seed)]
+    assert sorted(everything) == list(range(len(rows)))
+    chosen = list(select_rows(rows, limit, seed))
+    assert [number for number, _ in chosen] == everything[:limit]
+    assert all(rows[number] is row for number, row in chosen)
+
+
+def test_seeds_give_different_orders_and_rows_keep_theirs() -> None:
+    order = [number for number, _ in select_rows(range(1000), None, 1)]
+    assert order != [number for number, _ in select_rows(range(1000), None, 2)]
+    assert order != sorted(order)
+    longer = [number for number, _ in select_rows(range(2000), None, 1) if number < 1000]
+    assert longer == order
+
+
+def test_source_rows_are_positions_before_the_shuffle() -> None:
+    rows = [{"prompt": str(number)} for number in range(50)]
+    items = [prompt_of(item) for item in load(rows, shuffle_seed=3, limit=20)]
+    assert len(items) == 20
+    assert all(prompt.messages[0]["content"] == str(prompt.source_row) for prompt in items)
+    assert [prompt.source_row for prompt in items] != sorted(prompt.source_row for prompt in items)
+
+
+def test_a_bad_row_is_one_row() -> None:
+    rows: list[dict[str, Any]] = [{"prompt": str(number), "id": number} for number in range(5)]
+    rows[2] = {"id": "bad", "prompt": None}
+    rows[4] = {"id": b"worse"}
+    items = load(rows, columns={"prompt": "prompt"})
+    assert [type(item) for item in items] == [Prompt, Prompt, BadRow, Prompt, BadRow]
+    bad, worse = items[2], items[4]
+    assert isinstance(bad, BadRow) and isinstance(worse, BadRow)
+    assert (bad.kind, bad.message) == ("row_error", "The prompt is null, expected text.")
+    assert bad.prompt == Prompt(digest_json({"bad_row": rows[2]}), 0, 2, "bad", messages=[])
+    assert (worse.prompt.source_row, worse.prompt.source_id) == (4, None)
+
+
+def test_equal_bad_rows_are_occurrences() -> None:
+    items = load([{"prompt": "p"}, {"prompt": None}, {"prompt": None}])
+    assert [prompt_of(item).occurrence for item in items] == [0, 0, 1]
+    assert prompt_of(items[1]).prompt_id == prompt_of(items[2]).prompt_id
+
+
+def test_a_row_that_no_json_takes_is_a_bad_row() -> None:
+    assert isinstance(load([{"prompt": "p"}, {"prompt": {1: 1, "a": object()}}])[1], BadRow)
+
+
+def test_bad_rows_that_quote_what_is_not_unicode_can_be_stored() -> None:
+    bad = load([{"prompt": "p", "q": ""}, {"prompt": "\ud800", "\udfff": ""}], template="{{ q }}")[1]
+    assert isinstance(bad, BadRow) and bad.kind == "template_error"
+    bad.message.encode()
+
+
+def test_errors_of_the_run_come_before_iteration() -> None:
+    with pytest.raises(PromptError, match="is not in the row"):
+        load_prompts(PromptSpec.model_validate(
+            {"source": {"kind": "inline", "rows": [{"prompt": "p"}]}, "columns": {"target": "answer"}}))
+    with pytest.raises(PromptError, match="does not exist"):
+        load_prompts(PromptSpec.model_validate({"source": {"kind": "file", "path": "/no/such.jsonl"}}))
+
+
+def test_the_first_row_is_checked_before_the_shuffle() -> None:
+    rows = [{"prompt": "p"}] + [{"prompt": "p", "answer": "a"}] * 20
+    with pytest.raises(PromptError, match="first row"):
+        load(rows, columns={"target": "answer"}, shuffle_seed=1, limit=1)
+
+
+def test_no_rows_is_an_error(tmp_path: Any) -> None:
+    (tmp_path / "none.jsonl").write_text("\n")
+    with pytest.raises(PromptError, match="'none' has no rows"):
+        load_prompts(PromptSpec.model_validate({"source": {"kind": "file", "path": str(tmp_path / "none.jsonl")}}))
+
+
+def test_a_synthetic_source_has_no_columns(tokenizer: Any) -> None:
+    source = {"kind": "synthetic", "count": 1, "prompt_tokens": 8, "output_tokens": 1}
+    for extra in ({"template": "x"}, {"columns": {"target": "x"}}):
+        with pytest.raises(SpecError, match="which has no columns"):
+            load_prompts(PromptSpec.model_validate({"source": source, **extra}), tokenizer)
+
+
+class CountedRows:
+    """A million rows, and how many of them were taken."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def read(self, source: object) -> Iterator[dict[str, Any]]:
+        for number in range(1_000_000):
+            self.taken += 1
+            yield {"prompt": f"prompt {number}"}
+
+
+@pytest.fixture
+def million(monkeypatch: pytest.MonkeyPatch) -> CountedRows:
+    rows = CountedRows()
+    monkeypatch.setattr(prompts, "read_rows", rows.read)
+    return rows
+
+
+SPEC = PromptSpec.model_validate({"source": {"kind": "inline", "rows": [{}]}})
+
+
+def test_nothing_is_read_ahead(million: CountedRows) -> None:
+    items = load_prompts(SPEC)
+    assert million.taken == 1
+    assert len(list(itertools.islice(items, 3))) == 3
+    assert million.taken == 3
+
+
+def test_a_limit_reads_no_further(million: CountedRows) -> None:
+    assert len(list(load_prompts(SPEC.model_copy(update={"limit": 10})))) == 10
+    assert million.taken <= 11
+
+
+def test_a_shuffle_with_a_limit_holds_only_the_limit() -> None:
+    rows = ({"prompt": "x" * 1000 + str(number)} for number in range(20_000))
+    tracemalloc.start()
+    try:
+        assert len(list(select_rows(rows, 10, 1))) == 10
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_occurrences_of_many_take_little_memory() -> None:
+    count = 100_000
+    tracemalloc.start()
+    try:
+        counter = OccurrenceCounter()
+        assert not any(counter.count(digest_text(str(number))) for number in range(count))
+        assert tracemalloc.get_traced_memory()[1] < 50 * count
+    finally:
+        tracemalloc.stop()
+    assert [counter.count(digest_text("77")) for _ in range(3)] == [1, 2, 3]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 5) | st.integers(0, 5).map(lambda n: n << 40), max_size=300))
+def test_occurrences_count_like_a_counter(keys: list[int]) -> None:
+    counter, expected = OccurrenceCounter(), Counter[int]()
+    for key in [key or 1 for key in keys] * 8:  # the digest of zero shares a slot with that of one
+        assert counter.count(f"{key:016x}" + "f" * 16) == expected[key]
+        expected[key] += 1

@@ -1,0 +1,223 @@
+"""Rows to messages: columns, templates, values, and which errors are the run's and which the row's."""
+
+import datetime
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assayline.errors import PromptError, SpecError
+from assayline.prompts.messages import RowReader, read_messages
+from assayline.prompts.row_values import RowError, RowShapeError, as_json, as_text
+from assayline.spec import Columns, MessageTemplate
+
+CHAT = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+
+
+def reader(template: Any = None, **columns: Any) -> RowReader:
+    return RowReader(Columns(**columns), template)
+
+
+def test_the_default_columns_are_used_if_present() -> None:
+    row = {"messages": CHAT, "prompt": "p", "target": 4, "id": 9, "other": 1}
+    parts = reader().read(row)
+    assert (parts.messages, parts.target, parts.source_id, parts.metadata) == (CHAT, "4", "9", {})
+    parts = reader().read({"prompt": "p"})
+    assert (parts.messages, parts.target, parts.source_id) == ([{"role": "user", "content": "p"}], None, None)
+
+
+def test_named_columns_are_used() -> None:
+    options = {"max_tokens": 5, "stop": None}
+    row = {"q": "why", "a": "because", "key": "k", "level": 3, "messages": CHAT, "options": options}
+    parts = reader(prompt="q", target="a", id="key", metadata=["level"], sampling="options").read(row)
+    assert parts.messages == [{"role": "user", "content": "why"}]
+    assert (parts.target, parts.source_id, parts.metadata) == ("because", "k", {"level": 3})
+    assert parts.sampling == {"max_tokens": 5}
+
+
+@pytest.mark.parametrize("name", ["messages", "prompt", "target", "id", "sampling", "metadata"])
+def test_a_named_column_that_is_not_there_stops_the_run_in_the_first_row_only(name: str) -> None:
+    given_name: Any = ["questoin"] if name == "metadata" else "questoin"
+    columns = reader(**{name: given_name})
+    row = {"prompt": "p", "question": "q"}
+    with pytest.raises(PromptError) as caught:
+        columns.check_first(row)
+    assert not isinstance(caught.value, RowError)
+    message = str(caught.value)
+    assert f"prompts.columns.{name}" in message
+    assert "did you mean 'question'? Columns: prompt, question." in message
+    with pytest.raises(RowError) as in_row:
+        columns.read(row)
+    assert in_row.value.kind == "row_error"
+
+
+def test_a_missing_column_does_not_hide_behind_a_bad_value() -> None:
+    with pytest.raises(PromptError, match=r"prompts\.columns\.sampling"):
+        reader(sampling="options").check_first({"messages": "not json", "id": b"", "target": b""})
+    with pytest.raises(PromptError, match=r"prompts\.columns\.prompt"):
+        reader(prompt="q").check_first({"id": b"", "target": b""})
+
+
+def test_rows_without_messages_are_told_what_to_name() -> None:
+    with pytest.raises(PromptError, match=r"neither a column `messages` nor a column `prompt`.*Columns: answer, q\."):
+        reader().check_first({"q": 1, "answer": 2})
+
+
+def test_a_bad_value_in_the_first_row_is_not_the_runs_fault() -> None:
+    reader().check_first({"messages": []})
+
+
+def test_two_origins_of_messages_contradict() -> None:
+    for arguments in ({"template": "x", "prompt": "q"}, {"messages": "m", "prompt": "q"}):
+        with pytest.raises(SpecError, match="expected at most one"):
+            reader(**arguments)
+
+
+def test_templates_see_the_columns() -> None:
+    template = "{{ a }} + {{ row['b c'] }} & <{{ d | tojson }}>\n"
+    parts = reader(template).read({"a": 1, "b c": 2, "d": "<é>", "target": 3.0})
+    assert parts.messages == [{"role": "user", "content": '1 + 2 & <"<é>">'}]
+    assert parts.target == "3.0"
+    messages = [MessageTemplate(role="system", content="be {{ how }}"), MessageTemplate(role="user", content="{{ q }}")]
+    assert reader(messages).read({"how": "kind", "q": "?"}).messages == [
+        {"role": "system", "content": "be kind"}, {"role": "user", "content": "?"}
+    ]
+
+
+def test_lines_that_hold_only_a_block_leave_no_trace() -> None:
+    template = "Choose:\n{% for choice in choices %}\n- {{ choice }}\n{% endfor %}\nAnswer:\n"
+    assert reader(template).read({"choices": "ab"}).messages[0]["content"] == "Choose:\n- a\n- b\nAnswer:"
+
+
+def test_an_undefined_variable_is_named_with_the_columns() -> None:
+    template = reader("{{ qestion }}")
+    with pytest.raises(PromptError) as caught:
+        template.check_first({"question": "x", "target": "y"})
+    assert "variable 'qestion' is undefined; did you mean 'question'? Columns: question, target." in str(caught.value)
+    with pytest.raises(RowShapeError) as in_row:
+        template.read({"question": "x"})
+    assert in_row.value.kind == "template_error"
+
+
+def test_a_guarded_variable_may_be_missing() -> None:
+    template = reader("{% if hint is defined %}{{ hint }}{% endif %}{{ q }}")
+    template.check_first({"q": "x"})
+    assert template.read({"q": "x", "hint": "h"}).messages[0]["content"] == "hx"
+
+
+@pytest.mark.parametrize("template", ["{{ q", "{% for %}", "{{ q | nosuchfilter }}"])
+def test_template_syntax_is_the_runs_fault(template: str) -> None:
+    with pytest.raises(PromptError, match=r"prompts\.template is not Jinja2.*line 1") as caught:
+        reader(template)
+    assert not isinstance(caught.value, RowError)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ q.__class__ }}",
+        "{{ range.__globals__ }}",
+        "{{ cycler.__init__.__globals__.os }}",
+        "{{ lipsum['__globals__'] }}",
+        "{{ row.update({'a': 1}) }}",
+        "{{ row.clear() }}",
+    ],
+)
+def test_templates_are_sandboxed(template: str) -> None:
+    with pytest.raises(PromptError, match="not allowed") as caught:
+        reader(template).check_first({"q": "x"})
+    assert "unsafe" in str(caught.value) or "not safely" in str(caught.value)
+
+
+def test_what_a_template_raises_is_the_rows_error() -> None:
+    template = reader("{{ 1 // n }}")
+    template.check_first({"n": 0})
+    with pytest.raises(RowError, match="ZeroDivisionError") as caught:
+        template.read({"n": 0})
+    assert caught.value.kind == "template_error"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("text", "text"), ("", ""), (None, None), (7, "7"), (7.0, "7.0"), (0.1, "0.1"), (True, "true"),
+        (False, "false"), (float("nan"), None), (float("-inf"), "-inf"), (Decimal("1.50"), "1.50"),
+        (datetime.date(2026, 1, 2), "2026-01-02"), ([1, "ä"], '[1, "ä"]'), ({"a": None}, '{"a": null}'),
+    ],
+)  # fmt: skip
+def test_values_as_text(value: Any, expected: str | None) -> None:
+    assert as_text(value, "it") == expected
+
+
+@pytest.mark.parametrize("value", [b"x", object(), [b"x"], "\ud800", ["a\udfff"], {"\ud800": 1}])
+def test_values_that_cannot_be_stored_are_refused(value: Any) -> None:
+    with pytest.raises(RowError, match=r"^it holds ") as caught:
+        as_text(value, "it")
+    str(caught.value).encode()
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.integers() | st.just("k"), inner)))
+def test_as_json_is_strict_json(value: Any) -> None:
+    plain = as_json(value, "it")
+    assert json.loads(json.dumps(plain, allow_nan=False, sort_keys=True)) == plain
+
+
+def test_messages_may_be_json_text() -> None:
+    assert read_messages(json.dumps(CHAT)) == CHAT
+
+
+def test_nulls_that_parquet_adds_are_dropped() -> None:
+    content = [{"type": "text", "text": "t", "image": None}]
+    messages = [{"role": "user", "content": content, "name": None, "tool_calls": None}]
+    assert read_messages(messages) == [{"role": "user", "content": [{"type": "text", "text": "t"}]}]
+    assert read_messages([{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]) == [
+        {"role": "assistant", "tool_calls": [{"id": "1"}]}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ("hello", "not JSON"),
+        ([], "at least one"),
+        (None, "at least one"),
+        ({"role": "user", "content": "x"}, "at least one"),
+        (["x"], "Message 1 is 'x'"),
+        ([CHAT[0], {"from": "human", "value": "x"}], r"Message 2 has the role None.*Its keys: from, value"),
+        ([{"role": "user", "content": 7}], "Message 1 has the content 7"),
+        ([{"role": "user", "content": None}], "Message 1 has the content None"),
+        ([{"role": "user", "content": ["x"]}], "Message 1, part 1 is 'x'"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "part 1 has the text None"),
+        ([{"role": "user", "content": "\ud800"}], "lone surrogate"),
+    ],
+)
+def test_messages_of_another_shape_are_refused(messages: Any, expected: str) -> None:
+    with pytest.raises(RowError, match=expected) as caught:
+        read_messages(messages)
+    assert caught.value.kind == "row_error"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("", {}), (None, {}), ('{"top_p": 1}', {"top_p": 1}), ({"n": 1}, {"n": 1})]
+)
+def test_sampling_overrides(value: Any, expected: dict[str, Any]) -> None:
+    assert reader(sampling="s").read({"prompt": "p", "s": value}).sampling == expected
+
+
+@pytest.mark.parametrize("value", ["nonsense", "[1]", 7, [1]])
+def test_sampling_that_is_no_object_is_refused(value: Any) -> None:
+    with pytest.raises(RowError, match="Sampling column 's' holds"):
+        reader(sampling="s").read({"prompt": "p", "s": value})
+
+
+@pytest.mark.parametrize("value", [None, [{"role": "user"}], {"a": 1}])
+def test_a_prompt_that_is_no_text_is_refused(value: Any) -> None:
+    with pytest.raises(RowError, match="expected text"):
+        reader().read({"prompt": value})
