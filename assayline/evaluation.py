@@ -1,8 +1,8 @@
 """Evaluation: one run of a spec, as the process that owns the database drives it.
 
-`begin_evaluation` checks what is quick to check: arguments, model, database. Then engines load while `prepare` opens the
-tokenizer and the prompt set; whatever it finds wrong stops them within a second, and leaves no row in the database. The
-caller hands `order(i)` to workers, calls `try_load` now and then, and ends with `finish` or `abandon`.
+`begin_evaluation` checks what is quick to check: arguments, model, database. Then engines load while `prepare` opens
+the tokenizer and the prompt set; whatever it finds wrong stops them within a second, and leaves no row in the database.
+The caller hands `order(i)` to workers, calls `try_load` now and then, and ends with `finish` or `abandon`.
 """
 
 import re
@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from assayline.clock import RunClock
 from assayline.engines.arguments import check_arguments
 from assayline.errors import DatabaseLockedError, RunFailedError
@@ -24,7 +22,7 @@ from assayline.settings import Settings
 from assayline.shards import ShardQueue
 from assayline.spec import EvalSpec
 from assayline.spec_file import canonical_json, spec_hash
-from assayline.store.database import connect
+from assayline.store.database import Connection, connect
 from assayline.store.integrity import read_integrity
 from assayline.store.load import load_parts
 from assayline.store.models import read_metric_table
@@ -83,10 +81,22 @@ class Evaluation:
         """
         preparation = Preparation(self.spec, self.model)
         with self._database() as connection:
-            insert_run(connection, RunStart(
-                self.run_id, self.spec.name, self.spec.prompts.set_name, self.spec.model, self.model.model_id,
-                self.model.tokenizer_id, preparation.template_id, digest_json(self.spec.sampling),
-                spec_hash(self.spec), canonical_json(self.spec), self.clock.started_wall_s))
+            insert_run(
+                connection,
+                RunStart(
+                    self.run_id,
+                    self.spec.name,
+                    self.spec.prompts.set_name,
+                    self.spec.model,
+                    self.model.model_id,
+                    self.model.tokenizer_id,
+                    preparation.template_id,
+                    digest_json(self.spec.sampling),
+                    spec_hash(self.spec),
+                    canonical_json(self.spec),
+                    self.clock.started_wall_s,
+                ),
+            )
         self._registered = True
         return preparation.run(self.run_dir)
 
@@ -138,7 +148,7 @@ class Evaluation:
                 load_parts(connection, self.run_id, self.run_dir)
                 finish_run(connection, self.run_id, state)
 
-    def _database(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+    def _database(self) -> AbstractContextManager[Connection]:
         return connect(self.settings.database_path, self.settings.database_wait_s)
 
 

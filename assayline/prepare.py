@@ -6,11 +6,11 @@ does not grow with the prompt set. A row that cannot become a request is an erro
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from assayline.chat import ChatRenderer, load_tokenizer
-from assayline.identity import ModelIdentity
+from assayline.identity import ModelIdentity, identify_model
 from assayline.prompts import load_prompts
 from assayline.records import Completion, Prompt, Request
 from assayline.requests import Prepared, build_requests, max_model_len_of
@@ -36,7 +36,13 @@ class Preparation:
 
     def __init__(self, spec: EvalSpec, model: ModelIdentity) -> None:
         self._spec = spec
-        tokenizer = load_tokenizer(model.folder)
+        args = spec.engine.args
+        folder = (
+            identify_model(args["tokenizer"], args.get("tokenizer_revision")).folder
+            if "tokenizer" in args
+            else model.folder
+        )
+        tokenizer = load_tokenizer(folder, trust_remote_code=bool(args.get("trust_remote_code")))
         self._renderer = ChatRenderer(spec.chat, tokenizer)
         prepared = build_requests(
             spec,
@@ -85,8 +91,7 @@ class _Shard:
     def add(self, prompt: Prompt, requests: list[Request], errors: list[Completion]) -> None:
         """Takes one prompt with all its requests; writes the shard when it is full."""
         self._prompts.append(prompt)
-        # Workers generate what has token ids; a request that has its error row already must not be one of them.
-        self._requests.extend(replace(request, prompt_token_ids=[]) if errors else request for request in requests)
+        self._requests.extend(requests)
         self._errors.extend(errors)
         if len(self._requests) >= self._most:
             self.write()

@@ -37,7 +37,7 @@ class Prepared:
 
     prompt: Prompt
     requests: list[Request]
-    """All of the prompt's requests, by repeat_index."""
+    """All of the prompt's requests, by repeat_index. Those with an error have no token ids."""
     errors: list[Completion] = field(default_factory=list)
     """Empty, or one per request in the same order: what is wrong with a prompt is wrong with each repeat."""
 
@@ -91,8 +91,10 @@ def _prepare(
         rendered = _render(prompt, renderer)
         _check_length(len(rendered.token_ids), max_model_len)
     except RowError as error:
-        requests = _repeat(prompt, rendered, _overlay(sampling, {}), repeats)
-        return Prepared(prompt, requests, [_error_of(request, error) for request in requests])
+        # Without ids a request can be stored, but not be run by mistake.
+        requests = _repeat(prompt, Rendered(rendered.text, []), _overlay(sampling, {}), repeats)
+        prompt_tokens = len(rendered.token_ids) or None
+        return Prepared(prompt, requests, [_error_of(request, error, prompt_tokens) for request in requests])
     return Prepared(prompt, _repeat(prompt, rendered, sampling, repeats))
 
 
@@ -158,13 +160,13 @@ def _check_length(tokens: int, max_model_len: int | None) -> None:
         )
 
 
-def _error_of(request: Request, error: RowError) -> Completion:
+def _error_of(request: Request, error: RowError, prompt_tokens: int | None) -> Completion:
     return Completion(
         request_id=request.request_id,
         worker=WORKER,
         engine_generation=0,
         window_requests=0,
-        prompt_tokens=len(request.prompt_token_ids) or None,
+        prompt_tokens=prompt_tokens,
         error_kind=error.kind,
         error_message=str(error),
     )

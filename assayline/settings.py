@@ -32,6 +32,7 @@ class Settings(BaseSettings):
     load_interval_s: float = Field(5.0, gt=0, description="Time between loads of part files into the database.")
     engine_start_timeout_s: float = Field(900.0, gt=0, description="How long an engine may take to start.")
     engine_close_timeout_s: float = Field(20.0, gt=0, description="How long an engine may take to close by itself.")
+    tracebacks: bool = Field(False, description="Show tracebacks of errors that are explained in a sentence.")
     hf_token: SecretStr | None = Field(None, description="Hugging Face token for gated models; passed on as HF_TOKEN.")
 
     @cached_property

@@ -25,7 +25,7 @@ def load_spec(path: str | Path, overrides: Mapping[str, str] | None = None) -> E
     """
     data = _read_yaml(Path(path))
     for field, text in (overrides or {}).items():
-        _set_field(data, field, _parse_value(field, text))
+        _set_field(data, field, _parse_value(text))
     return parse_spec(data, origin=str(path))
 
 
@@ -72,11 +72,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def _parse_value(field: str, text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
-        raise SpecError(f"--{field} was given {text!r}, which is not a YAML value. Quote it.") from None
+        return text  # such as a template: {{ question }}
 
 
 def _set_field(data: dict[str, Any], field: str, value: Any) -> None:

@@ -16,15 +16,16 @@ from pathlib import Path
 from assayline.clock import RunClock
 from assayline.engines import open_engine
 from assayline.engines.base import Engine, EngineHooks
-from assayline.engines.devices import claim_device, list_devices
+from assayline.engines.devices import Device, claim_device, list_devices
 from assayline.errors import AssaylineError, EngineInterruptedError
-from assayline.records import EngineEvent, Request
+from assayline.records import EngineEvent, Json, Request
 from assayline.settings import Settings
 from assayline.shards import ShardQueue
 from assayline.spec import EvalSpec
 from assayline.store.parts import PartWriter
 
 STOP_CHECK_INTERVAL_S = 0.25
+FIRST_SHARD_POLL_S = 0.05
 MIN_WARM_UP_TOKENS = 32
 """A first prefill of a few tokens kills vLLM's CPU worker on AMX machines (SIGILL); 32 is safe everywhere."""
 WARM_UP_OUTPUT_TOKENS = 4
@@ -51,119 +52,136 @@ class WorkerReport:
 
     worker: str
     answered_requests: int
-    engines_opened: int
     device: str
     process_id: int
 
 
-def run_worker(order: WorkOrder, log: Callable[[str], None]) -> WorkerReport:
+def run_worker(order: WorkOrder, log: Callable[[str], None], on_engine_log: Callable[[str], None]) -> WorkerReport:
     """Answers requests until the queue is closed and empty, or stopped.
+
+    `log` gets the worker's own lines, `on_engine_log` those that the engine prints.
 
     Raises DeviceError, SpecError or EngineError; what had finished until then is stored.
     """
-    spec, settings, clock = order.spec, order.settings, order.clock.on_this_machine()
-    queue = ShardQueue(order.run_dir)
-    with contextlib.ExitStack() as stack:
-        device_env: dict[str, str] = {}
-        device_name = "none"
-        if spec.engine.backend == "offline":
-            devices = list_devices(
-                spec.engine.device, spec.workers, int(spec.engine.args.get("tensor_parallel_size", 1))
-            )
-            device = stack.enter_context(claim_device(devices, settings.lock_dir, settings.device_wait_s))
-            device_env, device_name = device.env, device.name
-        writer = stack.enter_context(
-            PartWriter(order.run_dir, order.worker, settings.flush_rows, settings.flush_interval_s)
+    worker = _Worker(order, log, on_engine_log)
+    with contextlib.suppress(EngineInterruptedError), contextlib.ExitStack() as stack:
+        worker.run(stack)
+    return WorkerReport(order.worker, worker.answered, worker.device.name, os.getpid())
+
+
+class _Worker:
+    """The state of one `run_worker`."""
+
+    def __init__(self, order: WorkOrder, log: Callable[[str], None], on_engine_log: Callable[[str], None]) -> None:
+        self.order = order
+        self.log = log
+        self.on_engine_log = on_engine_log
+        self.clock = order.clock.on_this_machine()
+        self.queue = ShardQueue(order.run_dir)
+        self.device = Device("none", {})
+        self.answered = 0
+        self.writer = PartWriter(
+            order.run_dir, order.worker, order.settings.flush_rows, order.settings.flush_interval_s
         )
-        log(f"{order.worker} opens an engine for {order.model} on {device_name}")
+
+    def run(self, stack: contextlib.ExitStack) -> None:
+        """Claims, opens, generates. `stack` undoes it in reverse order, however this ends."""
+        self.device = self._claim(stack)
+        stack.enter_context(self.writer)
+        engine = self._open()
+        stack.callback(self._close, engine)
+        requests = self.queue.pull()
+        first = self._take_first(requests)
+        if first and self.order.spec.engine.warm_up:
+            self._warm_up(engine, first)
+        try:
+            for completion in engine.generate(itertools.chain(first, requests)):
+                self.writer.add(completion)
+                self.answered += 1
+        except EngineInterruptedError as stop:
+            self.log(str(stop))
+            raise
+        except AssaylineError as error:
+            self._record("failed", message=str(error))
+            raise
+
+    def _claim(self, stack: contextlib.ExitStack) -> Device:
+        spec, settings = self.order.spec, self.order.settings
+        if spec.engine.backend == "fake":
+            return Device("none", {})
+        devices = list_devices(
+            spec.engine.device,
+            spec.workers,
+            int(spec.engine.args.get("tensor_parallel_size", 1)),
+            whole_machine=spec.runner == "local",
+        )
+        return stack.enter_context(claim_device(devices, settings.lock_dir, settings.device_wait_s))
+
+    def _open(self) -> Engine:
+        order = self.order
+        self.log(f"Opening an engine for {order.model} on {self.device.name}")
         engine = open_engine(
-            spec.engine,
+            order.spec.engine,
             model=order.model,
             model_id=order.model_id,
             model_args=order.model_args,
-            sampling=spec.sampling_defaults,
-            clock=clock,
+            sampling=order.spec.sampling_defaults,
+            clock=self.clock,
             worker=order.worker,
-            device_env=device_env,
+            device_env=self.device.env,
             log_path=order.run_dir / "logs" / f"{order.worker}-generation-0.log",
-            settings=settings,
-            hooks=EngineHooks(on_sample=writer.add, on_log=log, should_stop=_throttle(queue.is_stopped)),
+            settings=order.settings,
+            hooks=EngineHooks(
+                on_sample=self.writer.add, on_log=self.on_engine_log, should_stop=_throttle(self.queue.is_stopped)
+            ),
         )
-        stack.callback(_close, engine, order.worker, clock, writer)
-        writer.add(
-            EngineEvent(
-                order.worker,
-                0,
-                "opened",
-                clock.now_s(),
-                engine.facts.load_s,
-                details={
-                    **engine.facts.details,
-                    "window_requests": engine.facts.window_requests,
-                    "claimed_device": device_name,
-                },
-            )
-        )
-        writer.flush()
-        answered = _generate(engine, order, queue, clock, writer, log)
-    return WorkerReport(order.worker, answered, 1, device_name, os.getpid())
+        facts = engine.facts
+        details = {**facts.details, "window_requests": facts.window_requests, "claimed_device": self.device.name}
+        self._record("opened", facts.load_s, details=details)
+        self.writer.flush()
+        return engine
 
-
-def _generate(
-    engine: Engine, order: WorkOrder, queue: ShardQueue, clock: RunClock, writer: PartWriter, log: Callable[[str], None]
-) -> int:
-    requests = queue.pull()
-    first = _take_first(requests, order.spec.shard_requests, queue)
-    if first and order.spec.engine.warm_up:
-        _warm_up(engine, order, first, clock, writer, log)
-    answered = 0
-    try:
-        for completion in engine.generate(itertools.chain(first, requests)):
-            writer.add(completion)
-            answered += 1
-    except AssaylineError as error:
-        if not isinstance(error, EngineInterruptedError):
-            writer.add(EngineEvent(order.worker, 0, "failed", clock.now_s(), message=str(error)))
-        raise
-    return answered
-
-
-def _take_first(requests: Iterator[Request | None], most: int, queue: ShardQueue) -> list[Request]:
-    """The first shard's requests: waits for the first one, takes at most one shard."""
-    first: list[Request] = []
-    for request in requests:
-        if request is not None:
-            first.append(request)
-            if len(first) >= most:
+    def _take_first(self, requests: Iterator[Request | None]) -> list[Request]:
+        """The first shard's requests: waits for the first one, takes at most one shard."""
+        first: list[Request] = []
+        for request in requests:
+            if request is not None:
+                first.append(request)
+                if len(first) >= self.order.spec.shard_requests:
+                    break
+            elif first or self.queue.is_stopped():
                 break
-        elif first or queue.is_stopped():
-            break
-        else:
-            time.sleep(STOP_CHECK_INTERVAL_S / 5)
-    return first
+            else:
+                time.sleep(FIRST_SHARD_POLL_S)
+        return first
 
-
-def _warm_up(
-    engine: Engine,
-    order: WorkOrder,
-    first: list[Request],
-    clock: RunClock,
-    writer: PartWriter,
-    log: Callable[[str], None],
-) -> None:
-    prefix = shared_prefix([request.prompt_token_ids for request in first])
-    tokens = prefix[: engine.facts.max_model_len - WARM_UP_OUTPUT_TOKENS - 1]
-    filler = first[0].prompt_token_ids[0]
-    tokens += [filler] * (min(MIN_WARM_UP_TOKENS, engine.facts.max_model_len - WARM_UP_OUTPUT_TOKENS - 1) - len(tokens))
-    sampling = {name: value for name, value in order.spec.sampling_defaults.items() if name not in ("min_tokens", "n")}
-    sampling["max_tokens"] = WARM_UP_OUTPUT_TOKENS
-    duration_s = engine.warm_up(Request(f"warm-up-{order.worker}", "", 0, 0, tokens, sampling))
-    log(f"{order.worker} warmed up in {duration_s:.2f} s; {len(prefix)} leading tokens are shared by the prompts")
-    writer.add(
-        EngineEvent(
-            order.worker, 0, "warmed_up", clock.now_s(), duration_s, details={"shared_prefix_tokens": len(prefix)}
+    def _warm_up(self, engine: Engine, first: list[Request]) -> None:
+        room = engine.facts.max_model_len - WARM_UP_OUTPUT_TOKENS - 1
+        prefix = shared_prefix([request.prompt_token_ids for request in first])
+        filler = [first[0].prompt_token_ids[0]] * (MIN_WARM_UP_TOKENS - len(prefix))
+        sampling = {name: value for name, value in self.order.spec.sampling_defaults.items() if name != "min_tokens"}
+        sampling["max_tokens"] = WARM_UP_OUTPUT_TOKENS
+        duration_s = engine.warm_up(
+            Request(f"warm-up-{self.order.worker}", "", 0, 0, (prefix + filler)[:room], sampling)
         )
-    )
+        self.log(f"Warmed up in {duration_s:.2f} s; the prompts share {len(prefix)} leading tokens")
+        self._record("warmed_up", duration_s, details={"shared_prefix_tokens": len(prefix)})
+
+    def _close(self, engine: Engine) -> None:
+        started = time.monotonic()
+        engine.close()
+        self._record("closed", time.monotonic() - started)
+
+    def _record(
+        self,
+        event: str,
+        duration_s: float | None = None,
+        message: str | None = None,
+        details: dict[str, Json] | None = None,
+    ) -> None:
+        self.writer.add(
+            EngineEvent(self.order.worker, 0, event, self.clock.now_s(), duration_s, message, details or {})
+        )
 
 
 def shared_prefix(prompts: list[list[int]]) -> list[int]:
@@ -172,12 +190,6 @@ def shared_prefix(prompts: list[list[int]]) -> list[int]:
         return []
     low, high = min(prompts), max(prompts)
     return [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))]
-
-
-def _close(engine: Engine, worker: str, clock: RunClock, writer: PartWriter) -> None:
-    started = time.monotonic()
-    engine.close()
-    writer.add(EngineEvent(worker, 0, "closed", clock.now_s(), time.monotonic() - started))
 
 
 def _throttle(check: Callable[[], bool]) -> Callable[[], bool]:

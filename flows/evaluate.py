@@ -7,7 +7,6 @@ this process alone writes the database, loading parts as they appear.
 """
 
 import dataclasses
-import sys
 import time
 from contextlib import ExitStack
 from typing import Any
@@ -23,7 +22,7 @@ from assayline.prepare import PromptCounts
 from assayline.settings import load_settings
 from assayline.spec import EvalSpec
 from assayline.spec_file import load_spec
-from flows.command import run_command
+from flows.command import leave, run_command
 from flows.logs import speak_in_sentences
 from flows.progress import Progress
 from flows.runners import worker_runner
@@ -58,8 +57,9 @@ def evaluate(spec: EvalSpec | str) -> dict[str, Any]:
     Args:
         spec: the spec, or the path of a YAML file with one.
     """
-    speak_in_sentences()
     settings = load_settings()
+    if not settings.tracebacks:
+        speak_in_sentences()
     evaluation = begin_evaluation(as_spec(spec), settings)
     get_run_logger().info("Run %s, parts and logs in %s", evaluation.run_id, evaluation.run_dir)
     try:
@@ -130,4 +130,4 @@ def _abandon(evaluation: Evaluation, state: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(evaluate))
+    leave(run_command(evaluate))

@@ -1,6 +1,6 @@
 """Prefect's log, for people: an error that we raise on purpose is its message, without a traceback.
 
-ASSAYLINE_TRACEBACKS=1 brings the tracebacks back.
+ASSAYLINE_TRACEBACKS=true brings the tracebacks back.
 """
 
 import logging
@@ -17,11 +17,6 @@ class _SentenceFilter(logging.Filter):
         if isinstance(error, AssaylineError):
             record.msg, record.args, record.exc_info, record.exc_text = str(error), None, None, None
         return True
-
-
-class _ShutdownNoiseFilter(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        return "Error flushing" not in record.getMessage() and "Service shut down" not in record.getMessage()
 
 
 def speak_in_sentences() -> None:

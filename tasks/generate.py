@@ -1,15 +1,27 @@
 """The task that a worker runs: one engine, all the shards it can claim."""
 
+import logging
+import re
+
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from assayline.worker import WorkerReport, WorkOrder, run_worker
 
+VLLM_LINE = re.compile(r"^(?:\([^)]*\) )?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[\S+\] ")
+
 
 @task(name="generate", task_run_name="generate-{order.worker}", cache_policy=NO_CACHE, persist_result=False)
 def generate(order: WorkOrder) -> WorkerReport:
-    """Runs a worker; the engine's log lines go to the task run's log."""
+    """Runs a worker; its engine's log lines go to the task run's log, each with its own level."""
     log = get_run_logger()
-    report = run_worker(order, log.info)
+    report = run_worker(order, log.info, lambda line: log.log(*split_level(line)))
     log.info("%s answered %d requests on %s", report.worker, report.answered_requests, report.device)
     return report
+
+
+def split_level(line: str) -> tuple[int, str]:
+    """A log line's level, and its text without what Prefect adds itself. Stray output of libraries is DEBUG."""
+    if match := VLLM_LINE.match(line):
+        return logging.getLevelNamesMapping()[match["level"]], "vLLM: " + line[match.end() :]
+    return logging.DEBUG, line

@@ -33,10 +33,11 @@ def cuda_driver_answers() -> bool:
     return bool(_list_gpus())
 
 
-def list_devices(kind: str, workers: int, gpus_per_worker: int = 1) -> list[Device]:
+def list_devices(kind: str, workers: int, gpus_per_worker: int = 1, whole_machine: bool = True) -> list[Device]:
     """The devices for `workers` engines. `kind` is cpu, cuda, or auto (cuda if a driver answers).
 
-    Raises DeviceError when there are fewer than that.
+    Raises DeviceError when this machine has fewer than that; where the workers are spread over a cluster
+    (`whole_machine` false), one is enough.
     """
     if kind == "auto":
         kind = "cuda" if cuda_driver_answers() else "cpu"
@@ -46,7 +47,7 @@ def list_devices(kind: str, workers: int, gpus_per_worker: int = 1) -> list[Devi
         devices = [Device("cuda-" + "-".join(group), {"CUDA_VISIBLE_DEVICES": ",".join(group)}) for group in groups]
     else:
         devices = _share_cores(workers)
-    if len(devices) < workers:
+    if len(devices) < (workers if whole_machine else 1):
         raise DeviceError(
             f"The spec asks for {workers} workers with {gpus_per_worker} {kind} device(s) each; this machine shows "
             f"{len(devices)} such device(s). Lower `workers`, or check nvidia-smi and CUDA_VISIBLE_DEVICES."

@@ -20,6 +20,9 @@ import duckdb
 from assayline import __version__
 from assayline.errors import DatabaseLockedError, StoreError
 
+Connection = duckdb.DuckDBPyConnection
+"""For annotations elsewhere: only this package imports DuckDB."""
+
 SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
 TABLE_VERSION = 1
 """Raise it when a raw table's columns change: databases of another version are refused, as nothing converts them."""

@@ -88,7 +88,7 @@ def test_templates_see_the_columns() -> None:
 
 
 def test_lines_that_hold_only_a_block_leave_no_trace() -> None:
-    template = "Choose:\n{% for choice in choices %}\n- {{ choice }}\n{% endfor %}\nAnswer:\n"
+    template = "Choose:\n  {% for choice in choices %}\n- {{ choice }}\n  {% endfor %}\nAnswer:\n"
     assert reader(template).read({"choices": "ab"}).messages[0]["content"] == "Choose:\n- a\n- b\nAnswer:"
 
 

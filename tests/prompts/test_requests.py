@@ -119,7 +119,8 @@ def test_a_prompt_may_leave_room_for_one_token(tokenizer: Any) -> None:
     assert error.error_kind == "prompt_too_long"
     assert error.prompt_tokens == tokens
     assert f"has {tokens} tokens, but the context is {tokens} tokens" in (error.error_message or "")
-    assert build(spec, tokenizer, tokens)[0].requests[0].rendered
+    request, = build(spec, tokenizer, tokens)[0].requests
+    assert request.rendered and request.prompt_token_ids == []
 
 
 def test_a_bad_row_keeps_its_own_error(tokenizer: Any) -> None:

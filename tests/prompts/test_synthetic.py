@@ -84,9 +84,10 @@ def test_more_prompts_than_words_use_the_whole_vocabulary(tokenizer: Any) -> Non
     assert len({ids[0] for ids in ids_of(made, count)}) == count
 
 
-@pytest.mark.parametrize(("count", "counter_tokens"), [(50, 1), (590, 1), (3000, 2)])
+@pytest.mark.parametrize(("extra", "counter_tokens"), [(-500, 1), (0, 1), (1, 2), (3000, 2)])
 @pytest.mark.parametrize("prefix", [0, 16])
-def test_no_two_prompts_share_more_than_is_said(tokenizer: Any, count: int, counter_tokens: int, prefix: int) -> None:
+def test_no_two_prompts_share_more_than_is_said(tokenizer: Any, extra: int, counter_tokens: int, prefix: int) -> None:
+    count = len(usable_ids(tokenizer)) + extra
     made = SyntheticPrompts(source(count, shared_prefix_tokens=prefix), tokenizer)
     ids = ids_of(made, count)
     assert made.counter_tokens == counter_tokens
@@ -104,8 +105,10 @@ def test_a_prompt_depends_on_seed_and_number_alone(session_tokenizer: Any, seed:
 
 
 def test_seeds_differ(tokenizer: Any) -> None:
-    first, second = (ids_of(SyntheticPrompts(source(seed=seed), tokenizer), 5) for seed in (1, 2))
-    assert first != second
+    length = {"mean": 100, "stdev": 20}
+    first, second = (SyntheticPrompts(source(output_tokens=length, seed=seed), tokenizer) for seed in (1, 2))
+    assert ids_of(first, 5) != ids_of(second, 5)
+    assert [first.read(n).sampling for n in range(5)] != [second.read(n).sampling for n in range(5)]
 
 
 def test_lengths_are_normal_within_bounds(tokenizer: Any) -> None:

@@ -73,9 +73,10 @@ fill_runs as (
         center_intervals.mean,
         center_intervals.standard_error,
         center_intervals.effective_requests,
-        -- greatest() and least() skip NULL, so an undefined end must be kept from them
-        case when center is not null then greatest(0, center - half_width) end as wilson_low,
-        case when center is not null then least(1, center + half_width) end as wilson_high
+        -- At a mean of 0 or 1 the end is exactly that, not a rounding away from it. greatest() and least() skip
+        -- NULL, so an undefined end must be kept from them.
+        case when center is not null then greatest(0, least(mean, center - half_width)) end as wilson_low,
+        case when center is not null then least(1, greatest(mean, center + half_width)) end as wilson_high
     from runs
     left join center_intervals on center_intervals.run_id = runs.run_id
 )

@@ -1,0 +1,252 @@
+"""The DuckDB file: its lock, held by a real second process, and the version of what is in it."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import duckdb
+import pytest
+
+from assayline.errors import DatabaseLockedError, StoreError
+from assayline.store import database
+from assayline.store.database import SQL_FOLDER, TABLE_VERSION, connect
+
+HOLDER = """
+import sys, duckdb
+connection = duckdb.connect(sys.argv[1], read_only=sys.argv[2] == "reader")
+print("held", flush=True)
+sys.stdin.readline()
+connection.close()
+"""
+
+
+class Holder:
+    """Another process that has the file open until `release`."""
+
+    def __init__(self, path, role):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(path), role], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout.readline() == "held\n"
+
+    def release(self):
+        if self.process.poll() is None:
+            self.process.communicate("\n", timeout=30)
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "data" / "assayline.duckdb"
+    with connect(path, wait_s=0):
+        pass
+    return path
+
+
+@pytest.fixture
+def hold(path):
+    holders = []
+
+    def start(role):
+        holders.append(Holder(path, role))
+        return holders[-1]
+
+    yield start
+    for holder in holders:
+        holder.release()
+
+
+@pytest.fixture
+def sql_folder(tmp_path, monkeypatch):
+    """A copy of sql/ that a test may change."""
+    copy = tmp_path / "sql"
+    shutil.copytree(SQL_FOLDER, copy)
+    monkeypatch.setattr(database, "SQL_FOLDER", copy)
+    return copy
+
+
+def test_a_new_file_gets_its_folder_its_tables_and_its_views(path):
+    with connect(path, wait_s=0, read_only=True) as connection:
+        assert connection.execute("select count(*) from runs").fetchall() == [(0,)]
+        assert connection.execute("select count(*) from run_summary").fetchall() == [(0,)]
+
+
+def test_the_file_has_the_format_of_duckdb_1_5(path):
+    with connect(path, wait_s=0) as connection:
+        found = connection.execute("select tags['storage_version'] from duckdb_databases() where path is not null")
+        assert [version.rstrip("+") for (version,) in found.fetchall()] == ["v1.5.0"]
+
+
+def test_the_connection_is_closed_at_the_end_even_after_an_error(path):
+    with pytest.raises(ValueError, match="mine"), connect(path, wait_s=0) as connection:
+        raise ValueError("mine")
+    with pytest.raises(duckdb.ConnectionException):
+        connection.execute("select 1")
+
+
+@pytest.mark.parametrize(("role", "read_only"), [("writer", False), ("writer", True), ("reader", False)])
+def test_a_held_file_is_waited_for_and_then_said_who_holds_it(path, hold, role, read_only):
+    holder = hold(role)
+    began = time.monotonic()
+    with pytest.raises(DatabaseLockedError) as raised, connect(path, wait_s=0.3, read_only=read_only):
+        pass
+    assert 0.3 <= time.monotonic() - began < 5
+    message = str(raised.value)
+    assert str(path) in message
+    assert f"process {holder.process.pid} " in message
+    assert "0.3 s" in message and "ASSAYLINE_DATABASE_WAIT_S" in message and "part files" in message
+    assert "\n" not in message
+
+
+def test_a_file_that_is_freed_in_time_is_opened(path, hold):
+    holder = hold("writer")
+    threading.Timer(0.4, holder.release).start()
+    began = time.monotonic()
+    with connect(path, wait_s=30) as connection:
+        assert connection.execute("select count(*) from runs").fetchall() == [(0,)]
+    assert 0.3 < time.monotonic() - began < 20
+
+
+def test_readers_do_not_hold_up_readers(path, hold):
+    hold("reader")
+    with connect(path, wait_s=0, read_only=True) as connection:
+        assert connection.execute("select count(*) from runs").fetchall() == [(0,)]
+
+
+def test_a_reader_cannot_write(path):
+    with connect(path, wait_s=0, read_only=True) as connection, pytest.raises(duckdb.Error, match="read-only"):
+        connection.execute("delete from runs")
+
+
+def expect_refusal(path, match, read_only=False):
+    with pytest.raises(StoreError, match=match) as raised, connect(path, wait_s=0, read_only=read_only):
+        pass
+    assert not isinstance(raised.value, DatabaseLockedError)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_of_another_kind_is_refused(tmp_path, read_only):
+    other = tmp_path / "notes.txt"
+    other.write_text("not a database " * 1000)
+    expect_refusal(other, "notes.txt cannot be opened as a DuckDB database: .*not a valid DuckDB", read_only)
+    assert other.read_text() == "not a database " * 1000
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_folder_is_refused(tmp_path, read_only):
+    expect_refusal(tmp_path, "cannot be opened", read_only)
+
+
+def test_a_path_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    expect_refusal(tmp_path / "file" / "assayline.duckdb", "cannot be opened")
+
+
+def test_a_reader_makes_no_file(tmp_path):
+    expect_refusal(tmp_path / "none.duckdb", "no database at .*none.duckdb", read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path, read_only):
+    other = tmp_path / "other.duckdb"
+    with duckdb.connect(other) as connection:
+        connection.execute("create table orders (id integer)")
+    expect_refusal(other, "not one of assayline: it has orders", read_only)
+    with duckdb.connect(other) as connection:
+        assert connection.execute("select table_name from duckdb_tables()").fetchall() == [("orders",)]
+
+
+def test_a_reader_of_an_empty_database_is_told_so(tmp_path):
+    duckdb.connect(tmp_path / "empty.duckdb").close()
+    expect_refusal(tmp_path / "empty.duckdb", "no tables yet", read_only=True)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("change", [1, -1])
+def test_tables_of_another_version_are_refused_and_left_alone(path, read_only, change):
+    with duckdb.connect(path) as connection:
+        connection.execute("update schema_version set table_version = table_version + ?", [change])
+    expect_refusal(path, f"tables of version {TABLE_VERSION + change}, .* needs version {TABLE_VERSION}", read_only)
+
+
+def test_a_database_without_its_version_is_refused(path):
+    with duckdb.connect(path) as connection:
+        connection.execute("delete from schema_version")
+    expect_refusal(path, "tables of version none")
+
+
+def test_what_is_up_to_date_is_not_made_again(path):
+    with duckdb.connect(path) as connection:
+        connection.execute("create or replace view itl as select 'kept' as proof")
+    with connect(path, wait_s=0) as connection:
+        assert connection.execute("from itl").fetchall() == [("kept",)]
+
+
+def test_changed_models_are_made_again_and_gone_ones_dropped(path, sql_folder):
+    with connect(path, wait_s=0) as connection:
+        connection.execute("insert into telemetry values ('run', 'w', 0, 1, 2, 3, 4)")
+        connection.execute("create view mine as select 1 as one")
+    models = sql_folder / "models" / "20_metrics"
+    (models / "30_itl.sql").unlink()
+    (models / "95_steps.sql").write_text(
+        "create or replace view steps as select max(engine_steps) as n from telemetry;"
+    )
+    with connect(path, wait_s=0) as connection:
+        assert connection.execute("from steps").fetchall() == [(2,)]
+        views = {name for (name,) in connection.execute("select view_name from duckdb_views()").fetchall()}
+        assert "itl" not in views and {"mine", "run_summary"} <= views
+        comment = "select comment from duckdb_views() where view_name = 'run_summary'"
+        assert connection.execute(comment).fetchall()[0][0].startswith("One row per run")
+        assert connection.execute("select count(*) from schema_version").fetchall() == [(1,)]
+
+
+def test_a_new_table_is_added_to_those_there(path, sql_folder):
+    (sql_folder / "schema" / "99_more.sql").write_text("create table if not exists more (id integer);")
+    with connect(path, wait_s=0) as connection:
+        assert connection.execute("from more").fetchall() == []
+
+
+def test_a_reader_does_not_take_views_of_another_version(path, sql_folder):
+    model = sql_folder / "models" / "20_metrics" / "30_itl.sql"
+    model.write_text(model.read_text() + "-- another definition\n")
+    expect_refusal(path, "Open it once for writing", read_only=True)
+    with connect(path, wait_s=0):
+        pass
+    with connect(path, wait_s=0, read_only=True) as connection:
+        assert connection.execute("from itl").fetchall() == []
+
+
+def test_a_model_that_does_not_bind_changes_nothing(path, sql_folder):
+    with duckdb.connect(path) as connection:
+        before = connection.execute("select * from schema_version").fetchall()
+    (sql_folder / "models" / "99_broken.sql").write_text("create or replace view broken as select nothing from runs;")
+    with pytest.raises(duckdb.BinderException), connect(path, wait_s=0):
+        pass
+    with duckdb.connect(path) as connection:
+        assert connection.execute("select * from schema_version").fetchall() == before
+        assert connection.execute("select count(*) from run_summary").fetchall() == [(0,)]
+
+
+def test_a_model_cannot_use_one_that_comes_later(tmp_path, sql_folder):
+    folder = sql_folder / "models" / "20_metrics"
+    (folder / "90_run_summary.sql").rename(folder / "05_run_summary.sql")
+    with pytest.raises(duckdb.CatalogException), connect(tmp_path / "new.duckdb", wait_s=0):
+        pass
+
+
+def test_changed_columns_need_another_table_version(schema):
+    """Fails when a raw table's columns change: raise TABLE_VERSION, then put the new pair here."""
+    columns = schema.execute(
+        """
+        select table_name, column_name, data_type, is_nullable
+        from duckdb_columns()
+        where table_name in (select table_name from duckdb_tables())
+        order by table_name, column_index
+        """
+    ).fetchall()
+    digest = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
+    assert (TABLE_VERSION, digest) == (1, "5c023f6021cf1380")

@@ -1,0 +1,61 @@
+"""The SQL files: one grain each, said in the first line; every view, table and column described."""
+
+import re
+
+import pytest
+
+from assayline.store.database import SQL_FOLDER, name_model
+
+SCHEMA_FILES = sorted((SQL_FOLDER / "schema").glob("*.sql"))
+MODEL_FILES = sorted((SQL_FOLDER / "models").rglob("*.sql"))
+
+
+@pytest.mark.parametrize("file", SCHEMA_FILES + MODEL_FILES, ids=lambda file: file.stem)
+def test_the_first_line_states_the_grain(file):
+    assert re.match(r"-- Grain: (one|an?) row", file.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("file", MODEL_FILES, ids=lambda file: file.stem)
+def test_a_model_makes_the_view_it_is_named_after_and_ends_with_its_last_step(file):
+    text = file.read_text(encoding="utf-8")
+    assert re.findall(r"^create .*$", text, re.M) == [f"create or replace view {name_model(file)} as"]
+    steps = re.findall(r"^(\w+) as (?:not materialized )?\($", text, re.M)
+    assert re.findall(r"^select \* from (\w+);$", text, re.M) == [steps[-1]]
+
+
+@pytest.mark.parametrize("file", MODEL_FILES, ids=lambda file: file.stem)
+def test_keywords_are_lower_case_and_lines_fit(file):
+    code = re.sub(r"'[^']*'|--.*", "", file.read_text(encoding="utf-8"))
+    assert not re.findall(r"\b(SELECT|FROM|WHERE|JOIN|WITH|CASE|GROUP|ORDER|AS)\b", code)
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert not [line for line in lines if len(line) > 120 and not line.startswith("comment on ")]
+
+
+def test_every_table_view_and_column_has_a_comment(schema):
+    bare = schema.execute(
+        """
+        select table_name as name, comment from duckdb_tables() where not internal
+        union all select view_name, comment from duckdb_views() where not internal
+        union all select table_name || '.' || column_name, comment from duckdb_columns() where not internal
+        """
+    ).fetchall()
+    assert len(bare) > 200
+    assert [name for name, comment in bare if not comment or not comment.strip().endswith(".")] == []
+
+
+def test_every_model_is_in_the_database(schema):
+    views = {name for (name,) in schema.execute("select view_name from duckdb_views() where not internal").fetchall()}
+    assert views == {name_model(file) for file in MODEL_FILES}
+
+
+def test_durations_are_named_in_seconds(schema):
+    """A column of type double is a time, a rate, a mean or a share, and its name says which."""
+    names = schema.execute(
+        "select distinct column_name from duckdb_columns() where not internal and data_type = 'DOUBLE'"
+    ).fetchall()
+    named = re.compile(r"(_s|_share|_rate|_per_step|^mean_\w+|^accuracy\w*|^wilson_\w+|^mean|^standard_error)$")
+    assert sorted(name for (name,) in names if not named.search(name)) == [
+        "cumulative_logprob",
+        "effective_requests",
+        "percentile",
+    ]

@@ -1,0 +1,306 @@
+"""run_summary, and the table that a person reads."""
+
+import numpy as np
+import pytest
+
+from assayline.errors import StoreError
+from assayline.store.models import METRIC_ROWS, read_metric_table, read_run_summary
+
+UNDEFINED = (
+    "error_share",
+    "accuracy",
+    "accuracy_standard_error",
+    "accuracy_low",
+    "accuracy_high",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "mean_output_tokens",
+    "prefix_cache_hit_rate",
+    "preemptions",
+    "load_s",
+    "warmup_s",
+    "duration_s",
+    "idle_s",
+    "rebuild_s",
+    "requests_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "mean_in_flight_requests",
+    "max_in_flight_requests",
+    "max_send_lag_s",
+    "engine_steps",
+    "output_tokens_per_step",
+    "window_share",
+)
+COUNTED = (
+    "expected_requests",
+    "answered_requests",
+    "ok_requests",
+    "error_requests",
+    "missing_requests",
+    "context_limited_requests",
+    "prompts",
+    "target_requests",
+    "workers",
+    "engine_failures",
+)
+
+
+def test_a_run_of_nothing_counts_zero_and_leaves_the_rest_undefined(store):
+    store.given("runs", {"expected_requests": 0})
+    store.expect("run_summary", {**dict.fromkeys(COUNTED, 0), **dict.fromkeys(UNDEFINED)})
+
+
+def test_no_runs_are_no_rows(store):
+    for view in (
+        "run_summary",
+        "accuracy",
+        "itl",
+        "latency_percentile",
+        "request_integrity",
+        "stg_requests",
+        "timeline",
+    ):
+        store.expect(view, run_id=None)
+
+
+def test_requests_are_counted_by_what_became_of_them(store):
+    store.given_answers({"finish_reason": "length"}, {"finish_reason": "stop"}, {"error_kind": "any"})
+    store.given("requests", {"request_id": "silent", "prompt_id": "silent"})
+    store.connection.execute("update runs set expected_requests = 5")
+    store.expect(
+        "run_summary",
+        {
+            "expected_requests": 5,
+            "answered_requests": 3,
+            "ok_requests": 2,
+            "error_requests": 1,
+            "missing_requests": 2,
+            "error_share": 1 / 3,
+            "context_limited_requests": 1,
+            "prompts": 4,
+        },
+    )
+
+
+def test_until_they_are_counted_the_prepared_requests_are_expected(store):
+    store.given("runs", {"expected_requests": None})
+    store.given("requests", {"request_id": "a"}, {"request_id": "b"})
+    store.expect("run_summary", {"expected_requests": 2, "missing_requests": 2, "answered_requests": 0})
+
+
+def test_throughput_is_of_ok_requests_over_their_window(store):
+    store.given_answers(
+        {"arrived_at_s": 10.0, "finished_at_s": 12.0, "prompt_tokens": 100, "output_tokens": 30, "cached_tokens": 16},
+        {"arrived_at_s": 11.0, "finished_at_s": 20.0, "prompt_tokens": 60, "output_tokens": 20, "cached_tokens": 64},
+        {
+            "arrived_at_s": 1.0,
+            "finished_at_s": 99.0,
+            "prompt_tokens": 1000,
+            "output_tokens": 1000,
+            "cached_tokens": 1000,
+            "error_kind": "any",
+        },
+    )
+    store.given(
+        "engine_events",
+        {"event": "opened", "at_s": 8.0, "duration_s": 7.5},
+        {"event": "warmed_up", "at_s": 9.0, "duration_s": 0.5},
+    )
+    store.expect(
+        "run_summary",
+        {
+            "duration_s": 10.0,
+            "requests_per_s": 0.2,
+            "output_tokens_per_s": 5.0,
+            "total_tokens_per_s": 21.0,
+            "prompt_tokens": 160,
+            "output_tokens": 50,
+            "cached_tokens": 80,
+            "mean_output_tokens": 25.0,
+            "prefix_cache_hit_rate": 0.5,
+            "load_s": 7.5,
+            "warmup_s": 0.5,
+        },
+    )
+
+
+def test_all_errors_have_no_throughput(store):
+    store.given_answers({"arrived_at_s": 1.0, "finished_at_s": 2.0, "output_tokens": 3, "error_kind": "any"})
+    store.expect(
+        "run_summary",
+        {
+            "ok_requests": 0,
+            "error_requests": 1,
+            "error_share": 1.0,
+            "duration_s": None,
+            "requests_per_s": None,
+            "output_tokens": None,
+            "output_tokens_per_s": None,
+            "max_in_flight_requests": 1,
+        },
+    )
+
+
+def test_a_window_of_no_length_has_no_throughput(store):
+    store.given_answers({"arrived_at_s": 1.0, "finished_at_s": 1.0, "output_tokens": 3, "prompt_tokens": 3})
+    store.expect(
+        "run_summary",
+        {"duration_s": 0.0, "requests_per_s": None, "output_tokens_per_s": None, "total_tokens_per_s": None},
+    )
+
+
+def test_what_the_engine_does_not_say_is_null_not_zero(store):
+    answer = {"prompt_tokens": 10, "cached_tokens": None, "preemptions": None}
+    store.given_answers(answer)
+    store.expect("run_summary", {"cached_tokens": None, "prefix_cache_hit_rate": None, "preemptions": None})
+
+
+def test_the_hit_rate_is_of_requests_that_know_theirs(store):
+    store.given_answers(
+        {"prompt_tokens": 10, "cached_tokens": 5, "preemptions": 0}, {"prompt_tokens": 90, "preemptions": 2}
+    )
+    store.expect("run_summary", {"prefix_cache_hit_rate": 0.5, "prompt_tokens": 100, "preemptions": 2})
+
+
+def test_loading_is_the_slowest_first_engine_and_rebuilding_is_apart(store):
+    store.given("runs", {"run_id": "run"})
+    event = {"worker": "a", "engine_generation": 0, "event": "opened", "duration_s": 20.0}
+    store.given(
+        "engine_events",
+        event,
+        {**event, "event": "warmed_up", "duration_s": 1.0},
+        {**event, "worker": "b", "duration_s": 25.0},
+        {**event, "worker": "b", "event": "warmed_up", "duration_s": 0.5},
+        {**event, "event": "failed", "duration_s": None},
+        {**event, "engine_generation": 1, "duration_s": 30.0},
+        {**event, "engine_generation": 1, "event": "warmed_up", "duration_s": 2.0},
+        {**event, "engine_generation": 1, "event": "closed", "duration_s": 9.0},
+    )
+    store.expect("run_summary", {"load_s": 25.0, "warmup_s": 1.0, "rebuild_s": 32.0, "engine_failures": 1})
+
+
+def test_a_pause_is_idle_time(store):
+    store.given_answers({"arrived_at_s": 1.0, "finished_at_s": 2.0}, {"arrived_at_s": 8.0, "finished_at_s": 11.0})
+    store.expect(
+        "run_summary",
+        {"duration_s": 10.0, "idle_s": 6.0, "mean_in_flight_requests": 0.4, "max_in_flight_requests": 1},
+    )
+
+
+def test_the_latest_sending_is_shown(store):
+    store.given_answers({"due_at_s": 1.0, "sent_at_s": 1.25}, {"due_at_s": 2.0, "sent_at_s": 2.5})
+    store.expect("run_summary", {"max_send_lag_s": 0.5})
+
+
+def test_runs_do_not_mix(store):
+    for run_id, tokens in (("one", 10), ("two", 30)):
+        store.given_answers({"arrived_at_s": 0.0, "finished_at_s": 2.0, "output_tokens": tokens}, run_id=run_id)
+    store.expect(
+        "run_summary",
+        {"run_id": "one", "ok_requests": 1, "output_tokens_per_s": 5.0},
+        {"run_id": "two", "ok_requests": 1, "output_tokens_per_s": 15.0},
+        run_id=None,
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_summary_against_numpy(store, seed):
+    random = np.random.default_rng(seed)
+    n = 500
+    arrived = random.uniform(30, 90, n)
+    finished = arrived + random.lognormal(size=n)
+    prompt, output = random.integers(1, 500, n), random.integers(1, 200, n)
+    cached = (prompt * random.random(n)).astype(int)
+    ok = random.random(n) > 0.2
+    store.given_answers(
+        *(
+            {
+                "arrived_at_s": arrived[i],
+                "finished_at_s": finished[i],
+                "prompt_tokens": int(prompt[i]),
+                "output_tokens": int(output[i]),
+                "cached_tokens": int(cached[i]),
+                "error_kind": None if ok[i] else "any",
+            }
+            for i in range(n)
+        )
+    )
+    duration_s = finished[ok].max() - arrived[ok].min()
+    span_s = finished.max() - arrived.min()
+    moments = np.concatenate([arrived, finished])
+    store.expect(
+        "run_summary",
+        {
+            "ok_requests": int(ok.sum()),
+            "duration_s": duration_s,
+            "requests_per_s": ok.sum() / duration_s,
+            "output_tokens_per_s": output[ok].sum() / duration_s,
+            "total_tokens_per_s": (output[ok].sum() + prompt[ok].sum()) / duration_s,
+            "prefix_cache_hit_rate": cached[ok].sum() / prompt[ok].sum(),
+            "mean_in_flight_requests": (finished - arrived).sum() / span_s,
+            "max_in_flight_requests": max(int(((arrived <= t) & (t < finished)).sum()) for t in moments),
+        },
+    )
+
+
+def test_a_run_that_is_not_there_is_said_so(store):
+    with pytest.raises(StoreError, match="no run elsewhere"):
+        read_run_summary(store.connection, "elsewhere")
+    with pytest.raises(StoreError, match="no run ' or 1=1 --"):
+        read_metric_table(store.connection, "' or 1=1 --")
+
+
+def test_the_metric_table_names_and_orders_and_computes_nothing(store):
+    store.given_answers(
+        *(
+            {"arrived_at_s": 0.0, "first_token_at_s": 1.0 + i, "finished_at_s": 10.0 + i, "text": "4"}
+            for i in range(80)
+        ),
+        target="4",
+    )
+    summary = read_run_summary(store.connection, "run")
+    latency = {(row["metric"], row["percentile"]): row for row in store.rows("latency_percentile")}
+    table = read_metric_table(store.connection, "run")
+    assert [row["metric"] for row in table] == [row.metric for row in METRIC_ROWS]
+    assert 20 <= len(table) <= 30
+    assert all(list(row) == ["metric", "unit", "source", "value", "low", "high", "n"] for row in table)
+    by_name = {row["metric"]: row for row in table}
+    assert by_name["accuracy"] == {
+        "metric": "accuracy",
+        "unit": "share",
+        "source": "run_summary.accuracy",
+        "value": 1.0,
+        "low": summary["accuracy_low"],
+        "high": 1.0,
+        "n": 80,
+    }
+    p95 = latency["ttft_s", 0.95]
+    assert by_name["time to first token, p95"] == {
+        "metric": "time to first token, p95",
+        "unit": "s",
+        "source": "latency_percentile.ttft_s",
+        "value": p95["value_s"],
+        "low": p95["low_s"],
+        "high": p95["high_s"],
+        "n": 80,
+    }
+    assert p95["low_s"] is not None
+    assert by_name["time per output token, p50"]["value"] is None
+
+
+def test_the_metric_table_of_a_run_of_nothing(store):
+    store.given("runs", {"expected_requests": 0})
+    table = {row["metric"]: row["value"] for row in read_metric_table(store.connection, "run")}
+    defined = {name for name, value in table.items() if value is not None}
+    assert defined == {"answered", "errors", "missing", "cut off by the context"}
+
+
+def test_every_source_is_a_column_or_a_metric_of_a_view(store):
+    store.given("runs", {"run_id": "run"})
+    columns = set(store.row("run_summary"))
+    metrics = {row["metric"] for row in store.rows("latency_percentile")}
+    for row in read_metric_table(store.connection, "run"):
+        view, name = row["source"].split(".")
+        assert name in {"run_summary": columns, "latency_percentile": metrics}[view]

@@ -1,0 +1,201 @@
+"""stg_requests: what happened to each request, and how long it took."""
+
+import sys
+import unicodedata
+
+import pytest
+
+STAMPS = {
+    "due_at_s": 1.0,
+    "sent_at_s": 1.5,
+    "arrived_at_s": 2.0,
+    "queued_at_s": 2.25,
+    "scheduled_at_s": 3.0,
+    "first_token_at_s": 5.0,
+    "last_token_at_s": 11.0,
+    "finished_at_s": 12.0,
+}
+
+
+def test_durations_are_differences_of_stamps(store):
+    store.given_answers({**STAMPS, "output_tokens": 4})
+    store.expect(
+        "stg_requests",
+        {
+            "status": "ok",
+            "send_lag_s": 0.5,
+            "queue_s": 0.75,
+            "prefill_s": 2.0,
+            "decode_s": 6.0,
+            "ttft_s": 3.0,
+            "tpot_s": 2.0,
+            "e2e_s": 10.0,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "undefined"),
+    [
+        ("due_at_s", {"send_lag_s"}),
+        ("sent_at_s", {"send_lag_s"}),
+        ("arrived_at_s", {"ttft_s", "e2e_s"}),
+        ("queued_at_s", {"queue_s"}),
+        ("scheduled_at_s", {"queue_s", "prefill_s"}),
+        ("first_token_at_s", {"prefill_s", "decode_s", "ttft_s", "tpot_s"}),
+        ("last_token_at_s", {"decode_s", "tpot_s"}),
+        ("finished_at_s", {"e2e_s"}),
+    ],
+)
+def test_a_duration_without_a_stamp_is_null(store, missing, undefined):
+    store.given_answers({**STAMPS, missing: None, "output_tokens": 4})
+    row = store.row("stg_requests", "send_lag_s", "queue_s", "prefill_s", "decode_s", "ttft_s", "tpot_s", "e2e_s")
+    assert {name for name, value in row.items() if value is None} == undefined
+
+
+@pytest.mark.parametrize(("tokens", "tpot_s"), [(None, None), (0, None), (1, None), (2, 6.0), (3, 3.0)])
+def test_time_per_output_token_needs_two_tokens(store, tokens, tpot_s):
+    store.given_answers({**STAMPS, "output_tokens": tokens})
+    store.expect("stg_requests", {"tpot_s": tpot_s, "output_tokens": tokens})
+
+
+def test_a_request_is_ok_an_error_or_missing(store):
+    for name in ("answered", "failed", "silent"):
+        store.given("requests", {"request_id": name})
+    store.given("completions", {"request_id": "answered", "finish_reason": "stop"})
+    store.given("completions", {"request_id": "failed", "error_kind": "engine_died", "error_message": "it died"})
+    store.expect(
+        "stg_requests",
+        {"request_id": "answered", "status": "ok", "worker": "w", "error_kind": None, "error_message": None},
+        {
+            "request_id": "failed",
+            "status": "error",
+            "worker": "w",
+            "error_kind": "engine_died",
+            "error_message": "it died",
+        },
+        {"request_id": "silent", "status": "missing", "worker": None, "error_kind": None, "error_message": None},
+    )
+
+
+def test_a_prompt_that_could_not_be_rendered_is_an_error_row(store):
+    store.given("prompts", {"target": "4"})
+    store.given("requests", {"request_id": "r", "prompt_token_ids": None})
+    store.given("completions", {"request_id": "r", "worker": "prepare", "error_kind": "template"})
+    store.expect("stg_requests", {"status": "error", "worker": "prepare", "is_correct": False, "e2e_s": None})
+
+
+@pytest.mark.parametrize(
+    ("sampling_json", "finish_reason", "output_tokens", "max_tokens", "context_limited"),
+    [
+        ('{"max_tokens": 16}', "length", 16, 16, False),
+        ('{"max_tokens": 16}', "length", 15, 16, True),
+        ('{"max_tokens": 16}', "stop", 15, 16, False),
+        ('{"max_tokens": null}', "length", 90, None, True),
+        ("{}", "length", 90, None, True),
+        ("{}", "stop", 90, None, False),
+        ('{"max_tokens": 16}', "length", None, 16, None),
+        ('{"max_tokens": 16}', None, 3, 16, None),
+    ],
+)
+def test_the_context_ended_an_output_that_max_tokens_did_not(
+    store, sampling_json, finish_reason, output_tokens, max_tokens, context_limited
+):
+    store.given("requests", {"request_id": "r", "sampling_json": sampling_json})
+    store.given("completions", {"request_id": "r", "finish_reason": finish_reason, "output_tokens": output_tokens})
+    store.expect("stg_requests", {"max_tokens": max_tokens, "context_limited": context_limited})
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "is_correct"),
+    [
+        ("4", "4", True),
+        (" 4\n", "\t4 ", True),
+        ("4\r\n", "4", True),
+        ("a b", "a  b", False),
+        ("Paris", "paris", False),
+        ("44", "4", False),
+        ("", "", True),
+        (" \n", "", True),
+        ("", "4", False),
+        (None, "4", False),
+        ("4", None, None),
+        (None, None, None),
+    ],
+)
+def test_an_answer_is_correct_when_it_equals_its_target(store, text, target, is_correct):
+    store.given_answers({"text": text}, target=target)
+    store.expect("stg_requests", {"is_correct": is_correct})
+
+
+def test_white_space_is_what_python_strips(store):
+    characters = [
+        chr(code)
+        for code in range(1, sys.maxunicode + 1)
+        if chr(code).isspace() or unicodedata.category(chr(code)) in ("Zs", "Zl", "Zp", "Cc", "Cf")
+    ]
+    assert sum(character.isspace() for character in characters) == 29
+    store.given_answers(
+        *({"request_id": f"U+{ord(c):04X}", "text": f"{c}{c}x{c}x{c}".strip() or c} for c in characters)
+    )
+    store.connection.execute(
+        "update prompts set target = chr(cast('0x' || prompt_id[3:] as integer)) || "
+        "(select text from completions where request_id = prompt_id) || chr(cast('0x' || prompt_id[3:] as integer))"
+    )
+    verdicts = {row["request_id"]: row["is_correct"] for row in store.rows("stg_requests", "request_id", "is_correct")}
+    assert verdicts == {f"U+{ord(c):04X}": c.isspace() for c in characters}
+
+
+@pytest.mark.parametrize(("target", "is_correct"), [("4", False), (None, None)])
+def test_an_error_and_a_missing_answer_are_wrong(store, target, is_correct):
+    store.given("prompts", {"target": target})
+    store.given("requests", {"request_id": "failed"}, {"request_id": "silent"})
+    store.given("completions", {"request_id": "failed", "text": "4", "error_kind": "engine_died"})
+    store.expect(
+        "stg_requests",
+        {"request_id": "failed", "is_correct": is_correct},
+        {"request_id": "silent", "is_correct": is_correct},
+    )
+
+
+def test_each_occurrence_of_a_prompt_has_its_own_row(store):
+    store.given("prompts", {"occurrence": 0, "target": "a"}, {"occurrence": 1, "target": "b"})
+    store.given("requests", {"request_id": "r0", "occurrence": 0}, {"request_id": "r1", "occurrence": 1})
+    store.given("completions", {"request_id": "r0", "text": "a"}, {"request_id": "r1", "text": "a"})
+    store.expect("stg_requests", {"request_id": "r0", "is_correct": True}, {"request_id": "r1", "is_correct": False})
+
+
+def test_of_two_answers_a_result_counts_then_the_earlier(store):
+    store.given("requests", {"request_id": "r"}, {"request_id": "s"})
+    store.given(
+        "completions",
+        {"request_id": "r", "finished_at_s": 1.0, "text": "early error", "error_kind": "engine_died"},
+        {"request_id": "r", "finished_at_s": 3.0, "text": "late", "error_kind": None},
+        {"request_id": "r", "finished_at_s": 2.0, "text": "early", "error_kind": None},
+        {"request_id": "r", "finished_at_s": None, "text": "no stamp", "error_kind": None},
+        {"request_id": "s", "finished_at_s": 1.0, "text": "only", "error_kind": None},
+    )
+    store.expect("stg_requests", {"request_id": "r", "text": "early"}, {"request_id": "s", "text": "only"})
+
+
+def test_doubled_rows_of_requests_and_prompts_count_once(store):
+    store.given_answers({"text": "4"}, target="4")
+    store.given("prompts", {"prompt_id": "0", "target": "4"})
+    store.given("requests", {"request_id": "0", "prompt_id": "0"})
+    store.expect("stg_requests", {"request_id": "0", "text": "4", "is_correct": True})
+
+
+def test_an_answer_without_a_request_is_left_out(store):
+    store.given("completions", {"request_id": "r"})
+    store.expect("stg_requests")
+
+
+def test_runs_with_the_same_requests_do_not_mix(store):
+    store.given_answers({"text": "4", "worker": "a"}, run_id="one", target="4")
+    store.given_answers({"text": "4", "worker": "b"}, run_id="two", target="5")
+    store.expect(
+        "stg_requests",
+        {"run_id": "one", "worker": "a", "is_correct": True},
+        {"run_id": "two", "worker": "b", "is_correct": False},
+        run_id=None,
+    )
