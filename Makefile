@@ -30,7 +30,7 @@ lint: setup-dev ## ruff, mypy --strict, import-linter
 	@$(VENV)/lint-imports
 
 bench: setup-dev ## the pipeline against raw vLLM; slow
-	@$(VENV)/python benchmarks/overhead.py
+	@$(VENV)/python -m benchmarks.overhead
 
 clean: ## remove .venv, caches and data
 	rm -rf .venv .cache data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from assayline.digests import digest_file
 from assayline.errors import ModelError
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt")
@@ -101,10 +102,5 @@ def _digest_files(folder: Path, patterns: tuple[str, ...]) -> str:
     names = sorted({path.name for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
     total = hashlib.sha256()
     for name in names:
-        try:
-            with open(folder / name, "rb") as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise ModelError(f"Model file {folder / name} cannot be read: {error}.") from None
-        total.update(f"{name}\0{(folder / name).stat().st_size}\0{content}\n".encode())
+        total.update(f"{name}\0{digest_file(folder / name)}\n".encode())
     return total.hexdigest()[:32]

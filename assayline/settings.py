@@ -16,7 +16,9 @@ from assayline.errors import SpecError
 class Settings(BaseSettings):
     """One field per setting; the name of its variable is ASSAYLINE_ and the field's name in capitals."""
 
-    model_config = SettingsConfigDict(env_prefix="ASSAYLINE_", env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="ASSAYLINE_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+    )
 
     data_dir: Path = Field(Path("data"), description="Folder of the database and of the runs' part files.")
     database: Path | None = Field(None, description="The DuckDB file (default: assayline.duckdb in the data folder).")

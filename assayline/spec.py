@@ -28,26 +28,26 @@ class InlineSource(SpecPart):
     """Rows written in the spec."""
 
     kind: Literal["inline"] = "inline"
-    rows: list[dict[str, Any]] = Field(min_length=1)
+    rows: list[dict[str, Any]] = Field(min_length=1, description="Mappings from column to value.")
 
 
 class HubSource(SpecPart):
     """A Hugging Face dataset, streamed. Needs the extra `hub`."""
 
     kind: Literal["hub"] = "hub"
-    dataset: str
-    subset: str | None = None
-    split: str = "test"
-    revision: str | None = None
+    dataset: str = Field(description="Id on the hub, such as openai/gsm8k.")
+    subset: str | None = Field(None, description="Configuration of the dataset.")
+    split: str = Field("test", description="Split to read.")
+    revision: str | None = Field(None, description="Branch, tag or commit.")
 
 
 class TokenLength(SpecPart):
     """A length in tokens: fixed, or normal with bounds."""
 
-    mean: int = Field(ge=1)
-    stdev: float = Field(0.0, ge=0)
-    min: int | None = Field(None, ge=1)
-    max: int | None = Field(None, ge=1)
+    mean: int = Field(ge=1, description="Tokens on average; a plain number in the spec is a fixed length.")
+    stdev: float = Field(0.0, ge=0, description="Standard deviation, in tokens.")
+    min: int | None = Field(None, ge=1, description="Fewest tokens.")
+    max: int | None = Field(None, ge=1, description="Most tokens.")
 
     @model_validator(mode="before")
     @classmethod
@@ -65,13 +65,13 @@ class SyntheticSource(SpecPart):
     """Random prompts of exact length, for speed: token counts hold under the model's own tokenizer."""
 
     kind: Literal["synthetic"] = "synthetic"
-    count: int = Field(ge=1)
-    prompt_tokens: TokenLength
+    count: int = Field(ge=1, description="Prompts to make.")
+    prompt_tokens: TokenLength = Field(description="Length of the prompts.")
     output_tokens: TokenLength = Field(description="Generated exactly: sets max_tokens, min_tokens and ignore_eos.")
     shared_prefix_tokens: int = Field(
         0, ge=0, description="Leading tokens that all prompts share; 0: no two share any."
     )
-    seed: int = 0
+    seed: int = Field(0, description="Same seed, same prompts.")
 
 
 AnySource = Annotated[FileSource | InlineSource | HubSource | SyntheticSource, Field(discriminator="kind")]
@@ -91,16 +91,16 @@ class Columns(SpecPart):
 class MessageTemplate(SpecPart):
     """One chat message whose content is a Jinja2 template over the row's columns."""
 
-    role: str
-    content: str
+    role: str = Field(description="system, user or assistant; what the chat template knows.")
+    content: str = Field(description="Jinja2 over the row's columns.")
 
 
 class PromptSpec(SpecPart):
     """Where prompts come from and which of them are asked, how often."""
 
     name: str | None = Field(None, description="Name of the prompt set (default: from the source).")
-    source: AnySource
-    columns: Columns = Columns()
+    source: AnySource = Field(description="Rows: one of the kinds below.")
+    columns: Columns = Field(Columns(), description="Which columns mean what.")
     template: str | list[MessageTemplate] | None = Field(
         None, description="Jinja2 over the row's columns: text for one user message, or a list of messages."
     )
@@ -131,7 +131,7 @@ class ChatSpec(SpecPart):
     )
     system: str | None = Field(None, description="System message put before each conversation without one.")
     prefill: str | None = Field(None, description="Beginning of the assistant's answer, which the model continues.")
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool = Field(True, description="End with the opening of the assistant's turn.")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="More variables for the template.")
 
 
@@ -159,10 +159,10 @@ class EvalSpec(SpecPart):
     name: str = Field("evaluation", min_length=1, description="What the run is called.")
     model: str = Field(min_length=1, description="Hugging Face id, or a folder.")
     revision: str | None = Field(None, description="Hub branch, tag or commit; resolved to a commit and stored.")
-    prompts: PromptSpec
-    chat: ChatSpec = ChatSpec()
+    prompts: PromptSpec = Field(description="What is asked.")
+    chat: ChatSpec = Field(ChatSpec(), description="How it is rendered.")
     sampling: dict[str, Any] = Field(default_factory=dict, description="Any argument of vllm.SamplingParams.")
-    engine: EngineSpec = EngineSpec()
+    engine: EngineSpec = Field(EngineSpec(), description="What answers, and how it is fed.")
     workers: int = Field(1, ge=1, description="Engines side by side, each on its own device.")
     runner: Literal["local", "ray"] = Field("local", description="Where workers run: this machine, or a Ray cluster.")
     ray_address: str | None = Field(None, description="Address of a running Ray cluster; unset: a local one.")

@@ -74,9 +74,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _parse_value(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        value = yaml.safe_load(text)
     except yaml.YAMLError:
         return text  # such as a template: {{ question }}
+    is_prose = isinstance(value, (dict, list)) and text.lstrip()[0] not in "{["  # "Rule: be brief" is no mapping
+    return text if is_prose else value
 
 
 def _set_field(data: dict[str, Any], field: str, value: Any) -> None:

@@ -63,14 +63,14 @@ def run_worker(order: WorkOrder, log: Callable[[str], None], on_engine_log: Call
 
     Raises DeviceError, SpecError or EngineError; what had finished until then is stored.
     """
-    worker = _Worker(order, log, on_engine_log)
+    worker = Worker(order, log, on_engine_log)
     with contextlib.suppress(EngineInterruptedError), contextlib.ExitStack() as stack:
         worker.run(stack)
     return WorkerReport(order.worker, worker.answered, worker.device.name, os.getpid())
 
 
-class _Worker:
-    """The state of one `run_worker`."""
+class Worker:
+    """One worker's device, writer and queue. `run_worker` is the way to use it; `serve` alone is for an open engine."""
 
     def __init__(self, order: WorkOrder, log: Callable[[str], None], on_engine_log: Callable[[str], None]) -> None:
         self.order = order
@@ -90,6 +90,10 @@ class _Worker:
         stack.enter_context(self.writer)
         engine = self._open()
         stack.callback(self._close, engine)
+        self.serve(engine)
+
+    def serve(self, engine: Engine) -> None:
+        """Warms the engine up and answers everything that the queue has. The caller flushes `writer`."""
         requests = self.queue.pull()
         first = self._take_first(requests)
         if first and self.order.spec.engine.warm_up:

@@ -30,9 +30,9 @@ from assayline.engines.wire import (
     WarmUp,
 )
 from assayline.errors import AssaylineError
-from assayline.records import TelemetrySample
 
 BEAT_INTERVAL_S = 1.0
+SEND_TIMEOUT_S = 5.0
 
 
 class Host:
@@ -43,12 +43,19 @@ class Host:
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._core: VllmCore | None = None
-        self._order: Open | None = None
 
     def run(self) -> int:
         """Serves until `Close`. Returns the exit code."""
-        for loop in (self._read, self._write, self._beat):
+        writer = threading.Thread(target=self._write, name="write", daemon=True)
+        writer.start()
+        for loop in (self._read, self._beat):
             threading.Thread(target=loop, name=loop.__name__, daemon=True).start()
+        code = self._run()
+        self._outbox.put(None)
+        writer.join(SEND_TIMEOUT_S)
+        return code
+
+    def _run(self) -> int:
         try:
             self._serve(self._open(self._inbox.get()))
         except Exception as error:
@@ -56,13 +63,10 @@ class Host:
             self._outbox.put(Failed(kind, str(error), traceback.format_exc()))
             if not isinstance(error, AssaylineError):
                 traceback.print_exc()
-            self._flush()
             return 1
-        self._flush()
         return 0
 
     def _open(self, order: Open) -> VllmCore:
-        self._order = order
         check_before_load(order)
         core = VllmCore(order)
         self._core = core
@@ -84,7 +88,10 @@ class Host:
                     case Close():
                         core.close()
                         return
-            if finished := core.step():
+            finished = core.step()
+            if core.in_flight == 0:
+                self._put_beat(core)  # before the last completion, after which the worker may stop listening
+            if finished:
                 self._outbox.put(Finished(finished))
 
     def _warm_up(self, core: VllmCore, request: Any) -> None:
@@ -109,26 +116,11 @@ class Host:
     def _beat(self) -> None:
         while True:
             time.sleep(BEAT_INTERVAL_S)
-            if (core := self._core) is not None and (order := self._order) is not None:
-                self._outbox.put(
-                    Beat(
-                        TelemetrySample(
-                            order.worker,
-                            order.engine_generation,
-                            order.clock.now_s(),
-                            core.steps,
-                            core.in_flight,
-                            core.output_tokens,
-                        )
-                    )
-                )
+            if self._core is not None:
+                self._put_beat(self._core)
 
-    def _flush(self) -> None:
-        """Waits until the writer has sent what was put before."""
-        deadline = time.monotonic() + 5
-        while not self._outbox.empty() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(0.05)
+    def _put_beat(self, core: VllmCore) -> None:
+        self._outbox.put(Beat(core.sample()))
 
 
 def main() -> None:

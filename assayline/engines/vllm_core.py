@@ -4,13 +4,16 @@ It drives `vllm.LLM` one step at a time (`add_request`, `step`) instead of calli
 fed while others finish, and a bad request fails alone. Works with vLLM 0.26 to 0.33.
 """
 
+import contextlib
 import dataclasses
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 from assayline.engines.wire import Generate, Open, Opened
 from assayline.errors import DeviceError, SpecError
-from assayline.records import Completion, Json, Request
+from assayline.records import Completion, Json, Request, TelemetrySample
 
 NESTED_CONFIGS = ("structured_outputs_config", "profiler_config", "attention_config", "compilation_config")
 """Arguments for which `vllm.LLM` drops unknown keys of a mapping without a word."""
@@ -71,6 +74,13 @@ class VllmCore:
     def in_flight(self) -> int:
         """Requests that were added and have not finished."""
         return len(self._live)
+
+    def sample(self) -> TelemetrySample:
+        """The counters now. Read by another thread: each is a number of its own, so none is torn."""
+        order = self._order
+        return TelemetrySample(
+            order.worker, order.engine_generation, self._clock.now_s(), self.steps, self.in_flight, self.output_tokens
+        )
 
     def describe(self) -> Opened:
         """What the engine resolved: sizes, versions, device."""
@@ -237,7 +247,18 @@ def _plain_logprobs(position: Any) -> dict[str, float] | None:
 def _device_name() -> str:
     from vllm.platforms import current_platform
 
+    if current_platform.device_type == "cpu":
+        return _cpu_name()
     try:
         return str(current_platform.get_device_name())
     except (NotImplementedError, RuntimeError):
         return str(current_platform.device_type)
+
+
+def _cpu_name() -> str:
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return f"{line.partition(':')[2].strip()}, {cores} cores"
+    return f"cpu, {cores} cores"

@@ -42,7 +42,7 @@ def connect(path: Path, wait_s: float, read_only: bool = False) -> Iterator[duck
     connection = _open_database(path, wait_s, read_only)
     try:
         if read_only:
-            _check_models(connection, path)
+            _check_models(connection)
         else:
             apply_schema(connection)
         yield connection
@@ -109,8 +109,8 @@ def _describe_lock(path: Path, wait_s: float, message: str) -> str:
     found = _HOLDER.search(message)
     holder = f"process {found['pid']} ({found['program']})" if found else "another process"
     return (
-        f"{path} is held by {holder}, and was not free within {wait_s:g} s. Close that shell or let that run end, or "
-        "raise ASSAYLINE_DATABASE_WAIT_S. A run's part files can be read meanwhile, with read_parquet: they have no lock."
+        f"{path} is held by {holder} and was not free within {wait_s:g} s. Close that shell or let that run end, or "
+        "raise ASSAYLINE_DATABASE_WAIT_S. Meanwhile a run's part files, which have no lock, can be read with read_parquet."
     )
 
 
@@ -118,14 +118,14 @@ def _first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
-def _check_models(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+def _check_models(connection: duckdb.DuckDBPyConnection) -> None:
     """A reader cannot bring views up to date, and must not read metrics of another definition unawares."""
     stored = _read_version(connection)
     if stored is None:
-        raise StoreError(f"{path} has no tables yet. Run an evaluation first, or correct the path.")
+        raise StoreError(f"{_path_of(connection)} has no tables yet. Run an evaluation first, or correct the path.")
     if stored[2] != _digest_files(sorted((SQL_FOLDER / "models").rglob("*.sql"))):
         raise StoreError(
-            f"The views in {path} are of another version of assayline than this one ({__version__}), and cannot be "
+            f"The views in {_path_of(connection)} are not those of this assayline ({__version__}), and cannot be "
             "replaced while it is open for reading only. Open it once for writing, as any run does."
         )
 
@@ -137,17 +137,23 @@ def _read_version(connection: duckdb.DuckDBPyConnection) -> tuple[int, str, str]
         return None
     if ("schema_version",) not in tables:
         names = ", ".join(sorted(name for (name,) in tables)[:5])
-        raise StoreError(f"This DuckDB database is not one of assayline: it has {names}. Give another path.")
+        raise StoreError(
+            f"{_path_of(connection)} is a DuckDB database, but not one of assayline: it has {names}. Give another path."
+        )
     rows = connection.execute("select table_version, schema_digest, models_digest from schema_version").fetchall()
     if len(rows) != 1 or rows[0][0] != TABLE_VERSION:
         versions = ", ".join(str(version) for version, _, _ in rows) or "none"
         raise StoreError(
-            f"This database has tables of version {versions}, and assayline {__version__} needs version "
-            f"{TABLE_VERSION}. Give another path, or read it with the assayline that made it; the part files of its "
-            "runs can be loaded again."
+            f"{_path_of(connection)} has tables of version {versions}, and assayline {__version__} needs version "
+            f"{TABLE_VERSION}. Give another path, or read it with the assayline that made it."
         )
     table_version, schema_digest, models_digest = rows[0]
     return table_version, schema_digest, models_digest
+
+
+def _path_of(connection: duckdb.DuckDBPyConnection) -> str:
+    query = "select coalesce(path, 'The database') from duckdb_databases() where database_name = current_database()"
+    return str(connection.execute(query).fetchall()[0][0])
 
 
 def _digest_files(files: list[Path]) -> str:

@@ -1,5 +1,7 @@
 """concurrency and timeline: an exact sweep, and seconds that are all there."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -76,7 +78,8 @@ def test_the_sweep_against_counting(store, seed):
         in_flight = np.count_nonzero((arrived <= row["at_s"]) & (row["at_s"] < finished))
         assert row["in_flight_requests"] == in_flight
     counts = [row["in_flight_requests"] for row in sorted(rows, key=lambda row: row["at_s"])]
-    assert all(one != other for one, other in zip(counts, counts[1:], strict=False)) and counts[-1] == 0
+    assert all(one != other for one, other in pairwise(counts))
+    assert counts[-1] == 0
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -155,14 +155,14 @@ def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path, read_o
     other = tmp_path / "other.duckdb"
     with duckdb.connect(other) as connection:
         connection.execute("create table orders (id integer)")
-    expect_refusal(other, "not one of assayline: it has orders", read_only)
+    expect_refusal(other, "other.duckdb is a DuckDB database, but not one of assayline: it has orders", read_only)
     with duckdb.connect(other) as connection:
         assert connection.execute("select table_name from duckdb_tables()").fetchall() == [("orders",)]
 
 
 def test_a_reader_of_an_empty_database_is_told_so(tmp_path):
     duckdb.connect(tmp_path / "empty.duckdb").close()
-    expect_refusal(tmp_path / "empty.duckdb", "no tables yet", read_only=True)
+    expect_refusal(tmp_path / "empty.duckdb", "empty.duckdb has no tables yet", read_only=True)
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -170,7 +170,11 @@ def test_a_reader_of_an_empty_database_is_told_so(tmp_path):
 def test_tables_of_another_version_are_refused_and_left_alone(path, read_only, change):
     with duckdb.connect(path) as connection:
         connection.execute("update schema_version set table_version = table_version + ?", [change])
-    expect_refusal(path, f"tables of version {TABLE_VERSION + change}, .* needs version {TABLE_VERSION}", read_only)
+    expect_refusal(
+        path,
+        f"assayline.duckdb has tables of version {TABLE_VERSION + change}, .* needs version {TABLE_VERSION}",
+        read_only,
+    )
 
 
 def test_a_database_without_its_version_is_refused(path):
@@ -213,7 +217,7 @@ def test_a_new_table_is_added_to_those_there(path, sql_folder):
 def test_a_reader_does_not_take_views_of_another_version(path, sql_folder):
     model = sql_folder / "models" / "20_metrics" / "30_itl.sql"
     model.write_text(model.read_text() + "-- another definition\n")
-    expect_refusal(path, "Open it once for writing", read_only=True)
+    expect_refusal(path, "assayline.duckdb are not those .* Open it once for writing", read_only=True)
     with connect(path, wait_s=0):
         pass
     with connect(path, wait_s=0, read_only=True) as connection:

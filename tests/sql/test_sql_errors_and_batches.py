@@ -1,5 +1,6 @@
 """error_breakdown, batch_efficiency and request_integrity."""
 
+import numpy as np
 import pytest
 
 
@@ -263,6 +264,28 @@ def test_a_stamp_before_the_one_before_is_a_negative_duration(store, later):
     store.given_answers({**stamps, ORDER[later]: later - 1.5}, run_id="negative")
     assert store.row("request_integrity", run_id="sound")["negative_durations"] == 0
     assert store.row("request_integrity", run_id="negative")["negative_durations"] == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_duration_of_ordered_stamps_is_negative(store, seed):
+    """Whichever of the stamps are there."""
+    random = np.random.default_rng(seed)
+    stamps = np.sort(random.uniform(0, 100, size=(200, len(ORDER))))
+    known = random.random(stamps.shape) < 0.8
+    store.given_answers(
+        *(
+            {
+                "output_tokens": 3,
+                **{name: float(at) if on else None for name, at, on in zip(ORDER, row, has, strict=True)},
+            }
+            for row, has in zip(stamps, known, strict=True)
+        )
+    )
+    expect_defects(store)
+    durations = ("send_lag_s", "queue_s", "prefill_s", "decode_s", "ttft_s", "tpot_s", "e2e_s")
+    found = [value for row in store.rows("stg_requests", *durations) for value in row.values() if value is not None]
+    assert len(found) > 500
+    assert min(found) >= 0
 
 
 def test_equal_stamps_are_no_negative_duration(store):

@@ -1,0 +1,230 @@
+"""What the pipeline costs: everything after the model has loaded, against raw `vllm.LLM.generate`.
+
+    python -m benchmarks.overhead [--pairs 5] [--requests 1024] [--layers 12] [--hidden 512] [--window N] [--mode barrier]
+
+Both sides hold one engine, in a process of its own with the same environment, for all pairs, and answer the same
+prompts with the same log-normal output lengths, in turn: raw, pipeline, pipeline, raw, … so that a drift of the machine
+hits both. Raw is handed token ids and its clock is around `generate` alone. The pipeline's clock runs from opening the
+prompt file to having the metrics: reading, rendering, feeding, Parquet, DuckDB, SQL. Prefix caching is off on both sides.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assayline.engines import open_engine
+from assayline.engines.base import Engine, EngineHooks
+from assayline.engines.devices import list_devices
+from assayline.engines.environment import engine_environment
+from assayline.evaluation import begin_evaluation
+from assayline.settings import Settings
+from assayline.spec import EvalSpec
+from assayline.spec_file import parse_spec
+from assayline.store.database import connect
+from assayline.worker import Worker
+from benchmarks.random_model import build_random_model
+
+MAX_NUM_SEQS = 64
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One side of one pair."""
+
+    seconds: float
+    output_tokens: int
+    engine_steps: int
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        return self.output_tokens / self.seconds
+
+
+def write_prompts(path: Path, count: int) -> None:
+    """Chat prompts of 16 to 64 bytes with output lengths log-normal around e^4, from 8 to 256 tokens."""
+    dice = random.Random(0)
+    with path.open("w") as file:
+        for _ in range(count):
+            text = "".join(dice.choices("abcdefghij klmnop qrstuvwxyz", k=dice.randint(16, 64)))
+            length = min(max(int(dice.lognormvariate(4.0, 0.7)), 8), 256)
+            file.write(json.dumps({"prompt": text, "sampling": {"max_tokens": length, "min_tokens": length}}) + "\n")
+
+
+def make_spec(model: Path, prompts: Path, options: argparse.Namespace) -> EvalSpec:
+    return parse_spec({
+        "name": "overhead",
+        "model": str(model),
+        "prompts": {"source": {"kind": "file", "path": str(prompts)}, "columns": {"sampling": "sampling"}},
+        "sampling": {"temperature": 0, "ignore_eos": True},
+        "engine": {
+            "mode": options.mode,
+            "window": options.window,
+            "record_token_times": options.token_times,
+            "args": {
+                "max_model_len": 1024, "max_num_seqs": MAX_NUM_SEQS, "dtype": options.dtype, "enforce_eager": True,
+                "kv_cache_memory_bytes": 2**30, "enable_prefix_caching": False,
+            },
+        },
+    })
+
+
+class RawVllm:
+    """The yardstick's process."""
+
+    def __init__(self, spec: EvalSpec, env: dict[str, str], log: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.raw_vllm"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=log.open("w"), env=env, text=True,
+        )
+        self._ask({"model": spec.model, "args": spec.engine.args})
+
+    def measure(self, requests: list[dict[str, Any]]) -> Measurement:
+        return Measurement(**self._ask(requests))
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(60)
+
+    def _ask(self, question: Any) -> Any:
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+class SteppingEngine:
+    """The open engine, with the newest sample of its counters kept aside and passed on to the run's writer."""
+
+    def __init__(self, spec: EvalSpec, settings: Settings, env: dict[str, str], log: Path) -> None:
+        self.steps = 0
+        self.writer = None
+        evaluation = begin_evaluation(spec, settings)
+        self.engine: Engine = open_engine(
+            spec.engine, model=spec.model, model_id="random", model_args={}, sampling=spec.sampling_defaults,
+            clock=evaluation.clock, worker="worker-0", device_env=env, log_path=log, settings=settings,
+            hooks=EngineHooks(on_sample=self._take),
+        )
+
+    def _take(self, sample: Any) -> None:
+        self.steps = sample.engine_steps
+        if self.writer is not None:
+            self.writer.add(sample)
+
+
+def measure_pipeline(spec: EvalSpec, settings: Settings, stepping: SteppingEngine) -> tuple[Measurement, str]:
+    """One run of the pipeline with an engine that is already open. Returns the measurement and the run's id.
+
+    Its warm-up is within the clock, and sets the engine's step counter to 0.
+    """
+    started = time.monotonic()
+    evaluation = begin_evaluation(spec, settings)
+    worker = Worker(evaluation.order(0), lambda _: None, lambda _: None)
+    counts: list[Any] = []
+    preparing = threading.Thread(target=lambda: counts.append(evaluation.prepare()))
+    preparing.start()
+    loading = threading.Event()
+
+    def load_now_and_then() -> None:
+        while not loading.wait(settings.load_interval_s):
+            evaluation.try_load()
+
+    loader = threading.Thread(target=load_now_and_then)
+    loader.start()
+    stepping.writer = worker.writer
+    with worker.writer:
+        worker.serve(stepping.engine)
+    stepping.writer = None
+    preparing.join()
+    loading.set()
+    loader.join()
+    result = evaluation.finish(counts[0])
+    seconds = time.monotonic() - started
+    tokens = read_output_tokens(settings, result.run_id)
+    return Measurement(seconds, tokens, stepping.steps), result.run_id
+
+
+def read_output_tokens(settings: Settings, run_id: str) -> int:
+    with connect(settings.database_path, 10, read_only=True) as connection:
+        return connection.execute("select output_tokens from run_summary where run_id = ?", [run_id]).fetchall()[0][0]
+
+
+def read_requests(settings: Settings, run_id: str) -> list[dict[str, Any]]:
+    """What the engine was given, for the yardstick to be given the same."""
+    with connect(settings.database_path, 10, read_only=True) as connection:
+        rows = connection.execute(
+            "select prompt_token_ids, sampling_json from requests join prompts using (run_id, prompt_id, occurrence) "
+            "where run_id = ? order by source_row", [run_id]).fetchall()
+    return [{"prompt_token_ids": list(ids), "sampling": json.loads(sampling)} for ids, sampling in rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=1024)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--window", type=int)
+    parser.add_argument("--mode", default="continuous")
+    parser.add_argument("--token-times", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="assayline-overhead-") as name:
+        report = run_pairs(Path(name), options)
+    print(json.dumps(report))
+
+
+def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    model = build_random_model(Path(".cache") / f"random-{options.layers}x{options.hidden}", options.layers, options.hidden)
+    write_prompts(folder / "prompts.jsonl", options.requests)
+    spec = make_spec(model, folder / "prompts.jsonl", options)
+    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
+    device_env = list_devices("auto", 1)[0].env
+    stepping = SteppingEngine(spec, settings, device_env, folder / "pipeline.log")
+    raw = RawVllm(spec, engine_environment(settings, device_env, {}), folder / "raw.log")
+    pairs: list[tuple[Measurement, Measurement]] = []
+    with contextlib.closing(stepping.engine), contextlib.closing(raw):
+        _, run_id = measure_pipeline(spec, settings, stepping)  # not counted: the first run warms both sides' files
+        requests = read_requests(settings, run_id)
+        raw.measure(requests[:64])
+        print(f"{'pair':>4} {'raw tok/s':>10} {'ours tok/s':>10} {'ratio':>7} {'raw steps':>10} {'our steps':>10} {'ratio':>7}")
+        for number in range(options.pairs):
+            if number % 2:
+                ours, theirs = measure_pipeline(spec, settings, stepping)[0], raw.measure(requests)
+            else:
+                theirs, ours = raw.measure(requests), measure_pipeline(spec, settings, stepping)[0]
+            pairs.append((theirs, ours))
+            print(f"{number + 1:>4} {theirs.output_tokens_per_s:>10.1f} {ours.output_tokens_per_s:>10.1f} "
+                  f"{ours.output_tokens_per_s / theirs.output_tokens_per_s:>7.3f} {theirs.engine_steps:>10} "
+                  f"{ours.engine_steps:>10} {ours.engine_steps / theirs.engine_steps:>7.3f}", flush=True)
+    return summarize(pairs, options)
+
+
+def summarize(pairs: list[tuple[Measurement, Measurement]], options: argparse.Namespace) -> dict[str, Any]:
+    """Medians and ranges of the ratios, pair by pair."""
+    assert all(raw.output_tokens == ours.output_tokens for raw, ours in pairs), "the sides generated different amounts"
+    speed = [ours.output_tokens_per_s / raw.output_tokens_per_s for raw, ours in pairs]
+    steps = [ours.engine_steps / raw.engine_steps for raw, ours in pairs]
+    return {
+        "benchmark": "overhead", "mode": options.mode, "requests": options.requests, "pairs": len(pairs),
+        "layers": options.layers, "hidden": options.hidden, "cores": len(os.sched_getaffinity(0)),
+        "output_tokens": pairs[0][0].output_tokens,
+        "raw_seconds_median": round(statistics.median(raw.seconds for raw, _ in pairs), 2),
+        "pipeline_seconds_median": round(statistics.median(ours.seconds for _, ours in pairs), 2),
+        "throughput_ratio_median": round(statistics.median(speed), 4),
+        "throughput_ratio_range": [round(min(speed), 4), round(max(speed), 4)],
+        "engine_steps_ratio_median": round(statistics.median(steps), 4),
+    }
+
+
+if __name__ == "__main__":
+    main()

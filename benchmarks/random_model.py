@@ -1,0 +1,49 @@
+"""A Llama with random weights in any shape, and a byte-level tokenizer: speed does not depend on what weights say.
+
+    python -m benchmarks.random_model FOLDER --layers 8 --hidden 512
+"""
+
+import argparse
+from pathlib import Path
+
+VOCABULARY = 8192
+
+
+def build_random_model(folder: Path, layers: int, hidden: int, *, weights: bool = True) -> Path:
+    """Writes config, tokenizer and, unless vLLM is to invent them (load_format: dummy), float32 weights."""
+    if (folder / "tokenizer.json").exists():
+        return folder
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    heads = max(hidden // 64, 1)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=4 * hidden, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=heads, max_position_embeddings=2048,
+        bos_token_id=1, eos_token_id=2, architectures=["LlamaForCausalLM"],
+    )
+    if weights:
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).save_pretrained(folder)
+    else:
+        config.save_pretrained(folder)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<unk>": 0, "<bos>": 1, "<eos>": 2} | {letter: i + 3 for i, letter in enumerate(letters)}
+    vocabulary |= {f"<{i}>": i for i in range(len(vocabulary), VOCABULARY)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", unk_token="<unk>")
+    fast.chat_template = "{{ bos_token }}{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
+    fast.save_pretrained(folder)
+    return folder
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--hidden", type=int, default=512)
+    given = parser.parse_args()
+    print(build_random_model(given.folder, given.layers, given.hidden))

@@ -1,0 +1,75 @@
+"""Writes docs/spec.md from the models in assayline/spec.py: `python scripts/spec_docs.py`. A test keeps it current."""
+
+import sys
+import typing
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from assayline import spec  # noqa: E402
+
+PARTS: list[tuple[str, type[BaseModel]]] = [
+    ("The spec", spec.EvalSpec),
+    ("prompts", spec.PromptSpec),
+    ("prompts.source, kind: file", spec.FileSource),
+    ("prompts.source, kind: inline", spec.InlineSource),
+    ("prompts.source, kind: hub", spec.HubSource),
+    ("prompts.source, kind: synthetic", spec.SyntheticSource),
+    ("prompts.source.prompt_tokens and output_tokens", spec.TokenLength),
+    ("prompts.columns", spec.Columns),
+    ("prompts.template, as a list", spec.MessageTemplate),
+    ("chat", spec.ChatSpec),
+    ("engine", spec.EngineSpec),
+]
+
+
+def main() -> None:
+    (ROOT / "docs" / "spec.md").write_text(render(), encoding="utf-8")
+
+
+def render() -> str:
+    """The whole page."""
+    lines = [
+        "# The spec, field by field", "",
+        "Written by `scripts/spec_docs.py` from `assayline/spec.py`. A spec is a YAML file, a parameter of the flow, or",
+        "both: `python -m flows.evaluate SPEC --field value` lays single fields over the file, by their dotted names.", "",
+    ]
+    for title, model in PARTS:
+        lines += [f"## {title}", "", (model.__doc__ or "").strip().splitlines()[0], "",
+                  "| field | type | default | meaning |", "|---|---|---|---|"]
+        lines += [_row(name, model) for name in model.model_fields]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _row(name: str, model: type[BaseModel]) -> str:
+    field = model.model_fields[name]
+    default = "needed" if field.default is PydanticUndefined and field.default_factory is None else _default(field)
+    return f"| `{name}` | {_type(field.annotation)} | {default} | {field.description or ''} |"
+
+
+def _default(field: Any) -> str:
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        return "see below"
+    return "–" if value is None else f"`{value!r}`".replace("|", "\\|")
+
+
+def _type(annotation: Any) -> str:
+    if typing.get_origin(annotation) is typing.Literal:
+        return ", ".join(f"`{choice}`" for choice in typing.get_args(annotation))
+    arguments = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
+    if typing.get_origin(annotation) in (list, dict):
+        return f"{typing.get_origin(annotation).__name__} of {', '.join(_type(argument) for argument in arguments)}"
+    if arguments:
+        return " or ".join(dict.fromkeys(_type(argument) for argument in arguments))
+    return "object" if isinstance(annotation, type) and issubclass(annotation, BaseModel) else getattr(annotation, "__name__", "any")
+
+
+if __name__ == "__main__":
+    main()

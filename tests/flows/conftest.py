@@ -1,0 +1,126 @@
+"""One real Prefect server on loopback for all flows of a session, and a model folder for those without an engine."""
+
+import os
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import flow_kit
+import pytest
+
+
+@pytest.fixture(scope="session")
+def prefect_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment of Prefect's own processes: a home of its own, loopback only, nothing sent anywhere."""
+    home = tmp_path_factory.mktemp("prefect-home")
+    foreign = ("PREFECT_", "ASSAYLINE_")
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith(foreign)},
+        "PREFECT_HOME": str(home),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_UI_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+    }
+
+
+@pytest.fixture(scope="session")
+def prefect_api(prefect_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a real Prefect server's API."""
+    port = flow_kit.free_port()
+    log = tmp_path_factory.mktemp("prefect-server") / "server.log"
+    url = f"http://127.0.0.1:{port}/api"
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    with flow_kit.started(command, prefect_env, log) as server:
+
+        def is_up() -> bool:
+            assert server.poll() is None, log.read_text()
+            try:
+                with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
+                    return bool(answer.status == 200)
+            except OSError:
+                return False
+
+        flow_kit.wait_for(is_up, 120, f"Prefect's server answers; its log is {log}")
+        yield url
+
+
+@pytest.fixture
+def prefect_client(prefect_api: str, prefect_env: dict[str, str]) -> Iterator[Any]:
+    """A client of the server, which the flows of this process talk to as well."""
+    from prefect import settings as prefect_settings
+    from prefect.client.orchestration import get_client
+
+    changes = {
+        prefect_settings.PREFECT_API_URL: prefect_api,
+        prefect_settings.PREFECT_HOME: Path(prefect_env["PREFECT_HOME"]),
+    }
+    with prefect_settings.temporary_settings(changes), get_client(sync_client=True) as client:
+        yield client
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The test's data folder, loaded into often; whatever process still uses it at the end is killed."""
+    monkeypatch.setenv("ASSAYLINE_FLUSH_INTERVAL_S", "0.1")
+    monkeypatch.setenv("ASSAYLINE_LOAD_INTERVAL_S", "0.2")
+    monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "20")
+    folder = tmp_path / "data"
+    yield folder
+    flow_kit.kill_all(flow_kit.processes_of(folder))
+
+
+@pytest.fixture
+def command_env(data_dir: Path, prefect_env: dict[str, str]) -> dict[str, str]:
+    """Environment of `python -m flows.evaluate`, without a server."""
+    ours = {name: value for name, value in os.environ.items() if name.startswith("ASSAYLINE_")}
+    return {**prefect_env, **ours}
+
+
+@pytest.fixture
+def served_env(command_env: dict[str, str], prefect_api: str) -> dict[str, str]:
+    """The same, with the server: a command starts faster when it need not start one."""
+    return {**command_env, "PREFECT_API_URL": prefect_api}
+
+
+@pytest.fixture(scope="session")
+def modest_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder with everything but weights: enough for the fake engine."""
+    import json
+
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("models") / "modest"
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<bos>", "<eos>"], initial_alphabet=alphabet, show_progress=False
+    )
+    raw.train_from_iterator(["What is 1 + 1?"], trainer)
+    template = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    PreTrainedTokenizerFast(
+        tokenizer_object=raw, bos_token="<bos>", eos_token="<eos>", chat_template=template
+    ).save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 1024}))
+    return folder
+
+
+@pytest.fixture
+def fake_spec(modest_model: Path, tmp_path: Path) -> dict[str, Any]:
+    """A spec for the fake engine, as data: 40 prompts whose last word is the target."""
+    return {
+        "name": "trial",
+        "model": str(modest_model),
+        "prompts": {
+            "source": {"kind": "file", "path": str(flow_kit.write_rows(tmp_path / "sums.jsonl", 40))},
+            "columns": {"target": "answer"},
+            "template": "{{ question }}",
+        },
+        "sampling": {"max_tokens": 4},
+        "engine": {"backend": "fake"},
+        "shard_requests": 10,
+    }

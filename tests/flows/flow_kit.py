@@ -1,0 +1,195 @@
+"""What tests of flows share: processes that are gone afterwards, waiting with a limit, and looking into the database."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import duckdb
+import psutil
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+Found = TypeVar("Found")
+
+
+def wait_for(look: Callable[[], Found], timeout_s: float, what: str) -> Found:
+    """The first true answer of `look`; fails when there is none in time."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"Not within {timeout_s:.0f} s: {what}")
+        time.sleep(0.1)
+    return found
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def started(arguments: list[str], env: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a group of its own, output in `log`; the whole group is gone at the end."""
+    with open(log, "ab") as output:
+        process = subprocess.Popen(
+            arguments,
+            cwd=ROOT,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        _end_group(process)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=10)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=10)
+
+
+def processes_of(data_dir: Path) -> list[psutil.Process]:
+    """Processes that were started, at whatever remove, with this data folder in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("ASSAYLINE_DATA_DIR") == str(data_dir) and process.status() != "zombie":
+                found.append(process)
+    return found
+
+
+def hosts_of(data_dir: Path) -> list[psutil.Process]:
+    """Those of them that hold an engine."""
+    found = []
+    for process in processes_of(data_dir):
+        with contextlib.suppress(psutil.Error):
+            if "assayline.engines.host" in process.cmdline():
+                found.append(process)
+    return found
+
+
+def kill_all(processes: list[psutil.Process]) -> None:
+    """Kills what is left of a test, and waits until it is gone."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(processes, timeout=10)
+
+
+def query(data_dir: Path, sql: str, *values: object) -> list[Any]:
+    """Rows of a query on the database in a data folder; single values where it has one column."""
+    with duckdb.connect(data_dir / "assayline.duckdb", read_only=True) as connection:
+        rows = connection.execute(sql, list(values)).fetchall()
+    return [row[0] if len(row) == 1 else row for row in rows]
+
+
+def answered_parts(data_dir: Path) -> list[Path]:
+    """Parts with answers, of all runs in a data folder."""
+    return sorted(data_dir.glob("runs/*/parts/completions/*.parquet"))
+
+
+def count_in_parts(data_dir: Path) -> int:
+    """Answers that are durable, loaded or not."""
+    parts = [str(part) for part in answered_parts(data_dir)]
+    if not parts:
+        return 0
+    return int(duckdb.sql("select count(*) from read_parquet($1)", params=[parts]).fetchall()[0][0])
+
+
+HOLDER = """
+import sys, time, duckdb
+for attempt in range(600):
+    try:
+        connection = duckdb.connect(sys.argv[1])
+        break
+    except duckdb.Error:
+        time.sleep(0.02)
+tables = [name for name, in connection.sql("select table_name from duckdb_tables()").fetchall()]
+print(connection.sql("select count(*) from completions").fetchall()[0][0] if "completions" in tables else 0, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def database_held(data_dir: Path) -> Iterator[tuple[int, int]]:
+    """Another process holds the database meanwhile: its process id, and the completions that it found loaded."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(data_dir / "assayline.duckdb")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout is not None
+        yield holder.pid, int(holder.stdout.readline())
+    finally:
+        holder.kill()
+        holder.communicate(timeout=10)
+
+
+def write_rows(path: Path, count: int) -> Path:
+    """A prompt set of small additions, all different."""
+    rows = ({"question": f"What is {i} + {i}?", "answer": f"{i}?"} for i in range(count))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def write_spec(path: Path, data: dict[str, Any]) -> Path:
+    """A spec as a YAML file."""
+    path.write_text(yaml.safe_dump(data), encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run_command(arguments: list[str], env: dict[str, str], timeout_s: float = 120) -> Finished:
+    """Runs a command in the repository's folder to its end; kills its group if that takes too long."""
+    process = subprocess.Popen(
+        arguments,
+        cwd=ROOT,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        raise AssertionError(f"{arguments} did not end within {timeout_s} s:\n{out}\n{err}") from None
+    return Finished(process.returncode, out, err)
+
+
+def evaluate_command(*arguments: str | Path) -> list[str]:
+    """The command line of the flow."""
+    return [sys.executable, "-m", "flows.evaluate", *map(str, arguments)]

@@ -1,0 +1,168 @@
+"""The flow in this process, with the fake engine, against a real Prefect server."""
+
+import functools
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import flow_kit
+import pytest
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
+from prefect.client.schemas.objects import State
+
+from assayline.engines.fake import FakeEngine
+from assayline.errors import PromptError
+from assayline.spec_file import load_spec, parse_spec
+from flows.evaluate import evaluate
+
+pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("data_dir")]
+
+
+def run(spec: Any) -> State[dict[str, Any]]:
+    return evaluate(spec, return_state=True)
+
+
+def artifacts_of(client: Any, state: State[Any]) -> dict[str, Any]:
+    wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[state.state_details.flow_run_id]))
+    return {artifact.key: artifact for artifact in client.read_artifacts(artifact_filter=wanted)}
+
+
+def wait_for_log(client: Any, state: State[Any], text: str) -> None:
+    wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[state.state_details.flow_run_id]))
+    flow_kit.wait_for(
+        lambda: any(text in log.message for log in client.read_logs(log_filter=wanted)), 20, f"{text!r} in the run's log"
+    )
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
+    monkeypatch.setattr("assayline.engines.FakeEngine", functools.partial(FakeEngine, step_s=step_s))
+
+
+def test_run_answers_stores_and_shows_every_prompt(
+    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path
+) -> None:
+    state = run(parse_spec(fake_spec))
+
+    assert state.is_completed()
+    result = state.result()
+    metrics = {row["metric"]: row["value"] for row in result["metrics"]}
+    assert result["answered_requests"] == metrics["answered"] == 40
+    assert metrics["accuracy"] == 1.0
+    assert result["database"] == str(data_dir / "assayline.duckdb")
+    run_id = result["run_id"]
+    (row,) = flow_kit.query(data_dir, "select run_id, state, prompt_rows, expected_requests, finished_at from runs")
+    assert row[:4] == (run_id, "completed", 40, 40)
+    assert row[4] is not None
+    assert flow_kit.query(data_dir, "select is_sound from request_integrity where run_id = ?", run_id) == [True]
+    assert flow_kit.query(data_dir, "select event from engine_events order by at_s") == ["opened", "warmed_up", "closed"]
+
+    flow_run = prefect_client.read_flow_run(state.state_details.flow_run_id)
+    assert flow_run.name == "modest on sums"
+    artifacts = artifacts_of(prefect_client, state)
+    assert set(artifacts) == {"progress", "metrics", "summary"}
+    assert artifacts["progress"].data == 100
+    table = {row["metric"]: row["value"] for row in json.loads(artifacts["metrics"].data)}
+    assert table["answered"] == 40
+    summary = artifacts["summary"].data
+    assert run_id in summary
+    query = summary.split("```sql\n")[1].split(";")[0]
+    assert len(flow_kit.query(data_dir, query)) > 0
+
+
+@pytest.mark.parametrize("form", ["path", "dict"])
+def test_spec_may_be_a_path_or_plain_data(
+    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path, form: str
+) -> None:
+    path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
+    state = run(str(path) if form == "path" else fake_spec)
+    assert state.is_completed()
+    (stored,) = flow_kit.query(data_dir, "select spec_json from runs")
+    assert json.loads(stored) == load_spec(path).model_dump(mode="json")
+    assert prefect_client.read_flow_run(state.state_details.flow_run_id).name == "modest on sums"
+
+
+def test_duplicates_and_bad_rows_are_counted_and_said(
+    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path
+) -> None:
+    same = {"question": "What is 1 + 1?", "answer": "2"}
+    fake_spec["prompts"]["source"] = {"kind": "inline", "rows": [same, same, {"answer": "3"}, same]}
+    state = run(fake_spec)
+    assert state.is_completed()
+    assert flow_kit.query(data_dir, "select prompt_rows, duplicate_prompts, expected_requests from runs") == [(4, 2, 4)]
+    assert flow_kit.query(data_dir, "select error_kind, count(*) from completions group by 1 order by 2") == [
+        ("template_error", 1),
+        (None, 3),
+    ]
+    wait_for_log(prefect_client, state, "2 of 4 prompts repeat an earlier one")
+    wait_for_log(prefect_client, state, "1 requests cannot be generated")
+
+
+def test_source_that_breaks_in_the_middle_fails_the_run_and_keeps_the_answers(
+    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path
+) -> None:
+    lines = flow_kit.write_rows(tmp_path / "rows", 500).read_text().splitlines(keepends=True)
+    pipe = tmp_path / "broken.jsonl"
+    os.mkfifo(pipe)
+
+    def feed() -> None:
+        with open(pipe, "w", buffering=1) as source:
+            source.writelines(lines[:499])
+            flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 490, 60, "full shards are answered")
+            source.write("{broken\n")
+            source.writelines(lines[499:])
+
+    threading.Thread(target=feed, daemon=True).start()
+    fake_spec["prompts"]["source"]["path"] = str(pipe)
+    state = run(fake_spec)
+
+    assert state.is_failed()
+    with pytest.raises(PromptError, match="line 500: not JSON"):
+        state.result()
+    (row,) = flow_kit.query(data_dir, "select state, finished_at is not null from runs")
+    assert row == ("failed", True)
+    assert flow_kit.query(data_dir, "select count(*) from completions")[0] == flow_kit.count_in_parts(data_dir) >= 490
+    wait_for_log(prefect_client, state, "line 500: not JSON")
+
+
+def test_page_that_cannot_be_written_does_not_fail_the_run(
+    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise ConnectionError("the API is away")
+
+    monkeypatch.setattr("tasks.publish.create_table_artifact", refuse)
+    monkeypatch.setattr("flows.progress.create_progress_artifact", refuse)
+    state = run(fake_spec)
+    assert state.is_completed()
+    assert state.result()["answered_requests"] == 40
+    assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
+    assert artifacts_of(prefect_client, state) == {}
+    wait_for_log(prefect_client, state, "The progress bar cannot be updated: ConnectionError: the API is away")
+
+
+def test_database_held_by_another_process_does_not_stop_the_run(
+    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_down(monkeypatch, 0.02)
+    fake_spec["prompts"]["source"]["path"] = str(flow_kit.write_rows(tmp_path / "many.jsonl", 1500))
+    fake_spec["engine"]["window"] = 32
+    seen: dict[str, int] = {}
+
+    def intrude() -> None:
+        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) > 100, 60, "the first answers")
+        with flow_kit.database_held(data_dir) as (pid, loaded):
+            seen.update(pid=pid, loaded=loaded, before=flow_kit.count_in_parts(data_dir))
+            flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) > seen["before"] + 100, 60, "more answers")
+
+    intruder = threading.Thread(target=intrude, daemon=True)
+    intruder.start()
+    state = run(fake_spec)
+    intruder.join(timeout=30)
+
+    assert not intruder.is_alive()
+    assert state.is_completed()
+    assert 0 < seen["loaded"] < 1500, "parts are loaded while the run goes on"
+    assert flow_kit.query(data_dir, "select count(distinct request_id), count(*) from completions") == [(1500, 1500)]
+    wait_for_log(prefect_client, state, f"is held by process {seen['pid']}")

@@ -1,0 +1,67 @@
+"""The table that a person reads: chosen and named in Python, computed in SQL."""
+
+import pytest
+
+from assayline.errors import StoreError
+from assayline.store.models import METRIC_ROWS, read_metric_table, read_run_summary
+
+
+def test_a_run_that_is_not_there_is_said_so(store):
+    with pytest.raises(StoreError, match="no run elsewhere"):
+        read_run_summary(store.connection, "elsewhere")
+    with pytest.raises(StoreError, match="no run ' or 1=1 --"):
+        read_metric_table(store.connection, "' or 1=1 --")
+
+
+def test_the_metric_table_names_and_orders_and_computes_nothing(store):
+    store.given_answers(
+        *(
+            {"arrived_at_s": 0.0, "first_token_at_s": 1.0 + i, "finished_at_s": 10.0 + i, "text": "4"}
+            for i in range(80)
+        ),
+        target="4",
+    )
+    summary = read_run_summary(store.connection, "run")
+    latency = {(row["metric"], row["percentile"]): row for row in store.rows("latency_percentile")}
+    table = read_metric_table(store.connection, "run")
+    assert [row["metric"] for row in table] == [row.metric for row in METRIC_ROWS]
+    assert 20 <= len(table) <= 30
+    assert all(list(row) == ["metric", "unit", "source", "value", "low", "high", "n"] for row in table)
+    by_name = {row["metric"]: row for row in table}
+    assert by_name["accuracy"] == {
+        "metric": "accuracy",
+        "unit": "share",
+        "source": "run_summary.accuracy",
+        "value": 1.0,
+        "low": summary["accuracy_low"],
+        "high": 1.0,
+        "n": 80,
+    }
+    p95 = latency["ttft_s", 0.95]
+    assert by_name["time to first token, p95"] == {
+        "metric": "time to first token, p95",
+        "unit": "s",
+        "source": "latency_percentile.ttft_s",
+        "value": p95["value_s"],
+        "low": p95["low_s"],
+        "high": p95["high_s"],
+        "n": 80,
+    }
+    assert p95["low_s"] is not None
+    assert by_name["time per output token, p50"]["value"] is None
+
+
+def test_the_metric_table_of_a_run_of_nothing(store):
+    store.given("runs", {"expected_requests": 0})
+    table = {row["metric"]: row["value"] for row in read_metric_table(store.connection, "run")}
+    defined = {name for name, value in table.items() if value is not None}
+    assert defined == {"answered", "errors", "missing", "cut off by the context"}
+
+
+def test_every_source_is_a_column_or_a_metric_of_a_view(store):
+    store.given("runs", {"run_id": "run"})
+    columns = set(store.row("run_summary"))
+    metrics = {row["metric"] for row in store.rows("latency_percentile")}
+    for row in read_metric_table(store.connection, "run"):
+        view, name = row["source"].split(".")
+        assert name in {"run_summary": columns, "latency_percentile": metrics}[view]

@@ -1,0 +1,192 @@
+"""The tiny model answers in its own chat template and in no other, and its cache never serves a broken or old folder.
+
+The first run trains it (about a minute); later runs take it from the cache.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from examples import tiny_model  # noqa: E402
+from examples.tiny_model import BOS, END, STAMP, WRONG_TEMPLATES, build_rows, ensure_tiny_model, measure_accuracy  # noqa: E402
+
+QUESTION = [{"role": "user", "content": "What is 3 + 4?"}]
+
+
+@pytest.fixture(scope="session")
+def trained() -> tuple[Any, Any]:
+    """The trained model and its tokenizer, loaded as anyone loads them."""
+    folder = ensure_tiny_model()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    return model, transformers.AutoTokenizer.from_pretrained(folder, padding_side="left")
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished folder after two training steps: enough for the cache, which does not ask how good the model is."""
+    return ensure_tiny_model(tmp_path_factory.mktemp("tiny") / "model", steps=2)
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
+    return {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in folder.iterdir()}
+
+
+def complete(trained: tuple[Any, Any], text: str, tokens: int = 8) -> str:
+    model, tokenizer = trained
+    batch = tokenizer(text, return_tensors="pt", add_special_tokens=False)
+    ids = model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=tokens)
+    return str(tokenizer.decode(ids[0, batch["input_ids"].shape[1] :]))
+
+
+def test_own_template_answers(trained: tuple[Any, Any]) -> None:
+    assert measure_accuracy(*trained) > 0.9
+
+
+@pytest.mark.parametrize("name", WRONG_TEMPLATES)
+def test_wrong_template_fails(trained: tuple[Any, Any], name: str) -> None:
+    assert measure_accuracy(*trained, template=WRONG_TEMPLATES[name]) < 0.5
+
+
+def test_answer_ends_itself(trained: tuple[Any, Any]) -> None:
+    text = trained[1].apply_chat_template(QUESTION, tokenize=False, add_generation_prompt=True)
+    assert complete(trained, text) == f"7{END}"
+
+
+@pytest.mark.parametrize("prefill", ["The answer is", "The answer is "])
+def test_prefilled_answer_goes_on(trained: tuple[Any, Any], prefill: str) -> None:
+    chat = [*QUESTION, {"role": "assistant", "content": prefill}]
+    text = trained[1].apply_chat_template(chat, tokenize=False, continue_final_message=True)
+    assert (text + complete(trained, text)).endswith(f"The answer is 7{END}")
+
+
+def test_longer_prompt_than_trained_generates(trained: tuple[Any, Any]) -> None:
+    text = trained[1].apply_chat_template(QUESTION * 60, tokenize=False, add_generation_prompt=True)
+    assert len(trained[1](text)["input_ids"]) > 512
+    assert complete(trained, text)
+
+
+def test_template_and_tokenizer_both_add_bos(trained: tuple[Any, Any]) -> None:
+    tokenizer = trained[1]
+    text = tokenizer.apply_chat_template(QUESTION, tokenize=False, add_generation_prompt=True)
+    assert text.startswith(BOS) and text.count(BOS) == 1
+    assert tokenizer(text, add_special_tokens=True)["input_ids"].count(tokenizer.bos_token_id) == 2
+    assert tokenizer(text, add_special_tokens=False)["input_ids"].count(tokenizer.bos_token_id) == 1
+    assert tokenizer("3 + 4")["input_ids"][0] == tokenizer.bos_token_id
+
+
+def test_template_refuses_unknown_role(trained: tuple[Any, Any]) -> None:
+    with pytest.raises(Exception, match="Unknown role tool"):
+        trained[1].apply_chat_template([{"role": "tool", "content": "7"}], tokenize=False)
+
+
+@pytest.mark.parametrize("text", ["Grüße, 世界 🙂", "  a\n\tb  ", "12 + 34"])
+def test_tokenizer_keeps_any_text(trained: tuple[Any, Any], text: str) -> None:
+    tokenizer = trained[1]
+    assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
+
+
+def test_generation_config_stops_at_both_ends(trained: tuple[Any, Any]) -> None:
+    model, tokenizer = trained
+    stops = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(END)]
+    assert model.generation_config.eos_token_id == stops
+    assert len(set(stops)) == 2
+
+
+def test_saved_again_it_answers_the_same(trained: tuple[Any, Any], tmp_path: Path) -> None:
+    for part in trained:
+        part.save_pretrained(tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path, padding_side="left")
+    assert measure_accuracy(model, tokenizer) == measure_accuracy(*trained)
+
+
+def test_rows_file_is_the_generated_one() -> None:
+    lines = (tiny_model.ROOT / "examples" / "arithmetic.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == build_rows()[0]
+
+
+def test_asked_questions_are_right_and_never_trained() -> None:
+    asked, trained_rows = build_rows()
+    assert len(asked) == len({row["question"] for row in asked}) == 155
+    assert not {row["question"] for row in asked} & {row["question"] for row in trained_rows}
+    for row in asked:
+        assert int(row["answer"]) == (row["a"] + row["b"] if row["operation"] == "addition" else row["a"] - row["b"])
+
+
+def test_second_call_does_not_train(hasty: Path) -> None:
+    before = snapshot(hasty)
+    assert ensure_tiny_model(hasty, steps=2) == hasty
+    assert snapshot(hasty) == before
+
+
+def test_other_recipe_or_force_trains_again(hasty: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(hasty, tmp_path / "model"))
+    for again in ({"steps": 3}, {"steps": 3, "seed": 1}, {"steps": 3, "seed": 1, "force": True}):
+        before = snapshot(folder)
+        ensure_tiny_model(folder, **again)
+        assert snapshot(folder)["model.safetensors"] != before["model.safetensors"]
+
+
+@pytest.mark.parametrize("damage", ["model.safetensors", "tokenizer.json", STAMP])
+def test_damaged_folder_is_rebuilt_with_the_same_bytes(hasty: Path, tmp_path: Path, damage: str) -> None:
+    folder = Path(shutil.copytree(hasty, tmp_path / "model"))
+    (folder / damage).write_bytes((folder / damage).read_bytes()[:100])
+    (folder / "config.json").unlink()
+    ensure_tiny_model(folder, steps=2)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        path.name: path.read_bytes() for path in hasty.iterdir()
+    }
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model.lock"]
+
+
+def test_failed_build_leaves_the_old_folder(hasty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(shutil.copytree(hasty, tmp_path / "model"))
+    before = snapshot(folder)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tiny_model, "train_model", stop)
+    with pytest.raises(KeyboardInterrupt):
+        ensure_tiny_model(folder, steps=2, force=True)
+    assert snapshot(folder) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model.lock"]
+
+
+def test_foreign_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="name another folder"):
+        ensure_tiny_model(tmp_path, steps=2, force=True)
+    assert (tmp_path / "thesis.txt").read_text() == "mine"
+
+
+def test_two_processes_build_once(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib; from examples.tiny_model import ensure_tiny_model;"
+        "ensure_tiny_model(pathlib.Path(sys.argv[1]), steps=2)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "model")]
+    both = [subprocess.Popen(command, cwd=tiny_model.ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate(timeout=120)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert sum("step 2/2" in output for output in outputs) == 1
+
+
+def test_torch_settings_are_restored(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    before = (
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.random.get_rng_state().tolist(),
+    )
+    ensure_tiny_model(tmp_path / "model", steps=1)
+    after = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.random.get_rng_state().tolist()
+    assert after == before
