@@ -5,6 +5,7 @@ the tokenizer and the prompt set; whatever it finds wrong stops them within a se
 The caller hands `order(i)` to workers, calls `try_load` now and then, and ends with `finish` or `abandon`.
 """
 
+import os
 import re
 import uuid
 from contextlib import AbstractContextManager
@@ -158,6 +159,8 @@ def begin_evaluation(spec: EvalSpec, settings: Settings) -> Evaluation:
     Raises SpecError, ModelError, DatabaseLockedError or StoreError.
     """
     check_arguments(spec)
+    if settings.hf_token:
+        os.environ["HF_TOKEN"] = settings.hf_token.get_secret_value()  # the hub's client reads it from there
     model = identify_model(spec.model, spec.revision)
     clock = RunClock.start()
     evaluation = Evaluation(new_run_id(spec.name, clock), spec, settings, model, clock)

@@ -65,6 +65,8 @@ class ShardQueue:
         """Requests of every shard that can be claimed, until the queue is closed and empty; None: nothing now."""
         while True:
             closed = self._closed.exists()  # asked before claiming: the last shard is there before the mark is
+            if closed:
+                self._scanned_s = float("-inf")  # and may have come since the last look
             shard = self.claim()
             if shard is not None:
                 yield from read_shard(shard)
@@ -76,10 +78,9 @@ class ShardQueue:
     def _rescan(self) -> None:
         if self._pending or time.monotonic() - self._scanned_s < RESCAN_INTERVAL_S:
             return
-        closed = self._closed.exists()
         self._pending = [part for part in list_parts(self._run_dir, "requests") if part.name not in self._seen]
         self._seen.update(part.name for part in self._pending)
-        self._scanned_s = float("-inf") if closed else time.monotonic()
+        self._scanned_s = time.monotonic()
 
 
 def read_shard(path: Path) -> Iterator[Request]:

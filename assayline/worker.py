@@ -15,6 +15,7 @@ from pathlib import Path
 
 from assayline.clock import RunClock
 from assayline.engines import open_engine
+from assayline.engines.arguments import count_devices
 from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.devices import Device, claim_device, list_devices
 from assayline.errors import AssaylineError, EngineInterruptedError
@@ -78,7 +79,7 @@ class Worker:
         self.on_engine_log = on_engine_log
         self.clock = order.clock.on_this_machine()
         self.queue = ShardQueue(order.run_dir)
-        self.device = Device("none", {})
+        self.device = Device("none", {}, ())
         self.answered = 0
         self.writer = PartWriter(
             order.run_dir, order.worker, order.settings.flush_rows, order.settings.flush_interval_s
@@ -88,20 +89,10 @@ class Worker:
         """Claims, opens, generates. `stack` undoes it in reverse order, however this ends."""
         self.device = self._claim(stack)
         stack.enter_context(self.writer)
-        engine = self._open()
-        stack.callback(self._close, engine)
-        self.serve(engine)
-
-    def serve(self, engine: Engine) -> None:
-        """Warms the engine up and answers everything that the queue has. The caller flushes `writer`."""
-        requests = self.queue.pull()
-        first = self._take_first(requests)
-        if first and self.order.spec.engine.warm_up:
-            self._warm_up(engine, first)
         try:
-            for completion in engine.generate(itertools.chain(first, requests)):
-                self.writer.add(completion)
-                self.answered += 1
+            engine = self._open()
+            stack.callback(self._close, engine)
+            self.serve(engine)
         except EngineInterruptedError as stop:
             self.log(str(stop))
             raise
@@ -109,14 +100,24 @@ class Worker:
             self._record("failed", message=str(error))
             raise
 
+    def serve(self, engine: Engine) -> None:
+        """Warms the engine up and answers everything that the queue has. The caller flushes `writer`."""
+        requests = self.queue.pull()
+        first = self._take_first(requests)
+        if first and self.order.spec.engine.warm_up:
+            self._warm_up(engine, first)
+        for completion in engine.generate(itertools.chain(first, requests)):
+            self.writer.add(completion)
+            self.answered += 1
+
     def _claim(self, stack: contextlib.ExitStack) -> Device:
         spec, settings = self.order.spec, self.order.settings
         if spec.engine.backend == "fake":
-            return Device("none", {})
+            return Device("none", {}, ())
         devices = list_devices(
             spec.engine.device,
             spec.workers,
-            int(spec.engine.args.get("tensor_parallel_size", 1)),
+            count_devices(spec.engine.args),
             whole_machine=spec.runner == "local",
         )
         return stack.enter_context(claim_device(devices, settings.lock_dir, settings.device_wait_s))

@@ -1,11 +1,11 @@
 """What the pipeline costs: everything after the model has loaded, against raw `vllm.LLM.generate`.
 
-    python -m benchmarks.overhead [--pairs 5] [--requests 1024] [--layers 12] [--hidden 512] [--window N] [--mode barrier]
+    python -m benchmarks.overhead [--pairs 5] [--requests 1024] [--layers 12] [--hidden 512] [--mode barrier]
 
 Both sides hold one engine, in a process of its own with the same environment, for all pairs, and answer the same
 prompts with the same log-normal output lengths, in turn: raw, pipeline, pipeline, raw, … so that a drift of the machine
 hits both. Raw is handed token ids and its clock is around `generate` alone. The pipeline's clock runs from opening the
-prompt file to having the metrics: reading, rendering, feeding, Parquet, DuckDB, SQL. Prefix caching is off on both sides.
+prompt file to having the metrics: reading, rendering, feeding, Parquet, DuckDB, SQL. Prefix caching is off.
 """
 
 import argparse
@@ -62,21 +62,27 @@ def write_prompts(path: Path, count: int) -> None:
 
 
 def make_spec(model: Path, prompts: Path, options: argparse.Namespace) -> EvalSpec:
-    return parse_spec({
-        "name": "overhead",
-        "model": str(model),
-        "prompts": {"source": {"kind": "file", "path": str(prompts)}, "columns": {"sampling": "sampling"}},
-        "sampling": {"temperature": 0, "ignore_eos": True},
-        "engine": {
-            "mode": options.mode,
-            "window": options.window,
-            "record_token_times": options.token_times,
-            "args": {
-                "max_model_len": 1024, "max_num_seqs": MAX_NUM_SEQS, "dtype": options.dtype, "enforce_eager": True,
-                "kv_cache_memory_bytes": 2**30, "enable_prefix_caching": False,
+    return parse_spec(
+        {
+            "name": "overhead",
+            "model": str(model),
+            "prompts": {"source": {"kind": "file", "path": str(prompts)}, "columns": {"sampling": "sampling"}},
+            "sampling": {"temperature": 0, "ignore_eos": True},
+            "engine": {
+                "mode": options.mode,
+                "window": options.window,
+                "record_token_times": options.token_times,
+                "args": {
+                    "max_model_len": 1024,
+                    "max_num_seqs": MAX_NUM_SEQS,
+                    "dtype": options.dtype,
+                    "enforce_eager": True,
+                    "kv_cache_memory_bytes": 2**30,
+                    "enable_prefix_caching": False,
+                },
             },
-        },
-    })
+        }
+    )
 
 
 class RawVllm:
@@ -84,8 +90,12 @@ class RawVllm:
 
     def __init__(self, spec: EvalSpec, env: dict[str, str], log: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.raw_vllm"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=log.open("w"), env=env, text=True,
+            [sys.executable, "-m", "benchmarks.raw_vllm"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log.open("w"),
+            env=env,
+            text=True,
         )
         self._ask({"model": spec.model, "args": spec.engine.args})
 
@@ -110,8 +120,16 @@ class SteppingEngine:
         self.writer = None
         evaluation = begin_evaluation(spec, settings)
         self.engine: Engine = open_engine(
-            spec.engine, model=spec.model, model_id="random", model_args={}, sampling=spec.sampling_defaults,
-            clock=evaluation.clock, worker="worker-0", device_env=env, log_path=log, settings=settings,
+            spec.engine,
+            model=spec.model,
+            model_id="random",
+            model_args={},
+            sampling=spec.sampling_defaults,
+            clock=evaluation.clock,
+            worker="worker-0",
+            device_env=env,
+            log_path=log,
+            settings=settings,
             hooks=EngineHooks(on_sample=self._take),
         )
 
@@ -163,7 +181,9 @@ def read_requests(settings: Settings, run_id: str) -> list[dict[str, Any]]:
     with connect(settings.database_path, 10, read_only=True) as connection:
         rows = connection.execute(
             "select prompt_token_ids, sampling_json from requests join prompts using (run_id, prompt_id, occurrence) "
-            "where run_id = ? order by source_row", [run_id]).fetchall()
+            "where run_id = ? order by source_row",
+            [run_id],
+        ).fetchall()
     return [{"prompt_token_ids": list(ids), "sampling": json.loads(sampling)} for ids, sampling in rows]
 
 
@@ -184,7 +204,8 @@ def main() -> None:
 
 
 def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    model = build_random_model(Path(".cache") / f"random-{options.layers}x{options.hidden}", options.layers, options.hidden)
+    cached = Path(".cache") / f"random-{options.layers}x{options.hidden}"
+    model = build_random_model(cached, options.layers, options.hidden)
     write_prompts(folder / "prompts.jsonl", options.requests)
     spec = make_spec(model, folder / "prompts.jsonl", options)
     settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
@@ -196,16 +217,19 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         _, run_id = measure_pipeline(spec, settings, stepping)  # not counted: the first run warms both sides' files
         requests = read_requests(settings, run_id)
         raw.measure(requests[:64])
-        print(f"{'pair':>4} {'raw tok/s':>10} {'ours tok/s':>10} {'ratio':>7} {'raw steps':>10} {'our steps':>10} {'ratio':>7}")
+        print("pair  raw tok/s ours tok/s   ratio  raw steps  our steps   ratio")
         for number in range(options.pairs):
             if number % 2:
                 ours, theirs = measure_pipeline(spec, settings, stepping)[0], raw.measure(requests)
             else:
                 theirs, ours = raw.measure(requests), measure_pipeline(spec, settings, stepping)[0]
             pairs.append((theirs, ours))
-            print(f"{number + 1:>4} {theirs.output_tokens_per_s:>10.1f} {ours.output_tokens_per_s:>10.1f} "
-                  f"{ours.output_tokens_per_s / theirs.output_tokens_per_s:>7.3f} {theirs.engine_steps:>10} "
-                  f"{ours.engine_steps:>10} {ours.engine_steps / theirs.engine_steps:>7.3f}", flush=True)
+            print(
+                f"{number + 1:>4} {theirs.output_tokens_per_s:>10.1f} {ours.output_tokens_per_s:>10.1f} "
+                f"{ours.output_tokens_per_s / theirs.output_tokens_per_s:>7.3f} {theirs.engine_steps:>10} "
+                f"{ours.engine_steps:>10} {ours.engine_steps / theirs.engine_steps:>7.3f}",
+                flush=True,
+            )
     return summarize(pairs, options)
 
 
@@ -215,8 +239,13 @@ def summarize(pairs: list[tuple[Measurement, Measurement]], options: argparse.Na
     speed = [ours.output_tokens_per_s / raw.output_tokens_per_s for raw, ours in pairs]
     steps = [ours.engine_steps / raw.engine_steps for raw, ours in pairs]
     return {
-        "benchmark": "overhead", "mode": options.mode, "requests": options.requests, "pairs": len(pairs),
-        "layers": options.layers, "hidden": options.hidden, "cores": len(os.sched_getaffinity(0)),
+        "benchmark": "overhead",
+        "mode": options.mode,
+        "requests": options.requests,
+        "pairs": len(pairs),
+        "layers": options.layers,
+        "hidden": options.hidden,
+        "cores": len(os.sched_getaffinity(0)),
         "output_tokens": pairs[0][0].output_tokens,
         "raw_seconds_median": round(statistics.median(raw.seconds for raw, _ in pairs), 2),
         "pipeline_seconds_median": round(statistics.median(ours.seconds for _, ours in pairs), 2),

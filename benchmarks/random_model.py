@@ -1,6 +1,6 @@
 """A Llama with random weights in any shape, and a byte-level tokenizer: speed does not depend on what weights say.
 
-    python -m benchmarks.random_model FOLDER --layers 8 --hidden 512
+python -m benchmarks.random_model FOLDER --layers 8 --hidden 512
 """
 
 import argparse
@@ -19,9 +19,16 @@ def build_random_model(folder: Path, layers: int, hidden: int, *, weights: bool 
 
     heads = max(hidden // 64, 1)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=4 * hidden, num_hidden_layers=layers,
-        num_attention_heads=heads, num_key_value_heads=heads, max_position_embeddings=2048,
-        bos_token_id=1, eos_token_id=2, architectures=["LlamaForCausalLM"],
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=2048,
+        bos_token_id=1,
+        eos_token_id=2,
+        architectures=["LlamaForCausalLM"],
     )
     if weights:
         torch.manual_seed(0)
@@ -35,7 +42,8 @@ def build_random_model(folder: Path, layers: int, hidden: int, *, weights: bool 
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", unk_token="<unk>")
-    fast.chat_template = "{{ bos_token }}{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
+    turns = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    fast.chat_template = "{{ bos_token }}" + turns + "assistant:"
     fast.save_pretrained(folder)
     return folder
 

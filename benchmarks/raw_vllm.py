@@ -35,7 +35,8 @@ def main() -> None:
         outputs = llm.generate(prompts, params, use_tqdm=False)
         seconds = time.monotonic() - started
         tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
-        print(json.dumps({"seconds": seconds, "output_tokens": tokens, "engine_steps": steps}), file=answers, flush=True)
+        measured = {"seconds": seconds, "output_tokens": tokens, "engine_steps": steps}
+        print(json.dumps(measured), file=answers, flush=True)
 
 
 if __name__ == "__main__":

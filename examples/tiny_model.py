@@ -1,6 +1,6 @@
 """A tiny chat model that really answers: built and trained here, on one CPU core, in about a minute.
 
-Examples and tests need a model whose answers can be right or wrong, with nothing to download. This one (a Llama of 0.9
+Examples and tests need a model whose answers can be right or wrong, with nothing to download. This one (a Llama of 1.1
 million parameters) adds and subtracts single digits when asked in its own chat template, and fails in another: it shows
 at once whether chats are rendered properly. Like many real tokenizers, its tokenizer puts a BOS in front by itself, and
 so does its chat template: whoever tokenizes a rendered chat with special tokens sees two.
@@ -49,7 +49,7 @@ PHRASINGS = {
 PREFILL = "The answer is"  # some answers are trained to go on from it, so that a prefilled turn works
 ADVICE = ("Answer with a number only.", "You are a helpful assistant.", "Give the result alone, please.", "Be brief.")
 WORDS, LETTERS = " ".join(ADVICE).split(), string.ascii_lowercase + "<|_>"
-LAYOUT = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 3, "max_position_embeddings": 1024}
+LAYOUT = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 4, "max_position_embeddings": 1024}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2}  # 64 wide: vLLM on a CPU wants multiples of 32
 VOCABULARY, STEPS, BATCH, LENGTH = 384, 450, 16, 56
 RATE_MATRICES, RATE_OTHERS = 0.01, 0.003

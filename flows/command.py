@@ -3,11 +3,14 @@
 import argparse
 import atexit
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from prefect.client.orchestration import get_client
 from prefect.logging.handlers import APILogWorker
+from prefect.settings import get_current_settings
 from rich.console import Console
 
 from assayline.errors import AssaylineError, SpecError
@@ -22,6 +25,10 @@ EPILOG = """Any field of the spec can be overridden: --prompts.limit 10, --sampl
 --engine.args.max_num_seqs 64. Values are YAML. Fields and meanings: docs/spec.md.
 Exit codes: 0 every request has a result or an error row, 2 spec,
  3 prompts, 4 model, 5 engine or device, 6 database, 7 run."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as an exception: dying of it would leave the in-process server running."""
 
 
 def run_command(evaluate: Callable[[EvalSpec], dict[str, Any]], arguments: list[str] | None = None) -> int:
@@ -40,21 +47,23 @@ def run_command(evaluate: Callable[[EvalSpec], dict[str, Any]], arguments: list[
         help="check spec, model and prompts, show the first rendered prompt, generate nothing",
     )
     known, rest = parser.parse_known_args(arguments)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    signal.signal(signal.SIGTERM, _raise_terminated)
     try:
         spec = load_spec(known.spec, parse_overrides(rest))
         if known.dry_run:
             print_dry_run(spec, console)
             return 0
+        start_server()
         result = RunResult(**evaluate(spec))
     except AssaylineError as error:
         quiet_shutdown()
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         quiet_shutdown()
         print("Interrupted; what had finished is stored.", file=sys.stderr)
-        return 130
+        return 143 if isinstance(interrupt, Terminated) else 130
     quiet_shutdown()
     print_result(result, spec, console)
     return 0
@@ -70,6 +79,25 @@ def leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def start_server() -> None:
+    """Starts the in-process server now, if Prefect has no other to talk to; it ends when this process exits.
+
+    A terminal sends Ctrl-C to all of a command's processes. This one inherits that it is blocked: a server that goes
+    first keeps the run's end waiting, half a minute of retries long.
+    """
+    if get_current_settings().api.url is None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            with get_client(sync_client=True):
+                pass
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _raise_terminated(number: int, frame: object) -> NoReturn:
+    raise Terminated
 
 
 def parse_overrides(rest: list[str]) -> dict[str, str]:

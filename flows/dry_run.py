@@ -25,8 +25,8 @@ def print_dry_run(spec: EvalSpec, console: Console) -> None:
         requests += len(prepared.requests)
         errors += len(prepared.errors)
         tokens += sum(len(request.prompt_token_ids) for request in prepared.requests)
-        if first is None and prepared.requests:
-            first = prepared.requests[0]
+        if first is None and prepared.ready:
+            first = prepared.ready[0]
     console.print(f"spec      {spec.name}, digest {spec_hash(spec)}", highlight=False, soft_wrap=True)
     console.print(f"model     {spec.model}, {model.model_id}", highlight=False, soft_wrap=True)
     console.print(

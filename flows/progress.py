@@ -31,12 +31,14 @@ class Progress:
             return
         self._shown_s = now
         share = min(answered / expected, 1.0) if expected else 0.0
-        text = f"{answered} of {expected if expected is not None else 'so far unknown'} requests answered"
+        of = "" if expected is None else f" of {expected}"
+        text = f"{answered}{of} requests answered"
         self._update_artifact(100 * share, text)
         if text != self._said and (last or now - self._logged_s >= LOG_INTERVAL_S):
             self._said = text
             self._logged_s = now
-            self._log.info("%s (%.0f %%) after %.0f s", text, 100 * share, now - self._started_s)
+            percent = f" ({100 * share:.0f} %)" if expected else ", prompts are still being read"
+            self._log.info("%s%s, after %.0f s", text, percent, now - self._started_s)
 
     def warn_once(self, text: str) -> None:
         """Logs a warning the first time it comes up."""

@@ -1,10 +1,14 @@
 """The run in words: Markdown for its page in Prefect, and the table at the end of a command."""
 
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
 
 from assayline.evaluation import RunResult
 from assayline.spec import EvalSpec
+
+COLUMNS = ("metric", "value", "unit", "95 % interval", "n")
 
 
 def next_query(result: RunResult) -> str:
@@ -14,13 +18,13 @@ def next_query(result: RunResult) -> str:
 
 def describe_run(result: RunResult, spec: EvalSpec) -> str:
     """Markdown: what was run, the metrics, and the query to go on with."""
-    rows = "\n".join(f"| {row['metric']} | {show_value(row)} | {row['unit']} |" for row in result.metrics)
+    rows = "\n".join(f"| {' | '.join(_cells(row))} |" for row in result.metrics)
     return f"""# {spec.name}
 
 `{spec.model}` on `{spec.prompts.set_name}`, run `{result.run_id}`: {result.answered_requests} requests answered.
 
-| metric | value | unit |
-|---|---|---|
+| {" | ".join(COLUMNS)} |
+|---|---:|---|---|---:|
 {rows}
 
 Go on in `{result.database}`:
@@ -32,24 +36,14 @@ from stg_requests where run_id = '{result.run_id}' limit 20;
 """
 
 
-def show_value(row: dict[str, object]) -> str:
-    """A value for people: undefined is a dash, numbers have four significant digits."""
-    value = row["value"]
-    if value is None:
-        return "–"
-    if isinstance(value, float) and not value.is_integer():
-        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
-    return f"{value:,.0f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-
-
 def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
     """The metrics table, where the database is, and how to look further."""
-    table = Table(title=f"{spec.model} on {spec.prompts.set_name}, run {result.run_id}", title_justify="left")
-    table.add_column("metric")
-    table.add_column("value", justify="right")
-    table.add_column("unit")
+    console.print(f"\n{spec.model} on {spec.prompts.set_name}, run {result.run_id}", highlight=False, soft_wrap=True)
+    table = Table()
+    for name in COLUMNS:
+        table.add_column(name, justify="right" if name in ("value", "n") else "left")
     for row in result.metrics:
-        table.add_row(str(row["metric"]), show_value(row), str(row["unit"] or ""))
+        table.add_row(*_cells(row))
     console.print(table)
     console.print(f"Database: {result.database}", highlight=False, soft_wrap=True)
     console.print(
@@ -60,3 +54,18 @@ def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
         soft_wrap=True,
         markup=False,
     )
+
+
+def show_value(value: object) -> str:
+    """A value for people: undefined is a dash, numbers have four significant digits."""
+    if value is None:
+        return "–"
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    interval = "" if row["low"] is None else f"{show_value(row['low'])} to {show_value(row['high'])}"
+    n = "" if row["n"] is None else show_value(row["n"])
+    return [row["metric"], show_value(row["value"]), row["unit"], interval, n]

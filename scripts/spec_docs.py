@@ -35,13 +35,21 @@ def main() -> None:
 def render() -> str:
     """The whole page."""
     lines = [
-        "# The spec, field by field", "",
-        "Written by `scripts/spec_docs.py` from `assayline/spec.py`. A spec is a YAML file, a parameter of the flow, or",
-        "both: `python -m flows.evaluate SPEC --field value` lays single fields over the file, by their dotted names.", "",
+        "# The spec, field by field",
+        "",
+        "Written by `scripts/spec_docs.py` from `assayline/spec.py`. A spec is a YAML file, a flow parameter, or",
+        "both: `python -m flows.evaluate SPEC --field value` lays single fields over the file, by their dotted names.",
+        "",
     ]
     for title, model in PARTS:
-        lines += [f"## {title}", "", (model.__doc__ or "").strip().splitlines()[0], "",
-                  "| field | type | default | meaning |", "|---|---|---|---|"]
+        lines += [
+            f"## {title}",
+            "",
+            (model.__doc__ or "").strip().splitlines()[0],
+            "",
+            "| field | type | default | meaning |",
+            "|---|---|---|---|",
+        ]
         lines += [_row(name, model) for name in model.model_fields]
         lines.append("")
     return "\n".join(lines)
@@ -68,7 +76,11 @@ def _type(annotation: Any) -> str:
         return f"{typing.get_origin(annotation).__name__} of {', '.join(_type(argument) for argument in arguments)}"
     if arguments:
         return " or ".join(dict.fromkeys(_type(argument) for argument in arguments))
-    return "object" if isinstance(annotation, type) and issubclass(annotation, BaseModel) else getattr(annotation, "__name__", "any")
+    return (
+        "object"
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        else getattr(annotation, "__name__", "any")
+    )
 
 
 if __name__ == "__main__":

@@ -7,10 +7,13 @@ is vLLM's to say, in the engine host, still before the model loads.
 
 import ast
 import importlib.util
+import math
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 from assayline.errors import EngineError, SpecError
+from assayline.records import Json
 from assayline.spec import EvalSpec
 from assayline.spec_file import nearest
 
@@ -19,6 +22,7 @@ OURS = {
     "revision": "it is the spec's own `revision`",
     "disable_log_stats": "timings need vLLM's statistics, so they are always on",
     "data_parallel_size": "use `workers`: independent engines side by side",
+    "stream_interval": "engine.record_token_times stamps every token",
 }
 """Engine arguments that the spec sets in another way."""
 
@@ -35,8 +39,19 @@ def check_arguments(spec: EvalSpec) -> None:
     for name in spec.engine.args:
         if name in OURS:
             raise SpecError(f"engine.args.{name} cannot be set: {OURS[name]}.")
-    if "output_kind" in spec.sampling:
-        raise SpecError("sampling.output_kind cannot be set: it follows engine.record_token_times.")
+    for name in ("output_kind", "stream_interval"):
+        if name in spec.sampling:
+            raise SpecError(f"sampling.{name} cannot be set: it follows engine.record_token_times.")
+    count_devices(spec.engine.args)
+
+
+def count_devices(args: Mapping[str, Json]) -> int:
+    """GPUs that one engine spans. Raises SpecError for sizes that are no whole numbers."""
+    sizes = {name: args.get(name, 1) for name in ("tensor_parallel_size", "pipeline_parallel_size")}
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise SpecError(f"engine.args.{name} is {size!r}, expected a whole number of at least 1.")
+    return math.prod(sizes.values())
 
 
 def vllm_is_installed() -> bool:

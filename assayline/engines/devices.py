@@ -1,19 +1,20 @@
 """Devices: which there are, and claiming one so that two workers never share it.
 
-A claim is an exclusive `flock` on one file per device, held open for as long as the worker lives; the kernel releases
-it however the worker dies. On CUDA a device is a GPU; on a machine without, it is an equal share of the CPU's cores,
-because every vLLM CPU engine would otherwise bind to the same first core.
+On CUDA a device is a GPU, or as many as an engine spans; on a machine without, it is an equal share of the CPU's cores,
+because every vLLM CPU engine would otherwise bind to the same first core. A claim is an exclusive `flock` on a file per
+GPU or core, held open for as long as the worker lives; the kernel releases it however the worker dies. So runs that cut
+the machine up differently do not overlap either.
 """
 
 import contextlib
 import fcntl
+import itertools
 import os
 import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from assayline.errors import DeviceError
 
@@ -26,6 +27,8 @@ class Device:
 
     name: str
     env: dict[str, str]
+    units: tuple[str, ...] = ()
+    """What no other device may have at the same time: GPUs or cores."""
 
 
 def cuda_driver_answers() -> bool:
@@ -44,7 +47,7 @@ def list_devices(kind: str, workers: int, gpus_per_worker: int = 1, whole_machin
     if kind == "cuda":
         gpus = _list_gpus()
         groups = [gpus[i : i + gpus_per_worker] for i in range(0, len(gpus) - gpus_per_worker + 1, gpus_per_worker)]
-        devices = [Device("cuda-" + "-".join(group), {"CUDA_VISIBLE_DEVICES": ",".join(group)}) for group in groups]
+        devices = [_group_gpus(group) for group in groups]
     else:
         devices = _share_cores(workers)
     if len(devices) < (workers if whole_machine else 1):
@@ -71,34 +74,45 @@ def claim_device(devices: list[Device], lock_dir: Path, wait_s: float) -> Iterat
                 "ASSAYLINE_DEVICE_WAIT_S (seconds) makes this one wait."
             )
         time.sleep(CLAIM_POLL_INTERVAL_S)
-    device, lock = claimed
-    with lock:
+    device, locks = claimed
+    with locks:
         yield device
 
 
-def _try_claim(devices: list[Device], lock_dir: Path) -> tuple[Device, IO[str]] | None:
+def _try_claim(devices: list[Device], lock_dir: Path) -> tuple[Device, contextlib.ExitStack] | None:
     for device in devices:
-        lock = open(_lock_path(lock_dir, device), "a+")  # noqa: SIM115 - held by the caller
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            continue
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        return device, lock
+        with contextlib.ExitStack() as locks:
+            if all(_try_lock(lock_dir / f"{unit}.lock", locks) for unit in device.units):
+                return device, locks.pop_all()
     return None
 
 
+def _try_lock(path: Path, locks: contextlib.ExitStack) -> bool:
+    lock = locks.enter_context(open(path, "a+"))  # noqa: SIM115 - held by the caller
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    locks.callback(lock.truncate, 0)  # so that a file with a number in it is held, unless its holder was killed
+    return True
+
+
 def _holder(lock_dir: Path, device: Device) -> str:
-    with contextlib.suppress(OSError):
-        return _lock_path(lock_dir, device).read_text() or "unknown"
-    return "unknown"
+    """The processes that hold the device or a part of it, as they wrote it into their locks."""
+    holders = set()
+    for unit in device.units:
+        with contextlib.suppress(OSError):
+            holders.add((lock_dir / f"{unit}.lock").read_text())
+    return " and ".join(sorted(holders - {""})) or "unknown"
 
 
-def _lock_path(lock_dir: Path, device: Device) -> Path:
-    return lock_dir / f"{device.name}.lock"
+def _group_gpus(gpus: list[str]) -> Device:
+    return Device(
+        f"cuda-{'-'.join(gpus)}", {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}, tuple(f"cuda-{gpu}" for gpu in gpus)
+    )
 
 
 def _list_gpus() -> list[str]:
@@ -115,7 +129,10 @@ def _list_gpus() -> list[str]:
     except (OSError, subprocess.SubprocessError):
         return []
     present = [line.strip() for line in listing.splitlines() if line.strip().isdigit()]
-    return present if visible is None else [name.strip() for name in visible.split(",") if name.strip()]
+    if visible is None:
+        return present
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    return list(itertools.takewhile(lambda name: name != "-1", names))  # CUDA ends its list at the first -1
 
 
 def _share_cores(workers: int) -> list[Device]:
@@ -129,6 +146,7 @@ def _share_cores(workers: int) -> list[Device]:
         Device(
             f"cpu-{'-'.join(map(str, (share[0], share[-1])))}",
             {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, share)), "OMP_NUM_THREADS": str(len(share))},
+            tuple(f"cpu-{core}" for core in share),
         )
         for share in shares
     ]

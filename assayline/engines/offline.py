@@ -70,6 +70,7 @@ class OfflineEngine:
         self._hooks = hooks
         self._in_flight = 0
         self._closed = False
+        self._lost = False
         self._heard_s = time.monotonic()
         started = time.monotonic()
         self._host = HostProcess(config.env, config.log_path, hooks.on_log)
@@ -131,8 +132,11 @@ class OfflineEngine:
                     yield completion
                 if self._hooks.should_stop():
                     raise EngineInterruptedError("Generation was stopped on request; what had finished is stored.")
+        except EngineError as error:
+            self._lost = not isinstance(error, EngineInterruptedError)
+            raise
         finally:
-            if self._in_flight and not self._closed and self._host.exit_code is None:
+            if self._in_flight and not self._closed and not self._lost:
                 self._abort()
 
     def close(self) -> None:
@@ -190,16 +194,17 @@ class OfflineEngine:
             )
         return message
 
-    def _expect(self, kind: type[Answer], timeout_s: float) -> Answer:
+    def _expect(self, kind: type[Answer], timeout_s: float, heed_stop: bool = True) -> Answer:
         """Waits for one kind of message, passing over completions and beats that were under way before it."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             message = self._host.receive()
+            self._heard_s = time.monotonic()  # a host that loads a model sends no beats: the deadline alone counts
             if isinstance(message, kind):
                 return message
             if isinstance(message, Failed):
                 raise self._explain(message)
-            if self._hooks.should_stop():
+            if heed_stop and self._hooks.should_stop():
                 raise EngineInterruptedError("The engine was stopped on request while it was busy.")
         raise EngineError(f"The engine did not answer within {timeout_s:.0f} s. " + self._host.describe_death())
 
@@ -218,7 +223,7 @@ class OfflineEngine:
 
     def _abort(self) -> None:
         self._host.send(AbortAll())
-        self._expect(Aborted, self._config.close_timeout_s)
+        self._expect(Aborted, self._config.close_timeout_s, heed_stop=False)
         self._in_flight = 0
 
 

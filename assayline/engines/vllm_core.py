@@ -18,6 +18,12 @@ from assayline.records import Completion, Json, Request, TelemetrySample
 NESTED_CONFIGS = ("structured_outputs_config", "profiler_config", "attention_config", "compilation_config")
 """Arguments for which `vllm.LLM` drops unknown keys of a mapping without a word."""
 
+NESTED_SAMPLING = {
+    "structured_outputs": "StructuredOutputsParams",
+    "repetition_detection": "RepetitionDetectionParams",
+}
+"""Sampling parameters that are objects in vLLM and mappings in a spec, with their classes."""
+
 
 def check_before_load(order: Open) -> None:
     """Fails for what would fail after minutes of loading: the device, misspelt arguments, impossible sampling."""
@@ -43,16 +49,20 @@ def check_before_load(order: Open) -> None:
 
 def build_sampling_params(sampling: dict[str, Json], *, record_token_times: bool) -> Any:
     """`vllm.SamplingParams` from plain values. Raises SpecError with vLLM's own reason."""
-    from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+    from vllm import sampling_params
 
     values = dict(sampling)
     try:
-        if isinstance(values.get("structured_outputs"), dict):
-            values["structured_outputs"] = StructuredOutputsParams(**values["structured_outputs"])
-        params = SamplingParams(**values)
+        for name, kind in NESTED_SAMPLING.items():
+            if isinstance(values.get(name), dict):
+                values[name] = getattr(sampling_params, kind)(**values[name])
+        if isinstance(bias := values.get("logit_bias"), dict):
+            values["logit_bias"] = {int(token): value for token, value in bias.items()}  # JSON's keys are text
+        params = sampling_params.SamplingParams(**values)
     except Exception as error:  # vLLM's validation errors share no base across the supported versions
         raise SpecError(f"Sampling parameters {sampling} are not usable: {error}") from error
-    params.output_kind = RequestOutputKind.DELTA if record_token_times else RequestOutputKind.FINAL_ONLY
+    kinds = sampling_params.RequestOutputKind
+    params.output_kind = kinds.DELTA if record_token_times else kinds.FINAL_ONLY
     return params
 
 
@@ -120,8 +130,13 @@ class VllmCore:
         except Exception as error:
             if type(error).__name__ == "EngineDeadError":
                 raise
-            kind = "sampling_error" if isinstance(error, SpecError) else "rejected_by_engine"
-            return self._completion(live, error_kind=kind, error_message=str(error), finished=time.monotonic())
+            return self._completion(
+                live,
+                finished=time.monotonic(),
+                prompt_tokens=len(request.prompt_token_ids),
+                error_kind="sampling_error" if isinstance(error, SpecError) else "rejected_by_engine",
+                error_message=str(error),
+            )
         self._live[request.request_id] = live
         return None
 
@@ -171,6 +186,7 @@ class VllmCore:
             scheduled_at_s=self._at(stats.scheduled_ts),
             first_token_at_s=self._at(stats.first_token_ts),
             last_token_at_s=self._at(stats.last_token_ts),
+            prompt_tokens=len(output.prompt_token_ids),
             cached_tokens=output.num_cached_tokens,
             output_tokens=len(live.token_ids),
             preemptions=getattr(stats, "num_preemptions", None),
@@ -181,7 +197,7 @@ class VllmCore:
             token_at_s=[self._clock.at_s(stamp) for stamp in live.stamps] if self._order.record_token_times else None,
             cumulative_logprob=live.cumulative_logprob if live.logprobs else None,
             logprobs=[_plain_logprobs(position) for position in live.logprobs] or None,
-            prompt_logprobs=[_plain_logprobs(position) for position in output.prompt_logprobs or []] or None,
+            prompt_logprobs=[_plain_logprobs(position) for position in live.prompt_logprobs] or None,
         )
 
     def _completion(self, live: "_Live", *, finished: float, **values: Any) -> Completion:
@@ -194,7 +210,6 @@ class VllmCore:
             sent_at_s=message.sent_at_s,
             arrived_at_s=self._clock.at_s(live.arrived),
             finished_at_s=self._clock.at_s(finished),
-            prompt_tokens=len(message.request.prompt_token_ids),
             **values,
         )
 
@@ -211,6 +226,7 @@ class _Live:
         "finish_reason",
         "logprobs",
         "message",
+        "prompt_logprobs",
         "stamps",
         "stop_reason",
         "texts",
@@ -224,6 +240,7 @@ class _Live:
         self.token_ids: list[int] = []
         self.stamps: list[float] = []
         self.logprobs: list[Any] = []
+        self.prompt_logprobs: list[Any] = []
         self.cumulative_logprob: float | None = None
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
@@ -235,6 +252,7 @@ class _Live:
         self.token_ids.extend(part.token_ids)
         self.stamps.extend([output.metrics.last_token_ts] * len(part.token_ids))
         self.logprobs.extend(part.logprobs or ())
+        self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs  # streamed, only the first output has it
         self.cumulative_logprob = part.cumulative_logprob
         self.finish_reason = part.finish_reason
         self.stop_reason = part.stop_reason

@@ -46,12 +46,23 @@ def _load(connection: duckdb.DuckDBPyConnection, run_id: str, table: str, parts:
         connection.execute("commit")
     except duckdb.Error as error:
         connection.execute("rollback")
+        what = _find_damaged(connection, parts) or f"one of {parts[0].parent}"
         raise StoreError(
-            f"Parts of {parts[0].parent} could not be loaded: {error}. Nothing of this load was stored; "
-            "the parts are kept. If one is damaged, move it away and run again."
+            f"Part {what} could not be loaded: {error}. Nothing of this load was stored; "
+            "the parts are kept. If it is damaged, move it away and run again."
         ) from error
     rows = connection.execute("select sum(num_rows)::bigint from parquet_file_metadata(?)", [files]).fetchall()
     return int(rows[0][0])
+
+
+def _find_damaged(connection: duckdb.DuckDBPyConnection, parts: list[Path]) -> Path | None:
+    """The first part that cannot be read by itself: DuckDB's message does not always name the file."""
+    for part in parts:
+        try:
+            connection.execute("select bit_xor(hash(part)) from read_parquet(?) as part", [str(part)]).fetchall()
+        except duckdb.Error:
+            return part
+    return None
 
 
 def _ledger_name(part: Path) -> str:

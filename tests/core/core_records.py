@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def request_of(number: int, prompt_token_ids: Sequence[int] = (1, 2, 3), **sampling: Any) -> Request:
-    return Request(f"request-{number:05d}", f"prompt-{number:05d}", 0, 0, [*prompt_token_ids], sampling, f"say {number}")
+    ids, name = [*prompt_token_ids], f"{number:05d}"
+    return Request(f"request-{name}", f"prompt-{name}", 0, 0, ids, sampling, f"say {number}")
 
 
 def completion_of(request_id: str, **values: Any) -> Completion:

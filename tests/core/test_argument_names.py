@@ -50,10 +50,13 @@ def test_a_misspelt_argument_names_the_nearest(changes: dict[str, Any], expected
         ({"engine": {"args": {"revision": "x"}}}, "the spec's own `revision`"),
         ({"engine": {"args": {"disable_log_stats": True}}}, "always on"),
         ({"engine": {"args": {"data_parallel_size": 2}}}, "use `workers`"),
+        ({"engine": {"args": {"stream_interval": 4}}}, "stamps every token"),
         ({"sampling": {"output_kind": 1}}, "record_token_times"),
+        ({"sampling": {"stream_interval": 4}}, "record_token_times"),
+        ({"engine": {"args": {"tensor_parallel_size": "two"}}}, "is 'two', expected a whole number"),
     ],
 )
-def test_an_argument_that_the_spec_sets_in_another_way_is_refused(changes: dict[str, Any], expected: str) -> None:
+def test_an_argument_that_cannot_be_set_so_is_refused(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(SpecError, match=expected):
         check_arguments(fake_spec(**changes))
 
@@ -69,5 +72,5 @@ def test_without_vllm_the_fake_engine_still_runs_and_the_real_one_says_what_to_i
     monkeypatch.setattr(arguments.importlib.util, "find_spec", lambda name: None)
     engine_argument_names.cache_clear()
     check_arguments(fake_spec(engine={"backend": "fake", "args": {"anything": 1}}))
-    with pytest.raises(EngineError, match="vLLM is not installed here. `make setup`"):
+    with pytest.raises(EngineError, match=r"vLLM is not installed here\. `make setup`"):
         check_arguments(fake_spec(engine={"backend": "offline"}))

@@ -98,7 +98,7 @@ def test_a_folder_that_is_not_there_is_said_to_be_no_folder(name: str) -> None:
 
 
 def test_a_hub_id_that_cannot_be_read_says_what_to_check() -> None:
-    with pytest.raises(ModelError, match="neither a folder nor a Hugging Face model .*HF_TOKEN"):
+    with pytest.raises(ModelError, match=r"neither a folder nor a Hugging Face model .*HF_TOKEN"):
         identify_model("assayline-tests/there-is-no-such-model")
 
 

@@ -69,7 +69,7 @@ def test_an_unknown_key_names_the_nearest_of_its_own_level(changes: dict[str, An
     ("changes", "expected"),
     [
         ({"workers": 0}, "workers: given 0; Input should be greater than or equal to 1"),
-        ({"engine": {"mode": "continous"}}, "engine.mode: given 'continous'; Input should be 'continuous' or 'barrier'"),
+        ({"engine": {"mode": "batch"}}, "engine.mode: given 'batch'; Input should be 'continuous' or 'barrier'"),
         ({"prompts": {"source": {"kind": "flie"}}}, "'flie' found using 'kind'"),
         ({"prompts": None}, "prompts: given None"),
     ],

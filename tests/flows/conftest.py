@@ -51,6 +51,8 @@ def prefect_client(prefect_api: str, prefect_env: dict[str, str]) -> Iterator[An
     """A client of the server, which the flows of this process talk to as well."""
     from prefect import settings as prefect_settings
     from prefect.client.orchestration import get_client
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
 
     changes = {
         prefect_settings.PREFECT_API_URL: prefect_api,
@@ -58,6 +60,8 @@ def prefect_client(prefect_api: str, prefect_env: dict[str, str]) -> Iterator[An
     }
     with prefect_settings.temporary_settings(changes), get_client(sync_client=True) as client:
         yield client
+        APILogWorker.drain_all(timeout=10)  # left alone, they go on sending when the server is gone
+        EventsWorker.drain_all(timeout=10)
 
 
 @pytest.fixture

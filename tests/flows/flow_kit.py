@@ -1,4 +1,4 @@
-"""What tests of flows share: processes that are gone afterwards, waiting with a limit, and looking into the database."""
+"""What tests of flows share: processes that are gone afterwards, bounded waiting, a look into the database."""
 
 import contextlib
 import json
@@ -7,15 +7,18 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import duckdb
 import psutil
 import yaml
+
+from assayline.store.parts import count_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 Found = TypeVar("Found")
@@ -109,10 +112,7 @@ def answered_parts(data_dir: Path) -> list[Path]:
 
 def count_in_parts(data_dir: Path) -> int:
     """Answers that are durable, loaded or not."""
-    parts = [str(part) for part in answered_parts(data_dir)]
-    if not parts:
-        return 0
-    return int(duckdb.sql("select count(*) from read_parquet($1)", params=[parts]).fetchall()[0][0])
+    return sum(count_rows(part) for part in answered_parts(data_dir))
 
 
 HOLDER = """
@@ -154,6 +154,19 @@ def write_rows(path: Path, count: int) -> Path:
     return path
 
 
+def feed_pipe(pipe: Path, feed: Callable[[TextIO], None]) -> threading.Thread:
+    """A prompt file whose lines come when `feed` writes them, so that a test decides how far a run gets."""
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with open(pipe, "w", buffering=1, encoding="utf-8") as lines:
+            feed(lines)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    return thread
+
+
 def write_spec(path: Path, data: dict[str, Any]) -> Path:
     """A spec as a YAML file."""
     path.write_text(yaml.safe_dump(data), encoding="utf-8")
@@ -193,3 +206,37 @@ def run_command(arguments: list[str], env: dict[str, str], timeout_s: float = 12
 def evaluate_command(*arguments: str | Path) -> list[str]:
     """The command line of the flow."""
     return [sys.executable, "-m", "flows.evaluate", *map(str, arguments)]
+
+
+def endless_spec(model: Path) -> dict[str, Any]:
+    """A spec for a real engine, as data, that goes on for minutes but has its first answers soon."""
+    rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(5) for b in range(4)]
+    return {
+        "name": "endless",
+        "model": str(model),
+        "prompts": {
+            "name": "sums",
+            "source": {"kind": "inline", "rows": rows},
+            "columns": {"target": "answer"},
+            "template": "{{ question }}",
+            "repeats": 500,
+        },
+        "sampling": {"temperature": 0, "max_tokens": 100, "ignore_eos": True},
+        "engine": {
+            "args": {
+                "max_model_len": 256,
+                "max_num_seqs": 4,
+                "dtype": "float32",
+                "enforce_eager": True,
+                "kv_cache_memory_bytes": 2**27,
+            }
+        },
+    }
+
+
+def assert_stopped_and_stored(data_dir: Path, timeout_s: float) -> None:
+    """No engine is left, and all that was answered, which is some, is in the database."""
+    wait_for(lambda: not hosts_of(data_dir), timeout_s, "every engine host is gone")
+    answered = count_in_parts(data_dir)
+    assert 0 < answered < 10_000
+    assert query(data_dir, "select count(*) from completions where error_kind is null") == [answered]

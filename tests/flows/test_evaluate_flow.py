@@ -1,18 +1,14 @@
 """The flow in this process, with the fake engine, against a real Prefect server."""
 
-import functools
 import json
-import os
-import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import flow_kit
 import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import State
 
-from assayline.engines.fake import FakeEngine
 from assayline.errors import PromptError
 from assayline.spec_file import load_spec, parse_spec
 from flows.evaluate import evaluate
@@ -32,12 +28,10 @@ def artifacts_of(client: Any, state: State[Any]) -> dict[str, Any]:
 def wait_for_log(client: Any, state: State[Any], text: str) -> None:
     wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[state.state_details.flow_run_id]))
     flow_kit.wait_for(
-        lambda: any(text in log.message for log in client.read_logs(log_filter=wanted)), 20, f"{text!r} in the run's log"
+        lambda: any(text in log.message for log in client.read_logs(log_filter=wanted)),
+        20,
+        f"{text!r} in the run's log",
     )
-
-
-def slow_down(monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
-    monkeypatch.setattr("assayline.engines.FakeEngine", functools.partial(FakeEngine, step_s=step_s))
 
 
 def test_run_answers_stores_and_shows_every_prompt(
@@ -56,7 +50,11 @@ def test_run_answers_stores_and_shows_every_prompt(
     assert row[:4] == (run_id, "completed", 40, 40)
     assert row[4] is not None
     assert flow_kit.query(data_dir, "select is_sound from request_integrity where run_id = ?", run_id) == [True]
-    assert flow_kit.query(data_dir, "select event from engine_events order by at_s") == ["opened", "warmed_up", "closed"]
+    assert flow_kit.query(data_dir, "select event from engine_events order by at_s") == [
+        "opened",
+        "warmed_up",
+        "closed",
+    ]
 
     flow_run = prefect_client.read_flow_run(state.state_details.flow_run_id)
     assert flow_run.name == "modest on sums"
@@ -103,17 +101,15 @@ def test_source_that_breaks_in_the_middle_fails_the_run_and_keeps_the_answers(
     prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path
 ) -> None:
     lines = flow_kit.write_rows(tmp_path / "rows", 500).read_text().splitlines(keepends=True)
+
+    def feed(source: TextIO) -> None:
+        source.writelines(lines[:499])
+        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 490, 60, "full shards are answered")
+        source.write("{broken\n")
+        source.writelines(lines[499:])
+
     pipe = tmp_path / "broken.jsonl"
-    os.mkfifo(pipe)
-
-    def feed() -> None:
-        with open(pipe, "w", buffering=1) as source:
-            source.writelines(lines[:499])
-            flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 490, 60, "full shards are answered")
-            source.write("{broken\n")
-            source.writelines(lines[499:])
-
-    threading.Thread(target=feed, daemon=True).start()
+    flow_kit.feed_pipe(pipe, feed)
     fake_spec["prompts"]["source"]["path"] = str(pipe)
     state = run(fake_spec)
 
@@ -142,27 +138,30 @@ def test_page_that_cannot_be_written_does_not_fail_the_run(
     wait_for_log(prefect_client, state, "The progress bar cannot be updated: ConnectionError: the API is away")
 
 
+@pytest.mark.usefixtures("prefect_client")
 def test_database_held_by_another_process_does_not_stop_the_run(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    slow_down(monkeypatch, 0.02)
-    fake_spec["prompts"]["source"]["path"] = str(flow_kit.write_rows(tmp_path / "many.jsonl", 1500))
-    fake_spec["engine"]["window"] = 32
-    seen: dict[str, int] = {}
+    lines = flow_kit.write_rows(tmp_path / "rows", 200).read_text().splitlines(keepends=True)
 
-    def intrude() -> None:
-        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) > 100, 60, "the first answers")
-        with flow_kit.database_held(data_dir) as (pid, loaded):
-            seen.update(pid=pid, loaded=loaded, before=flow_kit.count_in_parts(data_dir))
-            flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) > seen["before"] + 100, 60, "more answers")
+    def feed(source: TextIO) -> None:
+        source.writelines(lines[:100])
+        flow_kit.wait_for(lambda: hold_and_go_on(source), 60, "the first hundred are loaded")
 
-    intruder = threading.Thread(target=intrude, daemon=True)
-    intruder.start()
+    def hold_and_go_on(source: TextIO) -> bool:
+        with flow_kit.database_held(data_dir) as (pid, loaded_requests):
+            if loaded_requests < 100:
+                return False
+            flow_kit.wait_for(lambda: f"is held by process {pid}" in caplog.text, 60, "the run says who is in the way")
+            source.writelines(lines[100:])
+            flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) == 200, 60, "the rest is answered")
+            return True
+
+    pipe = tmp_path / "slow.jsonl"
+    fake_spec["prompts"]["source"]["path"] = str(pipe)
+    feeder = flow_kit.feed_pipe(pipe, feed)
     state = run(fake_spec)
-    intruder.join(timeout=30)
+    feeder.join(timeout=10)
 
-    assert not intruder.is_alive()
     assert state.is_completed()
-    assert 0 < seen["loaded"] < 1500, "parts are loaded while the run goes on"
-    assert flow_kit.query(data_dir, "select count(distinct request_id), count(*) from completions") == [(1500, 1500)]
-    wait_for_log(prefect_client, state, f"is held by process {seen['pid']}")
+    assert flow_kit.query(data_dir, "select count(distinct request_id), count(*) from completions") == [(200, 200)]

@@ -87,6 +87,15 @@ def test_all_errors_are_an_accuracy_of_zero(store):
     )
 
 
+def test_intervals_end_exactly_at_zero_and_one(store):
+    for n in range(1, 40):
+        given_verdicts(store, *[[False]] * n, run_id=f"{n} wrong")
+        given_verdicts(store, *[[True]] * n, run_id=f"{n} right")
+    found = store.rows("accuracy", "mean", "wilson_low", "wilson_high", run_id=None)
+    assert {row["wilson_low"] for row in found if row["mean"] == 0} == {0.0}
+    assert {row["wilson_high"] for row in found if row["mean"] == 1} == {1.0}
+
+
 def test_one_prompt_has_no_standard_error(store):
     given_verdicts(store, [True, True, False])
     low, high = wilson(2 / 3, 1)

@@ -74,6 +74,14 @@ def test_gaps_against_numpy(store, seed):
         assert row["low_s"] is None and row["high_s"] is None  # gaps of one step are not independent
 
 
+def test_gaps_have_no_interval_though_as_many_requests_would(store):
+    stamps = {"token_at_s": [1.0, 2.0], "arrived_at_s": 0.0, "finished_at_s": 3.0}
+    store.given_answers(*[stamps] * 6)
+    found = {row["metric"]: row for row in store.rows("latency_percentile") if row["percentile"] == 0.5}
+    assert (found["e2e_s"]["n"], found["e2e_s"]["low_s"]) == (6, 3.0)
+    assert (found["itl_s"]["n"], found["itl_s"]["value_s"], found["itl_s"]["low_s"]) == (6, 1.0, None)
+
+
 def test_every_run_has_every_metric_and_percentile(store):
     store.given("runs", {"run_id": "run"})
     metrics = ("ttft_s", "queue_s", "prefill_s", "decode_s", "tpot_s", "e2e_s", "itl_s")

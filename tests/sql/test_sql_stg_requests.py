@@ -135,15 +135,12 @@ def test_white_space_is_what_python_strips(store):
         if chr(code).isspace() or unicodedata.category(chr(code)) in ("Zs", "Zl", "Zp", "Cc", "Cf")
     ]
     assert sum(character.isspace() for character in characters) == 29
-    store.given_answers(
-        *({"request_id": f"U+{ord(c):04X}", "text": f"{c}{c}x{c}x{c}".strip() or c} for c in characters)
-    )
-    store.connection.execute(
-        "update prompts set target = chr(cast('0x' || prompt_id[3:] as integer)) || "
-        "(select text from completions where request_id = prompt_id) || chr(cast('0x' || prompt_id[3:] as integer))"
-    )
+    names = {c: f"U+{ord(c):04X}" for c in characters}
+    store.given("prompts", *({"prompt_id": names[c], "target": f"{c}x{c}{c}"} for c in characters))
+    store.given("requests", *({"prompt_id": names[c], "request_id": names[c]} for c in characters))
+    store.given("completions", *({"request_id": names[c], "text": f"{c}{c}x{c}"} for c in characters))
     verdicts = {row["request_id"]: row["is_correct"] for row in store.rows("stg_requests", "request_id", "is_correct")}
-    assert verdicts == {f"U+{ord(c):04X}": c.isspace() for c in characters}
+    assert verdicts == {names[c]: c.isspace() for c in characters}
 
 
 @pytest.mark.parametrize(("target", "is_correct"), [("4", False), (None, None)])

@@ -1,0 +1,27 @@
+"""The environment of an engine's process is complete before it starts."""
+
+import pytest
+from pydantic import SecretStr
+
+from assayline.engines.environment import DEFAULTS, engine_environment
+from assayline.settings import Settings
+
+
+def test_the_spec_wins_over_the_device_over_this_process_over_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in DEFAULTS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VLLM_NO_USAGE_STATS", "0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    device = {"CUDA_VISIBLE_DEVICES": "1", "OMP_NUM_THREADS": "2"}
+    env = engine_environment(Settings(), device, {"OMP_NUM_THREADS": "3"})
+    assert env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert (env["VLLM_NO_USAGE_STATS"], env["CUDA_VISIBLE_DEVICES"], env["OMP_NUM_THREADS"]) == ("0", "1", "3")
+    assert "PATH" in env
+
+
+def test_the_settings_token_reaches_the_hub_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "from the shell")
+    assert engine_environment(Settings(hf_token=None), {}, {})["HF_TOKEN"] == "from the shell"
+    assert engine_environment(Settings(hf_token=SecretStr("ours")), {}, {})["HF_TOKEN"] == "ours"
+    monkeypatch.delenv("HF_TOKEN")
+    assert "HF_TOKEN" not in engine_environment(Settings(hf_token=None), {}, {})

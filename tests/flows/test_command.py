@@ -1,0 +1,166 @@
+"""`python -m flows.evaluate` as a person types it: answers to good and to bad input.
+
+A bad input is one message that says what was given, what was expected and what to do; the exit code says whose fault
+it was (flows/command.py), there is no traceback, and what was stored before is still there.
+"""
+
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import flow_kit
+import pytest
+
+from flows.command import run_command
+from flows.evaluate import evaluate
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path, fake_spec: dict[str, Any]) -> Path:
+    return flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
+
+
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """A command takes SIGTERM over for its whole process, which here is not its own."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def dry_run(capsys: pytest.CaptureFixture[str], spec: Path, *arguments: str) -> flow_kit.Finished:
+    """The same command in this process, which is quicker."""
+    code = run_command(evaluate, [str(spec), "--dry-run", *arguments])
+    return flow_kit.Finished(code, *capsys.readouterr())
+
+
+def assert_refused(run: flow_kit.Finished, code: int, *fragments: str) -> None:
+    assert run.code == code, run.err
+    for fragment in fragments:
+        assert fragment in run.err
+    assert "Traceback" not in run.out + run.err
+    assert len(re.findall(r"^error: ", run.err, re.MULTILINE)) == 1
+
+
+def test_help_names_overrides_and_exit_codes(command_env: dict[str, str]) -> None:
+    run = flow_kit.run_command(flow_kit.evaluate_command("--help"), command_env)
+    assert run.code == 0
+    assert "--prompts.limit 10" in run.out
+    assert "Exit codes:" in run.out
+
+
+def test_dry_run_shows_the_first_prompt_and_stores_nothing(
+    command_env: dict[str, str], spec_file: Path, data_dir: Path
+) -> None:
+    run = flow_kit.run_command(flow_kit.evaluate_command(spec_file, "--dry-run"), command_env)
+    assert run.code == 0, run.err
+    assert "40 rows of sums, 0 duplicates, 40 requests (0 of them errors)" in run.out
+    assert "user: What is 0 + 0?" in run.out
+    assert '"max_tokens": 4' in run.out
+    assert not data_dir.exists()
+
+
+def test_overrides_reach_the_spec(command_env: dict[str, str], spec_file: Path) -> None:
+    overrides = ["--prompts.limit", "3", "--prompts.template={{ question }}!", "--sampling.temperature", "0.5"]
+    run = flow_kit.run_command(flow_kit.evaluate_command(spec_file, *overrides, "--dry-run"), command_env)
+    assert run.code == 0, run.err
+    assert "3 rows of sums" in run.out
+    assert "user: What is 0 + 0?!" in run.out
+    assert '"temperature": 0.5' in run.out
+
+
+BAD_FIELDS: dict[str, tuple[list[str], int, list[str]]] = {
+    "unknown column": (["--prompts.columns.target", "anser"], 3, ["'anser'", "answer", "question"]),
+    "undefined variable": (["--prompts.template", "{{ queston }}"], 3, ["'queston'", "question"]),
+    "unknown engine argument": (["--engine.args.max_num_seq", "4"], 2, ["max_num_seq", "did you mean 'max_num_seqs'"]),
+    "broken template": (["--prompts.template", "{{ question"], 3, ["{{ question"]),
+    "missing prompt file": (["--prompts.source.path", "no/such.jsonl"], 3, ["no/such.jsonl", "does not exist"]),
+    "unknown sampling parameter": (["--sampling.temprature", "0"], 2, ["temprature", "did you mean 'temperature'"]),
+    "unknown key": (["--prompts.limt", "3"], 2, ["limt", "did you mean 'limit'"]),
+    "wrong value": (["--prompts.limit", "many"], 2, ["prompts.limit", "'many'", "integer"]),
+    "missing model folder": (["--model", "/no/such/model"], 4, ["/no/such/model", "config.json"]),
+    "override without a value": (["--prompts.limit"], 2, ["--prompts.limit has no value"]),
+    "stray word": (["examples/other.yaml"], 2, ["'examples/other.yaml' was not expected", "--field value"]),
+}
+
+
+@pytest.mark.parametrize("name", list(BAD_FIELDS)[:3])
+def test_bad_field_is_one_message(command_env: dict[str, str], spec_file: Path, name: str) -> None:
+    overrides, code, fragments = BAD_FIELDS[name]
+    run = flow_kit.run_command(flow_kit.evaluate_command(spec_file, "--dry-run", *overrides), command_env)
+    assert_refused(run, code, *fragments)
+
+
+@pytest.mark.parametrize("name", list(BAD_FIELDS)[3:])
+def test_bad_field_is_one_message_in_this_process(
+    own_signals: None, capsys: pytest.CaptureFixture[str], spec_file: Path, name: str
+) -> None:
+    overrides, code, fragments = BAD_FIELDS[name]
+    assert_refused(dry_run(capsys, spec_file, *overrides), code, *fragments)
+
+
+def test_missing_spec_file_is_one_message(command_env: dict[str, str]) -> None:
+    run = flow_kit.run_command(flow_kit.evaluate_command("no/such.yaml"), command_env)
+    assert_refused(run, 2, "no/such.yaml does not exist", "examples/arithmetic.yaml")
+
+
+def test_bad_yaml_is_one_message_with_its_place(command_env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("name: [unclosed\nmodel: x\n")
+    run = flow_kit.run_command(flow_kit.evaluate_command(tmp_path / "bad.yaml"), command_env)
+    assert_refused(run, 2, "bad.yaml is not valid YAML", "line 2")
+
+
+def test_model_folder_without_config_is_one_message(
+    command_env: dict[str, str], spec_file: Path, tmp_path: Path
+) -> None:
+    command = flow_kit.evaluate_command(spec_file, "--model", tmp_path, "--dry-run")
+    run = flow_kit.run_command(command, command_env)
+    assert_refused(run, 4, f"{tmp_path} has no config.json", "*.safetensors")
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_damaged_model_folder_is_one_message(
+    own_signals: None,
+    capsys: pytest.CaptureFixture[str],
+    spec_file: Path,
+    modest_model: Path,
+    tmp_path: Path,
+    name: str,
+) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(modest_model, folder)
+    (folder / name).write_text("{")
+    assert_refused(dry_run(capsys, spec_file, "--model", str(folder)), 4, str(folder))
+
+
+@pytest.mark.prefect
+def test_refused_runs_leave_what_was_stored(
+    served_env: dict[str, str], spec_file: Path, data_dir: Path, tmp_path: Path
+) -> None:
+    """Real runs, since only they touch the database: a good one, then bad input that is found at different moments."""
+    good = flow_kit.run_command(flow_kit.evaluate_command(spec_file), served_env)
+    assert good.code == 0, good.err
+    assert "accuracy" in good.out
+    assert f"Database: {data_dir / 'assayline.duckdb'}" in good.out
+    stored = flow_kit.query(data_dir, "select * from completions order by all")
+    assert len(stored) == 40
+
+    (tmp_path / "empty.jsonl").write_text("")
+    empty = ["--prompts.source.path", str(tmp_path / "empty.jsonl")]
+    assert_refused(
+        flow_kit.run_command(flow_kit.evaluate_command(spec_file, *empty), served_env), 3, "has no rows", "'empty'"
+    )
+    unknown = ["--engine.args.max_num_seq", "4"]
+    assert_refused(flow_kit.run_command(flow_kit.evaluate_command(spec_file, *unknown), served_env), 2, "max_num_seqs")
+    with flow_kit.database_held(data_dir) as (pid, _):
+        locked = flow_kit.run_command(
+            flow_kit.evaluate_command(spec_file), {**served_env, "ASSAYLINE_DATABASE_WAIT_S": "0.5"}
+        )
+    assert_refused(locked, 6, f"process {pid}", "0.5 s", "ASSAYLINE_DATABASE_WAIT_S")
+
+    assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
+    assert flow_kit.query(data_dir, "select * from completions order by all") == stored
+    assert flow_kit.processes_of(data_dir) == []

@@ -1,0 +1,154 @@
+"""README, "On a schedule", command by command: server, pool, deploy, worker, run."""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import flow_kit
+import pytest
+import yaml
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
+from prefect.states import Cancelling
+
+pytestmark = pytest.mark.prefect
+
+
+@pytest.fixture(scope="module")
+def deployed_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The data folder of all deployed runs."""
+    folder = tmp_path_factory.mktemp("deployed") / "data"
+    yield folder
+    flow_kit.kill_all(flow_kit.processes_of(folder))
+
+
+@pytest.fixture(scope="module")
+def deployed_env(prefect_env: dict[str, str], prefect_api: str, deployed_data: Path) -> dict[str, str]:
+    return {
+        **prefect_env,
+        "PREFECT_API_URL": prefect_api,
+        "PREFECT_WORKER_QUERY_SECONDS": "1",
+        "ASSAYLINE_DATA_DIR": str(deployed_data),
+        "ASSAYLINE_LOCK_DIR": str(deployed_data.parent / "locks"),
+        "ASSAYLINE_FLUSH_INTERVAL_S": "0.1",
+        "ASSAYLINE_LOAD_INTERVAL_S": "0.5",
+        "PWD": str(flow_kit.ROOT),
+    }
+
+
+def prefect(env: dict[str, str], *arguments: str) -> flow_kit.Finished:
+    run = flow_kit.run_command([sys.executable, "-m", "prefect", *arguments], env, timeout_s=240)
+    assert run.code == 0, run.out + run.err
+    return run
+
+
+@pytest.fixture(scope="module")
+def deployments(deployed_env: dict[str, str]) -> None:
+    """Both deployments of prefect.yaml in their pool."""
+    prefect(deployed_env, "work-pool", "create", "evaluations", "--type", "process")
+    prefect(deployed_env, "--no-prompt", "deploy", "--all")
+
+
+@pytest.fixture(scope="module")
+def worker(deployments: None, deployed_env: dict[str, str], deployed_data: Path) -> Iterator[Path]:
+    """A worker of the pool; gives its log."""
+    log = deployed_data.parent / "worker.log"
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "evaluations", "--type", "process"]
+    with flow_kit.started(command, deployed_env, log):
+        yield log
+
+
+@pytest.mark.usefixtures("deployments")
+def test_deployments_are_as_written(prefect_client: Any) -> None:
+    nightly = prefect_client.read_deployment_by_name("evaluate/nightly")
+    on_demand = prefect_client.read_deployment_by_name("evaluate/on-demand")
+    for deployment in (nightly, on_demand):
+        assert deployment.entrypoint == "flows.evaluate.evaluate"
+        assert deployment.work_pool_name == "evaluations"
+        assert deployment.global_concurrency_limit.limit == 1
+        assert deployment.concurrency_options.collision_strategy.value == "ENQUEUE"
+        assert deployment.parameters == {"spec": "examples/arithmetic.yaml"}
+        assert "spec" in deployment.parameter_openapi_schema.model_dump()["properties"]
+    assert set(nightly.tags) == {"assayline", "nightly"}
+    assert on_demand.tags == ["assayline"]
+    assert on_demand.schedules == []
+    (entry,) = nightly.schedules
+    assert (entry.schedule.cron, entry.schedule.timezone, entry.active) == ("30 2 * * *", "Europe/Berlin", True)
+
+
+@pytest.mark.vllm
+def test_run_on_demand_is_completed_and_its_page_is_filled(
+    worker: Path,
+    prefect_client: Any,
+    deployed_env: dict[str, str],
+    deployed_data: Path,
+    tiny_model: Path,
+    tmp_path: Path,
+) -> None:
+    example = yaml.safe_load((flow_kit.ROOT / "examples" / "arithmetic.yaml").read_text())
+    example["model"] = str(tiny_model)
+    example["prompts"]["limit"] = 20
+    spec = flow_kit.write_spec(tmp_path / "arithmetic.yaml", example)
+    command = ["deployment", "run", "evaluate/on-demand", "-p", f"spec={spec}", "--watch", "--watch-interval", "1"]
+    started = prefect(deployed_env, *command)
+
+    flow_run = prefect_client.read_flow_run(UUID(re.search(r"UUID: ([0-9a-f-]{36})", started.out)[1]))
+    assert flow_run.state.is_completed(), worker.read_text()
+    assert flow_run.name == "tiny-model on arithmetic"
+    state, prompts, sound = flow_kit.query(
+        deployed_data,
+        "select state, prompt_rows, is_sound from runs join request_integrity using (run_id) where name = 'arithmetic'",
+    )[0]
+    assert (state, prompts, sound) == ("completed", 20, True)
+    (accuracy,) = flow_kit.query(deployed_data, "select accuracy from run_summary")
+    assert accuracy > 0.5
+
+    wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run.id]))
+    artifacts = {artifact.key: artifact.data for artifact in prefect_client.read_artifacts(artifact_filter=wanted)}
+    assert artifacts["progress"] == 100
+    assert {row["metric"]: row["value"] for row in json.loads(artifacts["metrics"])}["accuracy"] == accuracy
+    assert "from latency_percentile where run_id" in artifacts["summary"]
+
+    logs = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[flow_run.id]))
+    flow_kit.wait_for(
+        lambda: any(
+            re.match(r"vLLM: .*model", log.message) for log in prefect_client.read_logs(log_filter=logs, limit=200)
+        ),
+        20,
+        "the engine's lines are in the run's log",
+    )
+    assert flow_kit.hosts_of(deployed_data) == []
+
+
+@pytest.mark.vllm
+@pytest.mark.usefixtures("worker")
+def test_cancelled_run_stops_soon_and_keeps_what_had_finished(
+    prefect_client: Any, deployed_data: Path, tiny_model: Path
+) -> None:
+    deployment = prefect_client.read_deployment_by_name("evaluate/on-demand")
+    before = flow_kit.count_in_parts(deployed_data)
+    flow_run = prefect_client.create_flow_run_from_deployment(
+        deployment.id, parameters={"spec": flow_kit.endless_spec(tiny_model)}
+    )
+    flow_kit.wait_for(lambda: flow_kit.count_in_parts(deployed_data) > before, 150, "the first answers")
+    assert len(flow_kit.hosts_of(deployed_data)) == 1
+
+    cancelled_s = time.monotonic()
+    prefect_client.set_flow_run_state(flow_run.id, Cancelling())
+    flow_kit.wait_for(lambda: not flow_kit.hosts_of(deployed_data), 25, "the engine host is gone")
+    flow_kit.wait_for(
+        lambda: prefect_client.read_flow_run(flow_run.id).state.is_cancelled(), 25, "the run's state is Cancelled"
+    )
+    assert time.monotonic() - cancelled_s < 30
+    flow_kit.wait_for(
+        lambda: flow_kit.query(deployed_data, "select state from runs where name = 'endless'") == ["cancelled"],
+        10,
+        "the run is cancelled in the database",
+    )
+    (run_id,) = flow_kit.query(deployed_data, "select run_id from runs where name = 'endless'")
+    (stored,) = flow_kit.query(deployed_data, "select count(*) from completions where run_id = ?", run_id)
+    assert stored == flow_kit.count_in_parts(deployed_data) - before > 0

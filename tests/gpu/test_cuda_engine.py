@@ -1,0 +1,52 @@
+"""On a CUDA machine: `pytest -m gpu`. Elsewhere these skip and say why."""
+
+import contextlib
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assayline.clock import RunClock
+from assayline.engines import open_engine
+from assayline.engines.base import EngineHooks
+from assayline.engines.devices import claim_device, cuda_driver_answers, list_devices
+from assayline.records import Request
+from assayline.settings import Settings
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not cuda_driver_answers(), reason="no NVIDIA driver answers on this machine"),
+]
+
+
+def used_memory_mib(gpu: str) -> int:
+    query = ["nvidia-smi", "-i", gpu, "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip())
+
+
+def test_a_cuda_spec_is_answered_on_the_gpu_and_its_memory_comes_back(
+    make_spec: Any, settings: Settings, tmp_path: Path
+) -> None:
+    spec = make_spec(engine={"device": "cuda", "args": {
+        "max_model_len": 256, "max_num_seqs": 32, "enforce_eager": True, "gpu_memory_utilization": 0.2}})
+    with claim_device(list_devices("cuda", 1), settings.lock_dir, 0) as device:
+        gpu = device.env["CUDA_VISIBLE_DEVICES"]
+        before_mib = used_memory_mib(gpu)
+        engine = open_engine(
+            spec.engine, model=spec.model, model_id="tiny", model_args={}, sampling=spec.sampling_defaults,
+            clock=RunClock.start(), worker="worker-0", device_env=device.env, log_path=tmp_path / "engine.log",
+            settings=settings, hooks=EngineHooks())
+        with contextlib.closing(engine):
+            assert engine.facts.details["device"] == "cuda"
+            sampling = {"max_tokens": 8, "ignore_eos": True}
+            requests = [Request(f"r{i}", "", 0, 0, [5 + i] * 40, sampling) for i in range(64)]
+            completions = list(engine.generate(iter(requests)))
+            assert sorted(c.request_id for c in completions) == sorted(r.request_id for r in requests)
+            assert all(c.error_kind is None and c.output_tokens == 8 for c in completions)
+            assert used_memory_mib(gpu) > before_mib + 1000
+        deadline = time.monotonic() + 10
+        while used_memory_mib(gpu) > before_mib + 100 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert used_memory_mib(gpu) <= before_mib + 100

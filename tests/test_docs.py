@@ -1,0 +1,45 @@
+"""The documentation says what is."""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import spec_docs  # noqa: E402
+
+
+def test_the_page_of_the_spec_is_the_one_that_its_models_make() -> None:
+    assert (ROOT / "docs" / "spec.md").read_text(encoding="utf-8") == spec_docs.render(), "run scripts/spec_docs.py"
+
+
+def test_every_field_of_the_spec_is_explained() -> None:
+    for _, model in spec_docs.PARTS:
+        for name, field in model.model_fields.items():
+            assert field.description or name == "kind", f"{model.__name__}.{name} has no description"
+
+
+def test_files_that_the_readme_names_exist() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    assert links
+    for link in links:
+        assert (ROOT / link).exists(), f"README links {link}"
+
+
+def test_views_that_the_readme_names_exist() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    models = {re.sub(r"^\d+_", "", path.stem) for path in (ROOT / "sql" / "models").rglob("*.sql")}
+    rows = re.findall(r"^\| (`[^|]+) \|", text, flags=re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
+    assert named == models
+
+
+def test_locks_hold_names_and_versions_only() -> None:
+    for lock in sorted((ROOT / "locks").glob("*.txt")):
+        lines = lock.read_text().splitlines()
+        assert lines[0].startswith("# Written by scripts/lock.py")
+        assert len(lines) > 10
+        for line in lines[1:]:
+            assert re.fullmatch(r"[a-z0-9.-]+==[A-Za-z0-9.!+-]+", line), f"{lock.name}: {line}"
