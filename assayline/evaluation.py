@@ -8,11 +8,12 @@ The caller hands `order(i)` to workers, calls `try_load` now and then, and ends 
 import os
 import re
 import uuid
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from assayline.clock import RunClock
 from assayline.engines.arguments import check_arguments
@@ -30,6 +31,8 @@ from assayline.store.models import read_metric_table
 from assayline.store.parts import count_rows, list_parts
 from assayline.store.runs import RunStart, finish_run, insert_run, record_prompt_counts
 from assayline.worker import WorkOrder
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Evaluation:
     clock: RunClock
     _registered: bool = False
     _part_rows: dict[str, int] = field(default_factory=dict)
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "database"))
 
     @property
     def run_dir(self) -> Path:
@@ -81,23 +85,20 @@ class Evaluation:
         Raises ModelError, PromptError, SpecError or StoreError.
         """
         preparation = Preparation(self.spec, self.model)
-        with self._database() as connection:
-            insert_run(
-                connection,
-                RunStart(
-                    self.run_id,
-                    self.spec.name,
-                    self.spec.prompts.set_name,
-                    self.spec.model,
-                    self.model.model_id,
-                    self.model.tokenizer_id,
-                    preparation.template_id,
-                    digest_json(self.spec.sampling),
-                    spec_hash(self.spec),
-                    canonical_json(self.spec),
-                    self.clock.started_wall_s,
-                ),
-            )
+        start = RunStart(
+            self.run_id,
+            self.spec.name,
+            self.spec.prompts.set_name,
+            self.spec.model,
+            self.model.model_id,
+            self.model.tokenizer_id,
+            preparation.template_id,
+            digest_json(self.spec.sampling),
+            spec_hash(self.spec),
+            canonical_json(self.spec),
+            self.clock.started_wall_s,
+        )
+        self._with_database(lambda connection: insert_run(connection, start))
         self._registered = True
         return preparation.run(self.run_dir)
 
@@ -117,8 +118,7 @@ class Evaluation:
         if not self._registered:
             return None
         try:
-            with connect(self.settings.database_path, 0.0) as connection:
-                load_parts(connection, self.run_id, self.run_dir)
+            self._with_database(self._load, wait_s=0.0)
         except DatabaseLockedError as error:
             return str(error)
         return None
@@ -128,12 +128,7 @@ class Evaluation:
 
         Raises RunFailedError, with the counts, when that is not so.
         """
-        with self._database() as connection:
-            load_parts(connection, self.run_id, self.run_dir)
-            record_prompt_counts(connection, self.run_id, counts.prompt_rows, counts.duplicate_prompts, counts.requests)
-            broken = {name: count for name, count in read_integrity(connection, self.run_id).items() if count}
-            finish_run(connection, self.run_id, "failed" if broken else "completed")
-            metrics = read_metric_table(connection, self.run_id)
+        broken, metrics = self._with_database(lambda connection: self._conclude(connection, counts))
         if broken:
             raise RunFailedError(
                 f"Run {self.run_id} does not add up: {broken}. Expected {counts.requests} requests, each answered "
@@ -145,12 +140,38 @@ class Evaluation:
         """Stops everything and stores what there is, with the state `failed` or `cancelled`."""
         self.stop()
         if self._registered:
-            with self._database() as connection:
-                load_parts(connection, self.run_id, self.run_dir)
-                finish_run(connection, self.run_id, state)
+            self._with_database(lambda connection: self._load(connection, state))
 
-    def _database(self) -> AbstractContextManager[Connection]:
-        return connect(self.settings.database_path, self.settings.database_wait_s)
+    def check_database(self) -> None:
+        """Raises DatabaseLockedError or StoreError if the database cannot be used."""
+        self._with_database(lambda connection: None)
+
+    def _load(self, connection: Connection, end_state: str | None = None) -> None:
+        load_parts(connection, self.run_id, self.run_dir)
+        if end_state:
+            finish_run(connection, self.run_id, end_state)
+
+    def _conclude(self, connection: Connection, counts: PromptCounts) -> tuple[dict[str, int], list[dict[str, Any]]]:
+        """What does not add up, and the metrics."""
+        self._load(connection)
+        record_prompt_counts(connection, self.run_id, counts.prompt_rows, counts.duplicate_prompts, counts.requests)
+        broken = {name: count for name, count in read_integrity(connection, self.run_id).items() if count}
+        finish_run(connection, self.run_id, "failed" if broken else "completed")
+        return broken, read_metric_table(connection, self.run_id)
+
+    def _with_database(self, work: Callable[[Connection], Answer], wait_s: float | None = None) -> Answer:
+        """Does `work` in the database's own thread.
+
+        In the main thread DuckDB meets a signal with an error of its own, in which the exception that the signal's
+        handler raised is lost: Ctrl-C and Prefect's cancellation would look like a failure.
+        """
+
+        def connect_and_work() -> Answer:
+            wait = self.settings.database_wait_s if wait_s is None else wait_s
+            with connect(self.settings.database_path, wait) as connection:
+                return work(connection)
+
+        return self._thread.submit(connect_and_work).result()
 
 
 def begin_evaluation(spec: EvalSpec, settings: Settings) -> Evaluation:
@@ -164,8 +185,7 @@ def begin_evaluation(spec: EvalSpec, settings: Settings) -> Evaluation:
     model = identify_model(spec.model, spec.revision)
     clock = RunClock.start()
     evaluation = Evaluation(new_run_id(spec.name, clock), spec, settings, model, clock)
-    with evaluation._database():
-        pass  # reachable, and of this version
+    evaluation.check_database()
     ShardQueue(evaluation.run_dir).reset()
     (evaluation.run_dir / "spec.json").write_text(canonical_json(spec), encoding="utf-8")
     return evaluation

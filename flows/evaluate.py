@@ -97,7 +97,7 @@ def _watch(evaluation: Evaluation, prepared: PrefectFuture[PromptCounts], genera
     progress = Progress(get_run_logger())
     loaded_s = time.monotonic()
     while pending := [future for future in [prepared, *generated] if not _is_over(future)]:
-        if any(_is_over(future) and future.state.is_failed() for future in [prepared, *generated]):
+        if any(_is_over(future) and not future.state.is_completed() for future in [prepared, *generated]):
             evaluation.stop()
         expected = prepared.result().requests if _is_over(prepared) and prepared.state.is_completed() else None
         progress.show(evaluation.count_answered(), expected)

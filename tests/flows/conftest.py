@@ -21,6 +21,7 @@ def prefect_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "PREFECT_HOME": str(home),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_UI_ENABLED": "false",
+        "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",  # a test at 2:30 in Berlin would meet the nightly run
         "DO_NOT_TRACK": "1",
     }
 

@@ -159,7 +159,7 @@ def feed_pipe(pipe: Path, feed: Callable[[TextIO], None]) -> threading.Thread:
     os.mkfifo(pipe)
 
     def write() -> None:
-        with open(pipe, "w", buffering=1, encoding="utf-8") as lines:
+        with contextlib.suppress(BrokenPipeError), open(pipe, "w", buffering=1, encoding="utf-8") as lines:
             feed(lines)
 
     thread = threading.Thread(target=write, daemon=True)

@@ -13,6 +13,7 @@ import flow_kit
 import pytest
 import yaml
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
+from prefect.client.schemas.objects import StateType
 from prefect.states import Cancelling
 
 pytestmark = pytest.mark.prefect
@@ -72,7 +73,7 @@ def test_deployments_are_as_written(prefect_client: Any) -> None:
         assert deployment.global_concurrency_limit.limit == 1
         assert deployment.concurrency_options.collision_strategy.value == "ENQUEUE"
         assert deployment.parameters == {"spec": "examples/arithmetic.yaml"}
-        assert "spec" in deployment.parameter_openapi_schema.model_dump()["properties"]
+        assert "spec" in deployment.parameter_openapi_schema["properties"]
     assert set(nightly.tags) == {"assayline", "nightly"}
     assert on_demand.tags == ["assayline"]
     assert on_demand.schedules == []
@@ -141,7 +142,9 @@ def test_cancelled_run_stops_soon_and_keeps_what_had_finished(
     prefect_client.set_flow_run_state(flow_run.id, Cancelling())
     flow_kit.wait_for(lambda: not flow_kit.hosts_of(deployed_data), 25, "the engine host is gone")
     flow_kit.wait_for(
-        lambda: prefect_client.read_flow_run(flow_run.id).state.is_cancelled(), 25, "the run's state is Cancelled"
+        lambda: prefect_client.read_flow_run(flow_run.id).state_type == StateType.CANCELLED,
+        25,
+        "the run's state is Cancelled",
     )
     assert time.monotonic() - cancelled_s < 30
     flow_kit.wait_for(

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -12,7 +13,9 @@ import flow_kit
 import psutil
 import pytest
 
-pytestmark = pytest.mark.prefect
+from assayline.evaluation import begin_evaluation
+from assayline.settings import Settings
+from assayline.spec_file import parse_spec
 
 
 @pytest.fixture
@@ -31,6 +34,7 @@ def generating(served_env: dict[str, str], tiny_model: Path, data_dir: Path, tmp
         yield process
 
 
+@pytest.mark.prefect
 @pytest.mark.vllm
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_ended_while_generating_keeps_what_had_finished(
@@ -48,6 +52,7 @@ def test_ended_while_generating_keeps_what_had_finished(
     assert "Interrupted; what had finished is stored." in output
 
 
+@pytest.mark.prefect
 @pytest.mark.vllm
 def test_killed_while_generating_leaves_no_engine(generating: subprocess.Popen[bytes], data_dir: Path) -> None:
     answered = flow_kit.count_in_parts(data_dir)
@@ -57,6 +62,7 @@ def test_killed_while_generating_leaves_no_engine(generating: subprocess.Popen[b
     assert flow_kit.count_in_parts(data_dir) >= answered > 0
 
 
+@pytest.mark.prefect
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_ended_command_takes_its_own_prefect_server_along(
     command_env: dict[str, str], fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path, number: signal.Signals
@@ -83,3 +89,26 @@ def test_ended_command_takes_its_own_prefect_server_along(
     assert flow_kit.query(data_dir, "select state from runs") == ["cancelled"]
     assert flow_kit.query(data_dir, "select count(*) from completions") == [20]
     assert "Traceback" not in log.read_text()
+
+
+def test_interrupt_during_a_query_is_still_an_interrupt(
+    settings: Settings, fake_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB, asked in the main thread, would make it a RuntimeError, and Ctrl-C a failed run."""
+    asked = threading.Event()
+
+    def load_slowly(connection: Any, *_: Any) -> None:
+        asked.set()
+        connection.execute("select sum(a.range * b.range) from range(100000) a, range(5000) b").fetchall()
+
+    def interrupt() -> None:
+        asked.wait(timeout=20)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    evaluation = begin_evaluation(parse_spec(fake_spec), settings)
+    evaluation.prepare()
+    monkeypatch.setattr("assayline.evaluation.load_parts", load_slowly)
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        evaluation.try_load()

@@ -224,15 +224,24 @@ def test_a_reader_does_not_take_views_of_another_version(path, sql_folder):
         assert connection.execute("from itl").fetchall() == []
 
 
-def test_a_model_that_does_not_bind_changes_nothing(path, sql_folder):
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (b"create or replace view broken as select nothing from runs;", duckdb.BinderException),
+        (b"\xff is not UTF-8", UnicodeDecodeError),
+    ],
+)
+def test_models_are_made_all_or_none(path, sql_folder, text, error):
     with duckdb.connect(path) as connection:
         before = connection.execute("select * from schema_version").fetchall()
-    (sql_folder / "models" / "99_broken.sql").write_text("create or replace view broken as select nothing from runs;")
-    with pytest.raises(duckdb.BinderException), connect(path, wait_s=0):
+    (sql_folder / "models" / "20_metrics" / "30_itl.sql").unlink()
+    (sql_folder / "models" / "99_broken.sql").write_bytes(text)
+    with pytest.raises(error), connect(path, wait_s=0):
         pass
     with duckdb.connect(path) as connection:
         assert connection.execute("select * from schema_version").fetchall() == before
         assert connection.execute("select count(*) from run_summary").fetchall() == [(0,)]
+        assert connection.execute("select count(*) from itl").fetchall() == [(0,)]
 
 
 def test_a_model_cannot_use_one_that_comes_later(tmp_path, sql_folder):

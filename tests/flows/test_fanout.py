@@ -1,0 +1,95 @@
+"""Two workers on one run: in processes of this machine, and on a local Ray."""
+
+import json
+from pathlib import Path
+from typing import Any, TextIO
+
+import flow_kit
+import pyarrow.parquet as pq
+import pytest
+
+pytestmark = pytest.mark.prefect
+
+ROWS = 60
+
+
+def count_opened(data_dir: Path) -> int:
+    parts = data_dir.glob("runs/*/parts/engine_events/*.parquet")
+    return sum(event == "opened" for part in parts for event in pq.read_table(part)["event"].to_pylist())
+
+
+@pytest.fixture
+def slow_start(data_dir: Path, tmp_path: Path) -> Path:
+    """A prompt file whose rows come when both engines are open, so that neither can take them all."""
+    numbers = [(i % 10, i // 10) for i in range(ROWS)]
+    lines = [json.dumps({"question": f"What is {a} + {b}?", "answer": str(a + b)}) + "\n" for a, b in numbers]
+
+    def feed(source: TextIO) -> None:
+        source.write(lines[0])
+        flow_kit.wait_for(lambda: count_opened(data_dir) == 2, 150, "both engines are open")
+        source.writelines(lines[1:])
+
+    flow_kit.feed_pipe(tmp_path / "slow.jsonl", feed)
+    return tmp_path / "slow.jsonl"
+
+
+def evaluate(spec: dict[str, Any], env: dict[str, str], folder: Path) -> None:
+    """Runs a spec as a command, and checks that each prompt was answered once and nothing is left running."""
+    file = flow_kit.write_spec(folder / "spec.yaml", spec)
+    run = flow_kit.run_command(flow_kit.evaluate_command(file), env, timeout_s=200)
+    assert run.code == 0, run.out + run.err
+    data_dir = folder / "data"
+    assert flow_kit.query(data_dir, "select is_sound from request_integrity") == [True]
+    assert flow_kit.query(data_dir, "select count(distinct request_id), count(text) from completions") == [(ROWS, ROWS)]
+    flow_kit.wait_for(lambda: not flow_kit.processes_of(data_dir), 10, "no process is left")
+
+
+def check_shared(data_dir: Path) -> list[str]:
+    """Both workers opened one engine and answered with it; gives the devices that they claimed."""
+    events = "select worker, details_json ->> 'claimed_device' from engine_events where event = 'opened' order by 1"
+    opened = flow_kit.query(data_dir, events)
+    assert [worker for worker, _ in opened] == ["worker-0", "worker-1"]
+    assert flow_kit.query(data_dir, "select distinct worker from completions order by 1") == ["worker-0", "worker-1"]
+    return [device for _, device in opened]
+
+
+@pytest.mark.vllm
+def test_two_engines_on_this_machine_share_the_prompts(
+    make_spec: Any, slow_start: Path, served_env: dict[str, str], tmp_path: Path
+) -> None:
+    spec = make_spec(workers=2, shard_requests=2).model_dump(mode="json")
+    spec["prompts"]["source"]["path"] = str(slow_start)
+    spec["engine"]["window"] = 2
+    evaluate(spec, served_env, tmp_path)
+    first, second = check_shared(tmp_path / "data")
+    assert first != second
+    (accuracy,) = flow_kit.query(tmp_path / "data", "select accuracy from run_summary")
+    assert accuracy > 0.5
+
+
+@pytest.fixture
+def ray_env(served_env: dict[str, str]) -> dict[str, str]:
+    pytest.importorskip("prefect_ray")
+    return {**served_env, "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@pytest.mark.ray
+def test_two_workers_on_ray_share_the_prompts(
+    fake_spec: dict[str, Any], slow_start: Path, ray_env: dict[str, str], tmp_path: Path
+) -> None:
+    fake_spec |= {"workers": 2, "runner": "ray", "shard_requests": 2}
+    fake_spec["prompts"]["source"]["path"] = str(slow_start)
+    fake_spec["engine"]["window"] = 2
+    fake_spec["sampling"]["max_tokens"] = 20_000  # a step costs microseconds: so many that both get their turn
+    evaluate(fake_spec, ray_env, tmp_path)
+    check_shared(tmp_path / "data")
+
+
+@pytest.mark.ray
+@pytest.mark.vllm
+def test_engine_on_ray_answers(make_spec: Any, ray_env: dict[str, str], tmp_path: Path) -> None:
+    evaluate(make_spec(runner="ray", prompts={"limit": ROWS}).model_dump(mode="json"), ray_env, tmp_path)
+    events = flow_kit.query(tmp_path / "data", "select worker, event from engine_events where event = 'opened'")
+    assert events == [("worker-0", "opened")]
+    (accuracy,) = flow_kit.query(tmp_path / "data", "select accuracy from run_summary")
+    assert accuracy > 0.5
