@@ -149,7 +149,9 @@ def test_a_database_locked_in_the_middle_costs_nothing(spec: EvalSpec, settings:
     counts = evaluation.prepare()
     pid = lock()
     work(evaluation)
-    assert f"held by process {pid}" in (evaluation.try_load() or "")
+    obstacle = evaluation.try_load()
+    assert obstacle is not None and f"held by process {pid}" in obstacle
+    assert "not free within 0 s" in obstacle, "the middle of a run does not wait"
     with pytest.raises(DatabaseLockedError):
         evaluation.finish(counts)
     assert evaluation.count_answered() == 30

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 from core_records import completion_of, request_of, rows_of, start_python
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assayline.errors import StoreError
@@ -29,6 +29,7 @@ for number in itertools.count():
 """
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**31 - 1), min_size=1), st.text(), st.floats(allow_nan=False))
 def test_a_request_comes_back_as_it_was(ids: list[int], text: str, number: float) -> None:
     sampling = {"stop": [text], "logit_bias": {"3": 1.5}, "seed": None, "temperature": number if abs(number) < 9 else 1}

@@ -41,6 +41,7 @@ def file(tmp_path: Path) -> Path:
         ({"chat": {"prefil": "x"}}, r"chat\.prefil: unknown key; did you mean 'prefill'\?"),
         ({"prompts": {"columns": {"targets": "x"}}}, r"columns\.targets: unknown key; did you mean 'target'\?"),
         ({"prompts": {"source": {"rowz": []}}}, r"source\.inline\.rowz: unknown key; did you mean 'rows'\?"),
+        ({"prompts": {"source": {"format": "csv"}}}, r"source\.inline\.format: unknown key; known: kind, rows"),
         (
             {"prompts": {"source": {"kind": "file", "path": "x", "fromat": "csv"}}},
             r"source\.file\.fromat: unknown key; did you mean 'format'\?",

@@ -4,13 +4,14 @@ import itertools
 import pickle
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from core_records import fill_queue, order_of, request_of, rows_of, start_python
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from assayline import worker
@@ -35,6 +36,20 @@ print(run_worker(order, str, str).answered_requests)
 
 def work(order: WorkOrder) -> WorkerReport:
     return run_worker(order, lambda _: None, lambda _: None)
+
+
+def start_worker(order: WorkOrder) -> threading.Thread:
+    """In a daemon thread: a worker that does not end must not keep the tests from ending."""
+    thread = threading.Thread(target=work, args=[order], daemon=True)
+    thread.start()
+    return thread
+
+
+def wait_until(done: Callable[[], bool], limit_s: float = 20) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not (ready := done()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return ready
 
 
 def answered(run_dir: Path) -> list[str]:
@@ -92,10 +107,7 @@ def test_two_workers_in_threads_answer_every_request_once(tmp_path: Path, settin
     """Peers, row 13: count in = count out."""
     ids = fill_queue(tmp_path, shards=40, per_shard=25)
     orders = [order_of(tmp_path, settings, f"worker-{number}") for number in range(2)]
-    threads = [threading.Thread(target=work, args=[order]) for order in orders]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    for thread in [start_worker(order) for order in orders]:
         thread.join(60)
     assert sorted(answered(tmp_path)) == sorted(ids)
 
@@ -117,8 +129,7 @@ def test_two_workers_in_processes_answer_every_request_once(tmp_path: Path, sett
 def test_shards_may_come_while_the_worker_waits(tmp_path: Path, settings: Settings) -> None:
     queue = ShardQueue(tmp_path)
     queue.reset()
-    thread = threading.Thread(target=work, args=[order_of(tmp_path, settings)])
-    thread.start()
+    thread = start_worker(order_of(tmp_path, settings))
     for shard in range(5):
         time.sleep(0.05)
         write_part(tmp_path, "requests", f"shard-{shard}", [request_of(shard)])
@@ -183,6 +194,7 @@ def test_warm_up_can_be_left_out(tmp_path: Path, settings: Settings, spy: Any) -
     assert engine.warmed == [] and events(tmp_path) == ["opened", "closed"]
 
 
+@hypothesis_settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=5))
 def test_the_shared_prefix_is_the_longest_that_all_have(prompts: list[list[int]]) -> None:
     prefix = shared_prefix(prompts)
@@ -235,11 +247,11 @@ def test_a_stop_ends_the_worker_without_error_and_keeps_what_had_finished(tmp_pa
     queue = ShardQueue(tmp_path)
     queue.reset()
     queue.close()
-    timer = threading.Timer(0.5, queue.stop)
-    timer.start()
-    report = work(order_of(tmp_path, settings))
-    timer.join()
-    assert report.answered_requests == 10
+    thread = start_worker(order_of(tmp_path, settings))
+    assert wait_until(lambda: len(answered(tmp_path)) == 10)
+    queue.stop()
+    thread.join(20)
+    assert not thread.is_alive()
     assert sorted(answered(tmp_path)) == [request_of(number).request_id for number in range(10)]
     assert events(tmp_path)[-1] == "closed"
 
@@ -247,9 +259,12 @@ def test_a_stop_ends_the_worker_without_error_and_keeps_what_had_finished(tmp_pa
 def test_a_stop_ends_a_worker_that_waits_for_its_first_shard(tmp_path: Path, settings: Settings) -> None:
     queue = ShardQueue(tmp_path)
     queue.reset()
-    timer = threading.Timer(0.2, queue.stop)
-    timer.start()
-    assert work(order_of(tmp_path, settings)).answered_requests == 0
+    thread = start_worker(order_of(tmp_path, settings))
+    time.sleep(0.2)
+    assert thread.is_alive()
+    queue.stop()
+    thread.join(20)
+    assert not thread.is_alive() and events(tmp_path) == ["opened", "closed"]
 
 
 def test_what_finished_is_written_before_the_worker_ends(tmp_path: Path, settings: Settings) -> None:
@@ -257,14 +272,11 @@ def test_what_finished_is_written_before_the_worker_ends(tmp_path: Path, setting
     write_part(tmp_path, "requests", "a", [request_of(0, max_tokens=1), request_of(1, max_tokens=10**9)])
     queue = ShardQueue(tmp_path)
     queue.reset()
-    thread = threading.Thread(target=work, args=[order_of(tmp_path, settings)])
-    thread.start()
-    deadline = time.monotonic() + 20
-    while not (found := answered(tmp_path)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    thread = start_worker(order_of(tmp_path, settings))
+    assert wait_until(lambda: answered(tmp_path) == ["request-00000"])
+    assert thread.is_alive()
     queue.stop()
     thread.join(20)
-    assert found == ["request-00000"]
 
 
 def test_parts_have_no_more_rows_than_the_setting_says(tmp_path: Path, settings: Settings) -> None:

@@ -2,6 +2,9 @@
 
 import json
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,6 +119,19 @@ def by_id(answers: Iterable[Completion]) -> dict[str, Completion]:
 def stamps_of(answer: Completion) -> list[float]:
     names = ("sent", "arrived", "queued", "scheduled", "first_token", "last_token", "finished")
     return [getattr(answer, f"{name}_at_s") for name in names]
+
+
+def start_python(script: str, *arguments: object) -> "subprocess.Popen[str]":
+    """A Python process whose output is read line by line."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def wait_until_gone(group: int, limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while living_members(group) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not living_members(group)
 
 
 def living_members(group: int) -> list[psutil.Process]:

@@ -245,6 +245,19 @@ def test_an_iterator_left_early_aborts_and_leaves_the_engine_usable(
     assert sum(found[r.request_id].text == row["answer"] for r, row in zip(again, asker.rows, strict=False)) >= 18
 
 
+def test_an_aborted_request_is_no_longer_in_flight(engine: OfflineEngine, asker: Asker, control: Control) -> None:
+    answers = engine.generate(asker.ask(max_tokens=None, ignore_eos=True) for _ in range(20))
+    while not control.samples:
+        next(answers)
+    answers.close()  # type: ignore[attr-defined]
+    control.samples.clear()
+    list(engine.generate(iter_none_until(lambda: len(control.samples) >= 2)))
+    assert control.samples[-1].in_flight_requests == 0
+    steps = {sample.engine_steps for sample in control.samples[-1:]}
+    list(engine.generate(iter_none_until(lambda: len(control.samples) >= 3)))
+    assert {control.samples[-1].engine_steps} == steps, "nothing is left to make steps for"
+
+
 def test_an_exception_of_the_consumer_leaves_the_engine_usable(engine: OfflineEngine, asker: Asker) -> None:
     with pytest.raises(KeyError):
         for _ in engine.generate(asker.ask(max_tokens=50, ignore_eos=True) for _ in range(20)):

@@ -2,14 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from engine_helpers import ARGS, ROOT, Asker, Control, living_members, open_engine
+from engine_helpers import ARGS, Asker, Control, living_members, open_engine, start_python, wait_until_gone
 from pydantic import SecretStr
 
 from assayline.errors import EngineError
@@ -28,13 +26,6 @@ endless = (asker.ask(max_tokens=None, ignore_eos=True) for _ in itertools.count(
 for _ in engine.generate(endless):
     print(engine.host_pid, flush=True)
 """
-
-
-def wait_until_gone(group: int, limit_s: float) -> bool:
-    deadline = time.monotonic() + limit_s
-    while living_members(group) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return not living_members(group)
 
 
 def test_an_exception_leaves_no_process_and_the_host_had_its_token_from_the_start(
@@ -80,8 +71,7 @@ def test_a_killed_host_is_an_error_with_the_signals_name_after_what_had_finished
 
 def test_a_killed_parent_takes_its_engine_with_it(tiny_model: Path, tmp_path: Path) -> None:
     """Peers, row 10, and vLLM's own orphans: SIGKILL gives nobody a chance to clean up."""
-    command = [sys.executable, "-c", PARENT, str(tiny_model), str(tmp_path / "engine.log"), str(Path(__file__).parent)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+    with start_python(PARENT, tiny_model, tmp_path / "engine.log", Path(__file__).parent) as parent:
         assert parent.stdout is not None
         host = int(parent.stdout.readline())
         assert living_members(host)
