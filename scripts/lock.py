@@ -17,9 +17,15 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = {"torchvision", "torchaudio", "torchcodec", "triton"}
+PYTHONS = ("3.11.0", "3.11.9", "3.12.0", "3.13.0")
+"""Packages ask for different helpers on different Pythons; a lock has them all."""
 CUDA_PINS = ["vllm==0.32.0"]
 """The same vLLM as the CPU build, so that what the tests prove holds there too."""
 
@@ -51,7 +57,30 @@ def main(target: str) -> None:
 
 
 def resolve(requirements: list[str], cpu_torch: bool) -> dict[str, str]:
-    """Names and versions that pip would install into an empty environment."""
+    """Names and versions that pip would install into an empty environment, for every supported Python."""
+    chosen = ask_pip(requirements, cpu_torch)
+    while missing := needed_by_other_pythons(chosen):
+        requirements = requirements + missing
+        chosen = ask_pip(requirements, cpu_torch)
+    return {canonicalize_name(item["name"]): item["version"].partition("+")[0] for item in chosen}
+
+
+def needed_by_other_pythons(chosen: list[dict[str, Any]]) -> list[str]:
+    """Requirements whose marker does not hold for this interpreter, but for another one that may use the lock."""
+    names = {canonicalize_name(item["name"]) for item in chosen}
+    missing = set()
+    for requirement in (Requirement(text) for item in chosen for text in item.get("requires_dist", [])):
+        if requirement.marker is None or canonicalize_name(requirement.name) in names | LEFT_OUT:
+            continue
+        for full in PYTHONS:
+            environment = {"python_full_version": full, "python_version": full.rpartition(".")[0], "extra": ""}
+            if requirement.marker.evaluate(environment):
+                missing.add(f"{requirement.name}{requirement.specifier}")
+    return sorted(missing)
+
+
+def ask_pip(requirements: list[str], cpu_torch: bool) -> list[dict[str, Any]]:
+    """Metadata of what pip would install."""
     environment = dict(os.environ)
     if not cpu_torch:
         environment.pop("PIP_FIND_LINKS", None)  # a local CPU build of torch must not shadow the CUDA build
@@ -73,8 +102,7 @@ def resolve(requirements: list[str], cpu_torch: bool) -> dict[str, str]:
             check=True,
             env=environment,
         )
-        chosen = [item["metadata"] for item in json.loads(report.read_text())["install"]]
-    return {item["name"].lower().replace("_", "-"): item["version"].partition("+")[0] for item in chosen}
+        return [item["metadata"] for item in json.loads(report.read_text())["install"]]
 
 
 if __name__ == "__main__":

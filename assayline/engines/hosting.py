@@ -74,7 +74,7 @@ class HostProcess:
 
     def relay_log(self) -> None:
         """Passes on the log's new lines."""
-        while line := self._log.readline():
+        while not self._log.closed and (line := self._log.readline()):
             if text := line.decode("utf-8", "replace").strip():
                 self._tail.append(text)
                 self._on_log(text)
@@ -100,6 +100,8 @@ class HostProcess:
 
     def kill(self) -> None:
         """Kills what is left of the process group and waits until it is gone. Safe to call twice."""
+        if self._log.closed:
+            return  # its number may be another process's by now
         deadline = time.monotonic() + 10
         while _signal_group(self.pid) and time.monotonic() < deadline:
             self._process.poll()

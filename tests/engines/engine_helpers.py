@@ -22,7 +22,7 @@ from assayline.settings import Settings
 from assayline.spec import ChatSpec
 
 ROOT = Path(__file__).resolve().parents[2]
-ARGS = {
+ARGS: dict[str, Any] = {
     "max_model_len": 256,
     "max_num_seqs": 8,
     "dtype": "float32",

@@ -26,7 +26,8 @@ class Scripted:
     log_path = Path("engine.log")
 
     def __init__(self, answer: Callable[[Any], list[Any]], loads_s: float) -> None:
-        self.now_s, self.sent = 0.0, []
+        self.now_s = 0.0
+        self.sent: list[Any] = []
         self._answer, self._loads_s = answer, loads_s
         self._inbox: deque[Any] = deque()
 

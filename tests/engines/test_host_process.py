@@ -54,14 +54,17 @@ def test_a_death_is_told_with_the_signals_name_and_the_end_of_the_log(host: Host
     with open(log, "a") as file:
         file.writelines(f"line {number}\n" for number in range(50))
     os.kill(host.pid, signal.SIGTERM)
-    with pytest.raises(EngineError, match=r"(?s)died of signal SIGTERM\. The end of its log, \S+host\.log:.*line 49") as e:
+    told = r"(?s)died of signal SIGTERM\. The end of its log, \S+host\.log:.*line 49"
+    with pytest.raises(EngineError, match=told) as caught:
         for _ in range(100):
             assert host.receive(0.1) is None
-    assert "line 3\n" not in str(e.value)
+    assert "line 3\n" not in str(caught.value)
     assert lines == [f"line {number}" for number in range(50)]
     with pytest.raises(EngineError, match="died of signal SIGTERM"):
         host.send("anything")
     host.kill()
+    with pytest.raises(EngineError, match="died of signal SIGTERM"):
+        host.send("anything")
 
 
 def test_silence_is_none_and_costs_no_more_than_was_asked(host: HostProcess) -> None:

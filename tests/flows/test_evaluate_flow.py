@@ -98,8 +98,9 @@ def test_duplicates_and_bad_rows_are_counted_and_said(
 
 
 def test_source_that_breaks_in_the_middle_fails_the_run_and_keeps_the_answers(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path
+    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("ASSAYLINE_LOAD_INTERVAL_S", "600")  # so that it is the run's end that loads
     lines = flow_kit.write_rows(tmp_path / "rows", 500).read_text().splitlines(keepends=True)
 
     def feed(source: TextIO) -> None:
