@@ -40,7 +40,19 @@ def parse_spec(data: object, origin: str = "spec") -> EvalSpec:
 
 def spec_hash(spec: EvalSpec) -> str:
     """Digest of the canonical spec: equal for equal meaning, whatever the YAML looked like."""
-    return digest_json(spec.model_dump(mode="json"))
+    return digest_json(_plain_numbers(spec.model_dump(mode="json")))
+
+
+def _plain_numbers(value: Any) -> Any:
+    """0.0 and 0 mean the same in a spec."""
+    match value:
+        case dict():
+            return {key: _plain_numbers(item) for key, item in value.items()}
+        case list():
+            return [_plain_numbers(item) for item in value]
+        case float() if value.is_integer():
+            return int(value)
+    return value
 
 
 def canonical_json(spec: EvalSpec) -> str:

@@ -163,8 +163,11 @@ class OfflineEngine:
         if self._config.mode == "barrier" and self._in_flight:
             return
         while self._in_flight < window and (request := feed.next()) is not None:
-            self._host.send(Generate(request, self._config.clock.now_s(), window))
             self._in_flight += 1
+            try:
+                self._host.send(Generate(request, self._config.clock.now_s(), window))
+            except EngineError:
+                return  # it died: what it sent before is read first, and after that reading says so
 
     def _receive_finished(self) -> list[Completion]:
         # Idle, the next request may turn up at any moment: look at the input again soon.

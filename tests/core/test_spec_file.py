@@ -195,3 +195,13 @@ def test_max_tokens_unset_means_the_room_left_and_n_is_no_argument_of_a_request(
     """Peers, row 6: vLLM's own default of 16 tokens never applies."""
     assert spec_with(sampling={"n": 3, "top_p": 0.5}).sampling_defaults == {"max_tokens": None, "top_p": 0.5}
     assert spec_with(sampling={"max_tokens": 4}).sampling_defaults == {"max_tokens": 4}
+
+
+def test_numbers_that_mean_the_same_hash_the_same() -> None:
+    base = {"model": "m", "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "x"}]}}}
+
+    def hash_of(temperature: float) -> str:
+        return spec_hash(parse_spec({**base, "sampling": {"temperature": temperature}}))
+
+    assert hash_of(0) == hash_of(0.0)
+    assert hash_of(0) != hash_of(0.5)
