@@ -90,8 +90,8 @@ def start_server() -> None:
     if get_current_settings().api.url is None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            with get_client(sync_client=True):
-                pass
+            with get_client(sync_client=True) as client:
+                os.environ["PREFECT_API_URL"] = str(client.api_url)  # for workers, or each starts one of its own
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 

@@ -1,5 +1,7 @@
 """The run in words: Markdown for its page in Prefect, and the table at the end of a command."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -48,7 +50,7 @@ def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
     console.print(f"Database: {result.database}", highlight=False, soft_wrap=True)
     console.print(
         "Look further, in any DuckDB client or with:\n"
-        f"  python -c \"import duckdb; duckdb.connect('{result.database}', read_only=True)"
+        f"  {_python()} -c \"import duckdb; duckdb.connect('{result.database}', read_only=True)"
         f'.sql(\\"{next_query(result)}\\").show()"',
         highlight=False,
         soft_wrap=True,
@@ -63,6 +65,12 @@ def show_value(value: object) -> str:
     if isinstance(value, float) and not value.is_integer():
         return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
     return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
+
+
+def _python() -> str:
+    """This interpreter as a person would type it here."""
+    path = Path(sys.executable)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

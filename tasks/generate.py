@@ -1,7 +1,10 @@
 """The task that a worker runs: one engine, all the shards it can claim."""
 
 import logging
+import multiprocessing
 import re
+import signal
+import threading
 
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
@@ -14,6 +17,9 @@ VLLM_LINE = re.compile(r"^(?:\([^)]*\) )?(?P<level>DEBUG|INFO|WARNING|ERROR|CRIT
 @task(name="generate", task_run_name="generate-{order.worker}", cache_policy=NO_CACHE, persist_result=False)
 def generate(order: WorkOrder) -> WorkerReport:
     """Runs a worker; its engine's log lines go to the task run's log, each with its own level."""
+    if multiprocessing.parent_process() is not None and threading.current_thread() is threading.main_thread():
+        # A terminal sends Ctrl-C to all of a command's processes: a worker stops when the flow says so.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     log = get_run_logger()
     report = run_worker(order, log.info, lambda line: log.log(*split_level(line)))
     log.info("%s answered %d requests on %s", report.worker, report.answered_requests, report.device)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import flow_kit
-import psutil
 import pytest
 
 from assayline.evaluation import begin_evaluation
@@ -63,11 +62,16 @@ def test_killed_while_generating_leaves_no_engine(generating: subprocess.Popen[b
 
 
 @pytest.mark.prefect
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
 def test_ended_command_takes_its_own_prefect_server_along(
-    command_env: dict[str, str], fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path, number: signal.Signals
+    command_env: dict[str, str],
+    fake_spec: dict[str, Any],
+    data_dir: Path,
+    tmp_path: Path,
+    number: signal.Signals,
+    workers: int,
 ) -> None:
-    """Without PREFECT_API_URL the command starts a server, which must not outlive it."""
+    """Without PREFECT_API_URL the command starts a server, one for all its workers, which must not outlive it."""
     lines = flow_kit.write_rows(tmp_path / "rows", 20).read_text().splitlines(keepends=True)
     over = threading.Event()
 
@@ -77,11 +81,12 @@ def test_ended_command_takes_its_own_prefect_server_along(
 
     flow_kit.feed_pipe(tmp_path / "slow.jsonl", feed)
     fake_spec["prompts"]["source"]["path"] = str(tmp_path / "slow.jsonl")
+    fake_spec["workers"] = workers
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
     log = tmp_path / "command.log"
     with flow_kit.started(flow_kit.evaluate_command(spec), command_env, log) as process:
         flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) == 20, 120, "answers")
-        assert len(psutil.Process(process.pid).children()) == 1, "the server"
+        assert sum("uvicorn" in started.cmdline() for started in flow_kit.processes_of(data_dir)) == 1
         os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
         over.set()
         process.wait(timeout=25)
