@@ -59,10 +59,9 @@ class Host:
         try:
             self._serve(self._open(self._inbox.get()))
         except Exception as error:
-            kind = type(error).__name__
-            self._outbox.put(Failed(kind, str(error), traceback.format_exc()))
             if not isinstance(error, AssaylineError):
-                traceback.print_exc()
+                traceback.print_exc()  # first: the worker kills this process as soon as it hears
+            self._outbox.put(Failed(type(error).__name__, str(error), traceback.format_exc()))
             return 1
         return 0
 
