@@ -56,7 +56,7 @@ class Completion:
     request_id: str
     worker: str
     engine_generation: int
-    """How many engines this worker had opened before this one: 0 until one had to be rebuilt."""
+    """How many engines this worker had started before this one, over all attempts of the run: 0 for its first."""
     window_requests: int
     """The most requests that were allowed in flight when this one ran."""
     due_at_s: float | None = None
@@ -90,9 +90,14 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class EngineEvent:
-    """Something that happened to an engine: opened, warmed_up, failed, closed."""
+    """Something that happened to an engine: opened, warmed_up, failed, reduced, isolated, grown, closed.
+
+    `sql/schema/05_engine_events.sql` says what each one's `details` hold.
+    """
 
     worker: str
+    attempt: int
+    """Which start of the run it belongs to, 1 for the first."""
     engine_generation: int
     event: str
     at_s: float

@@ -135,6 +135,18 @@ class ChatSpec(SpecPart):
     kwargs: dict[str, Any] = Field(default_factory=dict, description="More variables for the template.")
 
 
+class RecoverySpec(SpecPart):
+    """What is done when an engine dies, above all of memory."""
+
+    enabled: bool = Field(True, description="Rebuild a dead engine and go on; false: the run fails with the engine.")
+    min_batch_size: int = Field(
+        1, ge=1, description="Fewest requests in flight that a reduction may lead to. Below it the run fails."
+    )
+    grow: bool = Field(
+        False, description="Widen a reduced window again after sustained success. Off: batching stays reproducible."
+    )
+
+
 class EngineSpec(SpecPart):
     """Which engine answers and how it is fed."""
 
@@ -149,6 +161,7 @@ class EngineSpec(SpecPart):
     batch_size: int = Field(32, ge=1, description="Requests per batch. Mode barrier.")
     record_token_times: bool = Field(False, description="Keep a stamp per output token (for inter-token latency).")
     warm_up: bool = Field(True, description="Prime compilation and the prompts' shared prefix before the clock starts.")
+    recovery: RecoverySpec = Field(RecoverySpec(), description="What is done when an engine dies.")
     args: dict[str, Any] = Field(default_factory=dict, description="Any argument of vLLM's EngineArgs, by its name.")
     env: dict[str, str] = Field(default_factory=dict, description="Environment of the engine's process (VLLM_*, ...).")
 
@@ -166,6 +179,9 @@ class EvalSpec(SpecPart):
     workers: int = Field(1, ge=1, description="Engines side by side, each on its own device.")
     runner: Literal["local", "ray"] = Field("local", description="Where workers run: this machine, or a Ray cluster.")
     ray_address: str | None = Field(None, description="Address of a running Ray cluster; unset: a local one.")
+    max_error_fraction: float = Field(
+        0.5, ge=0, le=1, description="Largest share of requests that may be error rows; beyond it the run fails."
+    )
     shard_requests: int = Field(256, ge=1, description="Requests per shard, the unit that workers claim.")
 
     @property

@@ -45,6 +45,10 @@ class WorkOrder:
     model_args: dict[str, str]
     clock: RunClock
     worker: str
+    attempt: int = 1
+    """Which start of the run this is."""
+    first_generation: int = 0
+    """Number of this worker's first engine: one more than the last of earlier attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,16 @@ class Worker:
         details: dict[str, Json] | None = None,
     ) -> None:
         self.writer.add(
-            EngineEvent(self.order.worker, 0, event, self.clock.now_s(), duration_s, message, details or {})
+            EngineEvent(
+                self.order.worker,
+                self.order.attempt,
+                self.order.first_generation,
+                event,
+                self.clock.now_s(),
+                duration_s,
+                message,
+                details or {},
+            )
         )
 
 

@@ -25,6 +25,7 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
     ("prompts.template, as a list", spec.MessageTemplate),
     ("chat", spec.ChatSpec),
     ("engine", spec.EngineSpec),
+    ("engine.recovery", spec.RecoverySpec),
 ]
 
 

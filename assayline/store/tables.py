@@ -71,6 +71,7 @@ COMPLETIONS = pa.schema(
 ENGINE_EVENTS = pa.schema(
     [
         ("worker", _TEXT),
+        ("attempt", _INT),
         ("engine_generation", _INT),
         ("event", _TEXT),
         ("at_s", _REAL),

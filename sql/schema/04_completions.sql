@@ -33,7 +33,7 @@ comment on table completions is 'One row per answered request: a result (error_k
 comment on column completions.run_id is 'The run.';
 comment on column completions.request_id is 'The request.';
 comment on column completions.worker is 'The worker whose engine answered; prepare for rows that never reached an engine.';
-comment on column completions.engine_generation is 'Engines that this worker had opened before this one.';
+comment on column completions.engine_generation is 'Engines that this worker had started before this one, over all attempts of the run.';
 comment on column completions.window_requests is 'The most requests allowed in flight when this one ran.';
 comment on column completions.due_at_s is 'When an arrival pattern wanted it sent; NULL offline. Seconds since the run''s start, as all *_at_s.';
 comment on column completions.sent_at_s is 'When the worker handed it to the engine''s process.';

@@ -12,7 +12,7 @@ create table if not exists telemetry (
 comment on table telemetry is 'One row per sample of an engine''s counters, about one a second while it generates.';
 comment on column telemetry.run_id is 'The run.';
 comment on column telemetry.worker is 'The worker that owns the engine.';
-comment on column telemetry.engine_generation is 'Engines that this worker had opened before this one.';
+comment on column telemetry.engine_generation is 'Engines that this worker had started before this one, over all attempts of the run.';
 comment on column telemetry.at_s is 'When the sample was taken, in seconds since the run''s start.';
 comment on column telemetry.engine_steps is 'Engine steps so far, counted from 0 per generation, warm-up left out.';
 comment on column telemetry.in_flight_requests is 'Requests in the engine, waiting or running.';

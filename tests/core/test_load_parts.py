@@ -52,7 +52,7 @@ RECORDS: list[tuple[Any, dict[str, Any]]] = [
         },
     ),
     (
-        EngineEvent("w", 1, "failed", 1.5, None, SECRET, {"a": None}),
+        EngineEvent("w", 1, 1, "failed", 1.5, None, SECRET, {"a": None}),
         {"event": "failed", "duration_s": None, "message": STORED, "details_json": '{"a": null}'},
     ),
     (TelemetrySample("w", 0, 1.0, 2**40, 3, 4), {"engine_steps": 2**40, "in_flight_requests": 3}),

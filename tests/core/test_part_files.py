@@ -54,7 +54,7 @@ def test_columns_are_those_of_the_schema_in_its_order() -> None:
         Prompt("p", 0, 0, None, []),
         request_of(0),
         completion_of("r"),
-        EngineEvent("w", 0, "opened", 0.0),
+        EngineEvent("w", 1, 0, "opened", 0.0),
         TelemetrySample("w", 0, 0.0, 0, 0, 0),
     ],
 )
