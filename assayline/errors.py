@@ -4,6 +4,11 @@ A message says what was given, what was expected and what to do. The command lin
 (no traceback) and exits with the class's `exit_code`; anything outside this tree is a defect of ours.
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from assayline.engines.deaths import Death
+
 
 class AssaylineError(Exception):
     """Base of every error that assayline raises on purpose."""
@@ -23,6 +28,10 @@ class PromptError(AssaylineError):
     exit_code = 3
 
 
+class PromptsChangedError(PromptError):
+    """The prompt set is not the one that the run began with."""
+
+
 class ModelError(AssaylineError):
     """The model, its tokenizer or its chat template cannot be read."""
 
@@ -33,6 +42,14 @@ class EngineError(AssaylineError):
     """The engine did not start, or died."""
 
     exit_code = 5
+
+
+class EngineDiedError(EngineError):
+    """The engine's process is gone, hangs, or never became ready. `death` is the evidence of why."""
+
+    def __init__(self, message: str, death: "Death") -> None:
+        super().__init__(message)
+        self.death = death
 
 
 class DeviceError(EngineError):
@@ -53,7 +70,11 @@ class DatabaseLockedError(StoreError):
     """Another process holds the database."""
 
 
+class DatabaseUnusableError(StoreError):
+    """The database file is of no use as it is: damaged, no DuckDB file, or with tables of another version."""
+
+
 class RunFailedError(AssaylineError):
-    """The run ended without an answer, or an error row, for every request."""
+    """The run ended without an answer, or an error row, for every request, or with too many error rows."""
 
     exit_code = 7

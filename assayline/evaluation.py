@@ -1,194 +1,94 @@
-"""Evaluation: one run of a spec, as the process that owns the database drives it.
+"""The beginning of an evaluation: quick checks, then a new run, or an unfinished one taken up where it was left.
 
-`begin_evaluation` checks what is quick to check: arguments, model, database. Then engines load while `prepare` opens
-the tokenizer and the prompt set; whatever it finds wrong stops them within a second, and leaves no row in the database.
-The caller hands `order(i)` to workers, calls `try_load` now and then, and ends with `finish` or `abandon`.
+A run is taken up alone: its earlier workers are told to stop and waited for, what they wrote is loaded, and what they
+answered is not asked again.
 """
 
 import os
 import re
+import socket
 import uuid
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, TypeVar
 
+from assayline import __version__
 from assayline.clock import RunClock
+from assayline.durable import replace_file
 from assayline.engines.arguments import check_arguments
-from assayline.errors import DatabaseLockedError, RunFailedError
+from assayline.errors import StoreError
 from assayline.identity import ModelIdentity, digest_json, identify_model
-from assayline.prepare import Preparation, PromptCounts
+from assayline.inputs import digest_inputs
+from assayline.manifest import SPEC_NAME, Manifest, write_manifest
+from assayline.resume import AUTO, choose_run
+from assayline.run import Evaluation, RunResult
+from assayline.run_locks import keep_workers_out, lock_run
 from assayline.settings import Settings
 from assayline.shards import ShardQueue
 from assayline.spec import EvalSpec
 from assayline.spec_file import canonical_json, spec_hash
-from assayline.store.database import Connection, connect
-from assayline.store.integrity import read_integrity
+from assayline.store.answers import Answers, survey_answers
+from assayline.store.database import TABLE_VERSION, Connection, transaction
 from assayline.store.load import load_parts
-from assayline.store.models import read_metric_table
-from assayline.store.parts import count_rows, list_parts
-from assayline.store.runs import RunStart, finish_run, insert_run, record_prompt_counts
-from assayline.worker import WorkOrder
+from assayline.store.parts import remove_unfinished
+from assayline.store.runs import save_run
+from assayline.store.thread import DatabaseThread
 
-Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """The end of a run, small enough to be a flow's result."""
-
-    run_id: str
-    database: str
-    answered_requests: int
-    metrics: list[dict[str, Any]]
+__all__ = ["Evaluation", "RunResult", "begin_evaluation", "describe_run", "new_run_id"]
 
 
-@dataclass(slots=True)
-class Evaluation:
-    """A run under way. Make one with `begin_evaluation`."""
+def begin_evaluation(spec: EvalSpec, settings: Settings, resume: str = AUTO) -> Evaluation:
+    """Checks arguments, model and database, and makes the run's folder or takes an unfinished run up.
 
-    run_id: str
-    spec: EvalSpec
-    settings: Settings
-    model: ModelIdentity
-    clock: RunClock
-    _registered: bool = False
-    _part_rows: dict[str, int] = field(default_factory=dict)
-    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "database"))
-
-    @property
-    def run_dir(self) -> Path:
-        """Folder of the run's parts and logs, absolute: workers may have another working folder."""
-        return self.settings.run_dir(self.run_id).absolute()
-
-    def order(self, index: int) -> WorkOrder:
-        """What the worker number `index` must know."""
-        local = self.spec.engine.backend == "fake" or Path(self.spec.model).expanduser().is_dir()
-        revision = None if local else self.model.folder.name
-        return WorkOrder(
-            self.run_id,
-            self.run_dir,
-            self.spec,
-            self.settings,
-            str(self.model.folder.absolute()) if local else self.spec.model,
-            self.model.model_id,
-            {"revision": revision, "tokenizer_revision": revision} if revision else {},
-            self.clock,
-            f"worker-{index}",
-        )
-
-    def prepare(self) -> PromptCounts:
-        """Reads and renders every prompt into shards, and adds the run to the database once the first one is good.
-
-        Raises ModelError, PromptError, SpecError or StoreError.
-        """
-        preparation = Preparation(self.spec, self.model)
-        start = RunStart(
-            self.run_id,
-            self.spec.name,
-            self.spec.prompts.set_name,
-            self.spec.model,
-            self.model.model_id,
-            self.model.tokenizer_id,
-            preparation.template_id,
-            digest_json(self.spec.sampling),
-            spec_hash(self.spec),
-            canonical_json(self.spec),
-            self.clock.started_wall_s,
-        )
-        self._with_database(lambda connection: insert_run(connection, start))
-        self._registered = True
-        return preparation.run(self.run_dir)
-
-    def stop(self) -> None:
-        """Asks preparation and workers to stop now."""
-        ShardQueue(self.run_dir).stop()
-
-    def count_answered(self) -> int:
-        """Requests whose result or error is durable."""
-        for part in list_parts(self.run_dir, "completions"):
-            if part.name not in self._part_rows:
-                self._part_rows[part.name] = count_rows(part)
-        return sum(self._part_rows.values())
-
-    def try_load(self) -> str | None:
-        """Loads new parts, for the middle of a run: does not wait, but returns what is in the way, if something is."""
-        if not self._registered:
-            return None
-        try:
-            self._with_database(self._load, wait_s=0.0)
-        except DatabaseLockedError as error:
-            return str(error)
-        return None
-
-    def finish(self, counts: PromptCounts) -> RunResult:
-        """Loads what is left, proves that every request was answered once, and reads the metrics.
-
-        Raises RunFailedError, with the counts, when that is not so.
-        """
-        broken, metrics = self._with_database(lambda connection: self._conclude(connection, counts))
-        if broken:
-            raise RunFailedError(
-                f"Run {self.run_id} does not add up: {broken}. Expected {counts.requests} requests, each answered "
-                "once. What was answered is stored; see request_integrity and error_breakdown."
-            )
-        return RunResult(self.run_id, str(self.settings.database_path), self.count_answered(), metrics)
-
-    def abandon(self, state: str) -> None:
-        """Stops everything and stores what there is, with the state `failed` or `cancelled`."""
-        self.stop()
-        if self._registered:
-            self._with_database(lambda connection: self._load(connection, state))
-
-    def check_database(self) -> None:
-        """Raises DatabaseLockedError or StoreError if the database cannot be used."""
-        self._with_database(lambda connection: None)
-
-    def _load(self, connection: Connection, end_state: str | None = None) -> None:
-        load_parts(connection, self.run_id, self.run_dir)
-        if end_state:
-            finish_run(connection, self.run_id, end_state)
-
-    def _conclude(self, connection: Connection, counts: PromptCounts) -> tuple[dict[str, int], list[dict[str, Any]]]:
-        """What does not add up, and the metrics."""
-        self._load(connection)
-        record_prompt_counts(connection, self.run_id, counts.prompt_rows, counts.duplicate_prompts, counts.requests)
-        broken = {name: count for name, count in read_integrity(connection, self.run_id).items() if count}
-        finish_run(connection, self.run_id, "failed" if broken else "completed")
-        return broken, read_metric_table(connection, self.run_id)
-
-    def _with_database(self, work: Callable[[Connection], Answer], wait_s: float | None = None) -> Answer:
-        """Does `work` in the database's own thread.
-
-        In the main thread DuckDB meets a signal with an error of its own, in which the exception that the signal's
-        handler raised is lost: Ctrl-C and Prefect's cancellation would look like a failure.
-        """
-
-        def connect_and_work() -> Answer:
-            wait = self.settings.database_wait_s if wait_s is None else wait_s
-            with connect(self.settings.database_path, wait) as connection:
-                return work(connection)
-
-        return self._thread.submit(connect_and_work).result()
-
-
-def begin_evaluation(spec: EvalSpec, settings: Settings) -> Evaluation:
-    """Checks arguments, model and database, and makes the run's folder.
-
+    `resume` is auto (the newest unfinished run of this spec, if there is one), never, or the id of a run.
     Raises SpecError, ModelError, DatabaseLockedError or StoreError.
     """
+    fresh, model = describe_run(spec, settings)
+    database = DatabaseThread(settings)
+    database.run(lambda connection: None)  # whether it can be used is known before anything is made
+    runs_dir = settings.data_dir / "runs"
+    choice = choose_run(fresh, canonical_json(spec), runs_dir, resume)
+    if choice.manifest is None or choice.lock is None:
+        lock = lock_run(runs_dir / fresh.run_id)
+        if lock is None:
+            raise StoreError(f"Another process holds the new run {fresh.run_id}. Give the same command again.")
+        evaluation, begin = Evaluation(fresh, spec, settings, model, database, lock, choice.notes), _make_folder
+    else:
+        evaluation = Evaluation(choice.manifest, spec, settings, model, database, choice.lock, choice.notes)
+        begin = _take_up
+    try:
+        begin(evaluation)
+    except BaseException:
+        evaluation.stop()
+        evaluation.lock.release()
+        raise
+    return evaluation
+
+
+def describe_run(spec: EvalSpec, settings: Settings) -> tuple[Manifest, ModelIdentity]:
+    """What the manifest of a new run of this spec is, and where its model is. Raises SpecError or ModelError."""
     check_arguments(spec)
     if settings.hf_token:
         os.environ["HF_TOKEN"] = settings.hf_token.get_secret_value()  # the hub's client reads it from there
     model = identify_model(spec.model, spec.revision)
+    inputs = digest_inputs(spec)
     clock = RunClock.start()
-    evaluation = Evaluation(new_run_id(spec.name, clock), spec, settings, model, clock)
-    evaluation.check_database()
-    ShardQueue(evaluation.run_dir).reset()
-    (evaluation.run_dir / "spec.json").write_text(canonical_json(spec), encoding="utf-8")
-    return evaluation
+    manifest = Manifest(
+        run_id=new_run_id(spec.name, clock),
+        name=spec.name,
+        spec_hash=spec_hash(spec),
+        prompt_set=spec.prompts.set_name,
+        model=spec.model,
+        model_id=model.model_id,
+        tokenizer_id=model.tokenizer_id,
+        sampling_id=digest_json(spec.sampling),
+        inputs=inputs,
+        inputs_digest=None if inputs is None else digest_json(inputs),
+        clock=clock,
+        host_name=socket.gethostname(),
+        assayline_version=__version__,
+        table_version=TABLE_VERSION,
+    )
+    return manifest, model
 
 
 def new_run_id(name: str, clock: RunClock) -> str:
@@ -196,3 +96,70 @@ def new_run_id(name: str, clock: RunClock) -> str:
     when = datetime.fromtimestamp(clock.started_wall_s, UTC).strftime("%Y%m%d-%H%M%S")
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "run"
     return f"{when}-{slug}-{uuid.uuid4().hex[:4]}"
+
+
+def _make_folder(evaluation: Evaluation) -> None:
+    """Everything that a resume needs; the manifest is last, as it makes the folder a run's."""
+    run_dir = evaluation.run_dir
+    ShardQueue(run_dir).reset()
+    text = canonical_json(evaluation.spec).encode("utf-8", "replace")
+    try:
+        replace_file(run_dir / SPEC_NAME, lambda file: file.write(text))
+    except OSError as error:
+        raise StoreError(f"{run_dir / SPEC_NAME} cannot be written: {error}. Free space, then try again.") from error
+    write_manifest(run_dir, evaluation.manifest)
+
+
+def _take_up(evaluation: Evaluation) -> None:
+    """Continues a run that is locked for this process. Raises StoreError, and then the run is as it was."""
+    before, queue = evaluation.manifest, ShardQueue(evaluation.run_dir)
+    queue.stop()
+    with keep_workers_out(evaluation.run_dir):
+        remove_unfinished(evaluation.run_dir)
+        queue.reset()
+        answers = evaluation.database.run(lambda connection: _survey(connection, evaluation, queue))
+        counts = before.prompts
+        if counts and (
+            answers.prepared_requests != counts.requests
+            or answers.prepared_prompts != counts.prompt_rows
+            or answers.prepared_errors < counts.failed_requests
+        ):
+            evaluation.notes.append("Some of what was prepared is lost: the prompts are read again, and compared.")
+            counts = None
+        if before.assayline_version != __version__:
+            evaluation.notes.append(f"assayline was {before.assayline_version} before, and is {__version__} now.")
+        evaluation.earlier = answers
+        evaluation.manifest = replace(
+            before,
+            attempt=before.attempt + 1,
+            state="running",
+            finished_at=None,
+            message=None,
+            host_name=socket.gethostname(),
+            assayline_version=__version__,
+            prompts=counts,
+        )
+        write_manifest(evaluation.run_dir, evaluation.manifest)
+    if before.template_id is not None:
+        evaluation.database.run(lambda connection: _save(connection, evaluation))
+    of = f"of {counts.requests} " if counts else ""
+    evaluation.notes.append(
+        f"Going on with run {before.run_id}, attempt {evaluation.manifest.attempt}: {answers.answered} {of}requests "
+        "are answered already."
+    )
+
+
+def _survey(connection: Connection, evaluation: Evaluation, queue: ShardQueue) -> Answers:
+    """Loads what earlier attempts wrote, and takes what they answered out of the queue."""
+    run_id, run_dir = evaluation.run_id, evaluation.run_dir
+    if evaluation.manifest.template_id is not None:
+        load_parts(connection, run_id, run_dir)
+    answers = survey_answers(connection, run_id, run_dir, queue.mark_partly_answered)
+    for shard in answers.whole_shards:
+        queue.mark_answered(shard)
+    return answers
+
+
+def _save(connection: Connection, evaluation: Evaluation) -> None:
+    with transaction(connection):
+        save_run(connection, evaluation.manifest, canonical_json(evaluation.spec))

@@ -2,33 +2,33 @@
 
 Rows are read, templated and rendered one by one and leave as part files of `shard_requests` requests each, so memory
 does not grow with the prompt set. A row that cannot become a request is an error row at once: count in = count out.
+
+A run that was killed while it prepared begins anew with its first row: parts that are there are not written again, but
+compared, and what they hold must be what would be written now.
 """
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from assayline.chat import ChatRenderer, load_tokenizer
+from assayline.errors import PromptsChangedError, StoreError
 from assayline.identity import ModelIdentity, identify_model
+from assayline.manifest import PromptCounts
 from assayline.prompts import load_prompts
 from assayline.records import Completion, Prompt, Request
 from assayline.requests import Prepared, build_requests, max_model_len_of
 from assayline.shards import ShardQueue
 from assayline.spec import EvalSpec
-from assayline.store.parts import write_part
+from assayline.store.parts import list_parts, parts_dir, write_part
+from assayline.store.tables import Record
 
-
-@dataclass(frozen=True, slots=True)
-class PromptCounts:
-    """What came out of a prompt set."""
-
-    prompt_rows: int
-    duplicate_prompts: int
-    requests: int
-    """Requests to answer, those that failed here included."""
-    failed_requests: int
-    shards: int
+IDENTITY = {"prompts": ("prompt_id", "occurrence"), "completions": ("request_id",), "requests": ("request_id",)}
+"""Columns that say what a part holds."""
 
 
 class Preparation:
@@ -61,18 +61,24 @@ class Preparation:
         """Each prompt row with its requests; only once."""
         return self._prepared
 
-    def run(self, run_dir: Path) -> PromptCounts:
-        """Writes every shard, then closes the queue. Raises PromptError for a source that cannot be read on."""
+    def run(self, run_dir: Path, answered: frozenset[str] = frozenset()) -> PromptCounts:
+        """Writes every shard, then closes the queue; asked to stop, it leaves the shard that is not full.
+
+        `answered` are requests that have an answer though their shard is not there. Raises PromptError for a source
+        that cannot be read on, PromptsChangedError for one that is not what it was when the run began.
+        """
         queue = ShardQueue(run_dir)
-        shard = _Shard(run_dir, self._spec.shard_requests)
+        shard = _Shard(run_dir, self._spec.shard_requests, answered)
         rows = duplicates = 0
         for prepared in self:
+            if queue.is_stopped():
+                return PromptCounts(rows, duplicates, shard.total_requests, shard.total_errors, shard.written, False)
             rows += 1
             duplicates += prepared.prompt.occurrence > 0
             shard.add(prepared.prompt, prepared.requests, prepared.errors)
-            if queue.is_stopped():
-                break
         shard.write()
+        if len(list_parts(run_dir, "requests")) > shard.written:
+            raise _changed(run_dir, f"it has {shard.written} shards of prompts now, and had more")
         queue.close()
         return PromptCounts(rows, duplicates, shard.total_requests, shard.total_errors, shard.written)
 
@@ -80,9 +86,11 @@ class Preparation:
 class _Shard:
     """Rows of the shard that is being filled, and totals over all shards."""
 
-    def __init__(self, run_dir: Path, most_requests: int) -> None:
+    def __init__(self, run_dir: Path, most_requests: int, answered: frozenset[str]) -> None:
         self._run_dir = run_dir
+        self._queue = ShardQueue(run_dir)
         self._most = most_requests
+        self._answered = answered
         self._prompts: list[Prompt] = []
         self._requests: list[Request] = []
         self._errors: list[Completion] = []
@@ -101,11 +109,45 @@ class _Shard:
         if not self._prompts:
             return
         name = f"shard-{self.written:06d}"
-        write_part(self._run_dir, "prompts", name, self._prompts)
-        if self._errors:
-            write_part(self._run_dir, "completions", f"prepare-{self.written:06d}", self._errors)
-        write_part(self._run_dir, "requests", name, self._requests)
+        self._put("prompts", name, self._prompts)
+        self._put("completions", f"prepare-{self.written:06d}", self._errors)
+        if self._answered and (known := [r.request_id for r in self._requests if r.request_id in self._answered]):
+            self._queue.mark_partly_answered(name, known)
+        self._put("requests", name, self._requests)
         self.total_requests += len(self._requests)
         self.total_errors += len(self._errors)
         self.written += 1
         self._prompts, self._requests, self._errors = [], [], []
+
+    def _put(self, table: str, name: str, records: list[Any]) -> None:
+        """Writes a part, or compares it with the one that an earlier attempt wrote."""
+        part = parts_dir(self._run_dir, table) / f"{name}.parquet"
+        if part.exists():
+            if _read_identities(table, part) != [_identity_of(table, record) for record in records]:
+                raise _changed(self._run_dir, f"{table} part {name} holds other rows")
+        elif records:
+            write_part(self._run_dir, table, name, records)
+
+
+def _identity_of(table: str, record: Record) -> tuple[Any, ...]:
+    return tuple(getattr(record, column) for column in IDENTITY[table])
+
+
+def _read_identities(table: str, part: Path) -> list[tuple[Any, ...]]:
+    columns = IDENTITY[table]
+    try:
+        with pq.ParquetFile(part) as file:
+            rows = file.read(columns=list(columns)).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise StoreError(
+            f"Part {part} cannot be read: {error}. `python -m flows.rebuild {part.parents[2].name} --set-aside` "
+            "renames it; after that the run can be resumed."
+        ) from error
+    return [tuple(row[column] for column in columns) for row in rows]
+
+
+def _changed(run_dir: Path, what: str) -> PromptsChangedError:
+    return PromptsChangedError(
+        f"The prompt set changed since run {run_dir.name} began: {what}. A run can only go on with the prompts that it "
+        "began with. Start a new one with --fresh; what was answered is kept."
+    )

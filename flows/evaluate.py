@@ -18,7 +18,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from assayline.errors import DatabaseLockedError
 from assayline.evaluation import Evaluation, RunResult, begin_evaluation
-from assayline.prepare import PromptCounts
+from assayline.manifest import PromptCounts
 from assayline.settings import load_settings
 from assayline.spec import EvalSpec
 from assayline.spec_file import load_spec

@@ -4,7 +4,7 @@ from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from assayline.evaluation import Evaluation
-from assayline.prepare import PromptCounts
+from assayline.manifest import PromptCounts
 
 
 @task(name="prepare-prompts", cache_policy=NO_CACHE, persist_result=False)

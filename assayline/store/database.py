@@ -12,13 +12,13 @@ import hashlib
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import duckdb
 
 from assayline import __version__
-from assayline.errors import DatabaseLockedError, StoreError
+from assayline.errors import DatabaseLockedError, DatabaseUnusableError, StoreError
 
 Connection = duckdb.DuckDBPyConnection
 """For annotations elsewhere: only this package imports DuckDB."""
@@ -30,6 +30,8 @@ TABLE_VERSION = 2
 _STORAGE_VERSION = "v1.5.0"
 _RETRY_S = 0.1
 _LOCKED = "Could not set lock on file"
+_DAMAGED = ("not a valid DuckDB database", "Corrupt database file", "Could not read enough bytes", "checksum")
+_REPAIR = "`python -m flows.rebuild --all --set-aside` renames it and loads every run of its folder into a new one."
 _HOLDER = re.compile(r"held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
 
 
@@ -37,7 +39,8 @@ _HOLDER = re.compile(r"held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
 def connect(path: Path, wait_s: float, read_only: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the database at `path`, made or brought up to date unless `read_only`, and close it at the end.
 
-    While another process holds it, try again for `wait_s` seconds.
+    While another process holds it, try again for `wait_s` seconds. Inside, what the disk or a damaged file does to a
+    query becomes a StoreError; a query that is wrong stays DuckDB's error.
     """
     connection = _open_database(path, wait_s, read_only)
     try:
@@ -46,8 +49,25 @@ def connect(path: Path, wait_s: float, read_only: bool = False) -> Iterator[duck
         else:
             apply_schema(connection)
         yield connection
+    except duckdb.Error as error:
+        if (explained := _explain(path, error)) is None:
+            raise
+        raise explained from error
     finally:
         connection.close()
+
+
+@contextmanager
+def transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """All of the block or nothing."""
+    connection.begin()
+    try:
+        yield
+        connection.commit()
+    except BaseException:
+        with suppress(duckdb.Error):  # a commit that fails has undone everything already
+            connection.rollback()
+        raise
 
 
 def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
@@ -62,8 +82,7 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
     stored = _read_version(connection)
     if stored == (TABLE_VERSION, schema_digest, models_digest):
         return
-    connection.begin()
-    try:
+    with transaction(connection):
         for file in schema_files:
             connection.execute(file.read_text(encoding="utf-8"))
         for (name,) in connection.execute("select unnest(model_names) from schema_version").fetchall():
@@ -76,10 +95,6 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
             "insert into schema_version values (?, ?, ?, ?, ?)",
             [TABLE_VERSION, schema_digest, models_digest, [name_model(file) for file in model_files], __version__],
         )
-        connection.commit()
-    except BaseException:
-        connection.rollback()
-        raise
 
 
 def name_model(file: Path) -> str:
@@ -98,7 +113,7 @@ def _open_database(path: Path, wait_s: float, read_only: bool) -> duckdb.DuckDBP
             return duckdb.connect(path, read_only=read_only, config={"storage_compatibility_version": _STORAGE_VERSION})
         except (duckdb.Error, OSError) as error:
             if _LOCKED not in str(error):
-                raise StoreError(f"{path} cannot be opened as a DuckDB database: {_first_line(error)}") from error
+                raise _explain_opening(path, error) from error
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise DatabaseLockedError(_describe_lock(path, wait_s, str(error))) from error
@@ -112,6 +127,27 @@ def _describe_lock(path: Path, wait_s: float, message: str) -> str:
         f"{path} is held by {holder} and was not free within {wait_s:g} s. Close that shell or let that run end, or "
         "raise ASSAYLINE_DATABASE_WAIT_S. Meanwhile read_parquet can read a run's part files, which have no lock."
     )
+
+
+def _explain_opening(path: Path, error: Exception) -> StoreError:
+    reason = f"{path} cannot be opened as a DuckDB database: {_first_line(error)}"
+    if any(text in str(error) for text in _DAMAGED):
+        return DatabaseUnusableError(f"{reason} Give another path, or, if it was ours: {_REPAIR}")
+    return StoreError(f"{reason} The data folder (ASSAYLINE_DATA_DIR) must be writable and have space.")
+
+
+def _explain(path: Path, error: duckdb.Error) -> StoreError | None:
+    """The sentence for a query that the disk, the memory or a damaged file made fail; None for a wrong query."""
+    if any(text in str(error) for text in _DAMAGED):
+        return DatabaseUnusableError(f"{path} is damaged: {_first_line(error)} {_REPAIR}")
+    if isinstance(error, (duckdb.IOException, duckdb.OutOfMemoryException, duckdb.FatalException)) or (
+        "Failed to commit" in str(error)
+    ):
+        return StoreError(
+            f"{path} cannot be read or written: {_first_line(error)} Free space or memory, then give the same command "
+            "again; part files are kept, and what was not loaded is loaded then."
+        )
+    return None
 
 
 def _first_line(error: BaseException) -> str:
@@ -143,9 +179,10 @@ def _read_version(connection: duckdb.DuckDBPyConnection) -> tuple[int, str, str]
     rows = connection.execute("select table_version, schema_digest, models_digest from schema_version").fetchall()
     if len(rows) != 1 or rows[0][0] != TABLE_VERSION:
         versions = ", ".join(str(version) for version, _, _ in rows) or "none"
-        raise StoreError(
+        raise DatabaseUnusableError(
             f"{_path_of(connection)} has tables of version {versions}, and assayline {__version__} needs version "
-            f"{TABLE_VERSION}. Give another path, or read it with the assayline that made it."
+            f"{TABLE_VERSION}. Give another path (ASSAYLINE_DATABASE), or read it with the assayline that made it. "
+            f"{_REPAIR}"
         )
     table_version, schema_digest, models_digest = rows[0]
     return table_version, schema_digest, models_digest

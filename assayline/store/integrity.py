@@ -1,6 +1,33 @@
-"""Count in = count out: what `request_integrity` says of a run."""
+"""Count in = count out: what `request_integrity` and `error_breakdown` say of a run."""
+
+from typing import NamedTuple
 
 import duckdb
+
+
+class Verdict(NamedTuple):
+    """What is wrong with a run."""
+
+    broken: dict[str, int]
+    """The counts of `request_integrity` that should be 0 and are not."""
+    errors: dict[str, int]
+    """Error rows by kind, most first."""
+
+    @property
+    def error_rows(self) -> int:
+        """All error rows."""
+        return sum(self.errors.values())
+
+
+def judge_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> Verdict:
+    """Looks at a run whose parts are loaded."""
+    broken = {name: count for name, count in read_integrity(connection, run_id).items() if count}
+    rows = connection.execute(
+        "select error_kind, sum(error_requests)::bigint as requests from error_breakdown where run_id = ? "
+        "group by error_kind order by requests desc, error_kind",
+        [run_id],
+    ).fetchall()
+    return Verdict(broken, {str(kind): int(count) for kind, count in rows})
 
 
 def read_integrity(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, int]:

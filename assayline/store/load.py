@@ -1,14 +1,16 @@
 """From part files to the database: every part exactly once, however often this is called or killed.
 
 The rows of new parts and their ledger rows go in by one transaction, so a part is in the database with its ledger row
-or not at all.
+or not at all. A part that is written again under its name holds the same rows (`prepare.py` sees to it), so the ledger
+need not know that it was.
 """
 
 from pathlib import Path
 
 import duckdb
 
-from assayline.errors import StoreError
+from assayline.store.damage import describe_damage, find_damaged
+from assayline.store.database import transaction
 from assayline.store.parts import list_parts
 from assayline.store.tables import TABLES
 
@@ -18,52 +20,45 @@ FILES_PER_LOAD = 500
 
 def load_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> int:
     """Loads the parts that the ledger does not have yet. Returns rows loaded. Raises StoreError for a damaged part."""
-    known = {
-        name for (name,) in connection.execute("select part from loaded_parts where run_id = ?", [run_id]).fetchall()
-    }
     loaded = 0
     for table in TABLES:
-        new = [part for part in list_parts(run_dir, table) if _ledger_name(part) not in known]
+        new = list_new_parts(connection, run_id, run_dir, table)
         for start in range(0, len(new), FILES_PER_LOAD):
-            loaded += _load(connection, run_id, table, new[start : start + FILES_PER_LOAD])
+            parts = new[start : start + FILES_PER_LOAD]
+            try:
+                with transaction(connection):
+                    loaded += insert_parts(connection, run_id, table, parts)
+            except duckdb.Error as error:
+                if damaged := find_damaged(table, parts):
+                    raise describe_damage(run_id, damaged) from error
+                raise
     return loaded
 
 
-def _load(connection: duckdb.DuckDBPyConnection, run_id: str, table: str, parts: list[Path]) -> int:
+def list_new_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path, table: str) -> list[Path]:
+    """A table's parts that the ledger does not have."""
+    query = "select part from loaded_parts where run_id = ? and target_table = ?"
+    known = {name for (name,) in connection.execute(query, [run_id, table]).fetchall()}
+    return [part for part in list_parts(run_dir, table) if ledger_name(part) not in known]
+
+
+def insert_parts(connection: duckdb.DuckDBPyConnection, run_id: str, table: str, parts: list[Path]) -> int:
+    """Inserts parts of one table with their ledger rows, inside the caller's transaction. Returns the rows."""
     files = [str(part) for part in parts]
-    connection.execute("begin")
-    try:
-        connection.execute(
-            f"insert into {table} by name select ? as run_id, * from read_parquet(?)",  # noqa: S608 - table is ours
-            [run_id, files],
-        )
-        connection.execute(
-            "insert into loaded_parts by name "
-            "select ? as run_id, ? || '/' || parse_filename(file_name) as part, ? as target_table, "
-            "num_rows as loaded_rows from parquet_file_metadata(?)",
-            [run_id, table, table, files],
-        )
-        connection.execute("commit")
-    except duckdb.Error as error:
-        connection.execute("rollback")
-        what = _find_damaged(connection, parts) or f"one of {parts[0].parent}"
-        raise StoreError(
-            f"Part {what} could not be loaded: {error}. Nothing of this load was stored; "
-            "the parts are kept. If it is damaged, move it away and run again."
-        ) from error
+    connection.execute(
+        f"insert into {table} by name select ? as run_id, * from read_parquet(?)",  # noqa: S608 - table is ours
+        [run_id, files],
+    )
+    connection.execute(
+        "insert into loaded_parts by name "
+        "select ? as run_id, ? || '/' || parse_filename(file_name) as part, ? as target_table, "
+        "num_rows as loaded_rows from parquet_file_metadata(?)",
+        [run_id, table, table, files],
+    )
     rows = connection.execute("select sum(num_rows)::bigint from parquet_file_metadata(?)", [files]).fetchall()
     return int(rows[0][0])
 
 
-def _find_damaged(connection: duckdb.DuckDBPyConnection, parts: list[Path]) -> Path | None:
-    """The first part that cannot be read by itself: DuckDB's message does not always name the file."""
-    for part in parts:
-        try:
-            connection.execute("select bit_xor(hash(part)) from read_parquet(?) as part", [str(part)]).fetchall()
-        except duckdb.Error:
-            return part
-    return None
-
-
-def _ledger_name(part: Path) -> str:
+def ledger_name(part: Path) -> str:
+    """What `loaded_parts` calls a part."""
     return f"{part.parent.name}/{part.name}"

@@ -5,7 +5,6 @@ A part is a Parquet file of one table's rows, written aside, synced and renamed,
 that interval is the most work that a crash can cost.
 """
 
-import os
 import time
 import uuid
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ from types import TracebackType
 
 import pyarrow.parquet as pq
 
+from assayline.durable import UNFINISHED, replace_file
 from assayline.errors import StoreError
 from assayline.store.tables import TABLES, Record, table_of, to_arrow
 
@@ -25,21 +25,13 @@ def parts_dir(run_dir: Path, table: str) -> Path:
 
 def write_part(run_dir: Path, table: str, name: str, records: Iterable[Record]) -> Path:
     """Writes one part durably. Raises StoreError if the file system refuses."""
-    folder = parts_dir(run_dir, table)
-    final = folder / f"{name}.parquet"
-    aside = folder / f".{name}.parquet.writing"
+    final = parts_dir(run_dir, table) / f"{name}.parquet"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(aside, "wb") as file:
-            pq.write_table(to_arrow(table, records), file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(final)
-        _sync_folder(folder)
+        replace_file(final, lambda file: pq.write_table(to_arrow(table, records), file, compression="zstd"))
     except OSError as error:
         raise StoreError(
-            f"Part file {final} cannot be written: {error}. Free space or fix the folder's rights, then "
-            "run again; the parts written so far are kept."
+            f"Part file {final} cannot be written: {error}. Free space or fix the folder's rights, then give the same "
+            "command again: it goes on with the run, whose parts written so far are kept."
         ) from error
     return final
 
@@ -47,6 +39,15 @@ def write_part(run_dir: Path, table: str, name: str, records: Iterable[Record]) 
 def list_parts(run_dir: Path, table: str) -> list[Path]:
     """Finished parts of one table, by name."""
     return sorted(parts_dir(run_dir, table).glob("*.parquet"))
+
+
+def remove_unfinished(run_dir: Path) -> None:
+    """Removes what a killed writer had begun: nobody may be writing. Raises StoreError."""
+    try:
+        for path in run_dir.glob(f"parts/*/.*{UNFINISHED}"):
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"{error}: unfinished files of {run_dir} cannot be removed. Fix its rights.") from error
 
 
 def count_rows(part: Path) -> int:
@@ -89,11 +90,3 @@ class PartWriter:
                 self._sequence += 1
                 buffer.clear()
         self._flushed_s = time.monotonic()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,68 +1,42 @@
-"""The table `runs`: what was asked for, of which model, and how it ended."""
+"""The table `runs`: what was asked for, of which model, and how it ended. A row is the run's manifest and spec."""
 
-import socket
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import duckdb
 
-from assayline import __version__
+from assayline.manifest import Manifest
 
 
-@dataclass(frozen=True, slots=True)
-class RunStart:
-    """What is known when a run starts."""
-
-    run_id: str
-    name: str
-    prompt_set: str
-    model: str
-    model_id: str
-    tokenizer_id: str
-    template_id: str
-    sampling_id: str
-    spec_hash: str
-    spec_json: str
-    started_wall_s: float
-
-
-def insert_run(connection: duckdb.DuckDBPyConnection, run: RunStart) -> None:
-    """Adds the run with state `running`."""
-    connection.execute(
-        "insert into runs (run_id, name, prompt_set, model, model_id, tokenizer_id, template_id, sampling_id, "
-        "spec_hash, spec_json, assayline_version, host_name, attempt, state, started_at) "
-        "values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 'running', ?)",
-        [
-            run.run_id,
-            run.name,
-            run.prompt_set,
-            run.model,
-            run.model_id,
-            run.tokenizer_id,
-            run.template_id,
-            run.sampling_id,
-            run.spec_hash,
-            run.spec_json,
-            __version__,
-            socket.gethostname(),
-            datetime.fromtimestamp(run.started_wall_s, UTC).replace(tzinfo=None),
-        ],
-    )
+def save_run(connection: duckdb.DuckDBPyConnection, run: Manifest, spec_json: str) -> None:
+    """Makes the run's row, or makes it anew, inside the caller's transaction."""
+    counts = run.prompts
+    row = {
+        "run_id": run.run_id,
+        "name": run.name,
+        "prompt_set": run.prompt_set,
+        "model": run.model,
+        "model_id": run.model_id,
+        "tokenizer_id": run.tokenizer_id,
+        "template_id": run.template_id,
+        "sampling_id": run.sampling_id,
+        "spec_hash": run.spec_hash,
+        "spec_json": spec_json,
+        "assayline_version": run.assayline_version,
+        "host_name": run.host_name,
+        "attempt": run.attempt,
+        "state": run.state,
+        "started_at": datetime.fromtimestamp(run.clock.started_wall_s, UTC).replace(tzinfo=None),
+        "finished_at": datetime.fromisoformat(run.finished_at) if run.finished_at else None,
+        "prompt_rows": counts.prompt_rows if counts else None,
+        "duplicate_prompts": counts.duplicate_prompts if counts else None,
+        "expected_requests": counts.requests if counts else None,
+    }
+    connection.execute("delete from runs where run_id = ?", [run.run_id])
+    names, marks = ", ".join(row), ", ".join("?" * len(row))
+    connection.execute(f"insert into runs ({names}) values ({marks})", list(row.values()))  # noqa: S608 - names are ours
 
 
-def record_prompt_counts(
-    connection: duckdb.DuckDBPyConnection, run_id: str, prompt_rows: int, duplicate_prompts: int, expected_requests: int
-) -> None:
-    """Writes how many prompts were read, once all are."""
-    connection.execute(
-        "update runs set prompt_rows = ?, duplicate_prompts = ?, expected_requests = ? where run_id = ?",
-        [prompt_rows, duplicate_prompts, expected_requests, run_id],
-    )
-
-
-def finish_run(connection: duckdb.DuckDBPyConnection, run_id: str, state: str) -> None:
-    """Writes the end of a run: completed, failed or cancelled."""
-    connection.execute(
-        "update runs set state = ?, finished_at = ? where run_id = ?",
-        [state, datetime.now(UTC).replace(tzinfo=None), run_id],
-    )
+def delete_run(connection: duckdb.DuckDBPyConnection, run_id: str, tables: list[str]) -> None:
+    """Deletes the run's rows of these tables, inside the caller's transaction."""
+    for table in [*tables, "loaded_parts", "runs"]:
+        connection.execute(f"delete from {table} where run_id = ?", [run_id])  # noqa: S608 - table is ours

@@ -113,7 +113,7 @@ def test_interrupt_during_a_query_is_still_an_interrupt(
 
     evaluation = begin_evaluation(parse_spec(fake_spec), settings)
     evaluation.prepare()
-    monkeypatch.setattr("assayline.evaluation.load_parts", load_slowly)
+    monkeypatch.setattr("assayline.run.load_parts", load_slowly)
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         evaluation.try_load()

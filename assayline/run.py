@@ -1,0 +1,225 @@
+"""Evaluation: one run of a spec, as the process that owns the database drives it.
+
+`begin_evaluation` (in `evaluation.py`) makes it or takes it up again. Then engines load while `prepare` opens the
+tokenizer and the prompt set; whatever it finds wrong stops them within a second, and leaves no row in the database. The
+caller hands `order(i)` to workers, calls `try_load` now and then, and ends with `finish` or `abandon`.
+
+The manifest in the run's folder is written before the database, and says what the database could not be told.
+"""
+
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from assayline.clock import RunClock
+from assayline.conclusion import conclude_run
+from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, StoreError
+from assayline.identity import ModelIdentity
+from assayline.manifest import Manifest, PromptCounts, utc_now, write_manifest
+from assayline.prepare import Preparation
+from assayline.run_locks import RunLock
+from assayline.settings import Settings
+from assayline.shards import ShardQueue
+from assayline.spec import EvalSpec
+from assayline.spec_file import canonical_json
+from assayline.store.answers import Answers
+from assayline.store.database import Connection, transaction
+from assayline.store.integrity import judge_run
+from assayline.store.load import load_parts
+from assayline.store.models import read_metric_table
+from assayline.store.parts import count_rows, list_parts
+from assayline.store.runs import save_run
+from assayline.store.thread import DatabaseThread
+from assayline.worker import WorkOrder
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """The end of a run, small enough to be a flow's result."""
+
+    run_id: str
+    database: str
+    answered_requests: int
+    metrics: list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """A run under way, locked for this process. Make one with `begin_evaluation`."""
+
+    manifest: Manifest
+    spec: EvalSpec
+    settings: Settings
+    model: ModelIdentity
+    database: DatabaseThread
+    lock: RunLock
+    notes: list[str] = field(default_factory=list)
+    """What a person should know of how the run began, in sentences."""
+    earlier: Answers | None = None
+    """What earlier attempts left behind."""
+    _is_over: bool = False
+    _part_rows: dict[str, int] = field(default_factory=dict)
+    _changing: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self.manifest.run_id
+
+    @property
+    def clock(self) -> RunClock:
+        """The run's zero."""
+        return self.manifest.clock
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder of the run's parts and logs, absolute: workers may have another working folder."""
+        return self.settings.run_dir(self.run_id).absolute()
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether earlier attempts answered everything, so that no engine is needed."""
+        counts = self.manifest.prompts
+        return bool(counts and self.earlier and self.earlier.answered >= counts.requests)
+
+    def order(self, index: int) -> WorkOrder:
+        """What the worker number `index` must know."""
+        local = self.spec.engine.backend == "fake" or Path(self.spec.model).expanduser().is_dir()
+        revision = None if local else self.model.folder.name
+        worker = f"worker-{index}"
+        return WorkOrder(
+            self.run_id,
+            self.run_dir,
+            self.spec,
+            self.settings,
+            str(self.model.folder.absolute()) if local else self.spec.model,
+            self.model.model_id,
+            {"revision": revision, "tokenizer_revision": revision} if revision else {},
+            self.clock,
+            worker,
+            self.manifest.attempt,
+            self.earlier.first_generations.get(worker, 0) if self.earlier else 0,
+        )
+
+    def prepare(self) -> PromptCounts:
+        """Reads and renders every prompt into shards, and adds the run to the database once the first one is good.
+
+        What an earlier attempt did to the end is not done again. Raises ModelError, PromptError, SpecError or
+        StoreError.
+        """
+        if counts := self.manifest.prompts:
+            ShardQueue(self.run_dir).close()
+            return counts
+        preparation = Preparation(self.spec, self.model)
+        try:
+            if self.manifest.template_id not in (None, preparation.template_id):
+                raise PromptsChangedError(
+                    f"Run {self.run_id} began with another chat template, as its digest shows. Start a new run with "
+                    "--fresh; what was answered is kept."
+                )
+            self._change(template_id=preparation.template_id)
+            self.database.run(lambda connection: self._save(connection, self.manifest))
+            counts = preparation.run(self.run_dir, self.earlier.strays if self.earlier else frozenset())
+        except PromptsChangedError as error:
+            self._change(is_final=True, message=str(error))
+            raise
+        if counts.is_complete:
+            self._change(prompts=counts)
+        return counts
+
+    def stop(self) -> None:
+        """Asks preparation and workers to stop now."""
+        ShardQueue(self.run_dir).stop()
+
+    def count_answered(self) -> int:
+        """Requests whose result or error is durable."""
+        for part in list_parts(self.run_dir, "completions"):
+            if part.name not in self._part_rows:
+                self._part_rows[part.name] = count_rows(part)
+        return sum(self._part_rows.values())
+
+    def try_load(self) -> str | None:
+        """Loads new parts, for the middle of a run: does not wait, but returns what is in the way, if something is."""
+        if self.manifest.template_id is None:
+            return None
+        try:
+            self.database.run(lambda connection: load_parts(connection, self.run_id, self.run_dir), wait_s=0.0)
+        except DatabaseLockedError as error:
+            return str(error)
+        return None
+
+    def finish(self, counts: PromptCounts) -> RunResult:
+        """Loads what is left, proves that every request was answered once, and reads the metrics.
+
+        Raises RunFailedError, with the counts, when that is not so or too many answers are errors, and StoreError when
+        the database cannot take the end of the run. The run is over then, too.
+        """
+        if not counts.is_complete or self.manifest.prompts is None:
+            raise RunFailedError(f"Run {self.run_id} was stopped before its prompts were all read.")
+        try:
+            self.manifest, metrics = self.database.run(self._conclude)
+        except StoreError as error:
+            raise self._end_unrecorded("failed", error) from error
+        write_manifest(self.run_dir, self.manifest)
+        self._let_go()
+        if self.manifest.state == "failed":
+            raise RunFailedError(str(self.manifest.message))
+        return RunResult(self.run_id, str(self.settings.database_path), self.count_answered(), metrics)
+
+    def abandon(self, state: str, message: str | None = None) -> None:
+        """Stops everything and stores what there is, with the state `failed` or `cancelled`. Raises StoreError.
+
+        A run that `finish` brought to its end, good or bad, is left as it is.
+        """
+        if self._is_over:
+            return
+        self.stop()
+        try:
+            self._change(state=state, finished_at=utc_now(), message=self.manifest.message or message)
+            if self.manifest.template_id is not None:
+                self.database.run(self._load_and_save)
+        except StoreError as error:
+            raise self._end_unrecorded(state, error) from error
+        finally:
+            self._let_go()
+
+    def _conclude(self, connection: Connection) -> tuple[Manifest, list[dict[str, Any]]]:
+        """Puts the run's end into the database. Returns its manifest, to be written, and the metrics."""
+        self._load_and_save(connection)
+        ended = conclude_run(self.manifest, judge_run(connection, self.run_id), self.spec.max_error_fraction)
+        self._save(connection, ended)
+        return ended, read_metric_table(connection, self.run_id)
+
+    def _load_and_save(self, connection: Connection) -> None:
+        load_parts(connection, self.run_id, self.run_dir)
+        self._save(connection, self.manifest)
+
+    def _save(self, connection: Connection, manifest: Manifest) -> None:
+        with transaction(connection):
+            save_run(connection, manifest, canonical_json(self.spec))
+
+    def _end_unrecorded(self, state: str, error: StoreError) -> StoreError:
+        """The end of a run that the database cannot take: the manifest keeps it, and the error says what helps."""
+        message = str(error)
+        if "flows.rebuild" not in message:
+            message += (
+                f" The results of run {self.run_id} are kept as part files: `python -m flows.rebuild {self.run_id}` "
+                "loads them, and so does the same command, which goes on with the run."
+            )
+        with suppress(StoreError):  # on a full disk the manifest stays as it was: begun, and so to be gone on with
+            self._change(state=state, finished_at=utc_now(), message=message)
+        self._let_go()
+        return type(error)(message)
+
+    def _change(self, **values: Any) -> None:
+        """Changes the manifest and writes it. Preparation does so in another thread."""
+        with self._changing:
+            changed = replace(self.manifest, **values)
+            write_manifest(self.run_dir, changed)
+            self.manifest = changed
+
+    def _let_go(self) -> None:
+        self._is_over = True
+        self.lock.release()

@@ -1,0 +1,133 @@
+"""What a run has answered already: the requests with a row in the database or in a part, an error row being an answer.
+
+Counted in DuckDB over the parts, so a million requests need no more of Python than the names of their shards.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+
+import duckdb
+
+from assayline.store.damage import describe_damage, find_damaged
+from assayline.store.load import list_new_parts
+from assayline.store.parts import list_parts
+from assayline.store.tables import TABLES
+
+ROWS_PER_FETCH = 10_000
+WORKER_TABLES = ("completions", "engine_events", "telemetry")
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What is there of a run."""
+
+    answered: int
+    """Requests with an answer."""
+    prepared_requests: int
+    prepared_prompts: int
+    prepared_errors: int
+    """Answers that came from preparing, not from an engine."""
+    whole_shards: list[str]
+    """Shards whose requests are all answered."""
+    strays: frozenset[str]
+    """Answered requests that are in no shard, as their shard was lost, or never came to be written."""
+    first_generations: dict[str, int]
+    """By worker, the number of its next engine."""
+
+
+def survey_answers(
+    connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path, on_partly: Callable[[str, Iterator[str]], None]
+) -> Answers:
+    """Surveys a run that nobody works on. `on_partly` gets each partly answered shard and its answered request ids.
+
+    Raises StoreError for a damaged part.
+    """
+    try:
+        return _survey(connection, run_id, run_dir, on_partly)
+    except duckdb.Error as error:
+        for table in TABLES:
+            if damaged := find_damaged(table, list_parts(run_dir, table)):
+                raise describe_damage(run_id, damaged) from error
+        raise
+
+
+def _survey(
+    connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path, on_partly: Callable[[str, Iterator[str]], None]
+) -> Answers:
+    _view_run(connection, run_id, run_dir)
+    connection.execute("create or replace temp table answered as select distinct request_id from run_completions")
+    connection.execute(
+        "create or replace temp table shards as "
+        "select filename, parse_filename(filename, true) as shard, count(*) as requests, "
+        "count(answered.request_id) as answered_requests "
+        "from request_parts left join answered on answered.request_id = request_parts.request_id group by filename"
+    )
+    for shard, rows in groupby(_read_partly(connection), key=itemgetter(0)):
+        on_partly(shard, (request_id for _, request_id in rows))
+    whole = connection.execute("select shard from shards where answered_requests = requests").fetchall()
+    strays = connection.execute(
+        "select answered.request_id from answered anti join request_parts using (request_id)"
+    ).fetchall()
+    generations = connection.execute(
+        "select worker, max(engine_generation) + 1 from run_engines group by worker"
+    ).fetchall()
+    return Answers(
+        answered=_count(connection, "select count(*) from answered"),
+        prepared_requests=_count(connection, "select coalesce(sum(requests), 0) from shards"),
+        prepared_prompts=_count(connection, "select count(*) from prompt_parts"),
+        prepared_errors=_count(connection, "select count(*) from run_completions where worker = 'prepare'"),
+        whole_shards=[shard for (shard,) in whole],
+        strays=frozenset(request_id for (request_id,) in strays),
+        first_generations=dict(generations),
+    )
+
+
+def _view_run(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> None:
+    """Makes the run's rows, loaded or not, and its prepared parts into views of this connection."""
+
+    def rows_of(table: str, columns: str) -> str:
+        loaded = f"select {columns} from {table} where run_id = {_quote(run_id)}"  # noqa: S608 - names are ours
+        return f"{loaded} union all {_read_parts(list_new_parts(connection, run_id, run_dir, table), columns)}"
+
+    engines = " union all ".join(rows_of(table, "worker, engine_generation") for table in WORKER_TABLES)
+    for name, query in {
+        "run_completions": rows_of("completions", "request_id, worker"),
+        "run_engines": engines,
+        "request_parts": _read_parts(list_parts(run_dir, "requests"), "request_id, filename"),
+        "prompt_parts": _read_parts(list_parts(run_dir, "prompts"), "prompt_id"),
+    }.items():
+        connection.execute(f"create or replace temp view {name} as {query}")
+
+
+def _read_partly(connection: duckdb.DuckDBPyConnection) -> Iterator[tuple[str, str]]:
+    """(shard, answered request id) of the partly answered shards, shard by shard."""
+    partly = "select filename from shards where answered_requests > 0 and answered_requests < requests"
+    files = [file for (file,) in connection.execute(partly).fetchall()]
+    if not files:
+        return
+    found = connection.execute(
+        "select parse_filename(filename, true) as shard, request_id from read_parquet(?, filename = true) "
+        "semi join answered using (request_id) order by shard",
+        [files],
+    )
+    while rows := found.fetchmany(ROWS_PER_FETCH):
+        yield from rows
+
+
+def _read_parts(parts: list[Path], columns: str) -> str:
+    """SQL for columns of some parts; of none, no rows."""
+    if not parts:
+        return "select " + ", ".join(f"null as {name}" for name in columns.split(", ")) + " where false"
+    files = ", ".join(_quote(str(part)) for part in parts)
+    return f"select {columns} from read_parquet([{files}], filename = true)"  # noqa: S608 - names are ours
+
+
+def _quote(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _count(connection: duckdb.DuckDBPyConnection, query: str) -> int:
+    return int(connection.execute(query).fetchall()[0][0])
