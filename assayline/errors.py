@@ -4,6 +4,7 @@ A message says what was given, what was expected and what to do. The command lin
 (no traceback) and exits with the class's `exit_code`; anything outside this tree is a defect of ours.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -72,6 +73,14 @@ class DatabaseLockedError(StoreError):
 
 class DatabaseUnusableError(StoreError):
     """The database file is of no use as it is: damaged, no DuckDB file, or with tables of another version."""
+
+
+class DamagedPartsError(StoreError):
+    """Part files that cannot be read; `parts` has the reason for each."""
+
+    def __init__(self, message: str, parts: dict[Path, str]) -> None:
+        super().__init__(message)
+        self.parts = parts
 
 
 class RunFailedError(AssaylineError):

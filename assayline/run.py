@@ -211,7 +211,7 @@ class Evaluation:
         with suppress(StoreError):  # on a full disk the manifest stays as it was: begun, and so to be gone on with
             self._change(state=state, finished_at=utc_now(), message=message)
         self._let_go()
-        return type(error)(message)
+        return DatabaseLockedError(message) if isinstance(error, DatabaseLockedError) else StoreError(message)
 
     def _change(self, **values: Any) -> None:
         """Changes the manifest and writes it. Preparation does so in another thread."""

@@ -1,7 +1,9 @@
-"""The command line of a flow: `python -m flows.evaluate SPEC [--field value …] [--dry-run]`."""
+"""The command line of a flow: `python -m flows.evaluate SPEC [--field value …] [--fresh] [--resume RUN_ID]`."""
 
 import argparse
 import atexit
+import contextlib
+import json
 import os
 import signal
 import sys
@@ -15,58 +17,110 @@ from rich.console import Console
 
 from assayline.errors import AssaylineError, SpecError
 from assayline.evaluation import RunResult
+from assayline.manifest import SPEC_NAME, find_run, read_spec_json
+from assayline.resume import AUTO, NEVER, describe_left, find_unfinished_here
+from assayline.settings import Settings, load_settings
 from assayline.spec import EvalSpec
-from assayline.spec_file import load_spec
+from assayline.spec_file import load_spec, parse_spec
 from flows.dry_run import print_dry_run
 from flows.logs import quiet_shutdown
 from flows.summary import print_result
 
-EPILOG = """Any field of the spec can be overridden: --prompts.limit 10, --sampling.temperature 0.7,
+USAGE = "python -m flows.evaluate [SPEC] [--resume RUN_ID | --fresh] [--dry-run] [--FIELD VALUE ...]"
+EPILOG = """SPEC is a YAML file, such as examples/arithmetic.yaml.
+
+Any field of the spec can be overridden: --prompts.limit 10, --sampling.temperature 0.7,
 --engine.args.max_num_seqs 64. Values are YAML. Fields and meanings: docs/spec.md.
+
+A run that was interrupted, failed or was killed goes on when the same command is given again:
+what was answered is not asked again (docs/resume.md).
+
 Exit codes: 0 every request has a result or an error row, 2 spec,
- 3 prompts, 4 model, 5 engine or device, 6 database, 7 run."""
+ 3 prompts, 4 model, 5 engine or device, 6 database or files, 7 run."""
 
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM, as an exception: dying of it would leave the in-process server running."""
 
 
-def run_command(evaluate: Callable[[EvalSpec], dict[str, Any]], arguments: list[str] | None = None) -> int:
+def run_command(evaluate: Callable[..., dict[str, Any]], arguments: list[str] | None = None) -> int:
     """Runs the flow for a command line and prints its result. Returns the exit code."""
+    parser = _make_parser()
+    known, rest = parser.parse_known_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    resume: str = NEVER if known.fresh else known.resume or AUTO
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    try:
+        settings = load_settings()
+        path, overrides = parse_words(rest)
+        if path is None and known.resume is None:
+            parser.error("give a SPEC, or --resume RUN_ID")
+        spec = load_spec(path, overrides) if path else read_run_spec(settings, resume, overrides)
+        if known.dry_run:
+            print_dry_run(spec, settings, resume, console)
+            return 0
+        start_server()
+        result = RunResult(**evaluate(spec, resume))
+    except AssaylineError as error:
+        quiet_shutdown()
+        print(f"error: {error}", file=sys.stderr)
+        _say_how_to_go_on(known.fresh)
+        return error.exit_code
+    except KeyboardInterrupt as interrupt:
+        quiet_shutdown()
+        print("Interrupted; what had finished is stored.", file=sys.stderr)
+        _say_how_to_go_on(known.fresh)
+        return 143 if isinstance(interrupt, Terminated) else 130
+    quiet_shutdown()
+    print_result(result, spec, console)
+    return 0
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    """All but SPEC and fields, which are in no fixed place among the options."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.evaluate",
+        usage=USAGE,
         description="Evaluate a model on a prompt set.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("spec", help="YAML file, such as examples/arithmetic.yaml")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--resume",
+        metavar="RUN_ID",
+        help="go on with this run; without SPEC by the run's own spec (default: the newest unfinished one of SPEC)",
+    )
+    which.add_argument("--fresh", action="store_true", help="start a new run, even if one of this spec is unfinished")
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="check spec, model and prompts, show the first rendered prompt, generate nothing",
+        help="check spec, model and prompts, show the first rendered prompt and which run would go on; generate and "
+        "store nothing",
     )
-    known, rest = parser.parse_known_args(arguments)
-    console = Console(width=None if sys.stdout.isatty() else 110)
-    signal.signal(signal.SIGTERM, _raise_terminated)
-    try:
-        spec = load_spec(known.spec, parse_overrides(rest))
-        if known.dry_run:
-            print_dry_run(spec, console)
-            return 0
-        start_server()
-        result = RunResult(**evaluate(spec))
-    except AssaylineError as error:
-        quiet_shutdown()
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt as interrupt:
-        quiet_shutdown()
-        print("Interrupted; what had finished is stored.", file=sys.stderr)
-        return 143 if isinstance(interrupt, Terminated) else 130
-    quiet_shutdown()
-    print_result(result, spec, console)
-    return 0
+    return parser
+
+
+def read_run_spec(settings: Settings, run_id: str, overrides: dict[str, str]) -> EvalSpec:
+    """The spec that a run has. Raises SpecError for an unknown run, and for overrides, which would change it."""
+    if overrides:
+        raise SpecError(
+            f"--{next(iter(overrides))} was given with --resume {run_id}, but a run goes on with the spec that it has. "
+            "Leave the field out, or start a new run with a SPEC."
+        )
+    run_dir = find_run(settings.data_dir / "runs", run_id)
+    return parse_spec(json.loads(read_spec_json(run_dir)), origin=str(run_dir / SPEC_NAME))
+
+
+def _say_how_to_go_on(fresh: bool) -> None:
+    """After an end that is not the last word: the run that this process drove, and how to go on with it."""
+    with contextlib.suppress(AssaylineError, OSError):  # it may be the settings or the disk that is wrong
+        runs_dir = load_settings().data_dir / "runs"
+        if run := find_unfinished_here(runs_dir):
+            command = f"python -m flows.evaluate --resume {run.run_id}" if fresh else "the same command"
+            left = describe_left(runs_dir / run.run_id, run)
+            print(f"Run {run.run_id} is unfinished: {command} goes on with it, {left}.", file=sys.stderr)
 
 
 def leave(code: int) -> NoReturn:
@@ -100,18 +154,22 @@ def _raise_terminated(number: int, frame: object) -> NoReturn:
     raise Terminated
 
 
-def parse_overrides(rest: list[str]) -> dict[str, str]:
-    """`--field value` and `--field=value` as a mapping. Raises SpecError for anything else."""
+def parse_words(words: list[str]) -> tuple[str | None, dict[str, str]]:
+    """The spec's path, if given, and `--field value` or `--field=value` as a mapping. Raises SpecError for more."""
+    path: str | None = None
     overrides: dict[str, str] = {}
-    words = iter(rest)
-    for word in words:
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("--") and path is None:
+            path = word
+            continue
         if not word.startswith("--") or word == "--":
             raise SpecError(f"Argument {word!r} was not expected. Fields are given as --field value.")
         field, equals, value = word[2:].partition("=")
         if not equals:
-            following = next(words, None)
+            following = next(rest, None)
             if following is None:
                 raise SpecError(f"--{field} has no value. Expected --{field} VALUE.")
             value = following
         overrides[field] = value
-    return overrides
+    return path, overrides

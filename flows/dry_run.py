@@ -1,21 +1,23 @@
-"""A dry run: everything but the engine and the database."""
+"""A dry run: everything but the engine and the database. Nothing is written."""
 
 import json
 
 from rich.console import Console
 from rich.syntax import Syntax
 
-from assayline.engines.arguments import check_arguments
-from assayline.identity import identify_model
+from assayline.evaluation import describe_run
 from assayline.prepare import Preparation
+from assayline.resume import describe_left, preview_run
+from assayline.settings import Settings
 from assayline.spec import EvalSpec
-from assayline.spec_file import spec_hash
+from assayline.spec_file import canonical_json, spec_hash
 
 
-def print_dry_run(spec: EvalSpec, console: Console) -> None:
+def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Console) -> None:
     """Reads and renders every prompt, and shows what a run would do. Raises what a run would raise."""
-    check_arguments(spec)
-    model = identify_model(spec.model, spec.revision)
+    fresh, model = describe_run(spec, settings)
+    runs_dir = settings.data_dir / "runs"
+    found, notes = preview_run(fresh, canonical_json(spec), runs_dir, resume)
     preparation = Preparation(spec, model)
     rows = requests = errors = duplicates = tokens = 0
     first = None
@@ -48,4 +50,11 @@ def print_dry_run(spec: EvalSpec, console: Console) -> None:
         )
         console.print(f"first prompt, {len(first.prompt_token_ids)} tokens:", highlight=False, soft_wrap=True)
         console.print(Syntax(first.rendered or "", "text", word_wrap=True))
+    for note in notes:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+    if found:
+        left = describe_left(runs_dir / found.run_id, found)
+        console.print(f"This would go on with run {found.run_id}: {left}.", highlight=False, soft_wrap=True)
+    else:
+        console.print("This would be a new run.", highlight=False)
     console.print("Nothing was generated or stored.")

@@ -1,9 +1,10 @@
 """evaluate: prompts → rendered requests → engines → completions and timings → DuckDB → metrics.
 
-    python -m flows.evaluate examples/arithmetic.yaml [--prompts.limit 10] [--dry-run]
+    python -m flows.evaluate examples/arithmetic.yaml [--prompts.limit 10] [--dry-run] [--fresh] [--resume RUN_ID]
 
-The same flow is deployed by `prefect.yaml`. Prompts are prepared while the engines load; workers append part files;
-this process alone writes the database, loading parts as they appear.
+A run that was interrupted or killed goes on when the same spec is evaluated again. The same flow is deployed by
+`prefect.yaml`. Prompts are prepared while the engines load; workers append part files; this process alone writes the
+database, loading parts as they appear.
 """
 
 import dataclasses
@@ -16,9 +17,10 @@ from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from assayline.errors import DatabaseLockedError
+from assayline.errors import StoreError
 from assayline.evaluation import Evaluation, RunResult, begin_evaluation
 from assayline.manifest import PromptCounts
+from assayline.resume import AUTO
 from assayline.settings import load_settings
 from assayline.spec import EvalSpec
 from assayline.spec_file import load_spec
@@ -51,22 +53,26 @@ def as_spec(spec: EvalSpec | str | dict[str, Any]) -> EvalSpec:
 
 
 @flow(name="evaluate", flow_run_name=name_run, persist_result=False)
-def evaluate(spec: EvalSpec | str) -> dict[str, Any]:
+def evaluate(spec: EvalSpec | str, resume: str = AUTO) -> dict[str, Any]:
     """Evaluates a model on a prompt set and returns the run's id and metrics.
 
     Args:
         spec: the spec, or the path of a YAML file with one.
+        resume: auto goes on with the newest unfinished run of this spec, if there is one; never starts a new run; the
+            id of a run goes on with that one.
     """
     settings = load_settings()
     if not settings.tracebacks:
         speak_in_sentences()
-    evaluation = begin_evaluation(as_spec(spec), settings)
+    evaluation = begin_evaluation(as_spec(spec), settings, resume)
+    for note in evaluation.notes:
+        get_run_logger().warning(note)
     get_run_logger().info("Run %s, parts and logs in %s", evaluation.run_id, evaluation.run_dir)
     try:
         counts = _generate_all(evaluation)
         result = evaluation.finish(counts)
     except BaseException as error:
-        _abandon(evaluation, "failed" if isinstance(error, Exception) else "cancelled")
+        _abandon(evaluation, error)
         raise
     _publish(result, evaluation.spec)
     return dataclasses.asdict(result)
@@ -74,6 +80,8 @@ def evaluate(spec: EvalSpec | str) -> dict[str, Any]:
 
 def _generate_all(evaluation: Evaluation) -> PromptCounts:
     """Prepares and generates side by side, loading results meanwhile. Stops everything if anything fails."""
+    if evaluation.is_answered:
+        return evaluation.prepare()
     with ExitStack() as stack:
         local: TaskRunner[Any] = stack.enter_context(ThreadPoolTaskRunner(max_workers=1))
         workers = stack.enter_context(worker_runner(evaluation.spec))
@@ -122,11 +130,13 @@ def _is_over(future: PrefectFuture[Any]) -> bool:
     return future.state.is_final()
 
 
-def _abandon(evaluation: Evaluation, state: str) -> None:
+def _abandon(evaluation: Evaluation, cause: BaseException) -> None:
+    """Stores what there is. What cannot be stored is said, and does not hide why the run ended."""
+    state = "failed" if isinstance(cause, Exception) else "cancelled"
     try:
-        evaluation.abandon(state)
-    except DatabaseLockedError as error:
-        get_run_logger().error("%s The results are kept in %s", error, evaluation.run_dir)
+        evaluation.abandon(state, str(cause) or type(cause).__name__)
+    except StoreError as error:
+        get_run_logger().error(str(error))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import duckdb
 
-from assayline.errors import StoreError
+from assayline.errors import DamagedPartsError
 from assayline.store.tables import TABLES
 
 
@@ -21,14 +21,15 @@ def find_damaged(table: str, parts: list[Path]) -> dict[Path, str]:
     return found
 
 
-def describe_damage(run_id: str, damaged: dict[Path, str]) -> StoreError:
+def describe_damage(run_id: str, damaged: dict[Path, str]) -> DamagedPartsError:
     """The error that names damaged parts and what helps."""
     (first, reason), more = next(iter(damaged.items())), len(damaged) - 1
     others = f" {more} more are damaged too." if more else ""
-    return StoreError(
+    return DamagedPartsError(
         f"Part {first} could not be loaded: {reason}.{others} Nothing of this load was stored; the parts are kept. "
         f"`python -m flows.rebuild {run_id} --set-aside` renames what is damaged and loads the rest anew; after that "
-        "the run can be resumed, and asks again for what was lost."
+        "the run can be resumed, and asks again for what was lost.",
+        damaged,
     )
 
 
