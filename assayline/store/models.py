@@ -20,6 +20,8 @@ class SummaryRow(NamedTuple):
     low: str | None = None
     high: str | None = None
     n: str | None = None
+    only_above: int | None = None
+    """The row is left out unless its value is above this: it is about what most runs do not have."""
 
 
 class LatencyRow(NamedTuple):
@@ -37,6 +39,8 @@ METRIC_ROWS: tuple[SummaryRow | LatencyRow, ...] = (
     SummaryRow("cut off by the context", "requests", "context_limited_requests", n="ok_requests"),
     SummaryRow("accuracy", "share", "accuracy", low="accuracy_low", high="accuracy_high", n="target_requests"),
     SummaryRow("generation window", "s", "duration_s"),
+    SummaryRow("of it without an engine at work", "s", "downtime_s", only_above=0),
+    SummaryRow("of it lost to engine failures", "s", "lost_s", only_above=0),
     SummaryRow("throughput, requests", "requests/s", "requests_per_s", n="ok_requests"),
     SummaryRow("throughput, output tokens", "tokens/s", "output_tokens_per_s", n="ok_requests"),
     SummaryRow("throughput, all tokens", "tokens/s", "total_tokens_per_s", n="ok_requests"),
@@ -60,6 +64,13 @@ METRIC_ROWS: tuple[SummaryRow | LatencyRow, ...] = (
     SummaryRow("window used", "share", "window_share", n="engine_steps"),
     SummaryRow("loading", "s", "load_s"),
     SummaryRow("warm-up", "s", "warmup_s"),
+    SummaryRow("attempts", "attempts", "attempts", only_above=1),
+    SummaryRow("loading and warm-up of later attempts", "s", "resume_load_s", only_above=0),
+    SummaryRow("engine failures", "engines", "engine_failures", only_above=0),
+    SummaryRow("engine rebuilds", "engines", "rebuilds", only_above=0),
+    SummaryRow("from failure to ready again", "s", "recovery_s", n="rebuilds", only_above=0),
+    SummaryRow("reductions", "times", "reductions", only_above=0),
+    SummaryRow("requests that kill engines", "requests", "isolated_requests", only_above=0),
 )
 """The metric table, in the order a person reads it."""
 
@@ -75,7 +86,8 @@ def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict
 def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[dict[str, Any]]:
     """The run's metrics, one dict per row of `METRIC_ROWS`: metric, value, unit, low, high, n, source.
 
-    `low` and `high` are the ends of a 95 % interval. What is undefined, or was not measured, is None.
+    Rows about what did not happen in this run are left out. `low` and `high` are the ends of a 95 % interval. What is
+    undefined, or was not measured, is None.
     """
     summary = read_run_summary(connection, run_id)
     percentiles = {
@@ -85,6 +97,8 @@ def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> lis
     table = []
     for row in METRIC_ROWS:
         if isinstance(row, SummaryRow):
+            if row.only_above is not None and (summary[row.column] or 0) <= row.only_above:
+                continue
             cells = {name: summary[column] if column else None for name, column in _columns_of(row).items()}
             unit, source = row.unit, f"run_summary.{row.column}"
         else:

@@ -32,7 +32,7 @@ DEFAULTS: dict[str, Row] = {
     "prompts": {"prompt_id": "p", "occurrence": 0, "source_row": 0, "messages_json": "[]", "metadata_json": "{}"},
     "requests": {"prompt_id": "p", "occurrence": 0, "repeat_index": 0, "sampling_json": "{}"},
     "completions": {"worker": "w", "engine_generation": 0, "window_requests": 8},
-    "engine_events": {"worker": "w", "engine_generation": 0, "at_s": 0.0, "details_json": "{}"},
+    "engine_events": {"worker": "w", "attempt": 1, "engine_generation": 0, "at_s": 0.0, "details_json": "{}"},
     "telemetry": {"worker": "w", "engine_generation": 0, "at_s": 0.0, "in_flight_requests": 0, "output_tokens": 0},
 }
 

@@ -57,5 +57,6 @@ def test_durations_are_named_in_seconds(schema):
     assert sorted(name for (name,) in names if not named.search(name)) == [
         "cumulative_logprob",
         "effective_requests",
+        "gpu_memory_utilization",
         "percentile",
     ]

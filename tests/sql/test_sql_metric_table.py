@@ -3,7 +3,7 @@
 import pytest
 
 from assayline.errors import StoreError
-from assayline.store.models import METRIC_ROWS, read_metric_table, read_run_summary
+from assayline.store.models import METRIC_ROWS, LatencyRow, read_metric_table, read_run_summary
 
 
 def test_a_run_that_is_not_there_is_said_so(store):
@@ -24,7 +24,8 @@ def test_the_metric_table_names_and_orders_and_computes_nothing(store):
     summary = read_run_summary(store.connection, "run")
     latency = {(row["metric"], row["percentile"]): row for row in store.rows("latency_percentile")}
     table = read_metric_table(store.connection, "run")
-    assert [row["metric"] for row in table] == [row.metric for row in METRIC_ROWS]
+    usual = [row.metric for row in METRIC_ROWS if isinstance(row, LatencyRow) or row.only_above is None]
+    assert [row["metric"] for row in table] == usual
     assert 20 <= len(table) <= 30
     assert all(list(row) == ["metric", "unit", "source", "value", "low", "high", "n"] for row in table)
     by_name = {row["metric"]: row for row in table}
@@ -58,10 +59,52 @@ def test_the_metric_table_of_a_run_of_nothing(store):
     assert defined == {"answered", "errors", "missing", "cut off by the context"}
 
 
+def given_troubles(store):
+    """An engine dies of memory, its successor is killed with its worker, and a second attempt ends well."""
+    store.given_answers(
+        {"engine_generation": 0, "arrived_at_s": 10.0, "finished_at_s": 12.0},
+        {"engine_generation": 1, "arrived_at_s": 30.0, "finished_at_s": 35.0},
+        {"engine_generation": 2, "arrived_at_s": 90.0, "finished_at_s": 100.0},
+        {"engine_generation": 0, "error_kind": "killed_engine"},
+    )
+    store.connection.execute("update runs set attempt = 2")
+    store.given(
+        "engine_events",
+        {"event": "opened", "at_s": 8.0, "duration_s": 8.0},
+        {"event": "failed", "at_s": 15.0, "duration_s": None},
+        {"event": "reduced", "at_s": 15.0, "duration_s": None},
+        {"event": "isolated", "at_s": 16.0, "duration_s": None},
+    )
+    store.given("engine_events", {"engine_generation": 1, "event": "opened", "at_s": 29.0, "duration_s": 7.0})
+    store.given(
+        "engine_events", {"attempt": 2, "engine_generation": 2, "event": "opened", "at_s": 89.0, "duration_s": 9.0}
+    )
+
+
+def test_what_went_wrong_has_rows_of_its_own_and_only_then(store):
+    given_troubles(store)
+    rare = {row.metric for row in METRIC_ROWS if not isinstance(row, LatencyRow) and row.only_above is not None}
+    table = {row["metric"]: row["value"] for row in read_metric_table(store.connection, "run") if row["metric"] in rare}
+    assert table == {
+        "of it without an engine at work": (30.0 - 15.0) + (90.0 - 35.0),
+        "of it lost to engine failures": 3.0,
+        "attempts": 2,
+        "loading and warm-up of later attempts": 9.0,
+        "engine failures": 1,
+        "engine rebuilds": 1,
+        "from failure to ready again": 29.0 - 15.0,
+        "reductions": 1,
+        "requests that kill engines": 1,
+    }
+    assert table.keys() == rare
+
+
 def test_every_source_is_a_column_or_a_metric_of_a_view(store):
-    store.given("runs", {"run_id": "run"})
+    given_troubles(store)
     columns = set(store.row("run_summary"))
     metrics = {row["metric"] for row in store.rows("latency_percentile")}
-    for row in read_metric_table(store.connection, "run"):
+    table = read_metric_table(store.connection, "run")
+    assert len(table) == len(METRIC_ROWS)
+    for row in table:
         view, name = row["source"].split(".")
         assert name in {"run_summary": columns, "latency_percentile": metrics}[view]

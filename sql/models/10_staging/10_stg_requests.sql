@@ -1,6 +1,7 @@
 -- Grain: one row per request of a run, answered or not.
 -- Where a request was answered twice, one answer counts (a result before an error, then the earlier one) and
 -- request_integrity counts the other. An answer without a request is not here, only there.
+-- All stamps of an answer are of one engine and so of one attempt: what a dead engine lost is asked anew.
 create or replace view stg_requests as
 with
 
@@ -118,11 +119,11 @@ comment on column stg_requests.occurrence is 'Which of the run''s rows with that
 comment on column stg_requests.repeat_index is '0-based repeat.';
 comment on column stg_requests.status is 'ok: a result; error: an error row; missing: no answer (yet).';
 comment on column stg_requests.worker is 'The worker that answered; prepare where the request never reached an engine; NULL where missing.';
-comment on column stg_requests.engine_generation is 'Engines that this worker had opened before the one that answered.';
+comment on column stg_requests.engine_generation is 'Engines that this worker had started before the one that answered, over all attempts of the run.';
 comment on column stg_requests.window_requests is 'The most requests allowed in flight when this one ran.';
 comment on column stg_requests.due_at_s is 'When an arrival pattern wanted it sent, NULL offline. Seconds since the run''s start, as all *_at_s.';
-comment on column stg_requests.sent_at_s is 'When the worker handed it to the engine''s process.';
-comment on column stg_requests.arrived_at_s is 'When it reached the engine.';
+comment on column stg_requests.sent_at_s is 'When the worker handed it to the process of the engine that answered it.';
+comment on column stg_requests.arrived_at_s is 'When it reached the engine that answered it. What an engine lost by dying is asked again from the start, and its first tries leave no stamps.';
 comment on column stg_requests.queued_at_s is 'When the engine''s scheduler accepted it.';
 comment on column stg_requests.scheduled_at_s is 'When it was first scheduled.';
 comment on column stg_requests.first_token_at_s is 'End of the engine step that made its first token.';

@@ -1,23 +1,18 @@
 -- Grain: one row per run × moment at which the number of requests in flight changes.
 -- An exact sweep: a request is in flight in [arrived_at_s, finished_at_s), whether it ended in a result or an error.
+-- Of a request that engines died of, only its stay in the engine that answered it is known.
 create or replace view concurrency as
 with
 
-mark_arrivals as (
-    select run_id, arrived_at_s as at_s, 1 as change_requests
-    from stg_requests
-    where arrived_at_s < finished_at_s
-),
-
-mark_departures as (
-    select run_id, finished_at_s as at_s, -1 as change_requests
+mark_changes as (
+    select run_id, unnest([arrived_at_s, finished_at_s]) as at_s, unnest([1, -1]) as change_requests
     from stg_requests
     where arrived_at_s < finished_at_s
 ),
 
 merge_moments as (
     select run_id, at_s, sum(change_requests) as change_requests
-    from (from mark_arrivals union all from mark_departures)
+    from mark_changes
     group by run_id, at_s
     having sum(change_requests) <> 0
 ),
@@ -44,7 +39,7 @@ measure_stretches as (
 
 select * from measure_stretches;
 
-comment on view concurrency is 'One row per run × moment at which the number of requests in flight changes: an exact sweep over [arrived_at_s, finished_at_s) of results and errors, nothing sampled. Requests without both stamps are left out.';
+comment on view concurrency is 'One row per run × moment at which the number of requests in flight changes: an exact sweep over [arrived_at_s, finished_at_s) of results and errors, nothing sampled. Requests without both stamps are left out. A request that a dead engine lost is in flight from its arrival at the engine that answered it: while engines are rebuilt, and between attempts, nothing is in flight.';
 comment on column concurrency.run_id is 'The run.';
 comment on column concurrency.at_s is 'The moment, in seconds since the run''s start.';
 comment on column concurrency.until_s is 'The next moment; NULL for the last, after which nothing is in flight.';

@@ -37,9 +37,9 @@ count_finished as (
 
 -- Ticks of the clock change nothing, but cut every stretch at the second's end.
 mark_changes as (
-    select run_id, arrived_at_s as at_s, 1 as change_requests from select_stamped where arrived_at_s < finished_at_s
-    union all
-    select run_id, finished_at_s, -1 from select_stamped where arrived_at_s < finished_at_s
+    select run_id, unnest([arrived_at_s, finished_at_s]) as at_s, unnest([1, -1]) as change_requests
+    from select_stamped
+    where arrived_at_s < finished_at_s
     union all
     select run_id, second, 0 from list_seconds
 ),
@@ -85,7 +85,7 @@ fill_seconds as (
 
 select * from fill_seconds;
 
-comment on view timeline is 'One row per run × whole second from the run''s start to the last finished request, none left out: a second in which nothing finished counts 0. Loading and warm-up are its first seconds.';
+comment on view timeline is 'One row per run × whole second from the run''s start to the last finished request, none left out: a second in which nothing finished counts 0. Loading and warm-up are its first seconds; a rebuilt engine and the pause between two attempts are seconds of zeros in between.';
 comment on column timeline.run_id is 'The run.';
 comment on column timeline.second is 'Whole seconds since the run''s start: k stands for [k, k + 1).';
 comment on column timeline.finished_requests is 'Ok requests that finished in this second.';

@@ -16,20 +16,77 @@ count_requests as (
         sum(cached_tokens) filter (status = 'ok') as cached_tokens,
         sum(prompt_tokens) filter (status = 'ok' and cached_tokens is not null) as cacheable_tokens,
         sum(preemptions) filter (status = 'ok') as preemptions,
-        max(finished_at_s) filter (status = 'ok') - min(arrived_at_s) filter (status = 'ok') as duration_s,
         max(send_lag_s) as max_send_lag_s
     from stg_requests
     group by run_id
 ),
 
-time_engines as (
+-- gap_s: seconds before this engine's work in which no engine worked, as every earlier work had ended.
+find_gaps as (
+    select
+        *,
+        greatest(0, work_began_at_s - max(work_ended_at_s) over (
+            partition by run_id
+            order by work_began_at_s
+            rows between unbounded preceding and 1 preceding
+        )) as gap_s,
+        case when ok_requests + error_requests > 0 then last_window_requests end as answered_window_requests
+    from engine_history
+),
+
+add_attempts as (
     select
         run_id,
-        max(duration_s) filter (event = 'opened' and engine_generation = 0) as load_s,
-        max(duration_s) filter (event = 'warmed_up' and engine_generation = 0) as warmup_s,
-        sum(duration_s) filter (event in ('opened', 'warmed_up') and engine_generation > 0) as rebuild_s,
-        count(*) filter (event = 'failed') as engine_failures
-    from engine_events
+        attempt,
+        min(work_began_at_s) as work_began_at_s,
+        max(work_ended_at_s) as work_ended_at_s,
+        sum(gap_s) as gap_s,
+        max(load_s) filter (not is_rebuild) as load_s,
+        max(warmup_s) filter (not is_rebuild) as warmup_s,
+        max(load_s + coalesce(warmup_s, 0)) filter (not is_rebuild) as start_s,
+        count(*) filter (is_rebuild) as rebuilds,
+        sum(rebuild_s) as rebuild_s,
+        sum(recovery_s) as recovery_s,
+        sum(reductions) as reductions,
+        sum(isolated_requests) as isolated_requests,
+        count(*) filter (ending = 'failed') as engine_failures,
+        count(*) filter (ending = 'vanished') as vanished_engines,
+        sum(lost_s) as lost_s,
+        sum(engine_steps) as engine_steps,
+        sum(output_tokens) as step_tokens,
+        sum(output_tokens) filter (answered_window_requests is not null) as window_tokens,
+        sum(engine_steps * answered_window_requests) as window_steps
+    from find_gaps
+    group by run_id, attempt
+),
+
+order_attempts as (
+    select
+        *,
+        row_number() over (partition by run_id order by coalesce(load_s, warmup_s) is null, attempt) as start_order
+    from add_attempts
+),
+
+add_engines as (
+    select
+        run_id,
+        max(load_s) filter (start_order = 1) as load_s,
+        max(warmup_s) filter (start_order = 1) as warmup_s,
+        sum(start_s) filter (start_order > 1) as resume_load_s,
+        max(work_ended_at_s) - min(work_began_at_s) as duration_s,
+        sum(gap_s) as gap_s,
+        sum(rebuilds) as rebuilds,
+        sum(rebuild_s) as rebuild_s,
+        sum(recovery_s) as recovery_s,
+        sum(reductions) as reductions,
+        sum(isolated_requests) as isolated_requests,
+        sum(engine_failures) as engine_failures,
+        sum(vanished_engines) as vanished_engines,
+        sum(lost_s) as lost_s,
+        sum(engine_steps) as engine_steps,
+        sum(step_tokens) / nullif(sum(engine_steps), 0) as output_tokens_per_step,
+        sum(window_tokens) / nullif(sum(window_steps), 0) as window_share
+    from order_attempts
     group by run_id
 ),
 
@@ -43,17 +100,6 @@ average_concurrency as (
     group by run_id
 ),
 
-add_batches as (
-    select
-        run_id,
-        sum(engine_steps) as engine_steps,
-        sum(output_tokens) / nullif(sum(engine_steps), 0) as output_tokens_per_step,
-        sum(output_tokens) filter (window_requests is not null)
-            / nullif(sum(engine_steps * window_requests), 0) as window_share
-    from batch_efficiency
-    group by run_id
-),
-
 join_runs as (
     select
         runs.run_id,
@@ -61,7 +107,7 @@ join_runs as (
         runs.model,
         runs.prompt_set,
         runs.state,
-        runs.attempt,
+        runs.attempt as attempts,
         runs.started_at,
         runs.finished_at,
         coalesce(runs.expected_requests, count_requests.prepared_requests, 0) as expected_requests,
@@ -75,19 +121,28 @@ join_runs as (
         count_requests.cacheable_tokens,
         count_requests.output_tokens,
         count_requests.preemptions,
-        count_requests.duration_s,
         count_requests.max_send_lag_s,
         coalesce(count_requests.workers, 0) as workers,
-        coalesce(time_engines.engine_failures, 0) as engine_failures,
-        time_engines.load_s,
-        time_engines.warmup_s,
-        time_engines.rebuild_s,
+        add_engines.load_s,
+        add_engines.warmup_s,
+        add_engines.resume_load_s,
+        add_engines.duration_s,
+        case when add_engines.duration_s is not null then coalesce(add_engines.gap_s, 0) end as downtime_s,
+        add_engines.duration_s - downtime_s as working_s,
+        add_engines.lost_s,
+        add_engines.rebuild_s,
+        add_engines.recovery_s,
+        coalesce(add_engines.rebuilds, 0) as rebuilds,
+        coalesce(add_engines.reductions, 0) as reductions,
+        coalesce(add_engines.isolated_requests, 0) as isolated_requests,
+        coalesce(add_engines.engine_failures, 0) as engine_failures,
+        coalesce(add_engines.vanished_engines, 0) as vanished_engines,
+        add_engines.engine_steps,
+        add_engines.output_tokens_per_step,
+        add_engines.window_share,
         average_concurrency.idle_s,
         average_concurrency.mean_in_flight_requests,
         average_concurrency.max_in_flight_requests,
-        add_batches.engine_steps,
-        add_batches.output_tokens_per_step,
-        add_batches.window_share,
         accuracy.requests as target_requests,
         accuracy.mean as accuracy,
         accuracy.standard_error as accuracy_standard_error,
@@ -95,9 +150,8 @@ join_runs as (
         accuracy.wilson_high as accuracy_high
     from runs
     left join count_requests on count_requests.run_id = runs.run_id
-    left join time_engines on time_engines.run_id = runs.run_id
+    left join add_engines on add_engines.run_id = runs.run_id
     left join average_concurrency on average_concurrency.run_id = runs.run_id
-    left join add_batches on add_batches.run_id = runs.run_id
     left join accuracy on accuracy.run_id = runs.run_id
 ),
 
@@ -108,7 +162,7 @@ summarize_runs as (
         model,
         prompt_set,
         state,
-        attempt,
+        attempts,
         started_at,
         finished_at,
         expected_requests,
@@ -132,17 +186,26 @@ summarize_runs as (
         cast(preemptions as bigint) as preemptions,
         load_s,
         warmup_s,
+        resume_load_s,
         duration_s,
+        working_s,
+        downtime_s,
         idle_s,
+        lost_s,
         rebuild_s,
-        ok_requests / nullif(duration_s, 0) as requests_per_s,
-        output_tokens / nullif(duration_s, 0) as output_tokens_per_s,
-        (prompt_tokens + output_tokens) / nullif(duration_s, 0) as total_tokens_per_s,
+        recovery_s,
+        ok_requests / nullif(working_s, 0) as requests_per_s,
+        output_tokens / nullif(working_s, 0) as output_tokens_per_s,
+        (prompt_tokens + output_tokens) / nullif(working_s, 0) as total_tokens_per_s,
         mean_in_flight_requests,
         max_in_flight_requests,
         max_send_lag_s,
         workers,
-        engine_failures,
+        cast(engine_failures as bigint) as engine_failures,
+        cast(vanished_engines as bigint) as vanished_engines,
+        cast(rebuilds as bigint) as rebuilds,
+        cast(reductions as bigint) as reductions,
+        cast(isolated_requests as bigint) as isolated_requests,
         cast(engine_steps as bigint) as engine_steps,
         output_tokens_per_step,
         window_share
@@ -151,13 +214,13 @@ summarize_runs as (
 
 select * from summarize_runs;
 
-comment on view run_summary is 'One row per run: what a person reads first. Tokens, window and throughput are those of ok requests; load and warm-up are outside the window.';
+comment on view run_summary is 'One row per run: what a person reads first. Tokens and throughput are those of ok requests, over the seconds that an engine was at work: load, warm-up, rebuilds and the pauses between attempts are outside. What became of each engine is in engine_history.';
 comment on column run_summary.run_id is 'The run.';
 comment on column run_summary.name is 'The spec''s name.';
 comment on column run_summary.model is 'The model as the spec names it: hub id or folder.';
 comment on column run_summary.prompt_set is 'Name of the prompt set.';
 comment on column run_summary.state is 'running, completed, failed or cancelled.';
-comment on column run_summary.attempt is 'How often the run was started, 1 for the first time.';
+comment on column run_summary.attempts is 'How often the run was started: 1, unless it was resumed.';
 comment on column run_summary.started_at is 'UTC wall clock at the start of the run.';
 comment on column run_summary.finished_at is 'UTC wall clock at the end of the run.';
 comment on column run_summary.expected_requests is 'Requests that the run must answer: prompt rows × repeats; the prepared ones while that is not known.';
@@ -179,19 +242,28 @@ comment on column run_summary.output_tokens is 'Output tokens of ok requests.';
 comment on column run_summary.mean_output_tokens is 'output_tokens / ok_requests.';
 comment on column run_summary.prefix_cache_hit_rate is 'Sum of cached_tokens / sum of prompt_tokens, 0 to 1, over ok requests whose cached_tokens are known.';
 comment on column run_summary.preemptions is 'Preemptions of ok requests. NULL where the engine does not say.';
-comment on column run_summary.load_s is 'Longest start-up of a worker''s first engine, seconds.';
-comment on column run_summary.warmup_s is 'Longest warm-up of a worker''s first engine, seconds.';
-comment on column run_summary.duration_s is 'Generation window, seconds: max(finished_at_s) − min(arrived_at_s) of ok requests. NULL where none has both stamps.';
-comment on column run_summary.idle_s is 'Seconds between the first arrival and the last end with nothing in flight: an engine being rebuilt, a pause between attempts or between arrivals.';
-comment on column run_summary.rebuild_s is 'Seconds that workers spent starting and warming later engines, summed over workers. Lies inside the window. NULL where none was rebuilt.';
-comment on column run_summary.requests_per_s is 'Ok requests per second: ok_requests / duration_s.';
-comment on column run_summary.output_tokens_per_s is 'Output tokens per second: output_tokens / duration_s.';
-comment on column run_summary.total_tokens_per_s is 'Prompt and output tokens per second: (prompt_tokens + output_tokens) / duration_s.';
-comment on column run_summary.mean_in_flight_requests is 'Requests in flight averaged over time: sum of in-flight × seconds / seconds, from the first arrival to the last end of the sweep in concurrency.';
+comment on column run_summary.load_s is 'Cold start, seconds: the longest start-up of a worker''s first engine, in the first attempt in which one started. A rebuild''s start-up is in rebuild_s.';
+comment on column run_summary.warmup_s is 'Longest warm-up of a worker''s first engine in that attempt, seconds.';
+comment on column run_summary.resume_load_s is 'What later attempts spent on starting again, seconds: the longest start-up and warm-up of a worker''s first engine in each, added up. NULL where no later attempt started an engine.';
+comment on column run_summary.duration_s is 'The whole window, seconds: from the first beginning to the last end of any engine''s work (engine_history.work_began_at_s and work_ended_at_s). For engines that did not fail: max(finished_at_s) − min(arrived_at_s) of ok requests. NULL where no engine''s work has both ends.';
+comment on column run_summary.working_s is 'Seconds of the window with at least one engine at work, from the first arrival at the engine to the end of its work: the union of those stretches, duration_s − downtime_s. What throughput is divided by.';
+comment on column run_summary.downtime_s is 'Seconds of the window with no engine at work: every engine was being rebuilt, or the run was between two attempts. 0 where some engine always worked.';
+comment on column run_summary.idle_s is 'Seconds between the first arrival and the last end in concurrency with nothing in flight that was answered: it comes of downtime, of work that a dead engine lost, and of pauses between arrivals.';
+comment on column run_summary.lost_s is 'Seconds of work that failed and vanished engines threw away, summed over engines; inside working_s. See engine_history.lost_s. NULL where no engine failed or vanished at work.';
+comment on column run_summary.rebuild_s is 'Seconds of start-up and warm-up of rebuilt engines, summed over workers: later engines of a worker in the same attempt. Lies inside the window. NULL where none was rebuilt.';
+comment on column run_summary.recovery_s is 'Seconds that workers were without an engine, from the end of one to the readiness of the next in the same attempt, summed over workers. Contains rebuild_s. NULL where none was rebuilt; see engine_history.recovery_s.';
+comment on column run_summary.requests_per_s is 'Ok requests per second at work: ok_requests / working_s.';
+comment on column run_summary.output_tokens_per_s is 'Output tokens per second at work: output_tokens / working_s.';
+comment on column run_summary.total_tokens_per_s is 'Prompt and output tokens per second at work: (prompt_tokens + output_tokens) / working_s.';
+comment on column run_summary.mean_in_flight_requests is 'Requests in flight averaged over time: sum of in-flight × seconds / seconds, from the first arrival to the last end of the sweep in concurrency. Times with nothing in flight count, downtime included; a request that a dead engine lost counts from its arrival at the engine that answered it.';
 comment on column run_summary.max_in_flight_requests is 'The most requests in flight at once.';
 comment on column run_summary.max_send_lag_s is 'Latest sending against the arrival pattern, seconds: max(sent_at_s − due_at_s). NULL without a pattern.';
 comment on column run_summary.workers is 'Workers that answered.';
-comment on column run_summary.engine_failures is 'Times an engine died.';
-comment on column run_summary.engine_steps is 'Engine steps of all engines, warm-up left out. NULL without telemetry.';
+comment on column run_summary.engine_failures is 'Engines that died or did not start.';
+comment on column run_summary.vanished_engines is 'Engines whose worker was killed with them: no event says how they ended.';
+comment on column run_summary.rebuilds is 'Engines beyond the first of each attempt and worker.';
+comment on column run_summary.reductions is 'Times that the next engine got less of something than the one that died.';
+comment on column run_summary.isolated_requests is 'Requests that became error rows because they kill engines.';
+comment on column run_summary.engine_steps is 'Engine steps of all engines, warm-up left out, lost work included. NULL without telemetry.';
 comment on column run_summary.output_tokens_per_step is 'Mean output tokens per engine step over all engines: sum of output tokens / sum of engine_steps of batch_efficiency.';
 comment on column run_summary.window_share is 'How much of the window an average step used: sum of output tokens / sum of (engine_steps × window_requests) of batch_efficiency.';
