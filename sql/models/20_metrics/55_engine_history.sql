@@ -1,0 +1,279 @@
+-- Grain: one row per run × worker × engine generation.
+-- What an engine worked is what its results and its end say. Results alone count, as in every throughput; an engine
+-- that died also worked on what it lost.
+create or replace view engine_history as
+with
+
+read_events as (
+    select
+        run_id,
+        worker,
+        engine_generation,
+        min(attempt) as attempt,
+        max(at_s) as last_event_at_s,
+        min(at_s) filter (event = 'opened') as opened_at_s,
+        max(duration_s) filter (event = 'opened') as load_s,
+        arg_min(details_json, at_s) filter (event = 'opened') as opened_json,
+        min(at_s) filter (event = 'warmed_up') as warmed_up_at_s,
+        max(duration_s) filter (event = 'warmed_up') as warmup_s,
+        min(at_s) filter (event = 'failed') as failed_at_s,
+        arg_min(message, at_s) filter (event = 'failed') as failure_message,
+        arg_min(details_json, at_s) filter (event = 'failed') as failed_json,
+        max(at_s) filter (event = 'closed') as closed_at_s,
+        count(*) filter (event = 'reduced') as reductions,
+        arg_max(details_json, at_s) filter (event = 'reduced') as reduced_arguments,
+        arg_max(details_json ->> '$.window_requests.to', at_s) filter (event = 'grown') as grown_window_requests,
+        count(*) filter (event = 'isolated') as isolated_requests,
+        arg_max(details_json, at_s) filter (event = 'restored') as restored_arguments
+    from engine_events
+    group by run_id, worker, engine_generation
+),
+
+read_counters as (
+    select
+        run_id,
+        worker,
+        engine_generation,
+        count(*) as telemetry_samples,
+        max(engine_steps) as engine_steps,
+        max(output_tokens) as output_tokens,
+        max(at_s) as last_sample_at_s,
+        min(at_s) filter (in_flight_requests > 0) as first_busy_at_s,
+        max(at_s) filter (in_flight_requests > 0) as last_busy_at_s
+    from telemetry
+    group by run_id, worker, engine_generation
+),
+
+count_answers as (
+    select
+        run_id,
+        worker,
+        engine_generation,
+        count(*) filter (status = 'ok') as ok_requests,
+        count(*) filter (status = 'error') as error_requests,
+        sum(output_tokens) filter (status = 'ok') as ok_output_tokens,
+        min(window_requests) as first_window_requests,
+        max(window_requests) as last_window_requests,
+        min(arrived_at_s) as first_arrived_at_s,
+        max(finished_at_s) as last_finished_at_s,
+        min(arrived_at_s) filter (status = 'ok') as first_ok_arrived_at_s,
+        max(finished_at_s) filter (status = 'ok') as last_ok_finished_at_s
+    from stg_requests
+    where status <> 'missing' and worker <> 'prepare'
+    group by run_id, worker, engine_generation
+),
+
+list_generations as (
+    select run_id, worker, engine_generation from read_events
+    union
+    select run_id, worker, engine_generation from read_counters
+    union
+    select run_id, worker, engine_generation from count_answers
+),
+
+join_generations as (
+    select
+        list_generations.run_id,
+        list_generations.worker,
+        list_generations.engine_generation,
+        -- A run that was started once has one attempt, also for an engine that no event tells of.
+        coalesce(read_events.attempt, case when runs.attempt = 1 then 1 end) as attempt,
+        runs.state = 'running' and runs.attempt = coalesce(read_events.attempt, 1)
+            and list_generations.engine_generation = max(list_generations.engine_generation) over (
+                partition by list_generations.run_id, list_generations.worker
+            ) as may_be_running,
+        read_events.* exclude (run_id, worker, engine_generation, attempt),
+        read_counters.* exclude (run_id, worker, engine_generation),
+        count_answers.* exclude (run_id, worker, engine_generation)
+    from list_generations
+    left join runs on runs.run_id = list_generations.run_id
+    left join read_events
+        on read_events.run_id = list_generations.run_id
+        and read_events.worker = list_generations.worker
+        and read_events.engine_generation = list_generations.engine_generation
+    left join read_counters
+        on read_counters.run_id = list_generations.run_id
+        and read_counters.worker = list_generations.worker
+        and read_counters.engine_generation = list_generations.engine_generation
+    left join count_answers
+        on count_answers.run_id = list_generations.run_id
+        and count_answers.worker = list_generations.worker
+        and count_answers.engine_generation = list_generations.engine_generation
+),
+
+tell_endings as (
+    select
+        *,
+        -- An engine that failed is closed too, so failing comes first.
+        case
+            when failed_at_s is not null then 'failed'
+            when closed_at_s is not null then 'closed'
+            when last_event_at_s is null then null
+            when may_be_running then 'running'
+            else 'vanished'
+        end as ending,
+        case
+            when failed_at_s is not null
+                then coalesce(failed_json ->> '$.phase', if(opened_at_s is null, 'start', 'run'))
+        end as failure_phase,
+        try_cast(failed_json ->> '$.in_flight_requests' as bigint) as failed_requests
+    from join_generations
+),
+
+find_work as (
+    select
+        *,
+        case
+            when first_ok_arrived_at_s is not null then first_ok_arrived_at_s
+            when ending in ('failed', 'vanished') then coalesce(
+                first_arrived_at_s, warmed_up_at_s, first_busy_at_s, if(failed_requests > 0, opened_at_s, null)
+            )
+        end as began_at_s,
+        case
+            when ending = 'failed' and coalesce(failed_requests > 0, true)
+                then greatest(failed_at_s, last_ok_finished_at_s)
+            when ending = 'vanished' then greatest(last_busy_at_s, last_ok_finished_at_s)
+            else last_ok_finished_at_s
+        end as stopped_at_s
+    from tell_endings
+),
+
+order_engines as (
+    select
+        *,
+        case ending
+            when 'failed' then failed_at_s
+            when 'closed' then closed_at_s
+            when 'vanished' then greatest(last_event_at_s, last_sample_at_s, last_finished_at_s)
+        end as ended_at_s,
+        if(stopped_at_s is not null, began_at_s, null) as work_began_at_s,
+        if(began_at_s is not null, stopped_at_s, null) as work_ended_at_s,
+        case when attempt is not null then row_number() over engines > 1 end as is_rebuild,
+        lag(ended_at_s) over engines as earlier_ended_at_s,
+        count(restored_arguments) over (engines rows between unbounded preceding and 1 preceding) as restorations
+    from find_work
+    window engines as (partition by run_id, worker, attempt order by engine_generation)
+),
+
+add_reductions as (
+    select
+        *,
+        sum(reductions) over (
+            partition by run_id, worker, attempt, restorations
+            order by engine_generation
+            rows between unbounded preceding and 1 preceding
+        ) as earlier_reductions
+    from order_engines
+),
+
+measure_engines as (
+    select
+        run_id,
+        worker,
+        engine_generation,
+        attempt,
+        is_rebuild,
+        cast(coalesce(earlier_reductions, 0) as bigint) as earlier_reductions,
+        ending,
+        failure_phase,
+        failed_json ->> '$.kind' as failure_kind,
+        try_cast(failed_json ->> '$.is_memory' as boolean) as is_memory_failure,
+        failure_message,
+        try_cast(failed_json ->> '$.exit_code' as bigint) as exit_code,
+        failed_requests,
+        coalesce(reductions, 0) as reductions,
+        reduced_arguments,
+        restored_arguments,
+        coalesce(isolated_requests, 0) as isolated_requests,
+        opened_at_s,
+        warmed_up_at_s,
+        work_began_at_s,
+        last_ok_finished_at_s,
+        work_ended_at_s,
+        ended_at_s,
+        load_s,
+        warmup_s,
+        work_ended_at_s - work_began_at_s as working_s,
+        case
+            when ending in ('failed', 'vanished')
+                then work_ended_at_s - coalesce(last_ok_finished_at_s, work_began_at_s)
+        end as lost_s,
+        case
+            when is_rebuild and coalesce(load_s, warmup_s) is not null then coalesce(load_s, 0) + coalesce(warmup_s, 0)
+        end as rebuild_s,
+        case
+            when not is_rebuild then null
+            when ending = 'failed' and work_began_at_s is null then failed_at_s
+            else coalesce(warmed_up_at_s, opened_at_s)
+        end - earlier_ended_at_s as recovery_s,
+        coalesce(ok_requests, 0) as ok_requests,
+        coalesce(error_requests, 0) as error_requests,
+        cast(ok_output_tokens as bigint) as ok_output_tokens,
+        ok_output_tokens / nullif(work_ended_at_s - work_began_at_s, 0) as ok_output_tokens_per_s,
+        coalesce(try_cast(opened_json ->> '$.window_requests' as bigint), first_window_requests) as window_requests,
+        coalesce(
+            try_cast(grown_window_requests as bigint),
+            last_window_requests,
+            try_cast(opened_json ->> '$.window_requests' as bigint)
+        ) as last_window_requests,
+        try_cast(opened_json ->> '$.max_num_seqs' as bigint) as max_num_seqs,
+        try_cast(opened_json ->> '$.max_num_batched_tokens' as bigint) as max_num_batched_tokens,
+        try_cast(opened_json ->> '$.max_model_len' as bigint) as max_model_len,
+        try_cast(opened_json ->> '$.gpu_memory_utilization' as double) as gpu_memory_utilization,
+        try_cast(opened_json ->> '$.kv_cache_tokens' as bigint) as kv_cache_tokens,
+        opened_json ->> '$.vllm_version' as vllm_version,
+        opened_json ->> '$.device_name' as device_name,
+        coalesce(telemetry_samples, 0) as telemetry_samples,
+        engine_steps,
+        output_tokens
+    from add_reductions
+)
+
+select * from measure_engines;
+
+comment on view engine_history is 'One row per run × worker × engine generation: what became of every engine, and why. An engine that left neither an event nor a sample nor an answer is not here.';
+comment on column engine_history.run_id is 'The run.';
+comment on column engine_history.worker is 'The worker that owned the engine.';
+comment on column engine_history.engine_generation is 'Engines that this worker had started before this one, over all attempts of the run.';
+comment on column engine_history.attempt is 'Which start of the run it belongs to, 1 for the first. NULL where no event tells of the engine and the run was started more than once.';
+comment on column engine_history.is_rebuild is 'Whether the worker had an engine before it in the same attempt. NULL where attempt is.';
+comment on column engine_history.earlier_reductions is 'Reductions that led to it: those after earlier engines of this worker in the same attempt, since the last time that reductions were undone.';
+comment on column engine_history.ending is 'closed: as it should; failed: it died or did not start; running: the newest engine of a worker in the run''s present attempt, while the run''s state is running; vanished: no event says how it ended, so its worker was killed with it. NULL where no event tells of it at all.';
+comment on column engine_history.failure_phase is 'start or run, for one that failed. Where the event does not say: start if it never opened.';
+comment on column engine_history.failure_kind is 'Kind of failure as the event says: device_oom, host_oom, killed, start_memory, other and the like.';
+comment on column engine_history.is_memory_failure is 'Whether it failed for want of memory. NULL where it did not fail, or the event does not say.';
+comment on column engine_history.failure_message is 'The failure in words.';
+comment on column engine_history.exit_code is 'Exit code of its process, where it failed and that is known; −9 is a kill.';
+comment on column engine_history.failed_requests is 'Requests in flight when it failed, all to be asked again.';
+comment on column engine_history.reductions is 'Times that something was reduced for the engine after it: 1 after a death that was answered so, otherwise 0.';
+comment on column engine_history.reduced_arguments is 'What the engine after it got less of: a JSON object of {from, to} by argument. The last, where there are several.';
+comment on column engine_history.restored_arguments is 'Reductions that were undone after it, because one request was to blame for them; likewise.';
+comment on column engine_history.isolated_requests is 'Requests that became error rows after it because they kill engines.';
+comment on column engine_history.opened_at_s is 'When its start-up was over, in seconds since the run''s start, as all *_at_s. NULL for one that did not start.';
+comment on column engine_history.warmed_up_at_s is 'When its warm-up was over. NULL without one.';
+comment on column engine_history.work_began_at_s is 'When it began to work: the first arrival of a request that it gave a result for. For one that failed or vanished without a result: the first arrival of an error, else the end of warm-up, else the first sample with requests in flight, else (where it failed with requests in flight) the end of start-up. NULL where it did no work that shows.';
+comment on column engine_history.last_ok_finished_at_s is 'When its last result finished.';
+comment on column engine_history.work_ended_at_s is 'When its work ended: at the failure, for one that failed (with requests in flight, as far as is known); at the last sample with requests in flight or the last result, whichever is later, for one that vanished; otherwise at the last result. NULL where work_began_at_s is.';
+comment on column engine_history.ended_at_s is 'When it failed or was closed; for one that vanished the last sign of life: event, sample or answer. NULL while it runs, or where no event tells of it.';
+comment on column engine_history.load_s is 'Start-up, seconds. NULL for one that did not start.';
+comment on column engine_history.warmup_s is 'Warm-up, seconds.';
+comment on column engine_history.working_s is 'Seconds at work: work_ended_at_s − work_began_at_s.';
+comment on column engine_history.lost_s is 'Seconds of work thrown away by its failure or vanishing: work_ended_at_s − last_ok_finished_at_s (work_began_at_s where it gave no result). What it had done before that for requests still unfinished is lost too and not in it. NULL for one that neither failed nor vanished.';
+comment on column engine_history.rebuild_s is 'Start-up and warm-up of a rebuild, seconds: load_s + warmup_s. NULL where is_rebuild is not true, or it did not start.';
+comment on column engine_history.recovery_s is 'Seconds that its worker was without an engine before it: from the end of the engine before it in the same attempt to the end of its warm-up (of its start-up, without one), or to its failure where it did no work. Contains rebuild_s and the wait for memory. NULL where is_rebuild is not true.';
+comment on column engine_history.ok_requests is 'Results that it gave.';
+comment on column engine_history.error_requests is 'Error rows that it gave, or that were written after it for requests that kill engines.';
+comment on column engine_history.ok_output_tokens is 'Output tokens of its results.';
+comment on column engine_history.ok_output_tokens_per_s is 'Output tokens per second at work: ok_output_tokens / working_s. NULL for no time.';
+comment on column engine_history.window_requests is 'The most requests allowed in flight when it opened; where no event says, the smallest window that its answers tell of.';
+comment on column engine_history.last_window_requests is 'The most requests allowed in flight at the end: as the last growth says, else the widest window that its answers tell of, else window_requests.';
+comment on column engine_history.max_num_seqs is 'Sequences that one step of it may hold, as it resolved. NULL where it did not open or does not say, as all that follow.';
+comment on column engine_history.max_num_batched_tokens is 'Tokens that one step of it may hold.';
+comment on column engine_history.max_model_len is 'Tokens that a request may have, prompt and output.';
+comment on column engine_history.gpu_memory_utilization is 'Share of the device''s memory that it was given, 0 to 1.';
+comment on column engine_history.kv_cache_tokens is 'Tokens that its KV cache holds.';
+comment on column engine_history.vllm_version is 'Version of vLLM.';
+comment on column engine_history.device_name is 'The device.';
+comment on column engine_history.telemetry_samples is 'Samples of its counters.';
+comment on column engine_history.engine_steps is 'Engine steps up to the last sample, warm-up left out. NULL without a sample.';
+comment on column engine_history.output_tokens is 'Output tokens of requests finished up to the last sample. An engine that died has made more: what it had begun is not in it.';
