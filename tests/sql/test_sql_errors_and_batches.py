@@ -133,6 +133,47 @@ def test_each_engine_generation_has_its_row(store):
     store.expect("run_summary", {"engine_steps": 10, "output_tokens_per_step": 20.0, "window_share": 0.5, "workers": 2})
 
 
+def test_engines_of_later_attempts_did_not_replace_an_engine(store):
+    """Two engines in the first attempt, the second after a reduction; one in the next, of the first one's size."""
+    store.given_answers({"engine_generation": 1, "window_requests": 40}, {"engine_generation": 2})
+    store.connection.execute("update runs set attempt = 2")
+    opened = {"event": "opened", "details_json": '{"window_requests": 80}'}
+    store.given(
+        "engine_events",
+        {"attempt": 1, "engine_generation": 0, **opened},
+        {"attempt": 1, "engine_generation": 0, "event": "reduced", "details_json": "{}"},
+        {"attempt": 1, "engine_generation": 1, "event": "opened", "details_json": '{"window_requests": 40}'},
+        {"attempt": 2, "engine_generation": 2, **opened},
+    )
+    columns = ("attempt", "engine_generation", "later_generations", "earlier_reductions", "opened_window_requests")
+    store.expect(
+        "batch_efficiency",
+        *(
+            dict(zip((*columns, "window_requests"), values, strict=True))
+            for values in [(1, 0, 1, 0, 80, None), (1, 1, 0, 1, 40, 40), (2, 2, 0, 0, 80, 8)]
+        ),
+    )
+
+
+def test_the_summary_adds_the_batches_up(store):
+    """Engines of two attempts and two workers, by steps: the sums of batch_efficiency, not means of its ratios."""
+    store.given_answers(
+        {"worker": "a", "engine_generation": 0, "window_requests": 80},
+        {"worker": "a", "engine_generation": 1, "window_requests": 40},
+        {"worker": "b", "engine_generation": 0, "window_requests": 80},
+    )
+    for attempt, worker, generation, steps, tokens in [(1, "a", 0, 10, 300), (2, "a", 1, 50, 900), (1, "b", 0, 7, 99)]:
+        engine = {"worker": worker, "engine_generation": generation}
+        store.given("engine_events", {"attempt": attempt, "event": "opened", **engine})
+        store.given("telemetry", {"engine_steps": steps, "output_tokens": tokens, **engine})
+    batches = store.rows("batch_efficiency", "engine_steps", "output_tokens", "window_requests")
+    steps, tokens = (sum(row[name] for row in batches) for name in ("engine_steps", "output_tokens"))
+    room = sum(row["engine_steps"] * row["window_requests"] for row in batches)
+    assert (steps, tokens, room) == (67, 1299, 80 * 17 + 40 * 50)
+    expected = {"engine_steps": steps, "output_tokens_per_step": tokens / steps, "window_share": tokens / room}
+    store.expect("run_summary", expected)
+
+
 def test_an_engine_that_answered_nothing_has_no_part_in_the_window_share(store):
     store.given_answers({"engine_generation": 1, "window_requests": 40})
     store.given(

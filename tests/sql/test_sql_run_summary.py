@@ -17,9 +17,14 @@ UNDEFINED = (
     "preemptions",
     "load_s",
     "warmup_s",
+    "resume_load_s",
     "duration_s",
+    "working_s",
+    "downtime_s",
     "idle_s",
+    "lost_s",
     "rebuild_s",
+    "recovery_s",
     "requests_per_s",
     "output_tokens_per_s",
     "total_tokens_per_s",
@@ -41,6 +46,10 @@ COUNTED = (
     "target_requests",
     "workers",
     "engine_failures",
+    "vanished_engines",
+    "rebuilds",
+    "reductions",
+    "isolated_requests",
 )
 
 
@@ -109,6 +118,8 @@ def test_throughput_is_of_ok_requests_over_their_window(store):
         "run_summary",
         {
             "duration_s": 10.0,
+            "working_s": 10.0,
+            "downtime_s": 0.0,
             "requests_per_s": 0.2,
             "output_tokens_per_s": 5.0,
             "total_tokens_per_s": 21.0,
@@ -144,7 +155,13 @@ def test_a_window_of_no_length_has_no_throughput(store):
     store.given_answers({"arrived_at_s": 1.0, "finished_at_s": 1.0, "output_tokens": 3, "prompt_tokens": 3})
     store.expect(
         "run_summary",
-        {"duration_s": 0.0, "requests_per_s": None, "output_tokens_per_s": None, "total_tokens_per_s": None},
+        {
+            "duration_s": 0.0,
+            "working_s": 0.0,
+            "requests_per_s": None,
+            "output_tokens_per_s": None,
+            "total_tokens_per_s": None,
+        },
     )
 
 
@@ -178,11 +195,104 @@ def test_loading_is_the_slowest_first_engine_and_rebuilding_is_apart(store):
     store.expect("run_summary", {"load_s": 25.0, "warmup_s": 1.0, "rebuild_s": 32.0, "engine_failures": 1})
 
 
+def test_the_cold_start_is_that_of_the_first_attempt_that_came_up(store):
+    """The first attempt failed at start, the second had two workers, the third one."""
+    store.given("runs", {"attempt": 3})
+    event = {"worker": "a", "attempt": 1, "engine_generation": 0, "event": "failed", "duration_s": None}
+    second = {"attempt": 2, "engine_generation": 1, "event": "opened", "duration_s": 20.0}
+    third = {"attempt": 3, "engine_generation": 2, "event": "opened", "duration_s": 3.0}
+    store.given(
+        "engine_events",
+        event,
+        {**event, **second},
+        {**event, **second, "event": "warmed_up", "duration_s": 2.0},
+        {**event, **second, "worker": "b", "engine_generation": 0, "duration_s": 21.0},
+        {**event, **third},
+        {**event, **third, "event": "warmed_up", "duration_s": 0.5},
+    )
+    store.expect("run_summary", {"load_s": 21.0, "warmup_s": 2.0, "resume_load_s": 3.5, "rebuilds": 0})
+
+
+def test_every_later_attempt_starts_anew(store):
+    """Of each the slowest worker counts, its warm-up with it."""
+    store.given("runs", {"attempt": 3})
+    event = {"worker": "a", "attempt": 1, "engine_generation": 0, "event": "opened", "duration_s": 50.0}
+    store.given(
+        "engine_events",
+        event,
+        {**event, "attempt": 2, "engine_generation": 1, "duration_s": 10.0},
+        {**event, "attempt": 2, "engine_generation": 1, "event": "warmed_up", "duration_s": 5.0},
+        {**event, "attempt": 2, "engine_generation": 2, "duration_s": 99.0},
+        {**event, "attempt": 2, "engine_generation": 0, "worker": "b", "duration_s": 12.0},
+        {**event, "attempt": 3, "engine_generation": 3, "duration_s": 7.0},
+    )
+    store.expect("run_summary", {"load_s": 50.0, "warmup_s": None, "resume_load_s": 22.0, "rebuild_s": 99.0})
+
+
+def test_engines_side_by_side_have_one_window(store):
+    """One is at work while another is rebuilt: nothing of the window is downtime, to the last bit."""
+    store.given_answers(
+        {"worker": "a", "engine_generation": 0, "arrived_at_s": 0.1, "finished_at_s": 4.3},
+        {"worker": "a", "engine_generation": 1, "arrived_at_s": 7.7, "finished_at_s": 9.9},
+        {"worker": "b", "engine_generation": 0, "arrived_at_s": 0.2, "finished_at_s": 8.1},
+    )
+    store.given("engine_events", {"worker": "a", "event": "failed", "at_s": 4.5})
+    summary = store.row("run_summary")
+    assert summary["duration_s"] == summary["working_s"] == 9.9 - 0.1
+    assert summary["downtime_s"] == 0
+
+
+def test_throughput_is_over_the_seconds_at_work(store):
+    """An engine worked for 10 s and died 2 s later; another was ready after 28 s; a last attempt came a day later."""
+    answers = [(0, 0.0, 10.0), (1, 40.0, 48.0), (2, 86400.0, 86410.0)]
+    store.given_answers(
+        *(
+            {
+                "engine_generation": generation,
+                "arrived_at_s": arrived_at_s,
+                "finished_at_s": finished_at_s,
+                "prompt_tokens": 30,
+                "output_tokens": 300,
+            }
+            for generation, arrived_at_s, finished_at_s in answers
+        )
+    )
+    store.given("engine_events", {"event": "failed", "at_s": 12.0})
+    store.expect(
+        "run_summary",
+        {
+            "duration_s": 86410.0,
+            "working_s": 30.0,
+            "downtime_s": 86380.0,
+            "lost_s": 2.0,
+            "requests_per_s": 0.1,
+            "output_tokens_per_s": 30.0,
+            "total_tokens_per_s": 33.0,
+        },
+    )
+
+
+def test_a_window_begins_with_the_work_of_an_engine_that_died_without_a_result(store):
+    store.given_answers({"engine_generation": 1, "arrived_at_s": 50.0, "finished_at_s": 60.0})
+    store.given(
+        "engine_events",
+        {"event": "warmed_up", "at_s": 10.0, "duration_s": 1.0},
+        {"event": "failed", "at_s": 15.0, "duration_s": None},
+    )
+    store.expect("run_summary", {"duration_s": 50.0, "working_s": 15.0, "downtime_s": 35.0, "lost_s": 5.0})
+
+
 def test_a_pause_is_idle_time(store):
     store.given_answers({"arrived_at_s": 1.0, "finished_at_s": 2.0}, {"arrived_at_s": 8.0, "finished_at_s": 11.0})
     store.expect(
         "run_summary",
-        {"duration_s": 10.0, "idle_s": 6.0, "mean_in_flight_requests": 0.4, "max_in_flight_requests": 1},
+        {
+            "duration_s": 10.0,
+            "downtime_s": 0.0,
+            "idle_s": 6.0,
+            "mean_in_flight_requests": 0.4,
+            "max_in_flight_requests": 1,
+        },
     )
 
 
@@ -232,6 +342,8 @@ def test_the_summary_against_numpy(store, seed):
         {
             "ok_requests": int(ok.sum()),
             "duration_s": duration_s,
+            "working_s": duration_s,
+            "downtime_s": 0.0,
             "requests_per_s": ok.sum() / duration_s,
             "output_tokens_per_s": output[ok].sum() / duration_s,
             "total_tokens_per_s": (output[ok].sum() + prompt[ok].sum()) / duration_s,

@@ -1,0 +1,420 @@
+"""engine_history: what became of every engine, and the stretches in which it worked."""
+
+import json
+from itertools import count
+
+import numpy as np
+import pytest
+from engine_lives import draw_lives, expect_life, expect_summary
+
+OPENED = {
+    "window_requests": 80,
+    "max_num_seqs": 64,
+    "max_num_batched_tokens": 8192,
+    "max_model_len": 4096,
+    "gpu_memory_utilization": 0.9,
+    "kv_cache_tokens": 100_000,
+    "vllm_version": "0.32.0",
+    "device_name": "H200",
+}
+OUT_OF_MEMORY = {"kind": "device_oom", "is_memory": True, "phase": "run", "exit_code": 1, "in_flight_requests": 80}
+REDUCED = {"window_requests": {"from": 80, "to": 40}, "max_num_seqs": {"from": 64, "to": 32}}
+
+
+def tell(store, event, at_s, duration_s=None, details=None, message=None, **columns):
+    store.given(
+        "engine_events",
+        {
+            "event": event,
+            "at_s": at_s,
+            "duration_s": duration_s,
+            "details_json": json.dumps(details or {}),
+            "message": message,
+            **columns,
+        },
+    )
+
+
+def answer(generation, arrived_at_s, finished_at_s, **columns):
+    return {
+        "engine_generation": generation,
+        "arrived_at_s": arrived_at_s,
+        "finished_at_s": finished_at_s,
+        "window_requests": 80,
+        **columns,
+    }
+
+
+def sample(store, at_s, in_flight_requests=1, **columns):
+    store.given("telemetry", {"at_s": at_s, "in_flight_requests": in_flight_requests, "engine_steps": 1, **columns})
+
+
+def test_an_engine_that_lived_well(store):
+    store.given_answers(answer(0, 11.0, 13.0, output_tokens=30), answer(0, 12.0, 21.0, output_tokens=20))
+    tell(store, "opened", 8.0, 7.5, OPENED)
+    tell(store, "warmed_up", 9.0, 0.5)
+    tell(store, "closed", 22.0, 0.1)
+    store.given("telemetry", {"at_s": 12.0, "engine_steps": 10, "output_tokens": 30, "in_flight_requests": 2})
+    store.expect(
+        "engine_history",
+        {
+            "run_id": "run",
+            "worker": "w",
+            "engine_generation": 0,
+            "attempt": 1,
+            "is_rebuild": False,
+            "earlier_reductions": 0,
+            "ending": "closed",
+            "failure_phase": None,
+            "failure_kind": None,
+            "is_memory_failure": None,
+            "failure_message": None,
+            "exit_code": None,
+            "failed_requests": None,
+            "reductions": 0,
+            "reduced_arguments": None,
+            "restored_arguments": None,
+            "isolated_requests": 0,
+            "opened_at_s": 8.0,
+            "warmed_up_at_s": 9.0,
+            "work_began_at_s": 11.0,
+            "last_ok_finished_at_s": 21.0,
+            "work_ended_at_s": 21.0,
+            "ended_at_s": 22.0,
+            "load_s": 7.5,
+            "warmup_s": 0.5,
+            "working_s": 10.0,
+            "lost_s": None,
+            "rebuild_s": None,
+            "recovery_s": None,
+            "ok_requests": 2,
+            "error_requests": 0,
+            "ok_output_tokens": 50,
+            "ok_output_tokens_per_s": 5.0,
+            "window_requests": 80,
+            "last_window_requests": 80,
+            "max_num_seqs": 64,
+            "max_num_batched_tokens": 8192,
+            "max_model_len": 4096,
+            "gpu_memory_utilization": 0.9,
+            "kv_cache_tokens": 100_000,
+            "vllm_version": "0.32.0",
+            "device_name": "H200",
+            "telemetry_samples": 1,
+            "engine_steps": 10,
+            "output_tokens": 30,
+        },
+    )
+
+
+def test_an_engine_that_dies_of_memory_is_followed_by_a_smaller_one(store):
+    """The second does not even start; the third is smaller again, and ends well."""
+    store.given_answers(answer(0, 10.0, 14.0), answer(2, 52.0, 60.0, window_requests=20))
+    tell(store, "opened", 8.0, 8.0, OPENED)
+    tell(store, "warmed_up", 9.0, 1.0)
+    tell(store, "failed", 16.5, details=OUT_OF_MEMORY, message="CUDA out of memory")
+    tell(store, "reduced", 17.0, details=REDUCED)
+    second = {"engine_generation": 1}
+    tell(store, "failed", 30.0, details={"kind": "start_memory", "is_memory": True, "phase": "start"}, **second)
+    tell(store, "reduced", 30.0, details={"gpu_memory_utilization": {"from": 0.9, "to": 0.8}}, **second)
+    third = {"engine_generation": 2}
+    tell(store, "opened", 50.0, 9.0, {"window_requests": 40, "gpu_memory_utilization": 0.8}, **third)
+    tell(store, "warmed_up", 51.0, 1.0, **third)
+    tell(store, "closed", 61.0, 0.1, **third)
+    store.expect(
+        "engine_history",
+        {
+            "engine_generation": 0,
+            "is_rebuild": False,
+            "earlier_reductions": 0,
+            "ending": "failed",
+            "failure_phase": "run",
+            "failure_kind": "device_oom",
+            "is_memory_failure": True,
+            "failure_message": "CUDA out of memory",
+            "exit_code": 1,
+            "failed_requests": 80,
+            "reductions": 1,
+            "reduced_arguments": json.dumps(REDUCED),
+            "working_s": 6.5,
+            "lost_s": 2.5,
+            "ended_at_s": 16.5,
+            "rebuild_s": None,
+            "recovery_s": None,
+            "window_requests": 80,
+        },
+        {
+            "engine_generation": 1,
+            "is_rebuild": True,
+            "earlier_reductions": 1,
+            "ending": "failed",
+            "failure_phase": "start",
+            "failure_kind": "start_memory",
+            "is_memory_failure": True,
+            "failure_message": None,
+            "exit_code": None,
+            "failed_requests": None,
+            "reductions": 1,
+            "reduced_arguments": '{"gpu_memory_utilization": {"from": 0.9, "to": 0.8}}',
+            "working_s": None,
+            "lost_s": None,
+            "ended_at_s": 30.0,
+            "rebuild_s": None,
+            "recovery_s": 13.5,
+            "window_requests": None,
+        },
+        {
+            "engine_generation": 2,
+            "is_rebuild": True,
+            "earlier_reductions": 2,
+            "ending": "closed",
+            "failure_phase": None,
+            "failure_kind": None,
+            "is_memory_failure": None,
+            "failure_message": None,
+            "exit_code": None,
+            "failed_requests": None,
+            "reductions": 0,
+            "reduced_arguments": None,
+            "working_s": 8.0,
+            "lost_s": None,
+            "ended_at_s": 61.0,
+            "rebuild_s": 10.0,
+            "recovery_s": 21.0,
+            "window_requests": 40,
+        },
+    )
+    store.expect(
+        "run_summary",
+        {
+            "duration_s": 50.0,
+            "working_s": 14.5,
+            "downtime_s": 35.5,
+            "requests_per_s": 2 / 14.5,
+            "load_s": 8.0,
+            "warmup_s": 1.0,
+            "resume_load_s": None,
+            "rebuilds": 2,
+            "rebuild_s": 10.0,
+            "recovery_s": 34.5,
+            "reductions": 2,
+            "lost_s": 2.5,
+            "engine_failures": 2,
+            "vanished_engines": 0,
+        },
+    )
+
+
+def given_resumed(store, state="completed"):
+    """A worker is killed with its engine; another attempt goes on with the next number."""
+    store.given_answers(answer(0, 10.0, 14.0), answer(1, 109.0, 120.0))
+    store.connection.execute("update runs set attempt = 2, state = ?", [state])
+    tell(store, "opened", 8.0, 8.0, OPENED)
+    tell(store, "warmed_up", 9.0, 1.0)
+    sample(store, 16.0)
+    sample(store, 17.0, in_flight_requests=0)
+    tell(store, "opened", 107.0, 6.0, OPENED, attempt=2, engine_generation=1)
+    tell(store, "warmed_up", 108.0, 0.5, attempt=2, engine_generation=1)
+
+
+@pytest.mark.parametrize(("state", "ending"), [("completed", "vanished"), ("running", "running")])
+def test_an_engine_that_was_killed_with_its_worker_has_vanished(store, state, ending):
+    given_resumed(store, state)
+    same = {"is_rebuild": False, "earlier_reductions": 0, "rebuild_s": None, "recovery_s": None}
+    store.expect(
+        "engine_history",
+        {"attempt": 1, "ending": "vanished", "ended_at_s": 17.0, "working_s": 6.0, "lost_s": 2.0, **same},
+        {
+            "attempt": 2,
+            "ending": ending,
+            "ended_at_s": 120.0 if ending == "vanished" else None,
+            "working_s": 11.0,
+            "lost_s": 0.0 if ending == "vanished" else None,
+            **same,
+        },
+    )
+    store.expect(
+        "run_summary",
+        {
+            "attempts": 2,
+            "duration_s": 110.0,
+            "working_s": 17.0,
+            "downtime_s": 93.0,
+            "load_s": 8.0,
+            "warmup_s": 1.0,
+            "resume_load_s": 6.5,
+            "rebuilds": 0,
+            "rebuild_s": None,
+            "recovery_s": None,
+            "lost_s": 2.0,
+            "engine_failures": 0,
+            "vanished_engines": 2 if ending == "vanished" else 1,
+        },
+    )
+
+
+def test_only_the_newest_engine_of_the_present_attempt_is_running(store):
+    """A run that was started again, but whose second attempt has opened no engine yet, runs none."""
+    store.given("runs", {"state": "running", "attempt": 2})
+    tell(store, "opened", 8.0, 8.0)
+    tell(store, "opened", 9.0, 8.0, worker="v", attempt=2)
+    tell(store, "opened", 20.0, 8.0, worker="v", attempt=2, engine_generation=1)
+    store.expect(
+        "engine_history",
+        {"worker": "w", "engine_generation": 0, "ending": "vanished", "ended_at_s": 8.0},
+        {"worker": "v", "engine_generation": 0, "ending": "vanished", "ended_at_s": 9.0},
+        {"worker": "v", "engine_generation": 1, "ending": "running", "ended_at_s": None},
+    )
+
+
+def test_an_engine_that_no_event_tells_of_is_measured_by_its_answers(store):
+    """Error rows have no part in it, as in any throughput."""
+    store.given_answers(answer(0, 10.0, 14.0), answer(0, 1.0, 99.0, error_kind="refused"))
+    sample(store, 17.0)
+    expected = {"attempt": 1, "is_rebuild": False, "ending": None, "ended_at_s": None, "working_s": 4.0, "lost_s": None}
+    store.expect("engine_history", {**expected, "window_requests": 80, "ok_requests": 1, "error_requests": 1})
+    store.expect("run_summary", {"duration_s": 4.0, "working_s": 4.0, "vanished_engines": 0, "lost_s": None})
+
+
+def test_the_attempt_of_such_an_engine_is_unknown_where_the_run_had_several(store):
+    store.given_answers(answer(0, 10.0, 14.0), answer(1, 20.0, 24.0))
+    store.connection.execute("update runs set attempt = 2")
+    store.expect("engine_history", *[{"attempt": None, "is_rebuild": None, "working_s": 4.0}] * 2)
+    store.expect("run_summary", {"rebuilds": 0, "working_s": 8.0, "downtime_s": 6.0, "load_s": None})
+
+
+@pytest.mark.parametrize(
+    ("known", "began_at_s"),
+    [("error", 10.0), ("warm-up", 9.0), ("sample", 12.0), ("in flight", 8.0), ("nothing", None)],
+)
+def test_an_engine_that_dies_without_a_result_has_worked_too(store, known, began_at_s):
+    refused = answer(0, 10.0, 11.0, error_kind="refused")
+    store.given_answers(answer(1, 40.0, 50.0), *([refused] if known == "error" else []))
+    tell(store, "opened", 8.0, 8.0)
+    if known in ("error", "warm-up"):
+        tell(store, "warmed_up", 9.0, 1.0)
+    if known in ("error", "warm-up", "sample"):
+        sample(store, 12.0)
+    in_flight = {} if known == "nothing" else {"in_flight_requests": 5}
+    tell(store, "failed", 20.0, details={"phase": "run", **in_flight})
+    worked_s = None if began_at_s is None else 20.0 - began_at_s
+    (engine,) = [row for row in store.rows("engine_history") if row["engine_generation"] == 0]
+    assert engine["work_began_at_s"] == began_at_s
+    assert engine["working_s"] == engine["lost_s"] == worked_s
+    summary = {"working_s": 10.0 + (worked_s or 0.0), "duration_s": 50.0 - (began_at_s or 40.0), "lost_s": worked_s}
+    store.expect("run_summary", summary)
+
+
+@pytest.mark.parametrize("answers", [[answer(0, 10.0, 14.0)], []])
+def test_an_engine_that_fails_with_nothing_in_flight_loses_nothing(store, answers):
+    """In its warm-up, say, or while it waits for prompts."""
+    store.given_answers(*answers)
+    tell(store, "opened", 8.0, 8.0)
+    tell(store, "failed", 99.0, details={"phase": "run", "in_flight_requests": 0})
+    store.expect(
+        "engine_history", {"working_s": 4.0, "lost_s": 0.0} if answers else {"working_s": None, "lost_s": None}
+    )
+
+
+def test_a_death_that_is_told_twice_is_one_and_closing_it_changes_nothing(store):
+    store.given("runs", {"run_id": "run"})
+    tell(store, "opened", 8.0, 8.0)
+    tell(store, "failed", 12.0, details=OUT_OF_MEMORY, message="CUDA out of memory")
+    tell(store, "failed", 13.0, details={"kind": "other"}, message="The worker gives up")
+    tell(store, "closed", 14.0, 0.1)
+    expected = {"ending": "failed", "ended_at_s": 12.0, "failure_kind": "device_oom"}
+    store.expect("engine_history", {**expected, "failure_message": "CUDA out of memory"})
+    store.expect("run_summary", {"engine_failures": 1, "vanished_engines": 0})
+
+
+def test_where_a_failure_does_not_say_its_phase_it_is_told_by_the_opening(store):
+    tell(store, "failed", 9.0)
+    tell(store, "opened", 8.0, 8.0, worker="v")
+    tell(store, "failed", 9.0, worker="v")
+    store.expect("engine_history", {"worker": "w", "failure_phase": "start"}, {"worker": "v", "failure_phase": "run"})
+
+
+def test_a_window_may_grow(store):
+    tell(store, "opened", 8.0, 8.0, {"window_requests": 40})
+    tell(store, "grown", 20.0, details={"window_requests": {"from": 40, "to": 45}})
+    tell(store, "grown", 30.0, details={"window_requests": {"from": 45, "to": 50}})
+    tell(store, "closed", 40.0)
+    store.expect("engine_history", {"window_requests": 40, "last_window_requests": 50, "reductions": 0})
+
+
+def test_without_events_the_answers_tell_the_window(store):
+    store.given_answers(answer(0, 1.0, 2.0, window_requests=40), answer(0, 1.0, 2.0, window_requests=50))
+    store.expect("engine_history", {"window_requests": 40, "last_window_requests": 50})
+
+
+def test_reductions_that_were_undone_do_not_lead_to_what_follows(store):
+    """Two reductions, then one request is found to blame: it is an error row, and the engine gets back what it had."""
+    store.given_answers({"engine_generation": 2, "error_kind": "killed_engine"}, answer(3, 10.0, 20.0))
+    restored = {"window_requests": {"from": 20, "to": 80}}
+    for generation in range(4):
+        tell(store, "opened", 8.0 + generation, 8.0, engine_generation=generation)
+    for generation in range(3):
+        tell(store, "failed", 8.5 + generation, engine_generation=generation)
+    for generation in range(2):
+        tell(store, "reduced", 8.5 + generation, details=REDUCED, engine_generation=generation)
+    tell(store, "isolated", 10.6, details={"request_id": "0"}, engine_generation=2)
+    tell(store, "restored", 10.7, details=restored, engine_generation=2)
+    tell(store, "failed", 30.0, engine_generation=3)
+    tell(store, "reduced", 30.0, details=REDUCED, engine_generation=3)
+    tell(store, "opened", 40.0, 8.0, engine_generation=4)
+    plain = {"restored_arguments": None, "isolated_requests": 0, "error_requests": 0}
+    store.expect(
+        "engine_history",
+        {"engine_generation": 0, "earlier_reductions": 0, **plain},
+        {"engine_generation": 1, "earlier_reductions": 1, **plain},
+        {
+            "engine_generation": 2,
+            "earlier_reductions": 2,
+            "restored_arguments": json.dumps(restored),
+            "isolated_requests": 1,
+            "error_requests": 1,
+        },
+        {"engine_generation": 3, "earlier_reductions": 0, **plain},
+        {"engine_generation": 4, "earlier_reductions": 1, **plain},
+    )
+    store.expect("run_summary", {"reductions": 3, "isolated_requests": 1, "rebuilds": 4})
+
+
+def test_requests_that_never_reached_an_engine_are_no_engine(store):
+    store.given_answers({"worker": "prepare", "error_kind": "template"})
+    store.expect("engine_history")
+
+
+def test_engines_of_runs_do_not_mix(store):
+    for run_id, at_s in (("one", 8.0), ("two", 9.0)):
+        store.given("runs", {"run_id": run_id})
+        tell(store, "opened", at_s, at_s, run_id=run_id)
+    tell(store, "failed", 20.0, run_id="one")
+    tell(store, "opened", 40.0, 5.0, run_id="one", engine_generation=1)
+    common = {"attempt": 1, "ending": "vanished"}
+    store.expect(
+        "engine_history",
+        {"run_id": "one", "engine_generation": 0, "load_s": 8.0, "recovery_s": None, **common, "ending": "failed"},
+        {"run_id": "one", "engine_generation": 1, "load_s": 5.0, "recovery_s": 20.0, **common},
+        {"run_id": "two", "engine_generation": 0, "load_s": 9.0, "recovery_s": None, **common},
+        run_id=None,
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_lives_against_python(store, seed):
+    run, lives = draw_lives(np.random.default_rng(seed))
+    numbers = count()
+    answers = [{"request_id": str(next(numbers)), **row} for life in lives for row in life.answers]
+    store.given_answers(*answers)
+    store.connection.execute("update runs set attempt = ?, state = ?", list(run.values()))
+    store.given("engine_events", *(row for life in lives for row in life.events))
+    store.given("telemetry", *(row for life in lives for row in life.samples))
+    store.expect("engine_history", *(expect_life(life, lives, run) for life in lives))
+    expected, found = expect_summary(lives, run), store.row("run_summary")
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-9)
+    if found["duration_s"] is not None:
+        assert 0 <= found["downtime_s"] <= found["duration_s"]
+        assert found["lost_s"] is None or found["lost_s"] <= sum(
+            row["working_s"] or 0 for row in store.rows("engine_history")
+        )
