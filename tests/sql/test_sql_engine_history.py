@@ -316,6 +316,13 @@ def test_an_engine_that_fails_with_nothing_in_flight_loses_nothing(store, answer
     )
 
 
+def test_what_a_dead_engine_had_finished_counts_even_if_it_is_read_later(store):
+    store.given_answers(answer(0, 10.0, 12.5))
+    tell(store, "opened", 8.0, 8.0)
+    tell(store, "failed", 12.0, details=OUT_OF_MEMORY)
+    store.expect("engine_history", {"ended_at_s": 12.0, "work_ended_at_s": 12.5, "working_s": 2.5, "lost_s": 0.0})
+
+
 def test_a_death_that_is_told_twice_is_one_and_closing_it_changes_nothing(store):
     store.given("runs", {"run_id": "run"})
     tell(store, "opened", 8.0, 8.0)

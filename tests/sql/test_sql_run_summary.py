@@ -302,12 +302,13 @@ def test_the_latest_sending_is_shown(store):
 
 
 def test_runs_do_not_mix(store):
-    for run_id, tokens in (("one", 10), ("two", 30)):
-        store.given_answers({"arrived_at_s": 0.0, "finished_at_s": 2.0, "output_tokens": tokens}, run_id=run_id)
+    for run_id, arrived_at_s, tokens in (("one", 0.0, 10), ("two", 7.0, 30)):
+        times = {"arrived_at_s": arrived_at_s, "finished_at_s": arrived_at_s + 2.0}
+        store.given_answers({**times, "output_tokens": tokens}, run_id=run_id)
     store.expect(
         "run_summary",
-        {"run_id": "one", "ok_requests": 1, "output_tokens_per_s": 5.0},
-        {"run_id": "two", "ok_requests": 1, "output_tokens_per_s": 15.0},
+        {"run_id": "one", "ok_requests": 1, "output_tokens_per_s": 5.0, "downtime_s": 0.0},
+        {"run_id": "two", "ok_requests": 1, "output_tokens_per_s": 15.0, "downtime_s": 0.0},
         run_id=None,
     )
 

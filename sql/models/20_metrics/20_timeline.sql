@@ -37,9 +37,9 @@ count_finished as (
 
 -- Ticks of the clock change nothing, but cut every stretch at the second's end.
 mark_changes as (
-    select run_id, unnest([arrived_at_s, finished_at_s]) as at_s, unnest([1, -1]) as change_requests
-    from select_stamped
-    where arrived_at_s < finished_at_s
+    select run_id, arrived_at_s as at_s, 1 as change_requests from select_stamped where arrived_at_s < finished_at_s
+    union all
+    select run_id, finished_at_s, -1 from select_stamped where arrived_at_s < finished_at_s
     union all
     select run_id, second, 0 from list_seconds
 ),
