@@ -90,10 +90,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class EngineEvent:
-    """Something that happened to an engine: opened, warmed_up, failed, reduced, isolated, grown, closed.
-
-    `sql/schema/05_engine_events.sql` says what each one's `details` hold.
-    """
+    """Something that happened to an engine. `sql/schema/05_engine_events.sql` has the names, and what `details` hold."""
 
     worker: str
     attempt: int

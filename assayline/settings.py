@@ -28,12 +28,24 @@ class Settings(BaseSettings):
     database_wait_s: float = Field(
         30.0, ge=0, description="How long to wait for another process's lock on the database."
     )
+    database_memory_bytes: int = Field(
+        2**28, ge=2**26, description="Memory of the database in the flow's process; beyond it, it uses the disk."
+    )
     device_wait_s: float = Field(0.0, ge=0, description="How long to wait for a device that another run holds.")
     flush_interval_s: float = Field(2.0, gt=0, description="Longest time that a finished request stays unwritten.")
     flush_rows: int = Field(512, ge=1, description="Rows per part file at the most.")
     load_interval_s: float = Field(30.0, gt=0, description="Time between loads of part files into the database.")
     engine_start_timeout_s: float = Field(900.0, gt=0, description="How long an engine may take to start.")
     engine_close_timeout_s: float = Field(20.0, gt=0, description="How long an engine may take to close by itself.")
+    engine_stall_timeout_s: float = Field(
+        600.0, gt=0, description="How long an engine with requests may make no step before it is taken for dead."
+    )
+    engine_memory_wait_s: float = Field(
+        30.0, ge=0, description="How long to wait for a dead engine's device memory to come back."
+    )
+    engine_memory_limit_bytes: int | None = Field(
+        None, ge=1, description="Address space that an engine's process may use (RLIMIT_AS); for CPU engines."
+    )
     tracebacks: bool = Field(False, description="Show tracebacks of errors that are explained in a sentence.")
     hf_token: SecretStr | None = Field(None, description="Hugging Face token for gated models; passed on as HF_TOKEN.")
 

@@ -1,8 +1,8 @@
-"""A worker: one device, one engine, all the shards it can claim.
+"""A worker: one device, an engine that recovers, all the shards it can claim.
 
-It opens its engine once, warms it up on the prefix that the prompts share, feeds it from one shard after another
-without a pause between them, and writes what finishes as parts. It knows nothing of Prefect: a task calls `run_worker`
-in a thread, in a process, or on another machine of a Ray cluster.
+It opens its engine, warms it up on the prefix that the prompts share, feeds it from one shard after another without a
+pause between them, and writes what finishes as parts. It knows nothing of Prefect: a task calls `run_worker` in a
+thread, in a process, or on another machine of a Ray cluster.
 """
 
 import contextlib
@@ -15,21 +15,28 @@ from pathlib import Path
 
 from assayline.clock import RunClock
 from assayline.engines import open_engine
+from assayline.engines.adaptive import AdaptiveEngine
 from assayline.engines.arguments import count_devices
 from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.devices import Device, claim_device, list_devices
-from assayline.errors import AssaylineError, EngineInterruptedError
+from assayline.engines.memory import DeviceMemory
+from assayline.engines.policy import RecoveryPolicy
+from assayline.engines.sizes import Sizes, sizes_of
+from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedError
 from assayline.records import EngineEvent, Json, Request
+from assayline.run_locks import hold_worker_lock
 from assayline.settings import Settings
 from assayline.shards import ShardQueue
 from assayline.spec import EvalSpec
-from assayline.store.parts import PartWriter
+from assayline.store.parts import PartWriter, count_rows, list_parts
 
 STOP_CHECK_INTERVAL_S = 0.25
 FIRST_SHARD_POLL_S = 0.05
 MIN_WARM_UP_TOKENS = 32
 """A first prefill of a few tokens kills vLLM's CPU worker on AMX machines (SIGILL); 32 is safe everywhere."""
 WARM_UP_OUTPUT_TOKENS = 4
+URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored"})
+"""Written at once: the engine is gone anyway, and the next thing to die may be the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +68,19 @@ class WorkerReport:
     process_id: int
 
 
-def run_worker(order: WorkOrder, log: Callable[[str], None], on_engine_log: Callable[[str], None]) -> WorkerReport:
+def run_worker(
+    order: WorkOrder,
+    log: Callable[[str], None],
+    on_engine_log: Callable[[str], None],
+    on_event: Callable[[EngineEvent], None] = lambda event: None,
+) -> WorkerReport:
     """Answers requests until the queue is closed and empty, or stopped.
 
-    `log` gets the worker's own lines, `on_engine_log` those that the engine prints.
+    `log` gets the worker's own lines, `on_engine_log` those that the engine prints, `on_event` what happens to engines.
 
     Raises DeviceError, SpecError or EngineError; what had finished until then is stored.
     """
-    worker = Worker(order, log, on_engine_log)
+    worker = Worker(order, log, on_engine_log, on_event)
     with contextlib.suppress(EngineInterruptedError), contextlib.ExitStack() as stack:
         worker.run(stack)
     return WorkerReport(order.worker, worker.answered, worker.device.name, os.getpid())
@@ -77,31 +89,41 @@ def run_worker(order: WorkOrder, log: Callable[[str], None], on_engine_log: Call
 class Worker:
     """One worker's device, writer and queue. `run_worker` is the way to use it; `serve` alone is for an open engine."""
 
-    def __init__(self, order: WorkOrder, log: Callable[[str], None], on_engine_log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        order: WorkOrder,
+        log: Callable[[str], None],
+        on_engine_log: Callable[[str], None],
+        on_event: Callable[[EngineEvent], None] = lambda event: None,
+    ) -> None:
         self.order = order
         self.log = log
         self.on_engine_log = on_engine_log
+        self.on_event = on_event
         self.clock = order.clock.on_this_machine()
         self.queue = ShardQueue(order.run_dir)
         self.device = Device("none", {}, ())
         self.answered = 0
+        self.generation = order.first_generation
         self.writer = PartWriter(
             order.run_dir, order.worker, order.settings.flush_rows, order.settings.flush_interval_s
         )
 
     def run(self, stack: contextlib.ExitStack) -> None:
         """Claims, opens, generates. `stack` undoes it in reverse order, however this ends."""
+        stack.enter_context(hold_worker_lock(self.order.run_dir, self.order.attempt))
         self.device = self._claim(stack)
         stack.enter_context(self.writer)
         try:
             engine = self._open()
-            stack.callback(self._close, engine)
+            stack.callback(engine.close)
             self.serve(engine)
         except EngineInterruptedError as stop:
             self.log(str(stop))
             raise
         except AssaylineError as error:
-            self._record("failed", message=str(error))
+            if not isinstance(error, EngineDiedError):  # which is on record already
+                self.record(self.generation, "failed", message=str(error))
             raise
 
     def serve(self, engine: Engine) -> None:
@@ -126,10 +148,34 @@ class Worker:
         )
         return stack.enter_context(claim_device(devices, settings.lock_dir, settings.device_wait_s))
 
-    def _open(self) -> Engine:
-        order = self.order
+    def _open(self) -> AdaptiveEngine:
+        order, spec = self.order, self.order.spec
         self.log(f"Opening an engine for {order.model} on {self.device.name}")
-        engine = open_engine(
+        window = spec.engine.batch_size if spec.engine.mode == "barrier" else spec.engine.window
+        policy = RecoveryPolicy(
+            sizes_of(spec.engine.args, window),
+            enabled=spec.engine.recovery.enabled,
+            min_batch_size=spec.engine.recovery.min_batch_size,
+            grow=spec.engine.recovery.grow,
+            prompt_logprobs=spec.sampling.get("prompt_logprobs") is not None,
+        )
+        engine = AdaptiveEngine(
+            self._open_one,
+            policy,
+            self.record,
+            DeviceMemory(self.device.gpus),
+            worker=order.worker,
+            first_generation=order.first_generation,
+            memory_wait_s=order.settings.engine_memory_wait_s,
+            may_isolate=self._may_isolate,
+            should_stop=self.queue.is_stopped,
+        )
+        self.writer.flush()
+        return engine
+
+    def _open_one(self, sizes: Sizes, changed_args: dict[str, Json], generation: int) -> Engine:
+        order = self.order
+        return open_engine(
             order.spec.engine,
             model=order.model,
             model_id=order.model_id,
@@ -137,18 +183,21 @@ class Worker:
             sampling=order.spec.sampling_defaults,
             clock=self.clock,
             worker=order.worker,
+            engine_generation=generation,
+            sizes=sizes,
+            changed_args=changed_args,
             device_env=self.device.env,
-            log_path=order.run_dir / "logs" / f"{order.worker}-generation-0.log",
+            log_path=order.run_dir / "logs" / f"{order.worker}-generation-{generation}.log",
             settings=order.settings,
             hooks=EngineHooks(
                 on_sample=self.writer.add, on_log=self.on_engine_log, should_stop=_throttle(self.queue.is_stopped)
             ),
         )
-        facts = engine.facts
-        details = {**facts.details, "window_requests": facts.window_requests, "claimed_device": self.device.name}
-        self._record("opened", facts.load_s, details=details)
-        self.writer.flush()
-        return engine
+
+    def _may_isolate(self, isolated: int) -> bool:
+        """Whether so many requests may be given up: one always, else a share of those prepared so far."""
+        requests = sum(count_rows(part) for part in list_parts(self.order.run_dir, "requests"))
+        return isolated <= max(1.0, self.order.spec.max_error_fraction * requests)
 
     def _take_first(self, requests: Iterator[Request | None]) -> list[Request]:
         """The first shard's requests: waits for the first one, takes at most one shard."""
@@ -174,32 +223,33 @@ class Worker:
             Request(f"warm-up-{self.order.worker}", "", 0, 0, (prefix + filler)[:room], sampling)
         )
         self.log(f"Warmed up in {duration_s:.2f} s; the prompts share {len(prefix)} leading tokens")
-        self._record("warmed_up", duration_s, details={"shared_prefix_tokens": len(prefix)})
 
-    def _close(self, engine: Engine) -> None:
-        started = time.monotonic()
-        engine.close()
-        self._record("closed", time.monotonic() - started)
-
-    def _record(
+    def record(
         self,
+        generation: int,
         event: str,
         duration_s: float | None = None,
         message: str | None = None,
         details: dict[str, Json] | None = None,
     ) -> None:
-        self.writer.add(
-            EngineEvent(
-                self.order.worker,
-                self.order.attempt,
-                self.order.first_generation,
-                event,
-                self.clock.now_s(),
-                duration_s,
-                message,
-                details or {},
-            )
+        """Stores an engine event and tells whoever listens."""
+        self.generation = generation
+        if event == "opened":
+            details = {**(details or {}), "claimed_device": self.device.name}
+        row = EngineEvent(
+            self.order.worker,
+            self.order.attempt,
+            generation,
+            event,
+            self.clock.now_s(),
+            duration_s,
+            message,
+            details or {},
         )
+        self.writer.add(row)
+        if event in URGENT_EVENTS:
+            self.writer.flush()
+        self.on_event(row)
 
 
 def shared_prefix(prompts: list[list[int]]) -> list[int]:

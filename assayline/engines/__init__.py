@@ -8,6 +8,7 @@ from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.environment import engine_environment
 from assayline.engines.fake import FakeEngine
 from assayline.engines.offline import OfflineConfig, OfflineEngine
+from assayline.engines.sizes import Sizes
 from assayline.settings import Settings
 from assayline.spec import EngineSpec
 
@@ -21,17 +22,21 @@ def open_engine(
     sampling: Mapping[str, object],
     clock: RunClock,
     worker: str,
+    engine_generation: int,
+    sizes: Sizes,
+    changed_args: Mapping[str, object],
     device_env: Mapping[str, str],
     log_path: Path,
     settings: Settings,
     hooks: EngineHooks,
 ) -> Engine:
-    """Opens an engine and waits until it is ready. Raises EngineError, DeviceError or SpecError.
+    """Opens an engine and waits until it is ready. Raises EngineDiedError, DeviceError or SpecError.
 
-    `model_args` are engine arguments that belong to the model, such as the resolved revision of a hub id.
+    `model_args` are engine arguments that belong to the model, such as the resolved revision of a hub id;
+    `changed_args` are those that a recovery lays over the spec's. The window is that of `sizes`.
     """
     if spec.backend == "fake":
-        return FakeEngine(clock, worker=worker, window=spec.window, hooks=hooks)
+        return FakeEngine(clock, worker=worker, generation=engine_generation, window=sizes.window_requests, hooks=hooks)
     return OfflineEngine(
         OfflineConfig(
             model=model,
@@ -39,16 +44,18 @@ def open_engine(
             clock=clock,
             log_path=log_path,
             worker=worker,
+            engine_generation=engine_generation,
             device=spec.device,
             mode=spec.mode,
-            window=spec.window,
-            batch_size=spec.batch_size,
+            window=sizes.window_requests,
+            batch_size=sizes.window_requests or spec.batch_size,
             record_token_times=spec.record_token_times,
-            args={**spec.args, **model_args},
+            args={**spec.args, **model_args, **changed_args},
             sampling=dict(sampling),
             env=engine_environment(settings, device_env, spec.env),
             start_timeout_s=settings.engine_start_timeout_s,
             close_timeout_s=settings.engine_close_timeout_s,
+            stall_timeout_s=settings.engine_stall_timeout_s,
         ),
         hooks,
     )

@@ -48,13 +48,16 @@ class Engine(Protocol):
     def facts(self) -> EngineFacts:
         """What the engine resolved at start-up."""
 
+    def set_window(self, window_requests: int) -> None:
+        """Requests in flight from now on."""
+
     def warm_up(self, request: Request) -> float:
         """Generates once outside every metric: compiles, primes the prompts' shared prefix. Returns seconds taken."""
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
         """Answers every request once, in completion order.
 
-        Raises EngineError when the engine dies (what had finished was yielded before), EngineInterruptedError when
+        Raises EngineDiedError when the engine dies (what had finished was yielded before), EngineInterruptedError when
         `should_stop` says so. Leaving the iterator early aborts what is in flight; the engine stays usable.
         """
 

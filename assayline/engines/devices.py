@@ -13,9 +13,10 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from assayline.engines.orphans import end_orphans, mark_of
 from assayline.errors import DeviceError
 
 CLAIM_POLL_INTERVAL_S = 0.5
@@ -29,6 +30,13 @@ class Device:
     env: dict[str, str]
     units: tuple[str, ...] = ()
     """What no other device may have at the same time: GPUs or cores."""
+    orphans: tuple[str, ...] = ()
+    """Processes that a killed worker had left on it and that were ended when it was claimed."""
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Its GPUs, as nvidia-smi knows them; none on a CPU."""
+        return tuple(gpu for gpu in self.env.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu)
 
 
 def cuda_driver_answers() -> bool:
@@ -60,7 +68,7 @@ def list_devices(kind: str, workers: int, gpus_per_worker: int = 1, whole_machin
 
 @contextlib.contextmanager
 def claim_device(devices: list[Device], lock_dir: Path, wait_s: float) -> Iterator[Device]:
-    """Holds the first free device of `devices` for as long as the block runs.
+    """Holds the first free device of `devices` for as long as the block runs, rid of orphans of earlier holders.
 
     Raises DeviceError if all are taken for longer than `wait_s` seconds.
     """
@@ -76,7 +84,8 @@ def claim_device(devices: list[Device], lock_dir: Path, wait_s: float) -> Iterat
         time.sleep(CLAIM_POLL_INTERVAL_S)
     device, locks = claimed
     with locks:
-        yield device
+        paths = [lock_dir / f"{unit}.lock" for unit in device.units]
+        yield replace(device, env={**device.env, **mark_of(paths)}, orphans=tuple(end_orphans(paths)))
 
 
 def _try_claim(devices: list[Device], lock_dir: Path) -> tuple[Device, contextlib.ExitStack] | None:

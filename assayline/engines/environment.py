@@ -18,10 +18,15 @@ DEFAULTS = {
 }
 """Set unless the surrounding environment or the spec says otherwise."""
 
+MEMORY_LIMIT = "ASSAYLINE_ENGINE_MEMORY_LIMIT_BYTES"
+"""The setting's own variable tells the host, whether the setting came from there or from a `.env` file."""
+
 
 def engine_environment(
     settings: Settings, device_env: Mapping[str, str], spec_env: Mapping[str, str]
 ) -> dict[str, str]:
     """This process's environment with defaults below, the device's binding and the spec's `engine.env` above it."""
     token = {"HF_TOKEN": settings.hf_token.get_secret_value()} if settings.hf_token else {}
-    return {**DEFAULTS, **os.environ, **token, **device_env, **spec_env}
+    limit = settings.engine_memory_limit_bytes
+    limits = {} if limit is None else {MEMORY_LIMIT: str(limit)}
+    return {**DEFAULTS, **os.environ, **token, **limits, **device_env, **spec_env}

@@ -42,6 +42,7 @@ class FakeEngine:
         clock: RunClock,
         *,
         worker: str = "worker-0",
+        generation: int = 0,
         window: int | None = None,
         max_num_seqs: int = 64,
         step_s: float = 0.0,
@@ -51,6 +52,7 @@ class FakeEngine:
     ) -> None:
         self._clock = clock
         self._worker = worker
+        self._generation = generation
         self._max_num_seqs = max_num_seqs
         self._step_s = step_s
         self._answer = answer
@@ -58,8 +60,9 @@ class FakeEngine:
         self._hooks = hooks
         self._steps = self._output_tokens = 0
         self._sampled_s = 0.0
+        self._window_requests = window or max_num_seqs * 5 // 4
         self._facts = EngineFacts(
-            window or max_num_seqs * 5 // 4,
+            self._window_requests,
             MAX_MODEL_LEN,
             0.0,
             {"device": "none", "device_name": "fake", "max_num_seqs": max_num_seqs, "max_model_len": MAX_MODEL_LEN},
@@ -75,6 +78,10 @@ class FakeEngine:
         """Window and limits."""
         return self._facts
 
+    def set_window(self, window_requests: int) -> None:
+        """Requests in flight from now on."""
+        self._window_requests = window_requests
+
     def warm_up(self, request: Request) -> float:
         """Nothing to warm."""
         return 0.0
@@ -85,12 +92,12 @@ class FakeEngine:
         live: list[_Running] = []
         exhausted = False
         while live or not exhausted:
-            for request in itertools.islice(source, max(self._facts.window_requests - len(live), 0)):
+            for request in itertools.islice(source, max(self._window_requests - len(live), 0)):
                 if request is None:
                     break
                 live.append(self._start(request))
             else:
-                exhausted = len(live) < self._facts.window_requests
+                exhausted = len(live) < self._window_requests
             yield from self._step(live)
             if self._hooks.should_stop():
                 raise EngineInterruptedError("Generation was stopped on request; what had finished is stored.")
@@ -116,7 +123,8 @@ class FakeEngine:
             yield self._finish(running, now_s)
         if now_s - self._sampled_s >= 1.0 or not live:
             self._sampled_s = now_s
-            self._hooks.on_sample(TelemetrySample(self._worker, 0, now_s, self._steps, len(live), self._output_tokens))
+            counters = (self._steps, len(live), self._output_tokens)
+            self._hooks.on_sample(TelemetrySample(self._worker, self._generation, now_s, *counters))
 
     def _finish(self, running: _Running, now_s: float) -> Completion:
         request = running.request
@@ -125,8 +133,8 @@ class FakeEngine:
             return Completion(
                 request.request_id,
                 self._worker,
-                0,
-                self._facts.window_requests,
+                self._generation,
+                self._window_requests,
                 sent_at_s=running.sent_s,
                 arrived_at_s=running.sent_s,
                 finished_at_s=now_s,
@@ -139,8 +147,8 @@ class FakeEngine:
         return Completion(
             request.request_id,
             self._worker,
-            0,
-            self._facts.window_requests,
+            self._generation,
+            self._window_requests,
             sent_at_s=running.sent_s,
             arrived_at_s=running.sent_s,
             queued_at_s=running.sent_s,

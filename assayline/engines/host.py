@@ -6,8 +6,11 @@ taking in new requests between steps. A reader and a writer thread keep the sock
 worker is gone, however it died, the socket closes and the host kills its whole process group: no orphan keeps a GPU.
 """
 
+import multiprocessing
+import multiprocessing.process
 import os
 import queue
+import resource
 import signal
 import sys
 import threading
@@ -16,6 +19,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
+from assayline.engines.environment import MEMORY_LIMIT
 from assayline.engines.vllm_core import VllmCore, check_before_load
 from assayline.engines.wire import (
     AbortAll,
@@ -32,6 +36,8 @@ from assayline.engines.wire import (
 from assayline.errors import AssaylineError
 
 BEAT_INTERVAL_S = 1.0
+DEAD_CHILD_GRACE_S = 5.0
+"""How long vLLM may take to notice by itself that one of its processes is dead."""
 SEND_TIMEOUT_S = 5.0
 
 
@@ -43,6 +49,8 @@ class Host:
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._core: VllmCore | None = None
+        self._closing = False
+        self._children: list[multiprocessing.process.BaseProcess] = []
 
     def run(self) -> int:
         """Serves until `Close`. Returns the exit code."""
@@ -68,6 +76,7 @@ class Host:
     def _open(self, order: Open) -> VllmCore:
         check_before_load(order)
         core = VllmCore(order)
+        self._children = multiprocessing.active_children()
         self._core = core
         self._outbox.put(core.describe())
         return core
@@ -85,6 +94,7 @@ class Host:
                         core.abort_all()
                         self._outbox.put(Aborted())
                     case Close():
+                        self._closing = True
                         core.close()
                         return
             finished = core.step()
@@ -117,6 +127,20 @@ class Host:
             time.sleep(BEAT_INTERVAL_S)
             if self._core is not None:
                 self._put_beat(self._core)
+                self._check_children()
+
+    def _check_children(self) -> None:
+        """Ends the host when a process of vLLM's is dead: its synchronous client would wait for an answer for ever."""
+        dead = [child for child in self._children if not child.is_alive()]
+        if not dead or self._closing:
+            return
+        time.sleep(DEAD_CHILD_GRACE_S)
+        exits = ", ".join(f"{child.name} (exit code: {child.exitcode})" for child in dead)
+        print(f"vLLM's process died: {exits}", file=sys.stderr, flush=True)
+        self._outbox.put(Failed("EngineDeadError", f"vLLM's process died: {exits}", ""))
+        self._outbox.put(None)
+        time.sleep(BEAT_INTERVAL_S)
+        os._exit(1)
 
     def _put_beat(self, core: VllmCore) -> None:
         self._outbox.put(Beat(core.sample()))
@@ -124,6 +148,8 @@ class Host:
 
 def main() -> None:
     """Entry of the child process: the socket's file descriptor is the one argument."""
+    if limit := os.environ.get(MEMORY_LIMIT):
+        resource.setrlimit(resource.RLIMIT_AS, (int(limit), int(limit)))
     code = Host(Connection(int(sys.argv[1]))).run()
     sys.stdout.flush()
     os._exit(code)  # vLLM's interpreter-exit handlers have nothing left to do and can hang

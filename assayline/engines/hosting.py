@@ -5,6 +5,7 @@ relayed while it lives. `kill` ends the whole process group and waits until it i
 dependable way to get a GPU's memory back.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -17,10 +18,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from assayline.errors import EngineError
+from assayline.engines.deaths import Death
+from assayline.engines.kernel import count_oom_kills
+from assayline.errors import EngineDiedError
 
 POLL_INTERVAL_S = 0.5
 TAIL_LINES = 30
+EXIT_WAIT_S = 5.0
+EVIDENCE_BYTES = 1 << 17
+"""How much of a log's end is read for the cause of a death: vLLM prints pages after the line that matters."""
 
 
 class HostProcess:
@@ -29,10 +35,14 @@ class HostProcess:
     def __init__(self, env: Mapping[str, str], log_path: Path, on_log: Callable[[str], None]) -> None:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         self.log_path = log_path
+        self.phase = "start"
+        """start, or run once it generates: the same words in a log mean different things."""
         self._on_log = on_log
+        self._oom_kills_before = count_oom_kills()
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         ours, theirs = socket.socketpair()
         with open(log_path, "ab") as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "assayline.engines.host", str(theirs.fileno())],
                 env=dict(env),
@@ -44,6 +54,7 @@ class HostProcess:
             )
         theirs.close()
         self._log = open(log_path, "rb")  # noqa: SIM115 - lives as long as the process
+        self._log.seek(self._log_start)
         self._connection = Connection(ours.detach())
 
     @property
@@ -57,18 +68,18 @@ class HostProcess:
         return self._process.poll()
 
     def send(self, message: Any) -> None:
-        """Sends one message. Raises EngineError if the host is gone."""
+        """Sends one message. Raises EngineDiedError if the host is gone."""
         try:
             self._connection.send(message)
         except OSError:
-            raise EngineError(self.describe_death()) from None
+            raise EngineDiedError(self.describe_death(), self.evidence()) from None
 
     def receive(self, timeout_s: float = POLL_INTERVAL_S) -> Any | None:
-        """The next message, or None after `timeout_s` of silence. Raises EngineError if the host is gone."""
+        """The next message, or None after `timeout_s` of silence. Raises EngineDiedError if the host is gone."""
         try:
             message = self._connection.recv() if self._connection.poll(timeout_s) else None
         except (EOFError, OSError):
-            raise EngineError(self.describe_death()) from None
+            raise EngineDiedError(self.describe_death(), self.evidence()) from None
         self.relay_log()
         return message
 
@@ -81,14 +92,23 @@ class HostProcess:
 
     def describe_death(self) -> str:
         """A sentence with the exit code and the end of the log."""
-        try:
-            code: int | None = self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            code = None
-        self.relay_log()
+        code = self._await_exit()
         how = "is unreachable" if code is None else f"died of {_name_exit(code)}"
         tail = "\n".join(f"    {line}" for line in list(self._tail)[-8:])
         return f"The engine's process {how}. The end of its log, {self.log_path}:\n{tail}"
+
+    def evidence(self, exception: str = "", message: str = "") -> Death:
+        """What there is to say why it died; `exception` and `message` are what it said itself, if it did."""
+        code = self.exit_code if exception else self._await_exit()
+        oom_kills = count_oom_kills() - self._oom_kills_before
+        return Death(self.phase, code, exception, message, self._read_log_end(), oom_kills)
+
+    def _await_exit(self) -> int | None:
+        """The exit code, as soon as there is one; None if it lives on."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=EXIT_WAIT_S)
+        self.relay_log()
+        return self.exit_code
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it exited within `timeout_s`."""
@@ -97,6 +117,11 @@ class HostProcess:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+    def _read_log_end(self) -> str:
+        with open(self.log_path, "rb") as log:
+            log.seek(max(self._log_start, os.fstat(log.fileno()).st_size - EVIDENCE_BYTES))
+            return log.read().decode("utf-8", "replace")
 
     def kill(self) -> None:
         """Kills what is left of the process group and waits until it is gone. Safe to call twice."""

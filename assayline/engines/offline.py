@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
+from assayline.engines.deaths import STALL
 from assayline.engines.hosting import POLL_INTERVAL_S, HostProcess
 from assayline.engines.wire import (
     AbortAll,
@@ -28,8 +29,15 @@ from assayline.engines.wire import (
     Warm,
     WarmUp,
 )
-from assayline.errors import AssaylineError, DeviceError, EngineError, EngineInterruptedError, SpecError
-from assayline.records import Completion, Json, Request
+from assayline.errors import (
+    AssaylineError,
+    DeviceError,
+    EngineDiedError,
+    EngineError,
+    EngineInterruptedError,
+    SpecError,
+)
+from assayline.records import Completion, Json, Request, TelemetrySample
 
 Answer = TypeVar("Answer")
 
@@ -60,6 +68,8 @@ class OfflineConfig:
     env: Mapping[str, str] = field(default_factory=dict)
     start_timeout_s: float = 900.0
     close_timeout_s: float = 20.0
+    stall_timeout_s: float = 600.0
+    """An engine that has requests and makes no step for so long is taken for dead."""
 
 
 class OfflineEngine:
@@ -71,6 +81,8 @@ class OfflineEngine:
         self._in_flight = 0
         self._closed = False
         self._lost = False
+        self._steps = 0
+        self._stepped_s = time.monotonic()
         self._heard_s = time.monotonic()
         started = time.monotonic()
         self._host = HostProcess(config.env, config.log_path, hooks.on_log)
@@ -91,8 +103,9 @@ class OfflineEngine:
         except BaseException:
             self._host.kill()
             raise
+        self._window_requests = self._first_window(opened.max_num_seqs)
         self._facts = EngineFacts(
-            self._window(opened.max_num_seqs), opened.max_model_len, time.monotonic() - started, opened.details
+            self._window_requests, opened.max_model_len, time.monotonic() - started, opened.details
         )
 
     @property
@@ -110,6 +123,10 @@ class OfflineEngine:
         """Process id of the engine host."""
         return self._host.pid
 
+    def set_window(self, window_requests: int) -> None:
+        """Requests in flight from now on; in mode barrier, the size of the next batch."""
+        self._window_requests = window_requests
+
     def warm_up(self, request: Request) -> float:
         """Generates once outside every metric. Returns seconds; raises SpecError if vLLM refuses the request."""
         started = time.monotonic()
@@ -122,6 +139,8 @@ class OfflineEngine:
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
         """Answers every request once, in completion order; see `base.Engine.generate`."""
         feed = _Feed(requests)
+        self._host.phase = "run"
+        self._stepped_s = time.monotonic()
         try:
             while True:
                 self._send_more(feed)
@@ -145,7 +164,7 @@ class OfflineEngine:
             return
         self._closed = True
         try:
-            if self._host.exit_code is None:
+            if self._host.exit_code is None and not self._lost:
                 self._host.send(Close())
                 self._drain_until_exit()
         except EngineError:
@@ -153,13 +172,13 @@ class OfflineEngine:
         finally:
             self._host.kill()
 
-    def _window(self, max_num_seqs: int) -> int:
+    def _first_window(self, max_num_seqs: int) -> int:
         if self._config.mode == "barrier":
             return self._config.batch_size
         return self._config.window or math.ceil(WINDOW_PER_SEQUENCE * max_num_seqs)
 
     def _send_more(self, feed: "_Feed") -> None:
-        window = self._facts.window_requests
+        window = self._window_requests
         if self._config.mode == "barrier" and self._in_flight:
             return
         while self._in_flight < window and (request := feed.next()) is not None:
@@ -175,9 +194,11 @@ class OfflineEngine:
             case None:
                 return []
             case Finished(completions):
+                self._stepped_s = time.monotonic()
                 return completions
             case Beat(sample):
                 self._hooks.on_sample(sample)
+                self._check_progress(sample)
                 return []
             case Failed() as failed:
                 raise self._explain(failed)
@@ -192,9 +213,7 @@ class OfflineEngine:
         if message is not None:
             self._heard_s = time.monotonic()
         elif time.monotonic() - self._heard_s > SILENCE_LIMIT_S:
-            raise EngineError(
-                f"The engine's process has been silent for {SILENCE_LIMIT_S:.0f} s. " + self._host.describe_death()
-            )
+            raise self._stalled(f"The engine's process has been silent for {SILENCE_LIMIT_S:.0f} s.")
         return message
 
     def _expect(self, kind: type[Answer], timeout_s: float, heed_stop: bool = True) -> Answer:
@@ -209,15 +228,27 @@ class OfflineEngine:
                 raise self._explain(message)
             if heed_stop and self._hooks.should_stop():
                 raise EngineInterruptedError("The engine was stopped on request while it was busy.")
-        raise EngineError(f"The engine did not answer within {timeout_s:.0f} s. " + self._host.describe_death())
+        raise self._stalled(f"The engine did not answer within {timeout_s:.0f} s.")
 
     def _explain(self, failed: Failed) -> AssaylineError:
         known: dict[str, type[AssaylineError]] = {"SpecError": SpecError, "DeviceError": DeviceError}
         if failed.kind in known:
             return known[failed.kind](failed.message)
-        return EngineError(
-            f"The engine failed: {failed.kind}: {failed.message}\n    Its whole log: {self._host.log_path}"
-        )
+        words = f"The engine failed: {failed.kind}: {failed.message}\n    Its whole log: {self._host.log_path}"
+        return EngineDiedError(words, self._host.evidence(failed.kind, failed.message))
+
+    def _check_progress(self, sample: TelemetrySample) -> None:
+        """Raises EngineDiedError for an engine that beats, has requests, and makes no step."""
+        if sample.engine_steps != self._steps or not self._in_flight:
+            self._steps, self._stepped_s = sample.engine_steps, time.monotonic()
+        elif time.monotonic() - self._stepped_s > self._config.stall_timeout_s:
+            raise self._stalled(
+                f"The engine has made no step for {self._config.stall_timeout_s:.0f} s, with {self._in_flight} "
+                "requests in flight."
+            )
+
+    def _stalled(self, what: str) -> EngineDiedError:
+        return EngineDiedError(f"{what} {self._host.describe_death()}", self._host.evidence(STALL, what))
 
     def _drain_until_exit(self) -> None:
         deadline = time.monotonic() + self._config.close_timeout_s

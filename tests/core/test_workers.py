@@ -5,6 +5,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,17 @@ from hypothesis import strategies as st
 from assayline import worker
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts
+from assayline.engines.deaths import Death
 from assayline.engines.devices import claim_device, list_devices
 from assayline.engines.fake import FakeEngine
-from assayline.errors import DeviceError, EngineError, SpecError
-from assayline.records import Completion, Request
+from assayline.errors import DeviceError, EngineDiedError, EngineError, SpecError
+from assayline.records import Completion, EngineEvent, Request
 from assayline.settings import Settings
 from assayline.shards import ShardQueue
 from assayline.store.parts import count_rows, list_parts, write_part
 from assayline.worker import WorkerReport, WorkOrder, run_worker, shared_prefix
 
+CRASH = Death("run", exception="AssertionError", message="no such block")
 WORK = """
 import pickle, sys
 from assayline.worker import run_worker
@@ -61,6 +64,11 @@ def events(run_dir: Path) -> list[str]:
     return [row["event"] for row in rows]
 
 
+def engine_event_of(run_dir: Path, event: str) -> dict[str, Any]:
+    [row] = [row for row in rows_of(run_dir, "engine_events") if row["event"] == event]
+    return row
+
+
 class Spy(FakeEngine):
     """Records warm-ups; `generate` can be made to fail."""
 
@@ -85,7 +93,7 @@ class Spy(FakeEngine):
         answers = super().generate(requests)
         yield from answers if self._fail_after is None else itertools.islice(answers, self._fail_after)
         if self._fail_after is not None:
-            raise EngineError("the engine died")
+            raise EngineDiedError("the engine died", CRASH)
 
     def close(self) -> None:
         self.closed += 1
@@ -213,10 +221,63 @@ def test_a_dead_engine_ends_the_worker_and_keeps_what_had_finished(
     engine = spy(fail_after=7)
     with pytest.raises(EngineError, match="the engine died"):
         work(order_of(tmp_path, settings))
-    assert len(answered(tmp_path)) == 7
-    assert events(tmp_path) == ["opened", "warmed_up", "failed", "closed"] and engine.closed == 1
-    [failed] = [row for row in rows_of(tmp_path, "engine_events") if row["event"] == "failed"]
-    assert failed["message"] == "the engine died"
+    assert len(set(answered(tmp_path))) == len(answered(tmp_path)) == 14, "seven by each of two engines"
+    assert events(tmp_path) == ["opened", "warmed_up", "failed"] * 2 and engine.closed == 2
+    failed = [row for row in rows_of(tmp_path, "engine_events") if row["event"] == "failed"]
+    assert {row["message"] for row in failed} == {"the engine died"}
+    assert sorted(row["engine_generation"] for row in failed) == [0, 1]
+
+
+def test_an_engine_that_runs_out_of_memory_is_followed_by_a_smaller_one(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The promise of the whole: every request answered once, and what was done about it is on record."""
+    ids = fill_queue(tmp_path, shards=4, per_shard=25)
+    opened: list[int | None] = []
+
+    class Narrow(FakeEngine):
+        def _step(self, live: list[Any]) -> Iterator[Completion]:
+            if len(live) > 10:
+                raise EngineDiedError("died", Death("run", exception="MemoryError"))
+            return super()._step(live)
+
+    def open_narrow(_: Any, **given: Any) -> FakeEngine:
+        opened.append(given["sizes"].window_requests)
+        window = given["sizes"].window_requests or 32
+        return Narrow(given["clock"], generation=given["engine_generation"], window=window)
+
+    monkeypatch.setattr(worker, "open_engine", open_narrow)
+    seen: list[EngineEvent] = []
+    order = replace(order_of(tmp_path, settings), attempt=3, first_generation=5)
+    run_worker(order, lambda _: None, lambda _: None, seen.append)
+    assert sorted(answered(tmp_path)) == sorted(ids)
+    assert opened == [None, 16, 8]
+    rows = rows_of(tmp_path, "engine_events")
+    assert {row["attempt"] for row in rows} == {3}
+    names = [(event.engine_generation, event.event) for event in seen if event.event != "warmed_up"]
+    assert names == [(5, "opened"), (5, "failed"), (5, "reduced"), (6, "opened"), (6, "failed"), (6, "reduced"),
+                     (7, "opened"), (7, "closed")]  # fmt: skip
+    assert {row["engine_generation"] for row in rows_of(tmp_path, "completions")} == {7}
+
+
+def test_more_killers_than_the_spec_allows_end_the_worker(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = fill_queue(tmp_path, shards=2, per_shard=20)
+
+    class Frail(FakeEngine):
+        def _step(self, live: list[Any]) -> Iterator[Completion]:
+            if any(running.request.request_id in ids[:9] for running in live):
+                raise EngineDiedError("died", Death("run", exception="MemoryError"))
+            return super()._step(live)
+
+    monkeypatch.setattr(
+        worker, "open_engine", lambda _, **given: Frail(given["clock"], window=given["sizes"].window_requests or 4)
+    )
+    with pytest.raises(EngineError, match="5 requests killed it, more than max_error_fraction allows"):
+        work(order_of(tmp_path, settings, max_error_fraction=0.1))
+    rows = rows_of(tmp_path, "completions")
+    assert [row["request_id"] for row in rows if row["error_kind"] == "killed_engine"] == ids[:4]
 
 
 def test_a_failed_warm_up_is_an_event_too(tmp_path: Path, settings: Settings, spy: Any) -> None:
@@ -237,7 +298,7 @@ def test_an_engine_that_does_not_open_is_an_event_too(
     fill_queue(tmp_path, shards=1, per_shard=2)
     with pytest.raises(EngineError, match="did not start"):
         work(order_of(tmp_path, settings))
-    assert events(tmp_path) == ["failed"]
+    assert events(tmp_path) == ["failed"] and engine_event_of(tmp_path, "failed")["message"] == "it did not start"
 
 
 def test_a_stop_ends_the_worker_without_error_and_keeps_what_had_finished(tmp_path: Path, settings: Settings) -> None:

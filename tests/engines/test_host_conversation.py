@@ -11,18 +11,25 @@ import pytest
 from assayline.clock import RunClock
 from assayline.engines import offline
 from assayline.engines.base import EngineHooks
+from assayline.engines.deaths import Death, Kind, classify
 from assayline.engines.offline import OfflineConfig, OfflineEngine
 from assayline.engines.wire import AbortAll, Aborted, Beat, Close, Failed, Finished, Generate, Open, Opened
-from assayline.errors import DeviceError, EngineError, EngineInterruptedError, SpecError
+from assayline.errors import DeviceError, EngineDiedError, EngineError, EngineInterruptedError, SpecError
 from assayline.records import Completion, Request, TelemetrySample
 
-BEAT = Beat(TelemetrySample("w", 0, 0.0, 0, 0, 0))
+
+def beat_of(steps: int) -> Beat:
+    return Beat(TelemetrySample("w", 0, 0.0, steps, 0, 0))
+
+
+BEAT = beat_of(0)
 
 
 class Scripted:
     """A host that answers by `answer`, on a clock of its own: a wait for a message that never comes takes its time."""
 
     pid = exit_code = None
+    phase = "start"
     log_path = Path("engine.log")
 
     def __init__(self, answer: Callable[[Any], list[Any]], loads_s: float) -> None:
@@ -46,6 +53,9 @@ class Scripted:
 
     def describe_death(self) -> str:
         return "dead"
+
+    def evidence(self, exception: str = "", message: str = "") -> Death:
+        return Death(self.phase, self.exit_code, exception, message)
 
     def kill(self) -> None:
         self.exit_code = -9
@@ -117,10 +127,37 @@ def test_a_host_that_beats_is_alive_however_long_a_request_takes(converse: Any) 
         quiet(timeout_s)
         if host.now_s > 1000:
             return Finished([Completion("0", "w", 0, 4)])
-        return BEAT if int(host.now_s * 10) % 10 == 0 else None
+        return beat_of(int(host.now_s)) if int(host.now_s * 10) % 10 == 0 else None
 
     host.receive = receive
     assert next(answers).request_id == "0"
+
+
+def test_a_host_that_beats_but_makes_no_step_is_taken_for_dead(converse: Any) -> None:
+    """vLLM's synchronous client waits for ever for an engine core that is gone, while the host's beat goes on."""
+    engine, host = converse(silent_host)
+    quiet = host.receive
+
+    def receive(timeout_s: float = 0.5) -> Any:
+        quiet(timeout_s)
+        return beat_of(7)
+
+    host.receive = receive
+    with pytest.raises(EngineDiedError, match="no step for 600 s, with 1 requests in flight") as caught:
+        list(engine.generate(itertools.chain(requests(1), itertools.repeat(None))))
+    assert classify(caught.value.death).kind == Kind.STALLED
+    assert host.now_s == pytest.approx(600, abs=5)
+    engine.close()
+    assert not any(isinstance(message, Close) for message in host.sent), "it would not answer"
+
+
+def test_the_window_can_change_while_it_generates(converse: Any) -> None:
+    engine, host = converse(prompt_host)
+    answers = engine.generate(requests(30))
+    next(answers)
+    engine.set_window(2)
+    list(answers)
+    assert [message.window_requests for message in host.sent if isinstance(message, Generate)][-1] == 2
 
 
 def test_what_was_under_way_when_the_consumer_left_is_not_delivered_later(converse: Any) -> None:
@@ -156,7 +193,7 @@ def test_a_host_that_never_opens_is_given_up(converse: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"), [("SpecError", SpecError), ("DeviceError", DeviceError), ("ValueError", EngineError)]
+    ("kind", "expected"), [("SpecError", SpecError), ("DeviceError", DeviceError), ("ValueError", EngineDiedError)]
 )
 def test_a_failure_keeps_its_kind(converse: Any, kind: str, expected: type[Exception]) -> None:
     with pytest.raises(expected, match="the reason") as caught:
