@@ -31,6 +31,7 @@ from assayline.store.load import load_parts
 from assayline.store.models import read_metric_table
 from assayline.store.parts import count_rows, list_parts
 from assayline.store.runs import save_run
+from assayline.store.staging import stage_run
 from assayline.store.thread import DatabaseThread
 from assayline.worker import WorkOrder
 
@@ -188,9 +189,10 @@ class Evaluation:
     def _conclude(self, connection: Connection) -> tuple[Manifest, list[dict[str, Any]]]:
         """Puts the run's end into the database. Returns its manifest, to be written, and the metrics."""
         self._load_and_save(connection)
-        ended = conclude_run(self.manifest, judge_run(connection, self.run_id), self.spec.max_error_fraction)
-        self._save(connection, ended)
-        return ended, read_metric_table(connection, self.run_id)
+        with stage_run(connection, self.run_id):
+            ended = conclude_run(self.manifest, judge_run(connection, self.run_id), self.spec.max_error_fraction)
+            self._save(connection, ended)
+            return ended, read_metric_table(connection, self.run_id)
 
     def _load_and_save(self, connection: Connection) -> None:
         load_parts(connection, self.run_id, self.run_dir)

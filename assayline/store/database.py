@@ -28,6 +28,8 @@ TABLE_VERSION = 2
 """Raise it when a raw table's columns change: databases of another version are refused, as nothing converts them."""
 
 _STORAGE_VERSION = "v1.5.0"
+_FRUGAL_THREADS = 2
+"""Each thread wants memory of its own, and an engine wants the cores."""
 _RETRY_S = 0.1
 _LOCKED = "Could not set lock on file"
 _DAMAGED = ("not a valid DuckDB database", "Corrupt database file", "Could not read enough bytes", "checksum")
@@ -36,13 +38,16 @@ _HOLDER = re.compile(r"held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
 
 
 @contextmanager
-def connect(path: Path, wait_s: float, read_only: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+def connect(
+    path: Path, wait_s: float, read_only: bool = False, memory_bytes: int | None = None
+) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the database at `path`, made or brought up to date unless `read_only`, and close it at the end.
 
-    While another process holds it, try again for `wait_s` seconds. Inside, what the disk or a damaged file does to a
+    While another process holds it, try again for `wait_s` seconds. Beyond `memory_bytes` DuckDB uses the disk, in a
+    folder beside the database (None: 80 % of the machine's memory). Inside, what the disk or a damaged file does to a
     query becomes a StoreError; a query that is wrong stays DuckDB's error.
     """
-    connection = _open_database(path, wait_s, read_only)
+    connection = _open_database(path, wait_s, read_only, memory_bytes)
     try:
         if read_only:
             _check_models(connection)
@@ -102,15 +107,20 @@ def name_model(file: Path) -> str:
     return re.sub(r"^\d+_", "", file.stem)
 
 
-def _open_database(path: Path, wait_s: float, read_only: bool) -> duckdb.DuckDBPyConnection:
+def _open_database(
+    path: Path, wait_s: float, read_only: bool, memory_bytes: int | None
+) -> duckdb.DuckDBPyConnection:
     if read_only and not path.exists():
         raise StoreError(f"There is no database at {path}. Run an evaluation first, or correct the path.")
+    config: dict[str, str | bool | int | float | list[str]] = {"storage_compatibility_version": _STORAGE_VERSION}
+    if memory_bytes is not None:
+        config |= {"memory_limit": f"{memory_bytes // 2**10}KiB", "threads": _FRUGAL_THREADS}
     deadline = time.monotonic() + wait_s
     while True:
         try:
             if not read_only:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            return duckdb.connect(path, read_only=read_only, config={"storage_compatibility_version": _STORAGE_VERSION})
+            return duckdb.connect(path, read_only=read_only, config=config)
         except (duckdb.Error, OSError) as error:
             if _LOCKED not in str(error):
                 raise _explain_opening(path, error) from error

@@ -90,9 +90,12 @@ def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> lis
     undefined, or was not measured, is None.
     """
     summary = read_run_summary(connection, run_id)
+    # One metric at a time: DuckDB keeps all values of a percentile in memory, and of a million requests that shows.
+    by_metric = "select * from latency_percentile where run_id = ? and metric = ?"
     percentiles = {
         (row["metric"], row["percentile"]): row
-        for row in _read_rows(connection, "select * from latency_percentile where run_id = ?", run_id)
+        for latency in sorted({row.latency for row in METRIC_ROWS if isinstance(row, LatencyRow)})
+        for row in _read_rows(connection, by_metric, run_id, latency)
     }
     table = []
     for row in METRIC_ROWS:
@@ -113,7 +116,7 @@ def _columns_of(row: SummaryRow) -> dict[str, str | None]:
     return {"value": row.column, "low": row.low, "high": row.high, "n": row.n}
 
 
-def _read_rows(connection: duckdb.DuckDBPyConnection, query: str, run_id: str) -> list[dict[str, Any]]:
-    result = connection.execute(query, [run_id])
+def _read_rows(connection: duckdb.DuckDBPyConnection, query: str, *values: str) -> list[dict[str, Any]]:
+    result = connection.execute(query, list(values))
     names = [column[0] for column in result.description or ()]
     return [dict(zip(names, values, strict=True)) for values in result.fetchall()]

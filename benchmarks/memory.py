@@ -1,0 +1,175 @@
+"""What a run needs in memory, from ten thousand to a million prompts: it must not grow with the prompt set.
+
+    python -m benchmarks.memory [--prompts 10000 100000 1000000] [--trace FOLDER]
+
+Each size is one call of the real command, `python -m flows.evaluate`, on a JSONL file made for it: reading, the
+tokenizer and chat template of the tiny model, shards, part files, DuckDB, SQL metrics, Prefect's temporary server. The
+engine is the fake one, in the flow's own process: what an engine needs is no part of this. Measured from outside:
+
+- `flow MiB`: the flow's process at its highest (VmHWM, kept by Linux), files mapped into memory included.
+- `other MiB`: all processes below it together at their highest, seen every 0.2 s: Prefect's server.
+- `s/1000 more`: seconds per thousand prompts beyond those of the row before, so that the start does not count.
+
+`--trace` keeps a CSV per size of what was seen: seconds, MiB of the flow (anonymous, mapped), MiB of the others.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from examples.tiny_model import ensure_tiny_model
+
+SAMPLE_INTERVAL_S = 0.2
+MIB = 2**20
+WORDS = ("alder", "birch", "cedar", "dogwood", "elm", "fir", "ginkgo", "hazel", "juniper", "larch", "maple", "oak")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One run."""
+
+    prompts: int
+    seconds: float
+    flow_peak_mib: float
+    other_peak_mib: float
+    parts_mib: float
+    database_mib: float
+
+
+def write_prompts(path: Path, count: int) -> None:
+    """Different questions of 40 to 160 characters, each with the answer that the fake engine gives: its last word."""
+    dice = random.Random(0)
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(count):
+            words = dice.choices(WORDS, k=dice.randint(4, 22))
+            row = {"id": number, "question": f"{number} trees: {' '.join(words)}", "answer": words[-1]}
+            file.write(json.dumps(row) + "\n")
+
+
+def write_spec(path: Path, model: Path, prompts: Path) -> None:
+    spec = {
+        "name": "memory",
+        "model": str(model.absolute()),
+        "prompts": {
+            "source": {"kind": "file", "path": str(prompts)},
+            "columns": {"target": "answer"},
+            "template": "{{ question }}",
+        },
+        "sampling": {"temperature": 0, "max_tokens": 16},
+        "engine": {"backend": "fake"},
+    }
+    path.write_text(yaml.safe_dump(spec), encoding="utf-8")
+
+
+def measure(count: int, model: Path, folder: Path, trace: Path | None) -> Measurement:
+    """Runs the command on `count` prompts. Raises SystemExit with its output if it fails."""
+    write_prompts(folder / "prompts.jsonl", count)
+    write_spec(folder / "spec.yaml", model, folder / "prompts.jsonl")
+    env = {
+        **os.environ,
+        "ASSAYLINE_DATA_DIR": str(folder / "data"),
+        "PREFECT_HOME": str(folder / "prefect"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+    }
+    env.pop("PREFECT_API_URL", None)  # a server that is there already would not be counted
+    started = time.monotonic()
+    with open(folder / "output.txt", "w+b") as output:
+        command = [sys.executable, "-m", "flows.evaluate", str(folder / "spec.yaml")]
+        process = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT)
+        peak, other, samples = watch(process, started)
+        seconds = time.monotonic() - started
+        if process.returncode:
+            output.seek(0)
+            raise SystemExit(f"{output.read().decode(errors='replace')}\nThe run of {count} prompts failed; see above.")
+    if trace is not None:
+        trace.mkdir(parents=True, exist_ok=True)
+        lines = ["seconds,anonymous_mib,mapped_mib,other_mib", *samples]
+        (trace / f"{count}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    parts = sum(file.stat().st_size for file in (folder / "data").rglob("*.parquet"))
+    database = (folder / "data" / "assayline.duckdb").stat().st_size
+    mib = [round(size / MIB, 1) for size in (peak, other, parts, database)]
+    return Measurement(count, round(seconds, 1), *mib)
+
+
+def watch(process: "subprocess.Popen[bytes]", started: float) -> tuple[int, int, list[str]]:
+    """Highest bytes of the process, and of those below it, and a line per sample, until it ends."""
+    flow = psutil.Process(process.pid)
+    peak = other_peak = 0
+    samples = []
+    while process.poll() is None:
+        with contextlib.suppress(psutil.Error, OSError, KeyError):
+            status = read_status(process.pid)
+            peak = max(peak, status["VmHWM"])
+            other = sum(child.memory_info().rss for child in flow.children(recursive=True))
+            other_peak = max(other_peak, other)
+            sizes = [status["RssAnon"] / MIB, status["RssFile"] / MIB, other / MIB]
+            samples.append(",".join(f"{value:.1f}" for value in [time.monotonic() - started, *sizes]))
+        time.sleep(SAMPLE_INTERVAL_S)
+    return peak, other_peak, samples
+
+
+def read_status(process_id: int) -> dict[str, int]:
+    """Bytes by name, from Linux's account of the process."""
+    lines = Path(f"/proc/{process_id}/status").read_text(encoding="utf-8").splitlines()
+    pairs = (line.partition(":")[::2] for line in lines if line.endswith(" kB"))
+    return {name: int(value.split()[0]) * 1024 for name, value in pairs}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--trace", type=Path)
+    options = parser.parse_args()
+    model = ensure_tiny_model()
+    done: list[Measurement] = []
+    print(f"{'prompts':>8} {'seconds':>8} {'s/1000':>7} {'s/1000 more':>11} {'flow MiB':>9} {'other MiB':>9} "
+          f"{'parts MiB':>9} {'database MiB':>12}")
+    for count in options.prompts:
+        folder = Path(tempfile.mkdtemp(prefix="assayline-memory-"))
+        try:
+            now = measure(count, model, folder, options.trace)
+        finally:
+            shutil.rmtree(folder)
+        more = slope(done[-1], now) if done else None
+        done.append(now)
+        print(f"{count:>8} {now.seconds:>8.1f} {1000 * now.seconds / count:>7.3f} {more or '':>11} "
+              f"{now.flow_peak_mib:>9.1f} {now.other_peak_mib:>9.1f} {now.parts_mib:>9.1f} {now.database_mib:>12.1f}",
+              flush=True)
+    print(json.dumps(summarize(done)))
+
+
+def slope(before: Measurement, now: Measurement) -> float | None:
+    """Seconds per thousand prompts that `now` has more than `before`."""
+    more = now.prompts - before.prompts
+    return round(1000 * (now.seconds - before.seconds) / more, 3) if more > 0 else None
+
+
+def summarize(done: list[Measurement]) -> dict[str, Any]:
+    """All runs, and the ratio that must stay near 1: the peak of the last to that of the first."""
+    return {
+        "benchmark": "memory",
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_mib": round(psutil.virtual_memory().total / MIB),
+        "runs": [asdict(run) for run in done],
+        "seconds_per_thousand_more": [slope(before, now) for before, now in itertools.pairwise(done)],
+        "flow_peak_ratio": round(done[-1].flow_peak_mib / done[0].flow_peak_mib, 3),
+    }
+
+
+if __name__ == "__main__":
+    main()
