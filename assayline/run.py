@@ -142,12 +142,15 @@ class Evaluation:
         return sum(self._part_rows.values())
 
     def try_load(self) -> str | None:
-        """Loads new parts, for the middle of a run: does not wait, but returns what is in the way, if something is."""
+        """Loads new parts, for the middle of a run: does not wait, but returns what is in the way, if something is.
+
+        The parts are the results, and `finish` loads them: no trouble of the database is worth a stop of the engines.
+        """
         if self.manifest.template_id is None:
             return None
         try:
             self.database.run(lambda connection: load_parts(connection, self.run_id, self.run_dir), wait_s=0.0)
-        except DatabaseLockedError as error:
+        except StoreError as error:
             return str(error)
         return None
 
