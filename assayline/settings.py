@@ -29,7 +29,7 @@ class Settings(BaseSettings):
         30.0, ge=0, description="How long to wait for another process's lock on the database."
     )
     database_memory_bytes: int = Field(
-        2**28, ge=2**26, description="Memory of the database in the flow's process; beyond it, it uses the disk."
+        3 * 2**26, ge=2**26, description="Memory of the database in the flow's process; beyond it, it uses the disk."
     )
     device_wait_s: float = Field(0.0, ge=0, description="How long to wait for a device that another run holds.")
     flush_interval_s: float = Field(2.0, gt=0, description="Longest time that a finished request stays unwritten.")
