@@ -113,6 +113,8 @@ class Worker:
         """Claims, opens, generates. `stack` undoes it in reverse order, however this ends."""
         stack.enter_context(hold_worker_lock(self.order.run_dir, self.order.attempt))
         self.device = self._claim(stack)
+        for orphan in self.device.orphans:
+            self.log(f"Ended {orphan}, which a killed run had left on {self.device.name}")
         stack.enter_context(self.writer)
         try:
             engine = self._open()

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from assayline.engines.orphans import end_orphans, mark_of
+from assayline.engines.orphans import end_orphans, locks_variable
 from assayline.errors import DeviceError
 
 CLAIM_POLL_INTERVAL_S = 0.5
@@ -85,7 +85,7 @@ def claim_device(devices: list[Device], lock_dir: Path, wait_s: float) -> Iterat
     device, locks = claimed
     with locks:
         paths = [lock_dir / f"{unit}.lock" for unit in device.units]
-        yield replace(device, env={**device.env, **mark_of(paths)}, orphans=tuple(end_orphans(paths)))
+        yield replace(device, env={**device.env, **locks_variable(paths)}, orphans=tuple(end_orphans(paths)))
 
 
 def _try_claim(devices: list[Device], lock_dir: Path) -> tuple[Device, contextlib.ExitStack] | None:

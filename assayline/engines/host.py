@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from assayline.engines.environment import MEMORY_LIMIT
+from assayline.engines.orphans import note_engine
 from assayline.engines.vllm_core import VllmCore, check_before_load
 from assayline.engines.wire import (
     AbortAll,
@@ -148,6 +149,7 @@ class Host:
 
 def main() -> None:
     """Entry of the child process: the socket's file descriptor is the one argument."""
+    note_engine(os.environ)
     if limit := os.environ.get(MEMORY_LIMIT):
         resource.setrlimit(resource.RLIMIT_AS, (int(limit), int(limit)))
     code = Host(Connection(int(sys.argv[1]))).run()

@@ -6,6 +6,7 @@
    cache blocks are registered when a step is scheduled, before anything is computed.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -37,7 +38,7 @@ from assayline.engines.devices import claim_device, list_devices
 from assayline.engines.environment import engine_environment
 from assayline.engines.memory import DeviceMemory
 from assayline.engines.offline import OfflineEngine
-from assayline.engines.orphans import MARK, end_orphans, mark_of
+from assayline.engines.orphans import end_orphans, locks_variable
 from assayline.engines.policy import RecoveryPolicy
 from assayline.engines.sizes import Sizes
 from assayline.errors import EngineDiedError
@@ -116,21 +117,48 @@ def test_what_a_killed_worker_and_a_killed_host_leave_behind_is_ended_by_the_nex
     assert wait_until_gone(host, 10)
 
 
-def test_only_what_bears_the_mark_of_the_own_locks_is_ended(tmp_path: Path) -> None:
+SLEEPER = """
+import os, time
+from assayline.engines.orphans import note_engine
+note_engine(os.environ)
+if os.fork() == 0:
+    time.sleep(600)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_only_what_was_noted_beside_the_own_locks_is_ended(tmp_path: Path) -> None:
     def sleeper(*locks: str) -> "subprocess.Popen[bytes]":
-        env = {**os.environ, **mark_of(tmp_path / lock for lock in locks)}
-        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=env)
+        env = {**os.environ, **locks_variable(tmp_path / lock for lock in locks)}
+        process = subprocess.Popen(
+            [sys.executable, "-c", SLEEPER], env=env, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None and process.stdout.readline()
+        return process
 
     ours, other = sleeper("cuda-0.lock", "cuda-1.lock"), sleeper("cuda-2.lock")
     try:
+        ours.kill()
+        ours.wait(5)
+        assert living_members(ours.pid), "its child lives on"
         killed = end_orphans([tmp_path / "cuda-1.lock"])
-        assert [words.split()[1] for words in killed] == [str(ours.pid)]
-        assert ours.wait(5) is not None and other.poll() is None
-        assert MARK not in os.environ
+        assert len(killed) == 1 and not living_members(ours.pid)
+        assert len(living_members(other.pid)) == 2
+        assert end_orphans([tmp_path / "cuda-1.lock", tmp_path / "never.lock"]) == []
     finally:
         for process in (ours, other):
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait(5)
+
+
+def test_a_session_whose_number_is_somebody_elses_by_now_is_left_alone(tmp_path: Path) -> None:
+    own = {"session": os.getsid(0), "started_s": 0.0}
+    (tmp_path / "cpu-0.engine").write_text(json.dumps(own))
+    assert end_orphans([tmp_path / "cpu-0.lock"]) == []
+    (tmp_path / "cpu-0.engine").write_text("not JSON")
+    assert end_orphans([tmp_path / "cpu-0.lock"]) == []
 
 
 FAIL_ONCE = """
