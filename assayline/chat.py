@@ -5,7 +5,8 @@ repeated bug. Here a chat template makes a text, the text makes ids without spec
 template has written them), and the ids are what the engine gets: the same ids as
 `tokenizer.apply_chat_template(tokenize=True)`. Mode `plain` has no template, so there the tokenizer adds its own.
 
-A template runs in transformers' sandbox. What it raises is an error of the row.
+A template comes with a foreign model. It runs in our bounded sandbox, put in the place of the one that transformers
+compiles it in, and within limits of time and memory. What it raises is an error of the row.
 """
 
 import json
@@ -17,7 +18,10 @@ import jinja2
 
 from assayline.errors import AssaylineError, ModelError, SpecError
 from assayline.identity import digest_json
-from assayline.prompts.row_values import RowError
+from assayline.prompts.render_limit import RenderGuard
+from assayline.prompts.row_values import RowError, check_text
+from assayline.prompts.sandbox import LONGEST_CHARS, BoundedSandbox
+from assayline.prompts.templates import describe_error
 from assayline.spec import ChatSpec
 from assayline.spec_file import nearest
 
@@ -87,6 +91,7 @@ class ChatRenderer:
         self._tokenizer = tokenizer
         self._spec = spec
         self._mode, self._template = _find_template(spec, tokenizer)
+        self._guard = RenderGuard(f"The chat template ({self._mode})")
         self._content_form = "text" if self._mode == "plain" else self._find_content_form()
         self.template_id = digest_json({
             "mode": "plain" if self._mode == "plain" else "chat",
@@ -98,12 +103,16 @@ class ChatRenderer:
         })  # fmt: skip
 
     def render(self, messages: list[Message]) -> Rendered:
-        """Raises RowError: template_error for what the template raises, row_error for parts that are not text."""
+        """Raises RowError: template_error for what the template raises, row_error for parts that are not text, and
+        PromptError for a template that has to be stopped again and again."""
         conversation = self._complete([_check_parts(message) for message in messages])
+        _check_length(sum(_count_chars(message.get("content")) for message in conversation))
         if self._mode == "plain":
             text = " ".join(filter(None, (_join_parts(message.get("content"), " ") for message in conversation)))
         else:
             text = self._apply([self._shape_content(message) for message in conversation])
+        _check_length(len(text))
+        check_text(text, "The rendered chat")
         encoded = self._tokenizer(text, add_special_tokens=self._mode == "plain", verbose=False)
         return Rendered(text, encoded["input_ids"])
 
@@ -115,19 +124,25 @@ class ChatRenderer:
 
     def _apply(self, conversation: list[Message]) -> str:
         try:
-            return self._apply_unguarded(conversation, continues=bool(self._spec.prefill))
+            return self._apply_within_limits(conversation, continues=bool(self._spec.prefill))
+        except AssaylineError:
+            raise
         except Exception as error:  # a template is a program over foreign data: it can raise anything
             raise RowError(
                 "template_error",
-                f"The chat template ({self._mode}) failed on this conversation: {type(error).__name__}: {error}",
+                f"The chat template ({self._mode}) failed on this conversation: {describe_error(error)}",
             ) from None
 
-    def _apply_unguarded(self, conversation: list[Message], continues: bool) -> str:
-        text: str = self._tokenizer.apply_chat_template(
-            conversation, chat_template=self._template, tokenize=False, continue_final_message=continues,
-            add_generation_prompt=self._spec.add_generation_prompt and not continues, **self._spec.kwargs,
-        )  # fmt: skip
-        return text
+    def _apply_within_limits(self, conversation: list[Message], continues: bool) -> str:
+        def apply() -> str:
+            text: str = self._tokenizer.apply_chat_template(
+                conversation, chat_template=self._template, tokenize=False, continue_final_message=continues,
+                add_generation_prompt=self._spec.add_generation_prompt and not continues, **self._spec.kwargs,
+            )  # fmt: skip
+            return text
+
+        _use_bounded_sandbox()
+        return self._guard.run(apply)
 
     def _shape_content(self, message: Message) -> Message:
         content = message.get("content")
@@ -140,7 +155,7 @@ class ChatRenderer:
     def _find_content_form(self) -> Literal["text", "parts", "both"]:
         """What the template takes as content. Given the other, most print Python's repr, or nothing, without an error.
 
-        Raises SpecError or ModelError if the template cannot be compiled.
+        Raises SpecError or ModelError if the template cannot be compiled, RowError if it has to be stopped.
         """
         as_text, as_parts = self._probe(PROBE), self._probe([{"type": "text", "text": PROBE}])
         if as_text == as_parts:
@@ -149,7 +164,9 @@ class ChatRenderer:
 
     def _probe(self, content: Any) -> str:
         try:
-            return self._apply_unguarded([{"role": "user", "content": content}], continues=False)
+            return self._apply_within_limits([{"role": "user", "content": content}], continues=False)
+        except AssaylineError:
+            raise
         except jinja2.TemplateSyntaxError as error:
             raise self._not_jinja(error) from None
         except Exception:  # a template may refuse such a conversation: rows will show
@@ -211,6 +228,25 @@ def _check_parts(message: Message) -> Message:
             f"Multimodal content is not supported yet: a message has a part of type {foreign[0]!r}, expected text.",
         )
     return message
+
+
+def _use_bounded_sandbox() -> None:
+    """transformers compiles chat templates in the sandbox that this name of its module stands for."""
+    from transformers.utils import chat_template_utils
+
+    chat_template_utils.ImmutableSandboxedEnvironment = BoundedSandbox
+
+
+def _count_chars(content: Any) -> int:
+    return sum(len(part["text"]) for part in content) if isinstance(content, list) else len(content or "")
+
+
+def _check_length(chars: int) -> None:
+    """Tokenising takes a hundred bytes and more per character, so this comes before."""
+    if chars > LONGEST_CHARS:
+        raise RowError(
+            "prompt_too_long", f"The prompt has {chars} characters, expected at most {LONGEST_CHARS}. Shorten it."
+        )
 
 
 def _join_parts(content: Any, between: str) -> str:

@@ -5,6 +5,7 @@
 Nothing is collected, except by a shuffle (see `selection.py`), so a million rows need the memory of a thousand.
 """
 
+import reprlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -87,11 +88,11 @@ def _digest_row(row: dict[str, Any]) -> str:
     try:
         return digest_json({"bad_row": row})
     except (TypeError, ValueError, RecursionError):  # keys of mixed types, a list that contains itself
-        return digest_text(repr(row))
+        return digest_text(reprlib.repr(row))  # of a deep row its surface only: two that differ below may look equal
 
 
 def _try_id(read_id: Callable[[Any], str | None], row: Any) -> str | None:
     try:
         return read_id(row)
-    except RowError:
+    except (RowError, RecursionError):
         return None

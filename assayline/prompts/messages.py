@@ -60,6 +60,13 @@ class RowReader:
 
     def read(self, row: dict[str, Any]) -> PromptParts:
         """Raises RowShapeError for what the row lacks, RowError for values that cannot be used."""
+        try:
+            return self._read(row)
+        except RecursionError:
+            raise RowError("row_error", "The row holds lists or objects that are nested hundreds of levels deep, "
+                           "expected text and shallow objects.") from None
+
+    def _read(self, row: dict[str, Any]) -> PromptParts:
         columns = self._columns
         # Lookups first, then messages: what the row lacks must not hide behind a bad value in another column.
         source_id = _find_optional(row, columns.id, "id")

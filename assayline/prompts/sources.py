@@ -25,8 +25,9 @@ FORMATS = {
     ".parquet": "parquet",
 }
 PARQUET_BATCH_ROWS = 256
-LONGEST_FIELD_CHARS = 2**31 - 1
-"""The csv module refuses fields over 131,072 characters unless told; prompts are longer. (Its limit is a C long.)"""
+LONGEST_LINE_BYTES = 2**27
+"""Of a line of JSON; of a field of CSV as many characters. The csv module refuses fields over 131,072 unless told, and
+prompts are longer; without any limit, a quote that is never closed makes one field of the rest of the file."""
 
 
 def read_rows(source: FileSource | InlineSource | HubSource) -> Iterator[Row]:
@@ -84,7 +85,7 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
 
 
 def _read_csv(path: Path) -> Iterator[Row]:
-    csv.field_size_limit(LONGEST_FIELD_CHARS)
+    csv.field_size_limit(LONGEST_LINE_BYTES)
     reader = csv.reader((line for _, line in _numbered_lines(path)), strict=True)
     header: list[str] = []
     try:
@@ -111,7 +112,6 @@ def _check_header(fields: list[str], path: Path) -> list[str]:
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
-    import pyarrow
     from pyarrow import parquet
 
     rows_read = 0
@@ -121,9 +121,10 @@ def _read_parquet(path: Path) -> Iterator[Row]:
                 rows = batch.to_pylist()
                 yield from rows
                 rows_read += len(rows)
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
+    except Exception as error:  # a foreign file: besides Arrow's errors there are those of dates, time zones, decimals
         raise PromptError(f"{path}, after row {rows_read}: not readable as Parquet ({str(error).strip()}). The file is "
-                          "damaged, or no Parquet file: write it again.") from None
+                          "damaged, no Parquet file, or holds values that Python has no like of, such as a date in the "
+                          "year 100,000: write it again.") from None
 
 
 READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
@@ -138,7 +139,10 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
     try:
         with open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE_BYTES), b""), start=1):
+                if len(line) == LONGEST_LINE_BYTES:
+                    raise PromptError(f"{path}, line {number}: longer than {LONGEST_LINE_BYTES} bytes. Expected one "
+                                      "row per line.")
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise PromptError(f"{path}, line {number}: not UTF-8 ({error.reason}, byte {error.start} of the line). Convert "

@@ -1,4 +1,4 @@
-"""Prompt templates: Jinja2 over a row's columns, compiled once, run in a sandbox.
+"""Prompt templates: Jinja2 over a row's columns, compiled once, run in a sandbox and within limits.
 
 Strict: a variable that the row does not have is an error, not an empty text that nobody sees. Lines that hold only a
 block leave no trace and the text's last newline is dropped, as in chat templates. A column whose name is not an
@@ -7,14 +7,16 @@ identifier is reached as `row['my column']`.
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 import jinja2
 from jinja2.exceptions import SecurityError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from assayline.errors import PromptError
+from assayline.errors import AssaylineError, PromptError
+from assayline.prompts.render_limit import RenderGuard
 from assayline.prompts.row_values import RowError, RowShapeError, check_text, hint, list_names
+from assayline.prompts.sandbox import BoundedSandbox
 from assayline.spec import MessageTemplate
 
 
@@ -26,11 +28,32 @@ class PromptTemplate:
         messages = [MessageTemplate(role="user", content=template)] if isinstance(template, str) else template
         if not messages:
             raise PromptError("prompts.template is an empty list, expected a text or at least one {role, content}.")
-        self._messages = [(message.role, _compile(message.content)) for message in messages]
+        self._guard = RenderGuard("prompts.template")
+        self._messages = [(message.role, self._guard.run(partial(_compile, message.content))) for message in messages]
 
     def render(self, row: dict[str, Any]) -> list[dict[str, Any]]:
-        """Raises RowShapeError for an undefined variable or a forbidden access, RowError for other failures."""
-        return [{"role": role, "content": _render(template, row)} for role, template in self._messages]
+        """Raises RowShapeError for an undefined variable or a forbidden access, RowError for other failures, and
+        PromptError for a template that has to be stopped again and again."""
+        return [{"role": role, "content": self._render(template, row)} for role, template in self._messages]
+
+    def _render(self, template: jinja2.Template, row: dict[str, Any]) -> str:
+        try:
+            text = self._guard.run(lambda: template.render({"row": row, **row}))
+        except AssaylineError:
+            raise
+        except SecurityError as error:
+            message = f"prompts.template is not allowed to do this: {error.message}"
+            raise RowShapeError("template_error", message) from None
+        except jinja2.UndefinedError as error:
+            raise RowShapeError("template_error", f"prompts.template: {_explain_undefined(str(error), row)}") from None
+        except Exception as error:  # a template is a program over foreign data: it can raise anything
+            raise RowError("template_error", f"prompts.template failed: {describe_error(error)}") from None
+        return check_text(text, "The rendered prompt")
+
+
+def describe_error(error: Exception) -> str:
+    """An exception's type and message, without the text of megabytes that the message may quote."""
+    return f"{type(error).__name__}: {error!s:.500}"
 
 
 def _compile(text: str) -> jinja2.Template:
@@ -39,18 +62,9 @@ def _compile(text: str) -> jinja2.Template:
     except jinja2.TemplateSyntaxError as error:
         raise PromptError(f"prompts.template is not Jinja2: {error.message} (line {error.lineno} of {text[:80]!r}). "
                           "Columns are written {{ column }}.") from None
-
-
-def _render(template: jinja2.Template, row: dict[str, Any]) -> str:
-    try:
-        text = template.render({"row": row, **row})
-    except SecurityError as error:
-        raise RowShapeError("template_error", f"prompts.template is not allowed to do this: {error.message}") from None
-    except jinja2.UndefinedError as error:
-        raise RowShapeError("template_error", f"prompts.template: {_explain_undefined(str(error), row)}") from None
-    except Exception as error:  # a template is a program over foreign data: it can raise anything
-        raise RowError("template_error", f"prompts.template failed: {type(error).__name__}: {error}") from None
-    return check_text(text, "The rendered prompt")
+    except (SyntaxError, RecursionError, ValueError) as error:  # what Jinja made of it is too much for Python
+        raise PromptError(f"prompts.template cannot be compiled: {describe_error(error)} (of {text[:80]!r}). Nest it "
+                          "less deeply.") from None
 
 
 def _explain_undefined(message: str, row: dict[str, Any]) -> str:
@@ -65,7 +79,7 @@ def _to_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
-ENVIRONMENT = ImmutableSandboxedEnvironment(
+ENVIRONMENT = BoundedSandbox(
     undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True
 )
 ENVIRONMENT.filters["tojson"] = _to_json

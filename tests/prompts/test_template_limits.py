@@ -1,0 +1,224 @@
+"""Templates that try to reach Python, to run for ever or to eat the machine: each ends soon, in a sentence."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from assayline.chat import ChatRenderer
+from assayline.errors import AssaylineError, PromptError
+from assayline.prompts import RowError, render_limit
+from assayline.prompts.render_limit import RenderStoppedError, render_limited
+from assayline.prompts.sandbox import LONGEST_CHARS
+from assayline.prompts.templates import PromptTemplate
+from assayline.spec import ChatSpec
+
+USER = [{"role": "user", "content": "q"}]
+ROW = {"question": "q", "big": 10**10, "long": "a" * 10**6}
+
+ESCAPES = [
+    "{{ ''.__class__.__mro__ }}",
+    "{{ ''['__class__'].__mro__ }}",
+    "{{ ''|attr('__class__') }}",
+    "{{ '{0.__class__.__mro__}'.format('') }}",
+    "{{ cycler.__init__.__globals__ }}",
+    "{{ lipsum.__globals__['os'].popen('id').read() }}",
+    "{{ self.__init__.__globals__ }}",
+    "{% include '/etc/passwd' %}",
+    "{% import 'os' as os %}{{ os.environ }}",
+    "{% set x = [] %}{{ x.append(1) }}",
+]
+TOO_LARGE = [
+    "{% for i in range(10 ** 9) %}x{% endfor %}",
+    "{% for i in range(100000) %}{% for j in range(100000) %}x{% for k in 'a' * 10000 %}y{% endfor %}{% endfor %}"
+    "{% endfor %}",
+    "{{ 'a' * 10 ** 10 }}",
+    "{{ 10 ** 10 * 'a' }}",
+    "{{ ['a' * 10 ** 6] * 10 ** 5 }}",
+    "{{ 3 ** (10 ** 9) }}",
+    "{{ ((3 ** 30000) ** 30000) ** 30000 }}",
+    "{{ (2 ** 30000) * (2 ** 30000) * (2 ** 30000) }}",
+    "{{ 'a'.center(10 ** 10) }}",
+    "{{ 'a'.ljust(width=10 ** 10) if false else 'a'.rjust(10 ** 10) }}",
+    "{{ '7'.zfill(10 ** 10) }}",
+    "{{ ('\t' * 1000).expandtabs(10 ** 9) }}",
+    "{{ 'a'|center(10000000000) }}",
+    "{{ 'a\na'|indent(10000000000) }}",
+    "{{ 'a'|indent(width='a' * 10 ** 7, first=true) * 10 }}",
+    "{{ '%10000000000d' % 1 }}",
+    "{{ '%(a)*d' % {'a': 1} }}",
+    "{{ '%.*f' % (10000000000, 1.0) }}",
+    "{{ '%10000000000d'|format(1) }}",
+    "{{ '{:10000000000}'.format(1) }}",
+    "{{ '{:{}}'.format(1, 10 ** 10) }}",
+    "{{ '{a:>{b}}'.format_map({'a': 1, 'b': 10 ** 10}) }}",
+    "{{ ('a' * 10 ** 6).replace('a', 'b' * 10 ** 6) }}",
+    "{{ ('a' * 10 ** 6)|replace('a', 'b' * 10 ** 6) }}",
+    "{{ (['a' * 1000] * 10 ** 4 * 10)|join }}",
+    "{{ range(100000)|map('upper')|join('a' * 1000) }}",
+    "{{ ('a' * 10 ** 6).join(range(100000)|map('string')|list) }}",
+    "{% macro m() %}{{ 'a' * 10 ** 7 }}{% endmacro %}{{ m() }}{{ m() }}",
+]
+ENDLESS = [
+    "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
+    "{% macro f(n) %}{{ f(n - 1) if n else '' }}{{ f(n - 1) if n else '' }}{% endmacro %}{{ f(60) }}",
+    "{% set n = namespace(s='a' * 1000) %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+    "{% set n = namespace(s='a' * 1000) %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
+    "{{ range(100000)|map('string')|map('center', 10000000)|list|length }}",
+    "{{ lipsum(n=100000) }}",
+]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render_limit, "MOST_SECONDS", 0.5)
+    monkeypatch.setattr(render_limit, "MOST_BYTES", 2**27)
+    monkeypatch.setattr(render_limit, "LOOK_INTERVAL_S", 0.05)
+
+
+@pytest.fixture(params=["prompts.template", "chat.template"])
+def render(request: pytest.FixtureRequest, tokenizer: Any) -> Any:
+    """Renders a template in either of the two places that have one."""
+
+    def render_row(template: str) -> str:
+        return str(PromptTemplate(template).render(ROW)[0]["content"])
+
+    def render_chat(template: str) -> str:
+        return ChatRenderer(ChatSpec(template=template, kwargs=ROW), tokenizer).render(USER).text
+
+    return render_row if request.param == "prompts.template" else render_chat
+
+
+@pytest.fixture
+def flat() -> Iterator[None]:
+    """Whatever happens meanwhile, the process does not become much larger, and it does not take long."""
+    process, started_s = psutil.Process(), time.monotonic()
+    most_bytes = process.memory_info().rss
+    is_over = threading.Event()
+
+    def look() -> None:
+        nonlocal most_bytes
+        while not is_over.wait(0.02):
+            most_bytes = max(most_bytes, process.memory_info().rss)
+
+    before_bytes = most_bytes
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    yield
+    is_over.set()
+    watcher.join()
+    assert most_bytes - before_bytes < 2**30
+    assert time.monotonic() - started_s < 60
+
+
+@pytest.mark.parametrize("template", ESCAPES)
+def test_a_template_does_not_reach_python(render: Any, template: str) -> None:
+    try:
+        text = render(template)
+    except RowError as error:
+        assert error.kind == "template_error"
+    else:
+        assert text == ""  # a chat template is not strict: what it may not read is undefined
+
+
+@pytest.mark.usefixtures("flat")
+@pytest.mark.parametrize("template", TOO_LARGE)
+def test_what_would_be_too_large_is_refused_before_it_is_made(render: Any, template: str) -> None:
+    with pytest.raises(RowError, match=r"at most|Range too big|whose width|\d+ bits") as raised:
+        render(template)
+    assert raised.value.kind == "template_error"
+
+
+@pytest.mark.usefixtures("impatient", "flat")
+@pytest.mark.parametrize("template", ENDLESS)
+def test_what_does_not_end_is_stopped(render: Any, template: str) -> None:
+    with pytest.raises(PromptError, match=r"took more than 0.5 s or 128 MiB and was stopped"):
+        render(template)
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ 'ab' * 3 }} {{ 2 ** 10 }} {{ 7 % 4 }} {{ [0] * 2 }} {{ 2 ** -1 }}", "ababab 1024 3 [0, 0] 0.5"),
+        ("{{ '%5d|%-3s|%.2f %%' % (3, 'x', 1) }} {{ '%s'|format('y') }}", "    3|x  |1.00 % y"),
+        ("{{ '{:>5}'.format(2) }} {{ '{a}'.format(a=1) }} {{ '{}'.format_map({}) if false else '' }}", "    2 1 "),
+        ("{{ ['a', 1]|join(',') }} {{ ', '.join(['a', 'b']) }} {{ [{'k': 1}]|join(attribute='k') }}", "a,1 a, b 1"),
+        ("{{ 'a\nb'|indent(2) }} {{ 'a'|center(3) }} {{ 'aXa'|replace('X', 'b') }}", "a\n  b  a  aba"),
+        ("{{ 'a'.center(3) }}{{ '7'.zfill(2) }}{{ 'aa'.replace('a', 'b', 1) }}", " a 07ba"),
+        ("{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(1) }}{{ m('b')|upper }}", "<1><B>"),
+    ],
+)
+def test_ordinary_templates_are_as_they_were(render: Any, template: str, text: str) -> None:
+    assert render(template) == text
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_template_that_is_stopped_again_and_again_stops_the_run() -> None:
+    template = PromptTemplate(ENDLESS[0])
+    for _ in range(render_limit.MOST_STOPPED - 1):
+        with pytest.raises(RowError):
+            template.render(ROW)
+    with pytest.raises(PromptError, match=r"was stopped, for the 3\. time") as raised:
+        template.render(ROW)
+    assert not isinstance(raised.value, RowError)
+
+
+def test_templates_too_deep_for_python_are_a_sentence(tokenizer: Any) -> None:
+    for template in ["{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "{% for a in [1] %}" * 30 + "{% endfor %}" * 30]:
+        with pytest.raises(AssaylineError, match=r"cannot be compiled"):
+            PromptTemplate(template)
+        with pytest.raises(RowError, match=r"failed on this conversation"):
+            ChatRenderer(ChatSpec(template=template), tokenizer).render(USER)
+
+
+@pytest.mark.parametrize("template", ["plain", "default"])
+def test_a_prompt_of_many_megabytes_is_one_bad_row(tokenizer: Any, template: str) -> None:
+    chat = ChatRenderer(ChatSpec(template=template), tokenizer)
+    with pytest.raises(RowError, match=rf"at most {LONGEST_CHARS}") as raised:
+        chat.render([{"role": "user", "content": "a" * (LONGEST_CHARS + 1)}])
+    assert raised.value.kind == "prompt_too_long"
+
+
+def test_nothing_is_raised_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template that ends in the very moment in which it is stopped: many tries, as that moment is short."""
+    monkeypatch.setattr(render_limit, "MOST_SECONDS", 0.1)
+    monkeypatch.setattr(render_limit, "LOOK_INTERVAL_S", 0.02)
+
+    def render_for(seconds: float) -> str:
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s:
+            pass
+        return "done"
+
+    ends = []
+    for number in range(30):
+        try:
+            ends.append(render_limited(lambda seconds=0.1 + number / 1000: render_for(seconds)))
+        except RenderStoppedError:
+            ends.append("stopped")
+        until_s = time.monotonic() + 0.05
+        while time.monotonic() < until_s:
+            pass  # here an exception that comes late would be raised
+    assert set(ends) <= {"done", "stopped"}
+    assert "stopped" in ends
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_slow_row_does_not_stop_the_template_of_another_thread() -> None:
+    stopped: list[str] = []
+
+    def endless() -> None:
+        try:
+            PromptTemplate(ENDLESS[0]).render(ROW)
+        except RowError as error:
+            stopped.append(str(error))
+
+    thread = threading.Thread(target=endless)
+    thread.start()
+    quick = PromptTemplate("{{ question }}")
+    while thread.is_alive():
+        assert quick.render(ROW) == [{"role": "user", "content": "q"}]
+    assert len(stopped) == 1
