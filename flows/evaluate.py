@@ -29,6 +29,7 @@ from flows.logs import speak_in_sentences
 from flows.progress import Progress
 from flows.runners import worker_runner
 from flows.summary import describe_run
+from flows.watched import Watched, wait_for_one
 from tasks.generate import generate
 from tasks.prepare import prepare_prompts
 from tasks.publish import publish_metrics
@@ -104,18 +105,20 @@ def _watch(evaluation: Evaluation, prepared: PrefectFuture[PromptCounts], genera
     """Shows progress and loads parts until all tasks are over; a failed one stops the others."""
     progress = Progress(get_run_logger())
     loaded_s = time.monotonic()
-    while pending := [future for future in [prepared, *generated] if not _is_over(future)]:
-        if any(_is_over(future) and not future.state.is_completed() for future in [prepared, *generated]):
+    tasks = [Watched(prepared), *map(Watched, generated)]
+    while any(not task.is_over for task in tasks):
+        if any(task.has_failed for task in tasks):
             evaluation.stop()
-        expected = prepared.result().requests if _is_over(prepared) and prepared.state.is_completed() else None
+        expected = prepared.result().requests if tasks[0].has_completed else None
         progress.show(evaluation.count_answered(), expected)
         if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:
             if obstacle := evaluation.try_load():
                 progress.warn_once(f"{obstacle} Results go on being stored as part files.")
             loaded_s = time.monotonic()
-        pending[0].wait(timeout=POLL_INTERVAL_S)
-    if prepared.state.is_completed():
+        wait_for_one(tasks, POLL_INTERVAL_S)
+    if tasks[0].has_completed:
         progress.show(evaluation.count_answered(), prepared.result().requests, last=True)
+    progress.close()
 
 
 def _publish(result: RunResult, spec: EvalSpec) -> None:
@@ -124,10 +127,6 @@ def _publish(result: RunResult, spec: EvalSpec) -> None:
         publish_metrics(result.run_id, result.metrics, describe_run(result, spec))
     except Exception as error:
         get_run_logger().error("The run's page has no metrics: %s: %s", type(error).__name__, error)
-
-
-def _is_over(future: PrefectFuture[Any]) -> bool:
-    return future.state.is_final()
 
 
 def _abandon(evaluation: Evaluation, cause: BaseException) -> None:

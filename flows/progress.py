@@ -7,6 +7,8 @@ from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
+from tasks.reports import Reports
+
 SHOW_INTERVAL_S = 2.0
 LOG_INTERVAL_S = 15.0
 
@@ -14,7 +16,7 @@ AnyLogger = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
 class Progress:
-    """Reports how far a run is. An API that does not answer is said once and never stops a run."""
+    """Reports how far a run is. An API that does not answer holds nothing up, and is said at the end."""
 
     def __init__(self, log: AnyLogger) -> None:
         self._log = log
@@ -22,6 +24,7 @@ class Progress:
         self._shown_s = self._logged_s = float("-inf")
         self._said = ""
         self._artifact: UUID | None = None
+        self._reports = Reports()
         self._warned: set[str] = set()
 
     def show(self, answered: int, expected: int | None, *, last: bool = False) -> None:
@@ -33,7 +36,7 @@ class Progress:
         share = min(answered / expected, 1.0) if expected else 0.0
         of = "" if expected is None else f" of {expected}"
         text = f"{answered}{of} requests answered"
-        self._update_artifact(100 * share, text)
+        self._reports.send("progress", lambda: self._update_artifact(100 * share, text))
         if text != self._said and (last or now - self._logged_s >= LOG_INTERVAL_S):
             self._said = text
             self._logged_s = now
@@ -46,12 +49,15 @@ class Progress:
             self._warned.add(text)
             self._log.warning(text)
 
+    def close(self) -> None:
+        """Waits a little for the last report, and says what did not arrive."""
+        self._reports.close()
+        for reason in self._reports.failures.values():
+            self.warn_once(f"The run's page does not show how far it came: {reason}")
+
     def _update_artifact(self, percent: float, text: str) -> None:
-        try:
-            if self._artifact is None:
-                created = create_progress_artifact(progress=percent, key="progress", description=text)
-                self._artifact = cast(UUID, created)
-            else:
-                update_progress_artifact(self._artifact, progress=percent, description=text)
-        except Exception as error:  # whatever the API's client raises: the run matters more than its picture
-            self.warn_once(f"The progress bar cannot be updated: {type(error).__name__}: {error}")
+        if self._artifact is None:
+            created = create_progress_artifact(progress=percent, key="progress", description=text)
+            self._artifact = cast(UUID, created)
+        else:
+            update_progress_artifact(self._artifact, progress=percent, description=text)

@@ -10,6 +10,7 @@ from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from assayline.worker import WorkerReport, WorkOrder, run_worker
+from tasks.engine_report import EngineReport
 
 VLLM_LINE = re.compile(r"^(?:\([^)]*\) )?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[\S+\] ")
 
@@ -21,7 +22,11 @@ def generate(order: WorkOrder) -> WorkerReport:
         # A terminal sends Ctrl-C to all of a command's processes: a worker stops when the flow says so.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     log = get_run_logger()
-    report = run_worker(order, log.info, lambda line: log.log(*split_level(line)))
+    engines = EngineReport(order.worker, log)
+    try:
+        report = run_worker(order, log.info, lambda line: log.log(*split_level(line)), engines.add)
+    finally:
+        engines.close()
     log.info("%s answered %d requests on %s", report.worker, report.answered_requests, report.device)
     return report
 
