@@ -11,6 +11,7 @@ from assayline.resume import describe_left, preview_run
 from assayline.settings import Settings
 from assayline.spec import EvalSpec
 from assayline.spec_file import canonical_json, spec_hash
+from flows.summary import print_text
 
 
 def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Console) -> None:
@@ -29,32 +30,27 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
         tokens += sum(len(request.prompt_token_ids) for request in prepared.requests)
         if first is None and prepared.ready:
             first = prepared.ready[0]
-    console.print(f"spec      {spec.name}, digest {spec_hash(spec)}", highlight=False, soft_wrap=True)
-    console.print(f"model     {spec.model}, {model.model_id}", highlight=False, soft_wrap=True)
-    console.print(
+    print_text(f"spec      {spec.name}, digest {spec_hash(spec)}", console)
+    print_text(f"model     {spec.model}, {model.model_id}", console)
+    print_text(
         f"prompts   {rows} rows of {spec.prompts.set_name}, {duplicates} duplicates, {requests} requests "
         f"({errors} of them errors), {tokens} prompt tokens",
-        highlight=False,
-        soft_wrap=True,
+        console,
     )
-    console.print(
+    print_text(
         f"engine    {spec.engine.backend}, {spec.engine.mode}, {spec.workers} worker(s), "
         f"arguments {json.dumps(spec.engine.args)}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+        console,
     )
     if first is not None:
-        console.print(
-            f"sampling  {json.dumps(first.sampling, default=str)}", highlight=False, markup=False, soft_wrap=True
-        )
-        console.print(f"first prompt, {len(first.prompt_token_ids)} tokens:", highlight=False, soft_wrap=True)
+        print_text(f"sampling  {json.dumps(first.sampling, default=str)}", console)
+        print_text(f"first prompt, {len(first.prompt_token_ids)} tokens:", console)
         console.print(Syntax(first.rendered or "", "text", word_wrap=True))
     for note in notes:
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
+        print_text(note, console)
     if found:
         left = describe_left(runs_dir / found.run_id, found)
-        console.print(f"This would go on with run {found.run_id}: {left}.", highlight=False, soft_wrap=True)
+        print_text(f"This would go on with run {found.run_id}: {left}.", console)
     else:
-        console.print("This would be a new run.", highlight=False)
-    console.print("Nothing was generated or stored.")
+        print_text("This would be a new run.", console)
+    print_text("Nothing was generated or stored.", console)

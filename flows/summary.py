@@ -1,5 +1,12 @@
-"""The run in words: Markdown for its page in Prefect, and the table at the end of a command."""
+"""The run in words: Markdown for its page in Prefect, and the table at the end of a command.
 
+Names and folders are what a spec and a machine call theirs. Here they are text: no markup of the terminal's or of
+Markdown, and quoted where a person is to paste them into a shell.
+"""
+
+import json
+import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,49 +20,50 @@ from assayline.spec import EvalSpec
 COLUMNS = ("metric", "value", "unit", "95 % interval", "n")
 
 
-def next_query(result: RunResult) -> str:
-    """A query to go on with."""
-    return f"from latency_percentile where run_id = '{result.run_id}'"
+MARKDOWN = re.compile(r"[\\`*_{}\[\]<>#|&~]")
 
 
 def describe_run(result: RunResult, spec: EvalSpec) -> str:
     """Markdown: what was run, the metrics, and the query to go on with."""
     rows = "\n".join(f"| {' | '.join(_cells(row))} |" for row in result.metrics)
-    return f"""# {spec.name}
+    run_id = _quote_sql(result.run_id)
+    return f"""# {_escape(spec.name)}
 
-`{spec.model}` on `{spec.prompts.set_name}`, run `{result.run_id}`: {result.answered_requests} requests answered.
+{_as_code(spec.model)} on {_as_code(spec.prompts.set_name)}, run {_as_code(result.run_id)}: \
+{result.answered_requests} requests answered.
 
 | {" | ".join(COLUMNS)} |
 |---|---:|---|---|---:|
 {rows}
 
-Go on in `{result.database}`:
+Go on in {_as_code(result.database)}:
 
 ```sql
-{next_query(result)};
-from stg_requests where run_id = '{result.run_id}' limit 20;
+from latency_percentile where run_id = {run_id};
+from stg_requests where run_id = {run_id} limit 20;
 ```
 """
 
 
 def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
     """The metrics table, where the database is, and how to look further."""
-    console.print(f"\n{spec.model} on {spec.prompts.set_name}, run {result.run_id}", highlight=False, soft_wrap=True)
+    print_text(f"\n{spec.model} on {spec.prompts.set_name}, run {result.run_id}", console)
     table = Table()
     for name in COLUMNS:
         table.add_column(name, justify="right" if name in ("value", "n") else "left")
     for row in result.metrics:
         table.add_row(*_cells(row))
     console.print(table)
-    console.print(f"Database: {result.database}", highlight=False, soft_wrap=True)
-    console.print(
-        "Look further, in any DuckDB client or with:\n"
-        f"  {_python()} -c \"import duckdb; duckdb.connect('{result.database}', read_only=True)"
-        f'.sql(\\"{next_query(result)}\\").show()"',
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
+    print_text(f"Database: {result.database}", console)
+    print_text(f"Look further, in any DuckDB client or with:\n  {next_command(result)}", console)
+
+
+def next_command(result: RunResult) -> str:
+    """A line for a shell that shows the run's latencies, whatever the folders are called."""
+    database, run_id = (json.dumps(text, ensure_ascii=False) for text in (result.database, result.run_id))
+    query = f'.sql("from latency_percentile where run_id = ?", params=[{run_id}]).show()'
+    code = f"import duckdb; duckdb.connect({database}, read_only=True){query}"
+    return f"{shlex.quote(_python())} -c {shlex.quote(code)}"
 
 
 def show_value(value: object) -> str:
@@ -71,6 +79,29 @@ def _python() -> str:
     """This interpreter as a person would type it here."""
     path = Path(sys.executable)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def print_text(text: str, console: Console) -> None:
+    """Prints a line as it is."""
+    console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def _quote_sql(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _escape(text: str) -> str:
+    """Text in a line of Markdown."""
+    return MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
+
+
+def _as_code(text: str) -> str:
+    """Text as code in a line of Markdown: between more backticks than it has itself."""
+    line = " ".join(text.split())
+    if "`" not in line:
+        return f"`{line}`"
+    fence = "`" * (max(len(ticks) for ticks in re.findall("`+", line)) + 1)
+    return f"{fence} {line} {fence}"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -112,6 +112,11 @@ def _open_database(
 ) -> duckdb.DuckDBPyConnection:
     if read_only and not path.exists():
         raise StoreError(f"There is no database at {path}. Run an evaluation first, or correct the path.")
+    if found := set(str(path)) & set("?\\"):
+        raise StoreError(
+            f"The database's path {str(path)!r} holds {' and '.join(sorted(found))}, which DuckDB takes for something "
+            "else. Give another in ASSAYLINE_DATABASE, or another folder in ASSAYLINE_DATA_DIR."
+        )
     config: dict[str, str | bool | int | float | list[str]] = {"storage_compatibility_version": _STORAGE_VERSION}
     if memory_bytes is not None:
         config |= {"memory_limit": f"{memory_bytes // 2**10}KiB", "threads": _FRUGAL_THREADS}

@@ -1,0 +1,131 @@
+"""Names and folders full of quotes, semicolons, $(), brackets, line breaks: to SQL, shell and screen they are text."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import flow_kit
+import pytest
+
+from assayline.errors import StoreError
+from assayline.evaluation import RunResult
+from assayline.spec_file import parse_spec
+from assayline.store.database import connect
+from flows.summary import describe_run
+
+HOSTILE = """d'a"t;a $(touch pwned) `touch pwned` [x]*{y} ''); drop table runs; -- [red] :smile: $$ %s ! é
+line two"""
+"""One part of a path. It lacks the question mark and the backslash, with which DuckDB opens another file."""
+NAME = f"{HOSTILE} [/red] ? \\ \\n"
+
+
+@pytest.fixture
+def hostile_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / HOSTILE
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def hostile_spec(fake_spec: dict[str, Any], modest_model: Path, hostile_folder: Path) -> dict[str, Any]:
+    """Everything that a spec can name, named like this."""
+    model = shutil.copytree(modest_model, hostile_folder / f"model {HOSTILE}")
+    prompts = flow_kit.write_rows(hostile_folder / f"{HOSTILE}.jsonl", 12)
+    template = hostile_folder / f"chat {HOSTILE}.jinja"
+    template.write_text("{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}")
+    source = {"kind": "file", "path": str(prompts)}
+    return {
+        **fake_spec,
+        "name": NAME,
+        "model": str(model),
+        "prompts": {**fake_spec["prompts"], "name": NAME, "source": source},
+        "chat": {"template": str(template), "system": NAME},
+        "engine": {"backend": "fake", "env": {"A": NAME}},
+        "shard_requests": 5,
+    }
+
+
+@pytest.fixture
+def hostile_env(served_env: dict[str, str], hostile_folder: Path) -> dict[str, str]:
+    return {**served_env, "ASSAYLINE_DATA_DIR": str(hostile_folder / f"data {HOSTILE}")}
+
+
+@pytest.mark.prefect
+def test_a_run_and_the_command_it_prints(
+    hostile_spec: dict[str, Any], hostile_env: dict[str, str], hostile_folder: Path, tmp_path: Path
+) -> None:
+    spec = flow_kit.write_spec(tmp_path / f"spec {HOSTILE}.yaml", hostile_spec)
+    run = flow_kit.run_command(flow_kit.evaluate_command(spec), hostile_env)
+    assert run.code == 0, run.err
+    assert NAME in run.out
+
+    data_dir = Path(hostile_env["ASSAYLINE_DATA_DIR"])
+    columns = "name, prompt_set, model, spec_json::json ->> '$.chat.system', state, expected_requests"
+    assert flow_kit.query(data_dir, f"select {columns} from runs") == [
+        (NAME, NAME, hostile_spec["model"], NAME, "completed", 12)
+    ]
+    assert flow_kit.query(data_dir, "select is_sound from request_integrity") == [True]
+    assert flow_kit.query(data_dir, "select count(*) from stg_requests where is_correct") == [12]
+
+    command = run.out.split("or with:\n")[1]
+    for shell in ("sh", "bash"):
+        pasted = flow_kit.run_command([shell, "-c", command], hostile_env)
+        assert pasted.code == 0, pasted.err
+        assert "ttft_s" in pasted.out
+    assert not list(tmp_path.rglob("pwned"))
+    assert not (flow_kit.ROOT / "pwned").exists()
+
+
+@pytest.mark.prefect
+def test_an_interrupted_run_goes_on_and_is_rebuilt(
+    hostile_spec: dict[str, Any], hostile_env: dict[str, str], tmp_path: Path
+) -> None:
+    """Resuming and rebuilding put paths and ids into SQL of their own."""
+    rows = Path(hostile_spec["prompts"]["source"]["path"])
+    good = rows.read_text()
+    rows.write_text(good + "{broken\n")
+    spec = flow_kit.write_spec(tmp_path / "spec.yaml", hostile_spec)
+    broken = flow_kit.run_command(flow_kit.evaluate_command(spec), hostile_env)
+    assert broken.code == 3, broken.err
+    assert "line 13: not JSON" in broken.err
+    assert "Traceback" not in broken.err
+
+    data_dir = Path(hostile_env["ASSAYLINE_DATA_DIR"])
+    (run_id,) = flow_kit.query(data_dir, "select run_id from runs")
+    resumed = flow_kit.run_command(flow_kit.evaluate_command("--resume", run_id), hostile_env)
+    assert "line 13: not JSON" in resumed.err, "it went on, as far as it can"
+    command = [*flow_kit.evaluate_command()[:2], "flows.rebuild", run_id]
+    rebuilt = flow_kit.run_command(command, hostile_env)
+    assert rebuilt.code == 0, rebuilt.err
+    assert flow_kit.query(data_dir, "select count(*) from completions where error_kind is null") == [10]
+
+
+def test_a_dry_run_shows_the_names_as_they_are(
+    hostile_spec: dict[str, Any], command_env: dict[str, str], tmp_path: Path
+) -> None:
+    spec = flow_kit.write_spec(tmp_path / "spec.yaml", hostile_spec)
+    run = flow_kit.run_command(flow_kit.evaluate_command(spec, "--dry-run"), command_env)
+    assert run.code == 0, run.err
+    assert f"spec      {NAME}, digest" in run.out
+    assert f"model     {hostile_spec['model']}, sha256:" in run.out
+    assert f"12 rows of {NAME}, 0 duplicates" in run.out
+
+
+@pytest.mark.parametrize("sign", ["?", "\\"])
+def test_a_folder_that_duckdb_cannot_have_is_a_sentence(tmp_path: Path, sign: str) -> None:
+    with pytest.raises(StoreError, match="which DuckDB takes for something else"), connect(tmp_path / f"a{sign}b", 0):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_shows_names_as_text() -> None:
+    rows = {"kind": "inline", "rows": [{"prompt": "p"}]}
+    spec = parse_spec({"name": "# *a* <b>\n|x|", "model": "m`m", "prompts": {"name": "p\n``p", "source": rows}})
+    page = describe_run(RunResult("it's", "a\n`b`.duckdb", 1, []), spec)
+    heading, _, line = page.splitlines()[:3]
+    assert heading == r"# \# \*a\* \<b\> \|x\|"
+    assert line == "`` m`m `` on ``` p ``p ```, run `it's`: 1 requests answered."
+    assert "Go on in `` a `b`.duckdb ``:" in page
+    assert "where run_id = 'it''s';" in page
+    assert json.dumps(page)
