@@ -2,12 +2,34 @@
 
 The same model is the YAML file, the flow's parameter and so the form in Prefect's UI. What a machine decides
 (folders, time-outs, tokens) is in `settings.py`. Reading from YAML, with errors for people: `spec_file.py`.
+
+A spec is stored, hashed and shown. So it holds no secrets: names that say they are one are refused.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+SECRET_NAME = re.compile(
+    r"(TOKEN|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)$|SECRET|PASSWORD|PASSWD|PASSPHRASE", re.IGNORECASE
+)
+
+
+def _refuse_secret(name: str) -> str:
+    if SECRET_NAME.search(name):
+        is_ours = name.upper() == "HF_TOKEN"
+        where = "as ASSAYLINE_HF_TOKEN in .env, or as HF_TOKEN in" if is_ours else f"as {name} in"
+        raise ValueError(
+            "this is a secret by its name, and a spec is stored. Take it out of the spec and give it "
+            f"{where} the environment that the flow and its workers are started in: engines inherit it"
+        )
+    return name
+
+
+PublicName = Annotated[str, AfterValidator(_refuse_secret)]
+"""A key, so that an error shows the name alone and not the value."""
 
 
 class SpecPart(BaseModel):
@@ -162,8 +184,12 @@ class EngineSpec(SpecPart):
     record_token_times: bool = Field(False, description="Keep a stamp per output token (for inter-token latency).")
     warm_up: bool = Field(True, description="Prime compilation and the prompts' shared prefix before the clock starts.")
     recovery: RecoverySpec = Field(RecoverySpec(), description="What is done when an engine dies.")
-    args: dict[str, Any] = Field(default_factory=dict, description="Any argument of vLLM's EngineArgs, by its name.")
-    env: dict[str, str] = Field(default_factory=dict, description="Environment of the engine's process (VLLM_*, ...).")
+    args: dict[PublicName, Any] = Field(
+        default_factory=dict, description="Any argument of vLLM's EngineArgs, by its name."
+    )
+    env: dict[PublicName, str] = Field(
+        default_factory=dict, description="Environment of the engine's process (VLLM_*, ...)."
+    )
 
 
 class EvalSpec(SpecPart):

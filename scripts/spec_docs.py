@@ -72,6 +72,8 @@ def _default(field: Any) -> str:
 def _type(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Literal:
         return ", ".join(f"`{choice}`" for choice in typing.get_args(annotation))
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _type(typing.get_args(annotation)[0])
     arguments = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
     if typing.get_origin(annotation) in (list, dict):
         return f"{typing.get_origin(annotation).__name__} of {', '.join(_type(argument) for argument in arguments)}"

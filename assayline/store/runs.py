@@ -20,7 +20,7 @@ def save_run(connection: duckdb.DuckDBPyConnection, run: Manifest, spec_json: st
         "template_id": run.template_id,
         "sampling_id": run.sampling_id,
         "spec_hash": run.spec_hash,
-        "spec_json": spec_json,
+        "spec_json": spec_json.encode("utf-8", "replace").decode(),  # as in its file
         "assayline_version": run.assayline_version,
         "host_name": run.host_name,
         "attempt": run.attempt,

@@ -81,6 +81,31 @@ def test_a_wrong_value_says_what_was_given_and_expected(changes: dict[str, Any],
     assert expected in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"env": {"HF_TOKEN": "hush-hush"}},
+        {"env": {"VLLM_USE_V1": "1", "OPENAI_API_KEY": "hush-hush"}},
+        {"env": {"aws_secret_access_key": "hush-hush"}},
+        {"env": {"DATABASE_PASSWORD": "hush-hush"}},
+        {"env": {"MY_SECRET": "hush-hush"}},
+        {"args": {"hf_token": "hush-hush"}},
+        {"env": {"HF_TOKEN": "hush-hush"}, "mode": "neither", "args": {"hf_token": "hush-hush"}},
+    ],
+)
+def test_a_secret_is_refused_and_not_shown(engine: dict[str, Any]) -> None:
+    """A spec is stored in the database, in the run's folder and in Prefect."""
+    with pytest.raises(SpecError, match="this is a secret by its name, and a spec is stored") as caught:
+        spec_with(engine=engine)
+    assert "hush" not in str(caught.value)
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+
+
+def test_what_only_sounds_like_a_secret_is_none() -> None:
+    env = {"HF_TOKEN_PATH": "/run/token", "TOKENIZERS_PARALLELISM": "false", "VLLM_MAX_TOKENS_PER_EXPERT": "1"}
+    assert spec_with(engine={"env": env}).engine.env == env
+
+
 def test_every_problem_has_a_line_of_its_own() -> None:
     with pytest.raises(SpecError) as caught:
         parse_spec({"prompts": {"source": SOURCE}, "workers": 0, "modle": "x"}, origin="mine.yaml")

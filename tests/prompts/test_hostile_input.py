@@ -279,3 +279,12 @@ def test_a_huge_field_is_one_row(way: Way, tmp_path: Path) -> None:
         file.write_bytes(b"\n".join(encode_json(row, True) for row in rows))
         assert way.go(file, {"template": "{{ question }}"}) == 3
         assert way.go(file, {"columns": {"prompt": "question"}}, "plain") == 3
+
+
+def test_what_rows_say_of_sampling_is_theirs(way: Way, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    values = [0, -1, 10**30, 1.5, "many", None, True, [1], {"a": 1}, float("nan"), "\ud800"]
+    names = ("max_tokens", "n", "seed", "stop", "\0", "a'b\"c")
+    rows = [{"prompt": "p", "sampling": {name: value}} for name in names for value in values]
+    file.write_bytes(b"\n".join(encode_json(row, True) for row in rows))
+    assert way.go(file, {"columns": {"sampling": "sampling"}}) == len(rows)
