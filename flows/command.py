@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import psutil
 from prefect.client.orchestration import get_client
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import get_current_settings
@@ -37,6 +39,12 @@ what was answered is not asked again (docs/resume.md).
 
 Exit codes: 0 every request has a result or an error row, 2 spec,
  3 prompts, 4 model, 5 engine or device, 6 database or files, 7 run."""
+
+
+_heirs: list["subprocess.Popen[bytes]"] = []
+"""Kept for their pipes: a forgotten one would be closed."""
+finished: list[RunResult] = []
+"""Runs of this process that are stored whole, as the flow notes them: what happens to Prefect after that is no loss."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -71,6 +79,15 @@ def run_command(evaluate: Callable[..., dict[str, Any]], arguments: list[str] | 
         print("Interrupted; what had finished is stored.", file=sys.stderr)
         _say_how_to_go_on(known.fresh)
         return 143 if isinstance(interrupt, Terminated) else 130
+    except Exception as error:
+        if not finished:
+            raise
+        result = finished[-1]
+        print(
+            f"The run is complete and stored. Prefect could not be told: {type(error).__name__}: {error}. "
+            "In its UI the run does not look finished, and its page lacks the metrics.",
+            file=sys.stderr,
+        )
     quiet_shutdown()
     print_result(result, spec, console)
     return 0
@@ -146,8 +163,23 @@ def start_server() -> None:
         try:
             with get_client(sync_client=True) as client:
                 os.environ["PREFECT_API_URL"] = str(client.api_url)  # for workers, or each starts one of its own
+            end_with_this_process(psutil.Process().children())
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def end_with_this_process(children: list[psutil.Process]) -> None:
+    """A killed process ends nothing: a shell waits for the end of this one, however it comes, and ends its children."""
+    if children:
+        numbers = " ".join(str(child.pid) for child in children)
+        heir = subprocess.Popen(
+            ["/bin/sh", "-c", f"trap '' INT TERM; cat; kill {numbers}"],
+            stdin=subprocess.PIPE,  # closed by the kernel when this process is gone
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        _heirs.append(heir)
 
 
 def _raise_terminated(number: int, frame: object) -> NoReturn:

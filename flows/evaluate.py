@@ -24,7 +24,7 @@ from assayline.resume import AUTO
 from assayline.settings import load_settings
 from assayline.spec import EvalSpec
 from assayline.spec_file import load_spec
-from flows.command import leave, run_command
+from flows.command import finished, leave, run_command
 from flows.logs import speak_in_sentences
 from flows.progress import Progress
 from flows.runners import worker_runner
@@ -70,19 +70,26 @@ def evaluate(spec: EvalSpec | str, resume: str = AUTO) -> dict[str, Any]:
         get_run_logger().warning(note)
     get_run_logger().info("Run %s, parts and logs in %s", evaluation.run_id, evaluation.run_dir)
     try:
-        counts = _generate_all(evaluation)
+        counts, reachable = _generate_all(evaluation)
         result = evaluation.finish(counts)
     except BaseException as error:
         _abandon(evaluation, error)
         raise
-    _publish(result, evaluation.spec)
+    finished.append(result)
+    if reachable:
+        _publish(result, evaluation.spec)
+    else:
+        get_run_logger().error("The run is complete and stored; its page has no metrics, as the API does not answer.")
     return dataclasses.asdict(result)
 
 
-def _generate_all(evaluation: Evaluation) -> PromptCounts:
-    """Prepares and generates side by side, loading results meanwhile. Stops everything if anything fails."""
+def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
+    """Prepares and generates side by side, loading results meanwhile. Stops everything if anything fails.
+
+    Also returns whether Prefect's API answered to the end.
+    """
     if evaluation.is_answered:
-        return evaluation.prepare()
+        return evaluation.prepare(), True
     with ExitStack() as stack:
         local: TaskRunner[Any] = stack.enter_context(ThreadPoolTaskRunner(max_workers=1))
         workers = stack.enter_context(worker_runner(evaluation.spec))
@@ -91,18 +98,21 @@ def _generate_all(evaluation: Evaluation) -> PromptCounts:
                 workers.submit(generate, {"order": evaluation.order(i)}) for i in range(evaluation.spec.workers)
             ]
             prepared = local.submit(prepare_prompts, {"evaluation": evaluation})
-            _watch(evaluation, prepared, generated)
+            reachable = _watch(evaluation, prepared, generated)
             counts: PromptCounts = prepared.result()
             for future in generated:
                 future.result()
         except BaseException:
             evaluation.stop()
             raise
-    return counts
+    return counts, reachable
 
 
-def _watch(evaluation: Evaluation, prepared: PrefectFuture[PromptCounts], generated: list[PrefectFuture[Any]]) -> None:
-    """Shows progress and loads parts until all tasks are over; a failed one stops the others."""
+def _watch(evaluation: Evaluation, prepared: PrefectFuture[PromptCounts], generated: list[PrefectFuture[Any]]) -> bool:
+    """Shows progress and loads parts until all tasks are over; a failed one stops the others.
+
+    Returns whether all progress could be shown.
+    """
     progress = Progress(get_run_logger())
     loaded_s = time.monotonic()
     tasks = [Watched(prepared), *map(Watched, generated)]
@@ -118,7 +128,7 @@ def _watch(evaluation: Evaluation, prepared: PrefectFuture[PromptCounts], genera
         wait_for_one(tasks, POLL_INTERVAL_S)
     if tasks[0].has_completed:
         progress.show(evaluation.count_answered(), prepared.result().requests, last=True)
-    progress.close()
+    return progress.close()
 
 
 def _publish(result: RunResult, spec: EvalSpec) -> None:

@@ -49,11 +49,12 @@ class Progress:
             self._warned.add(text)
             self._log.warning(text)
 
-    def close(self) -> None:
-        """Waits a little for the last report, and says what did not arrive."""
+    def close(self) -> bool:
+        """Waits a little for the last report, and says what did not arrive. Returns whether all did."""
         self._reports.close()
         for reason in self._reports.failures.values():
             self.warn_once(f"The run's page does not show how far it came: {reason}")
+        return not self._reports.failures
 
     def _update_artifact(self, percent: float, text: str) -> None:
         if self._artifact is None:

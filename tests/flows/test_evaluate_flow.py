@@ -136,7 +136,8 @@ def test_page_that_cannot_be_written_does_not_fail_the_run(
     assert state.result()["answered_requests"] == 40
     assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
     assert artifacts_of(prefect_client, state) == {}
-    wait_for_log(prefect_client, state, "The run's page does not show how far it came: ConnectionError: the API is away")
+    told = "The run's page does not show how far it came: ConnectionError: the API is away"
+    wait_for_log(prefect_client, state, told)
 
 
 @pytest.mark.usefixtures("prefect_client")
