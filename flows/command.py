@@ -8,10 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import psutil
 from prefect.client.orchestration import get_client
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import get_current_settings
@@ -41,6 +41,14 @@ Exit codes: 0 every request has a result or an error row, 2 spec,
  3 prompts, 4 model, 5 engine or device, 6 database or files, 7 run."""
 
 
+HEIR_MARK = "ASSAYLINE_COMMAND"
+HEIR = """trap '' INT TERM
+cat
+for file in $(grep -lzx -- "$1" /proc/[0-9]*/environ 2>/dev/null); do
+    process=${file#/proc/}
+    process=${process%/environ}
+    [ "$process" = "$$" ] || kill "$process"
+done"""
 _heirs: list["subprocess.Popen[bytes]"] = []
 """Kept for their pipes: a forgotten one would be closed."""
 finished: list[RunResult] = []
@@ -159,27 +167,27 @@ def start_server() -> None:
     first keeps the run's end waiting, half a minute of retries long.
     """
     if get_current_settings().api.url is None:
+        end_with_this_process()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with get_client(sync_client=True) as client:
                 os.environ["PREFECT_API_URL"] = str(client.api_url)  # for workers, or each starts one of its own
-            end_with_this_process(psutil.Process().children())
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def end_with_this_process(children: list[psutil.Process]) -> None:
-    """A killed process ends nothing: a shell waits for the end of this one, however it comes, and ends its children."""
-    if children:
-        numbers = " ".join(str(child.pid) for child in children)
-        heir = subprocess.Popen(
-            ["/bin/sh", "-c", f"trap '' INT TERM; cat; kill {numbers}"],
-            stdin=subprocess.PIPE,  # closed by the kernel when this process is gone
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        _heirs.append(heir)
+def end_with_this_process() -> None:
+    """A killed process ends nothing, so a shell waits for its end and ends what it had started, known by a mark."""
+    mark = f"{HEIR_MARK}={os.getpid()}-{uuid.uuid4().hex}"
+    os.environ[HEIR_MARK] = mark.partition("=")[2]
+    heir = subprocess.Popen(
+        ["/bin/sh", "-c", HEIR, "heir", mark],
+        stdin=subprocess.PIPE,  # closed by the kernel when this process is gone
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    _heirs.append(heir)
 
 
 def _raise_terminated(number: int, frame: object) -> NoReturn:

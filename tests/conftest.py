@@ -32,6 +32,11 @@ ENGINE_ARGS = {
 """vLLM on a CPU, small and quick to start."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", default=3, help="how often tests/flows/test_kills.py kills something")
+    parser.addoption("--kill-seed", default=1, help="its dice")
+
+
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Data, locks and Prefect's own files of a test are its own."""
