@@ -22,6 +22,7 @@ import pytest
 from engine_helpers import ROOT, Asker
 
 from assayline.clock import RunClock
+from assayline.engines.devices import cuda_driver_answers
 from assayline.records import EngineEvent, Request
 from assayline.settings import Settings
 from assayline.shards import ShardQueue
@@ -213,3 +214,46 @@ def test_an_engine_that_the_kernel_kills_for_memory_is_followed_by_a_smaller_one
     )
     assert worker.returncode == 0, worker.stderr
     assert_recovered(run, undisturbed, "died of signal SIGKILL")
+
+
+BALLAST = """
+import sys, torch
+keep_mib = int(sys.argv[1])
+free, _ = torch.cuda.mem_get_info()
+ballast = torch.empty(max(free - (keep_mib << 20), 0), dtype=torch.uint8, device="cuda")
+print("loaded", flush=True)
+sys.stdin.read()
+"""
+ROOM_MIB = 300
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not cuda_driver_answers(), reason="no NVIDIA driver answers on this machine")
+def test_a_gpu_that_another_process_fills_is_gone_on_with_in_smaller_windows(
+    tiny_model: Path, asker: Asker, tmp_path: Path
+) -> None:
+    """A real torch.OutOfMemoryError: once the engine is warm, another process takes all but a little of the memory."""
+    requests = long_requests(asker)
+    args = {name: value for name, value in ARGS.items() if name != "kv_cache_memory_bytes"}
+    engine = {"device": "cuda", "args": {**args, "gpu_memory_utilization": 0.3}}
+    free = run_of(requests, tiny_model, tmp_path / "free")
+    run_worker(free.order(**engine), lambda _: None, lambda _: None)
+    run = run_of(requests, tiny_model, tmp_path / "full", engine_memory_wait_s=2)
+    ballasts: list[subprocess.Popen[str]] = []
+
+    def fill(event: EngineEvent) -> None:
+        if event.event == "warmed_up" and not ballasts:
+            command = [sys.executable, "-c", BALLAST, str(ROOM_MIB)]
+            ballasts.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            assert ballasts[0].stdout is not None and ballasts[0].stdout.readline() == "loaded\n"
+
+    try:
+        run_worker(run.order(**engine), lambda _: None, lambda _: None, fill)
+    finally:
+        for ballast in ballasts:
+            ballast.kill()
+            ballast.wait(10)
+    print("\n".join(run.history()))
+    assert run.texts() == free.texts()
+    failed = [json.loads(row["details_json"]) for row in run.rows("engine_events") if row["event"] == "failed"]
+    assert "device_oom" in {death["kind"] for death in failed}
