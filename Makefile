@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv/bin
 
-.PHONY: help setup setup-dev demo test test-fast lint bench clean
+.PHONY: help setup setup-dev demo test test-fast test-faults lint bench bench-memory clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,6 +24,10 @@ test: setup-dev ## every test, those against real vLLM included
 test-fast: setup-dev ## tests that need neither vLLM nor a Prefect server
 	@$(VENV)/python -m pytest -m "not vllm and not prefect and not ray"
 
+test-faults: setup-dev ## kill flow, workers and engines thirty times; about 15 minutes
+	@$(VENV)/python -m examples.tiny_model
+	@$(VENV)/python -m pytest tests/flows/test_kills.py -s --kills 30
+
 lint: setup-dev ## ruff, mypy --strict, import-linter
 	@$(VENV)/ruff check .
 	@$(VENV)/mypy
@@ -31,6 +35,10 @@ lint: setup-dev ## ruff, mypy --strict, import-linter
 
 bench: setup-dev ## the pipeline against raw vLLM; slow
 	@$(VENV)/python -m benchmarks.overhead
+
+bench-memory: setup-dev ## peak memory from 10 thousand to a million prompts; slow
+	@$(VENV)/python -m examples.tiny_model
+	@$(VENV)/python -m benchmarks.memory
 
 clean: ## remove .venv, caches and data
 	rm -rf .venv .cache data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
