@@ -1,6 +1,7 @@
 """The flow in this process, with the fake engine, against a real Prefect server."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -9,7 +10,10 @@ import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import State
 
-from assayline.errors import PromptError
+from assayline.engines.deaths import Death
+from assayline.engines.fake import FakeEngine
+from assayline.errors import EngineDiedError, PromptError
+from assayline.records import Completion
 from assayline.spec_file import load_spec, parse_spec
 from flows.evaluate import evaluate
 
@@ -167,3 +171,34 @@ def test_database_held_by_another_process_does_not_stop_the_run(
 
     assert state.is_completed()
     assert flow_kit.query(data_dir, "select count(distinct request_id), count(*) from completions") == [(200, 200)]
+
+
+class Narrow(FakeEngine):
+    """Runs out of memory with more than ten requests in flight."""
+
+    def _step(self, live: list[Any]) -> Iterator[Completion]:
+        if len(live) > 10:
+            raise EngineDiedError("torch cannot have 2 GiB", Death("run", exception="OutOfMemoryError"))
+        return super()._step(live)
+
+
+def test_each_reduction_is_on_the_runs_page(
+    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_narrow(_: Any, **given: Any) -> FakeEngine:
+        window = given["sizes"].window_requests or 32
+        return Narrow(given["clock"], generation=given["engine_generation"], window=window)
+
+    monkeypatch.setattr("assayline.worker.open_engine", open_narrow)
+    fake_spec["prompts"]["limit"] = 30
+    state = run(fake_spec)
+    assert state.is_completed()
+    wait_for_log(prefect_client, state, "Engine 0 failed: torch cannot have 2 GiB")
+    wait_for_log(prefect_client, state, "Engine 0 reduced: The next engine gets window_requests")
+    table = json.loads(artifacts_of(prefect_client, state)["engines-worker-0"].data)
+    assert [row["event"] for row in table][:4] == ["opened", "warmed_up", "failed", "reduced"]
+    assert table[-1]["event"] == "closed" and max(int(row["engine"]) for row in table) >= 1
+    metrics = {row["metric"]: row["value"] for row in state.result()["metrics"]}
+    assert any("reduction" in name and value >= 1 for name, value in metrics.items())
+    history = "select reductions, ending from engine_history order by engine_generation"
+    assert flow_kit.query(data_dir, history)[0] == (1, "failed")
