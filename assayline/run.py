@@ -29,7 +29,7 @@ from assayline.store.database import Connection, transaction
 from assayline.store.integrity import judge_run
 from assayline.store.load import load_parts
 from assayline.store.models import read_metric_table
-from assayline.store.parts import count_rows, list_parts
+from assayline.store.parts import count_rows, list_part_names, parts_dir
 from assayline.store.runs import save_run
 from assayline.store.staging import stage_run
 from assayline.store.thread import DatabaseThread
@@ -136,9 +136,10 @@ class Evaluation:
 
     def count_answered(self) -> int:
         """Requests whose result or error is durable."""
-        for part in list_parts(self.run_dir, "completions"):
-            if part.name not in self._part_rows:
-                self._part_rows[part.name] = count_rows(part)
+        folder = parts_dir(self.run_dir, "completions")
+        for name in list_part_names(self.run_dir, "completions"):
+            if name not in self._part_rows:
+                self._part_rows[name] = count_rows(folder / name)
         return sum(self._part_rows.values())
 
     def try_load(self) -> str | None:

@@ -20,10 +20,12 @@ import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
 from assayline.records import Request
-from assayline.store.parts import list_parts
+from assayline.store.parts import list_part_names, parts_dir
 from assayline.store.tables import request_from_row
 
 RESCAN_INTERVAL_S = 0.05
+RESCAN_SHARE = 0.05
+"""Of the time at the most goes into looking for new shards, however many there are already."""
 
 
 class ShardQueue:
@@ -39,6 +41,7 @@ class ShardQueue:
         self._pending: list[Path] = []
         self._seen: set[str] = set()
         self._scanned_s = float("-inf")
+        self._scan_cost_s = 0.0
 
     def reset(self) -> None:
         """Makes every shard claimable and the queue open again: at the start of a run. Raises StoreError."""
@@ -103,11 +106,15 @@ class ShardQueue:
                 yield None
 
     def _rescan(self) -> None:
-        if self._pending or time.monotonic() - self._scanned_s < RESCAN_INTERVAL_S:
+        started_s = time.monotonic()
+        if self._pending or started_s - self._scanned_s < max(RESCAN_INTERVAL_S, self._scan_cost_s / RESCAN_SHARE):
             return
-        self._pending = [part for part in list_parts(self._run_dir, "requests") if part.name not in self._seen]
-        self._seen.update(part.name for part in self._pending)
+        folder = parts_dir(self._run_dir, "requests")
+        new = [name for name in list_part_names(self._run_dir, "requests") if name not in self._seen]
+        self._pending = [folder / name for name in new]
+        self._seen.update(new)
         self._scanned_s = time.monotonic()
+        self._scan_cost_s = self._scanned_s - started_s
 
     def _read_answered(self, shard: str) -> frozenset[str]:
         with _explained(self._run_dir), contextlib.suppress(FileNotFoundError):
