@@ -1,4 +1,4 @@
-"""What a run needs in memory, from ten thousand to a million prompts: it must not grow with the prompt set.
+"""What a run needs in memory and time, from ten thousand to a million prompts: neither may grow faster than the set.
 
     python -m benchmarks.memory [--prompts 10000 100000 1000000] [--trace FOLDER]
 
@@ -8,7 +8,8 @@ engine is the fake one, in the flow's own process: what an engine needs is no pa
 
 - `flow MiB`: the flow's process at its highest (VmHWM, kept by Linux), files mapped into memory included.
 - `other MiB`: all processes below it together at their highest, seen every 0.2 s: Prefect's server.
-- `s/1000 more`: seconds per thousand prompts beyond those of the row before, so that the start does not count.
+- `s/1000 more`, `CPU s/1000 more`: seconds, and seconds of CPU of the flow's process, per thousand prompts beyond those
+  of the row before, so that the start does not count. CPU is what to compare where the machine has other work.
 
 `--trace` keeps a CSV per size of what was seen: seconds, MiB of the flow (anonymous, mapped), MiB of the others.
 """
@@ -44,6 +45,7 @@ class Measurement:
 
     prompts: int
     seconds: float
+    cpu_seconds: float
     flow_peak_mib: float
     other_peak_mib: float
     parts_mib: float
@@ -91,7 +93,7 @@ def measure(count: int, model: Path, folder: Path, trace: Path | None) -> Measur
     with open(folder / "output.txt", "w+b") as output:
         command = [sys.executable, "-m", "flows.evaluate", str(folder / "spec.yaml")]
         process = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT)
-        peak, other, samples = watch(process, started)
+        peak, other, cpu_seconds, samples = watch(process, started)
         seconds = time.monotonic() - started
         if process.returncode:
             output.seek(0)
@@ -103,24 +105,27 @@ def measure(count: int, model: Path, folder: Path, trace: Path | None) -> Measur
     parts = sum(file.stat().st_size for file in (folder / "data").rglob("*.parquet"))
     database = (folder / "data" / "assayline.duckdb").stat().st_size
     mib = [round(size / MIB, 1) for size in (peak, other, parts, database)]
-    return Measurement(count, round(seconds, 1), *mib)
+    return Measurement(count, round(seconds, 1), round(cpu_seconds, 1), *mib)
 
 
-def watch(process: "subprocess.Popen[bytes]", started: float) -> tuple[int, int, list[str]]:
-    """Highest bytes of the process, and of those below it, and a line per sample, until it ends."""
+def watch(process: "subprocess.Popen[bytes]", started: float) -> tuple[int, int, float, list[str]]:
+    """Highest bytes of the process and of those below it, its CPU seconds, and a line per sample, until it ends."""
     flow = psutil.Process(process.pid)
     peak = other_peak = 0
+    cpu_seconds = 0.0
     samples = []
     while process.poll() is None:
         with contextlib.suppress(psutil.Error, OSError, KeyError):
             status = read_status(process.pid)
             peak = max(peak, status["VmHWM"])
+            times = flow.cpu_times()
+            cpu_seconds = max(cpu_seconds, times.user + times.system)
             other = sum(child.memory_info().rss for child in flow.children(recursive=True))
             other_peak = max(other_peak, other)
             sizes = [status["RssAnon"] / MIB, status["RssFile"] / MIB, other / MIB]
             samples.append(",".join(f"{value:.1f}" for value in [time.monotonic() - started, *sizes]))
         time.sleep(SAMPLE_INTERVAL_S)
-    return peak, other_peak, samples
+    return peak, other_peak, cpu_seconds, samples
 
 
 def read_status(process_id: int) -> dict[str, int]:
@@ -135,28 +140,31 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--trace", type=Path)
     options = parser.parse_args()
+    if options.prompts != sorted(set(options.prompts)):
+        parser.error("--prompts must grow from number to number")
     model = ensure_tiny_model()
     done: list[Measurement] = []
-    print(f"{'prompts':>8} {'seconds':>8} {'s/1000':>7} {'s/1000 more':>11} {'flow MiB':>9} {'other MiB':>9} "
-          f"{'parts MiB':>9} {'database MiB':>12}")
+    print(f"{'prompts':>8} {'seconds':>8} {'s/1000 more':>11} {'CPU s':>7} {'CPU s/1000 more':>15} {'flow MiB':>9} "
+          f"{'other MiB':>9} {'parts MiB':>9} {'database MiB':>12}")
     for count in options.prompts:
         folder = Path(tempfile.mkdtemp(prefix="assayline-memory-"))
         try:
             now = measure(count, model, folder, options.trace)
         finally:
             shutil.rmtree(folder)
-        more = slope(done[-1], now) if done else None
+        more, cpu_more = slopes(done[-1], now) if done else ("", "")
         done.append(now)
-        print(f"{count:>8} {now.seconds:>8.1f} {1000 * now.seconds / count:>7.3f} {more or '':>11} "
-              f"{now.flow_peak_mib:>9.1f} {now.other_peak_mib:>9.1f} {now.parts_mib:>9.1f} {now.database_mib:>12.1f}",
+        print(f"{count:>8} {now.seconds:>8.1f} {more:>11} {now.cpu_seconds:>7.1f} {cpu_more:>15} {now.flow_peak_mib:>9.1f} "
+              f"{now.other_peak_mib:>9.1f} {now.parts_mib:>9.1f} {now.database_mib:>12.1f}",
               flush=True)
     print(json.dumps(summarize(done)))
 
 
-def slope(before: Measurement, now: Measurement) -> float | None:
-    """Seconds per thousand prompts that `now` has more than `before`."""
-    more = now.prompts - before.prompts
-    return round(1000 * (now.seconds - before.seconds) / more, 3) if more > 0 else None
+def slopes(before: Measurement, now: Measurement) -> tuple[float, float]:
+    """Seconds, and CPU seconds, per thousand prompts that `now` has more than `before`."""
+    thousands = (now.prompts - before.prompts) / 1000
+    seconds, cpu_seconds = now.seconds - before.seconds, now.cpu_seconds - before.cpu_seconds
+    return round(seconds / thousands, 3), round(cpu_seconds / thousands, 3)
 
 
 def summarize(done: list[Measurement]) -> dict[str, Any]:
@@ -166,7 +174,8 @@ def summarize(done: list[Measurement]) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "memory_mib": round(psutil.virtual_memory().total / MIB),
         "runs": [asdict(run) for run in done],
-        "seconds_per_thousand_more": [slope(before, now) for before, now in itertools.pairwise(done)],
+        "seconds_per_thousand_more": [slopes(*pair)[0] for pair in itertools.pairwise(done)],
+        "cpu_seconds_per_thousand_more": [slopes(*pair)[1] for pair in itertools.pairwise(done)],
         "flow_peak_ratio": round(done[-1].flow_peak_mib / done[0].flow_peak_mib, 3),
     }
 
