@@ -1,7 +1,8 @@
 """Preparing: from a prompt set to shards of rendered requests, while workers already generate.
 
-Rows are read, templated and rendered one by one and leave as part files of `shard_requests` requests each, so memory
-does not grow with the prompt set. A row that cannot become a request is an error row at once: count in = count out.
+Rows are read, templated and rendered one by one and leave as part files of `shard_requests` requests each, fewer if
+they are long, so memory does not grow with the prompt set. A row that cannot become a request is an error row at once:
+count in = count out.
 
 A run that was killed while it prepared begins anew with its first row: parts that are there are not written again, but
 compared, and what they hold must be what would be written now.
@@ -29,6 +30,8 @@ from assayline.store.tables import Record
 
 IDENTITY = {"prompts": ("prompt_id", "occurrence"), "completions": ("request_id",), "requests": ("request_id",)}
 """Columns that say what a part holds."""
+LARGEST_SHARD = 2**25
+"""Characters and tokens of its requests, beyond which a shard has fewer than `shard_requests`."""
 
 
 class Preparation:
@@ -94,6 +97,7 @@ class _Shard:
         self._prompts: list[Prompt] = []
         self._requests: list[Request] = []
         self._errors: list[Completion] = []
+        self._size = 0
         self.total_requests = self.total_errors = self.written = 0
 
     def add(self, prompt: Prompt, requests: list[Request], errors: list[Completion]) -> None:
@@ -101,7 +105,8 @@ class _Shard:
         self._prompts.append(prompt)
         self._requests.extend(requests)
         self._errors.extend(errors)
-        if len(self._requests) >= self._most:
+        self._size += sum(len(request.rendered or "") + len(request.prompt_token_ids) for request in requests)
+        if len(self._requests) >= self._most or self._size >= LARGEST_SHARD:
             self.write()
 
     def write(self) -> None:
@@ -117,7 +122,7 @@ class _Shard:
         self.total_requests += len(self._requests)
         self.total_errors += len(self._errors)
         self.written += 1
-        self._prompts, self._requests, self._errors = [], [], []
+        self._prompts, self._requests, self._errors, self._size = [], [], [], 0
 
     def _put(self, table: str, name: str, records: list[Any]) -> None:
         """Writes a part, or compares it with the one that an earlier attempt wrote."""

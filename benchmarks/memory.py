@@ -154,8 +154,8 @@ def main() -> None:
             shutil.rmtree(folder)
         more, cpu_more = slopes(done[-1], now) if done else ("", "")
         done.append(now)
-        print(f"{count:>8} {now.seconds:>8.1f} {more:>11} {now.cpu_seconds:>7.1f} {cpu_more:>15} {now.flow_peak_mib:>9.1f} "
-              f"{now.other_peak_mib:>9.1f} {now.parts_mib:>9.1f} {now.database_mib:>12.1f}",
+        print(f"{count:>8} {now.seconds:>8.1f} {more:>11} {now.cpu_seconds:>7.1f} {cpu_more:>15} "
+              f"{now.flow_peak_mib:>9.1f} {now.other_peak_mib:>9.1f} {now.parts_mib:>9.1f} {now.database_mib:>12.1f}",
               flush=True)
     print(json.dumps(summarize(done)))
 
