@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import traceback
 import uuid
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -41,6 +43,7 @@ Exit codes: 0 every request has a result or an error row, 2 spec,
  3 prompts, 4 model, 5 engine or device, 6 database or files, 7 run."""
 
 
+EXIT_HANDLERS_WAIT_S = 20.0
 HEIR_MARK = "ASSAYLINE_COMMAND"
 HEIR = """trap '' INT TERM
 cat
@@ -88,8 +91,10 @@ def run_command(evaluate: Callable[..., dict[str, Any]], arguments: list[str] | 
         _say_how_to_go_on(known.fresh)
         return 143 if isinstance(interrupt, Terminated) else 130
     except Exception as error:
-        if not finished:
-            raise
+        if not finished:  # a defect of ours, or of what we stand on: all of it is shown
+            traceback.print_exc()
+            _say_how_to_go_on(known.fresh)
+            return 1
         result = finished[-1]
         print(
             f"The run is complete and stored. Prefect could not be told: {type(error).__name__}: {error}. "
@@ -154,7 +159,9 @@ def leave(code: int) -> NoReturn:
     Prefect keeps a failed run's state to the very end, and DuckDB's bindings answer that with pages of leak reports.
     """
     APILogWorker.drain_all(timeout=5)
-    atexit._run_exitfuncs()
+    handlers = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
+    handlers.start()
+    handlers.join(EXIT_HANDLERS_WAIT_S)  # a pool whose process was killed can wait there for ever
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

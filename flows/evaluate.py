@@ -9,6 +9,7 @@ database, loading parts as they appear.
 
 import dataclasses
 import time
+from concurrent.futures import BrokenExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,7 +18,7 @@ from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from assayline.errors import StoreError
+from assayline.errors import EngineError, StoreError
 from assayline.evaluation import Evaluation, RunResult, begin_evaluation
 from assayline.manifest import PromptCounts
 from assayline.resume import AUTO
@@ -100,8 +101,8 @@ def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
             prepared = local.submit(prepare_prompts, {"evaluation": evaluation})
             reachable = _watch(evaluation, prepared, generated)
             counts: PromptCounts = prepared.result()
-            for future in generated:
-                future.result()
+            for i, future in enumerate(generated):
+                _take_result(i, future)
         except BaseException:
             evaluation.stop()
             raise
@@ -129,6 +130,15 @@ def _watch(evaluation: Evaluation, prepared: PrefectFuture[PromptCounts], genera
     if tasks[0].has_completed:
         progress.show(evaluation.count_answered(), prepared.result().requests, last=True)
     return progress.close()
+
+
+def _take_result(index: int, generated: PrefectFuture[Any]) -> None:
+    try:
+        generated.result()
+    except BrokenExecutor as error:
+        raise EngineError(
+            f"The process of a worker, worker-{index} or another, was killed. What it had written is kept."
+        ) from error
 
 
 def _publish(result: RunResult, spec: EvalSpec) -> None:

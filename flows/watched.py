@@ -34,7 +34,10 @@ class Watched:
         return self.is_over and not self._is_completed()
 
     def _is_completed(self) -> bool:
-        self._future.wait()  # takes the final state over from the runner, so that `state` need not ask for it
+        try:
+            self._future.wait()  # takes the final state over from the runner, so that `state` need not ask for it
+        except Exception:
+            return False  # its process died with the state; `result` says how
         return self._future.state.is_completed()
 
 
