@@ -58,7 +58,7 @@ def check_sound(data_dir: Path, attempts: int) -> str:
 def test_killed_command_goes_on_and_answers_every_request_once(
     served_env: dict[str, str], slow_spec: dict[str, Any], data_dir: Path, tmp_path: Path, workers: int
 ) -> None:
-    """SIGKILL of the flow's process: a worker in a process of its own lives on, and is told to stop."""
+    """SIGKILL of the flow's process, whose workers are threads of it, or processes of their own."""
     slow_spec["workers"] = workers
     command = flow_kit.evaluate_command(flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec))
     log = tmp_path / "command.log"
