@@ -90,7 +90,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class EngineEvent:
-    """Something that happened to an engine. `sql/schema/05_engine_events.sql` has the names, and what `details` hold."""
+    """Something that happened to an engine; `sql/schema/05_engine_events.sql` says what, and what `details` hold."""
 
     worker: str
     attempt: int

@@ -8,6 +8,7 @@ is vLLM's to say, in the engine host, still before the model loads.
 import ast
 import importlib.util
 import math
+import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,8 @@ OURS = {
     "stream_interval": "engine.record_token_times stamps every token",
 }
 """Engine arguments that the spec sets in another way."""
+
+PARSE_TRIES = 5
 
 
 def check_arguments(spec: EvalSpec) -> None:
@@ -85,7 +88,7 @@ def _field_names(module: str, class_name: str) -> frozenset[str]:
             "engine.backend: fake runs without it."
         )
     source = Path(next(iter(spec.submodule_search_locations))) / module
-    for node in ast.parse(source.read_text(encoding="utf-8")).body:
+    for node in _parse(source.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
             return frozenset(
                 item.target.id
@@ -93,3 +96,13 @@ def _field_names(module: str, class_name: str) -> frozenset[str]:
                 if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
             )
     raise EngineError(f"{source} has no class {class_name}: this vLLM is newer than assayline knows (0.26 to 0.33).")
+
+
+def _parse(source: str) -> ast.Module:
+    """Python 3.11 counts the depth of trees for all threads together, and fails if another one builds a tree too."""
+    for _ in range(PARSE_TRIES - 1):
+        try:
+            return ast.parse(source)
+        except SystemError:
+            time.sleep(0.05)
+    return ast.parse(source)
