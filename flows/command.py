@@ -153,6 +153,20 @@ def _say_how_to_go_on(fresh: bool) -> None:
             print(f"Run {run.run_id} is unfinished: {command} goes on with it, {left}.", file=sys.stderr)
 
 
+def run_and_leave(evaluate: Callable[..., dict[str, Any]]) -> NoReturn:
+    """`run_command` for the process's own arguments, then its end, even if what it prints goes nowhere any more."""
+    code = 1
+    try:
+        code = run_command(evaluate)
+    except SystemExit as wish:  # of argparse
+        code = wish.code if isinstance(wish.code, int) else int(wish.code is not None)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+    finally:
+        leave(code)
+
+
 def leave(code: int) -> NoReturn:
     """Ends the process after its exit handlers, without taking the interpreter apart.
 
@@ -162,8 +176,9 @@ def leave(code: int) -> NoReturn:
     handlers = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
     handlers.start()
     handlers.join(EXIT_HANDLERS_WAIT_S)  # a pool whose process was killed can wait there for ever
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     os._exit(code)
 
 

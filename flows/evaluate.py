@@ -25,7 +25,7 @@ from assayline.resume import AUTO
 from assayline.settings import load_settings
 from assayline.spec import EvalSpec
 from assayline.spec_file import load_spec
-from flows.command import finished, leave, run_command
+from flows.command import finished, run_and_leave
 from flows.logs import speak_in_sentences
 from flows.progress import Progress
 from flows.runners import worker_runner
@@ -159,4 +159,4 @@ def _abandon(evaluation: Evaluation, cause: BaseException) -> None:
 
 
 if __name__ == "__main__":
-    leave(run_command(evaluate))
+    run_and_leave(evaluate)
