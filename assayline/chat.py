@@ -35,6 +35,7 @@ RESERVED = frozenset({
 """Arguments of apply_chat_template that a template's variables must not reach."""
 
 PROBE = "assayline probe"
+ALWAYS_TOKENISED_CHARS = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class ChatRenderer:
     text, wherever it came from, and everything that is put around the messages.
     """
 
-    def __init__(self, spec: ChatSpec, tokenizer: Any) -> None:
+    def __init__(self, spec: ChatSpec, tokenizer: Any, max_model_len: int | None = None) -> None:
         """Raises ModelError for a model without the template, SpecError for a file that is not there, a template that
         is not Jinja2 and kwargs that are no variables of a template."""
         reserved = sorted(RESERVED & set(spec.kwargs))
@@ -92,6 +93,7 @@ class ChatRenderer:
         self._spec = spec
         self._mode, self._template = _find_template(spec, tokenizer)
         self._guard = RenderGuard(f"The chat template ({self._mode})")
+        self._most_chars = _most_chars(tokenizer, max_model_len)
         self._content_form = "text" if self._mode == "plain" else self._find_content_form()
         self.template_id = digest_json({
             "mode": "plain" if self._mode == "plain" else "chat",
@@ -106,15 +108,23 @@ class ChatRenderer:
         """Raises RowError: template_error for what the template raises, row_error for parts that are not text, and
         PromptError for a template that has to be stopped again and again."""
         conversation = self._complete([_check_parts(message) for message in messages])
-        _check_length(sum(_count_chars(message.get("content")) for message in conversation))
+        self._check_length(sum(_count_chars(message.get("content")) for message in conversation))
         if self._mode == "plain":
             text = " ".join(filter(None, (_join_parts(message.get("content"), " ") for message in conversation)))
         else:
             text = self._apply([self._shape_content(message) for message in conversation])
-        _check_length(len(text))
+        self._check_length(len(text))
         check_text(text, "The rendered chat")
         encoded = self._tokenizer(text, add_special_tokens=self._mode == "plain", verbose=False)
         return Rendered(text, encoded["input_ids"])
+
+    def _check_length(self, chars: int) -> None:
+        if chars > self._most_chars:
+            raise RowError(
+                "prompt_too_long",
+                f"The prompt has {chars} characters, expected at most {self._most_chars}: more do not fit the model's "
+                "context, or are too much to tokenise. Shorten it.",
+            )
 
     def _complete(self, messages: list[Message]) -> list[Message]:
         spec = self._spec
@@ -241,12 +251,16 @@ def _count_chars(content: Any) -> int:
     return sum(len(part["text"]) for part in content) if isinstance(content, list) else len(content or "")
 
 
-def _check_length(chars: int) -> None:
-    """Tokenising takes a hundred bytes and more per character, so this comes before."""
-    if chars > LONGEST_CHARS:
-        raise RowError(
-            "prompt_too_long", f"The prompt has {chars} characters, expected at most {LONGEST_CHARS}. Shorten it."
-        )
+def _most_chars(tokenizer: Any, max_model_len: int | None) -> int:
+    """Longest text to tokenise, which takes hundreds of bytes per character.
+
+    Below a million characters it is always done. Beyond, a text that would not fit the context even if the tokenizer's
+    longest token were all of it need not be.
+    """
+    if max_model_len is None:
+        return LONGEST_CHARS
+    longest_token = max(map(len, tokenizer.get_vocab()), default=1)
+    return min(LONGEST_CHARS, max(ALWAYS_TOKENISED_CHARS, max_model_len * longest_token))
 
 
 def _join_parts(content: Any, between: str) -> str:

@@ -46,13 +46,9 @@ class Preparation:
             else model.folder
         )
         tokenizer = load_tokenizer(folder, trust_remote_code=bool(args.get("trust_remote_code")))
-        self._renderer = ChatRenderer(spec.chat, tokenizer)
-        prepared = build_requests(
-            spec,
-            load_prompts(spec.prompts, tokenizer),
-            self._renderer,
-            max_model_len_of(model.folder, spec.engine.args),
-        )
+        max_model_len = max_model_len_of(model.folder, args)
+        self._renderer = ChatRenderer(spec.chat, tokenizer, max_model_len)
+        prepared = build_requests(spec, load_prompts(spec.prompts, tokenizer), self._renderer, max_model_len)
         self._prepared = itertools.chain([next(prepared)], prepared)  # the first row shows most mistakes
 
     @property

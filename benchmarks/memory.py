@@ -86,6 +86,7 @@ def measure(count: int, model: Path, folder: Path, trace: Path | None) -> Measur
         "ASSAYLINE_DATA_DIR": str(folder / "data"),
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "DO_NOT_TRACK": "1",
     }
     env.pop("PREFECT_API_URL", None)  # a server that is there already would not be counted

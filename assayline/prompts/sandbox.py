@@ -17,8 +17,8 @@ from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-LONGEST_CHARS = 2**24
-"""Characters of a text, or items of a list. A context of a million tokens is four million characters."""
+LONGEST_CHARS = 2**23
+"""Characters of a text, or items of a list: two million tokens or so."""
 LARGEST_BITS = 2**16
 WIDE = re.compile(r"%(?:\([^)]*\))?[-+ #0]*\d*\.?(?:\*|\d{6,})|\{[^{}]*:[^{}]*(?:\{|\d{6,})")
 """A printf-like or a format field that is very wide, or whose width is an argument."""

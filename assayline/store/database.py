@@ -27,6 +27,9 @@ SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
 TABLE_VERSION = 2
 """Raise it when a raw table's columns change: databases of another version are refused, as nothing converts them."""
 
+UNUSABLE = re.compile(r"[?\\\ud800-\udfff]")
+"""Signs in a path with which DuckDB opens another file, or, where it is not UTF-8, fails without a reason."""
+
 _STORAGE_VERSION = "v1.5.0"
 _FRUGAL_THREADS = 2
 """Each thread wants memory of its own, and an engine wants the cores."""
@@ -112,10 +115,10 @@ def _open_database(
 ) -> duckdb.DuckDBPyConnection:
     if read_only and not path.exists():
         raise StoreError(f"There is no database at {path}. Run an evaluation first, or correct the path.")
-    if found := set(str(path)) & set("?\\"):
+    if found := UNUSABLE.findall(str(path)):
         raise StoreError(
-            f"The database's path {str(path)!r} holds {' and '.join(sorted(found))}, which DuckDB takes for something "
-            "else. Give another in ASSAYLINE_DATABASE, or another folder in ASSAYLINE_DATA_DIR."
+            f"The database's path {str(path)!r} holds {found[0]!r}, which DuckDB does not take for part of a name. "
+            "Give another path in ASSAYLINE_DATABASE, or another folder in ASSAYLINE_DATA_DIR."
         )
     config: dict[str, str | bool | int | float | list[str]] = {"storage_compatibility_version": _STORAGE_VERSION}
     if memory_bytes is not None:

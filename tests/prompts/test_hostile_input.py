@@ -100,7 +100,7 @@ class Way:
         data = {"model": "m", "prompts": {**prompts, "source": source, "repeats": repeats}, "chat": {"template": chat}}
         try:
             spec = parse_spec({**data, "sampling": {"max_tokens": 4}, "engine": {"backend": "fake"}})
-            renderer = ChatRenderer(spec.chat, self.tokenizer)
+            renderer = ChatRenderer(spec.chat, self.tokenizer, CONTEXT_TOKENS)
             rows = load_prompts(spec.prompts, self.tokenizer)
             prepared = list(build_requests(spec, rows, renderer, CONTEXT_TOKENS))
         except AssaylineError as error:
@@ -272,7 +272,7 @@ def test_depth_is_a_row_or_a_sentence(way: Way, tmp_path: Path, depth: int, temp
 
 
 def test_a_huge_field_is_one_row(way: Way, tmp_path: Path) -> None:
-    """One megabyte is too long for the context, twenty are too long to be tokenised; both are rows of their own."""
+    """One megabyte is found too long for the context when it is tokenised, more before; each is a row of its own."""
     for size in (1_000_000, 20_000_000):
         file = tmp_path / "huge.jsonl"
         rows = [{"question": "a"}, {"question": "b" * size, "target": "c" * size}, {"question": "d"}]

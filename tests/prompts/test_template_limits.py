@@ -8,6 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
+from assayline import chat
 from assayline.chat import ChatRenderer
 from assayline.errors import AssaylineError, PromptError
 from assayline.prompts import RowError, render_limit
@@ -67,7 +68,7 @@ ENDLESS = [
     "{% macro f(n) %}{{ f(n - 1) if n else '' }}{{ f(n - 1) if n else '' }}{% endmacro %}{{ f(60) }}",
     "{% set n = namespace(s='a' * 1000) %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
     "{% set n = namespace(s='a' * 1000) %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
-    "{{ range(100000)|map('string')|map('center', 10000000)|list|length }}",
+    "{{ range(100000)|map('string')|map('center', 1000000)|list|length }}",
     "{{ lipsum(n=100000) }}",
 ]
 
@@ -176,9 +177,22 @@ def test_templates_too_deep_for_python_are_a_sentence(tokenizer: Any) -> None:
 
 @pytest.mark.parametrize("template", ["plain", "default"])
 def test_a_prompt_of_many_megabytes_is_one_bad_row(tokenizer: Any, template: str) -> None:
-    chat = ChatRenderer(ChatSpec(template=template), tokenizer)
+    renderer = ChatRenderer(ChatSpec(template=template), tokenizer)
     with pytest.raises(RowError, match=rf"at most {LONGEST_CHARS}") as raised:
-        chat.render([{"role": "user", "content": "a" * (LONGEST_CHARS + 1)}])
+        renderer.render([{"role": "user", "content": "a" * (LONGEST_CHARS + 1)}])
+    assert raised.value.kind == "prompt_too_long"
+
+
+def test_a_prompt_that_cannot_fit_the_context_is_not_tokenised(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "ALWAYS_TOKENISED_CHARS", 100)
+    longest = max(tokenizer.get_vocab(), key=len)
+    renderer = ChatRenderer(ChatSpec(template="plain"), tokenizer, max_model_len=50)
+    fits = longest * 50
+    assert len(renderer.render([{"role": "user", "content": fits}]).token_ids) >= 50
+    with pytest.raises(RowError, match=f"has {len(fits) + 1} characters, expected at most {len(fits)}") as raised:
+        renderer.render([{"role": "user", "content": fits + "a"}])
     assert raised.value.kind == "prompt_too_long"
 
 
