@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import jinja2
 
+from assayline.chat_templates import find_template
 from assayline.errors import AssaylineError, ModelError, SpecError
 from assayline.identity import digest_json
 from assayline.prompts.render_limit import RenderGuard
@@ -23,7 +24,6 @@ from assayline.prompts.row_values import RowError, check_text
 from assayline.prompts.sandbox import LONGEST_CHARS, BoundedSandbox
 from assayline.prompts.templates import describe_error
 from assayline.spec import ChatSpec
-from assayline.spec_file import nearest
 
 Message = dict[str, Any]
 
@@ -91,7 +91,7 @@ class ChatRenderer:
             )
         self._tokenizer = tokenizer
         self._spec = spec
-        self._mode, self._template = _find_template(spec, tokenizer)
+        self._mode, self._template = find_template(spec, tokenizer)
         self._guard = RenderGuard(f"The chat template ({self._mode})")
         self._most_chars = _most_chars(tokenizer, max_model_len)
         self._content_form = "text" if self._mode == "plain" else self._find_content_form()
@@ -187,46 +187,6 @@ class ChatRenderer:
         if self._mode == "default":
             return ModelError(f"{message} Give another in chat.template: plain, a file, or inline Jinja2.")
         return SpecError(f"{message} It was given in chat.template.")
-
-
-def _find_template(spec: ChatSpec, tokenizer: Any) -> tuple[str, str | None]:
-    """(what it is called in messages, the template's text). The text is None in mode plain."""
-    given, own = spec.template, getattr(tokenizer, "chat_template", None)
-    if given == "plain":
-        return "plain", None
-    if given == "default":
-        return "default", _find_default(own, spec)
-    if "{{" in given or "{%" in given:
-        return "inline", given
-    if isinstance(own, dict) and given in own:
-        return given, own[given]
-    try:
-        return given, Path(given).expanduser().read_text(encoding="utf-8")
-    except FileNotFoundError:
-        names = ["default", "plain", *(own if isinstance(own, dict) else [])]
-        raise SpecError(
-            f"chat.template is {given!r}, which is no file (working folder: {Path.cwd()}), no Jinja2 and "
-            f"no name; {nearest(given, names)}"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"chat.template {given!r} cannot be read as text: {error}.") from None
-
-
-def _find_default(own: Any, spec: ChatSpec) -> str:
-    if isinstance(own, dict):
-        name = "tool_use" if spec.kwargs.get("tools") is not None and "tool_use" in own else "default"
-        if name in own:
-            return str(own[name])
-        raise ModelError(
-            f"The model's tokenizer has chat templates named {', '.join(sorted(own))} and none named "
-            "default. Give one of these names in chat.template."
-        )
-    if not own:
-        raise ModelError(
-            "The model's tokenizer has no chat template: it is a base model, or the template is "
-            "elsewhere. Set chat.template to plain, to a Jinja2 file, or to inline Jinja2."
-        )
-    return str(own)
 
 
 def _check_parts(message: Message) -> Message:

@@ -53,8 +53,14 @@ def identify_model(model: str, revision: str | None = None) -> ModelIdentity:
     A folder is digested file by file; a hub id is resolved to a commit (downloading what a tokenizer needs, if it is
     not cached). Raises ModelError for what is neither, and for folders without a readable config.json.
     """
-    folder = Path(model).expanduser()
-    if folder.is_dir():
+    try:
+        folder = Path(model).expanduser()
+        is_folder = folder.is_dir()
+    except (OSError, RuntimeError) as error:  # a name that is too long, a ~user that is not there
+        raise ModelError(
+            f"Model {model!r:.200} is no path: {error!s:.200}. Give a folder, or a Hugging Face id such as org/name."
+        ) from None
+    if is_folder:
         _check_folder(folder)
         return ModelIdentity(
             folder,

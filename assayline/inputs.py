@@ -55,7 +55,7 @@ def _template_file(template: str) -> Path | None:
     """The chat template's file, if it is one and neither a name nor a text."""
     if template in ("default", "plain") or "{{" in template or "{%" in template:
         return None
-    with suppress(OSError):  # a name too long for a file
+    with suppress(OSError, RuntimeError):  # a name too long for a file, a ~user who is not there
         path = Path(template).expanduser()
         return path if path.exists() else None
     return None

@@ -44,10 +44,14 @@ def read_rows(source: FileSource | InlineSource | HubSource) -> Iterator[Row]:
 
 def find_files(pattern: str) -> list[Path]:
     """The file of that name, or the glob's files sorted by name. Raises PromptError where there is none."""
-    path = Path(pattern).expanduser()
-    if path.is_dir():
+    try:
+        path = Path(pattern).expanduser()
+        is_folder, is_there = path.is_dir(), path.exists()
+    except (OSError, RuntimeError) as error:  # a name that is too long, a ~user that is not there
+        raise PromptError(f"Prompt file {pattern!r:.200} cannot be looked for: {error!s:.200}. Give a path.") from None
+    if is_folder:
         raise PromptError(f"Prompt file {pattern} is a folder. Give a file, or a glob such as {pattern}/*.jsonl.")
-    if path.exists():
+    if is_there:
         return [path]
     if not glob.has_magic(pattern):
         raise PromptError(f"Prompt file {pattern} does not exist (working folder: {Path.cwd()}). Give the path of a "

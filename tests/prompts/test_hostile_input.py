@@ -24,10 +24,12 @@ from hypothesis import strategies as st
 from assayline.chat import ChatRenderer
 from assayline.clock import RunClock
 from assayline.engines.fake import FakeEngine
-from assayline.errors import AssaylineError
+from assayline.errors import AssaylineError, ModelError, PromptError, SpecError
+from assayline.identity import identify_model
 from assayline.prompts import load_prompts
 from assayline.records import Completion, Prompt, Request
 from assayline.requests import build_requests
+from assayline.spec import ChatSpec, PromptSpec
 from assayline.spec_file import parse_spec
 from assayline.store.database import Connection, connect
 from assayline.store.load import load_parts
@@ -253,6 +255,17 @@ def test_files_without_rows_are_refused(way: Way, tmp_path: Path, name: str) -> 
     content = {"bom": b"\xef\xbb\xbf", "blank": b"\n \n\t\n", "header": b"question\n"}.get(name.split(".")[0], b"")
     (tmp_path / name).write_bytes(content)
     assert way.go(tmp_path / name, {"template": "{{ question }}"}) is None
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "~nobody-of-that-name/x", "\ud800", "[", "/", "/proc/self/mem"])
+def test_names_that_are_no_files_are_sentences(tokenizer: Any, name: str) -> None:
+    source = {"kind": "file", "path": name, "format": "jsonl"}
+    with pytest.raises(PromptError):
+        list(load_prompts(PromptSpec.model_validate({"source": source})))
+    with pytest.raises((SpecError, ModelError)):
+        ChatRenderer(ChatSpec.model_construct(**{**ChatSpec().model_dump(), "template": name}), tokenizer)
+    with pytest.raises(ModelError):
+        identify_model(name)
 
 
 @pytest.mark.parametrize("depth", [50, 500, 900, 990, 2000, 100_000])
