@@ -92,6 +92,7 @@ class ChatRenderer:
         self._tokenizer = tokenizer
         self._spec = spec
         self._mode, self._template = find_template(spec, tokenizer)
+        _use_bounded_sandbox()
         self._guard = RenderGuard(f"The chat template ({self._mode})")
         self._most_chars = _most_chars(tokenizer, max_model_len)
         self._content_form = "text" if self._mode == "plain" else self._find_content_form()
@@ -151,7 +152,6 @@ class ChatRenderer:
             )  # fmt: skip
             return text
 
-        _use_bounded_sandbox()
         return self._guard.run(apply)
 
     def _shape_content(self, message: Message) -> Message:
