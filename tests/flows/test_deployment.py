@@ -72,8 +72,10 @@ def test_deployments_are_as_written(prefect_client: Any) -> None:
         assert deployment.work_pool_name == "evaluations"
         assert deployment.global_concurrency_limit.limit == 1
         assert deployment.concurrency_options.collision_strategy.value == "ENQUEUE"
-        assert deployment.parameters == {"spec": "examples/arithmetic.yaml"}
-        assert "spec" in deployment.parameter_openapi_schema["properties"]
+        assert deployment.parameters["spec"] == "examples/arithmetic.yaml"
+        assert {"spec", "resume"} <= set(deployment.parameter_openapi_schema["properties"])
+    assert nightly.parameters["resume"] == "never", "each night is a measurement of its own"
+    assert set(on_demand.parameters) == {"spec"}
     assert set(nightly.tags) == {"assayline", "nightly"}
     assert on_demand.tags == ["assayline"]
     assert on_demand.schedules == []
