@@ -16,10 +16,14 @@ from typing import Any, NoReturn
 
 from prefect.client.orchestration import get_client
 from prefect.logging.handlers import APILogWorker
-from prefect.settings import get_current_settings
+from prefect.settings import (
+    PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
+    get_current_settings,
+    temporary_settings,
+)
 from rich.console import Console
 
-from assayline.errors import AssaylineError, SpecError
+from assayline.errors import AssaylineError, SpecError, StoreError
 from assayline.evaluation import RunResult
 from assayline.manifest import SPEC_NAME, find_run, read_spec_json
 from assayline.resume import AUTO, NEVER, describe_left, find_unfinished_here
@@ -44,6 +48,7 @@ Exit codes: 0 every request has a result or an error row, 2 spec,
 
 
 EXIT_HANDLERS_WAIT_S = 20.0
+SERVER_START_TIMEOUT_S = 120
 HEIR_MARK = "ASSAYLINE_COMMAND"
 HEIR = """trap '' INT TERM
 cat
@@ -192,8 +197,15 @@ def start_server() -> None:
         end_with_this_process()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            with get_client(sync_client=True) as client:
+            patient = {PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: SERVER_START_TIMEOUT_S}
+            with temporary_settings(patient), get_client(sync_client=True) as client:
                 os.environ["PREFECT_API_URL"] = str(client.api_url)  # for workers, or each starts one of its own
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise StoreError(
+                f"Prefect's temporary server did not start: {reason} Give the same command again, or "
+                "start a server with `prefect server start` and set PREFECT_API_URL."
+            ) from error
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
