@@ -24,10 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from assayline.engines import open_engine
+from assayline.engines.adaptive import AdaptiveEngine
 from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.devices import list_devices
 from assayline.engines.environment import engine_environment
+from assayline.engines.memory import DeviceMemory
+from assayline.engines.policy import RecoveryPolicy
+from assayline.engines.sizes import Sizes, sizes_of
 from assayline.evaluation import begin_evaluation
+from assayline.resume import NEVER
 from assayline.settings import Settings
 from assayline.spec import EvalSpec
 from assayline.spec_file import parse_spec
@@ -118,20 +123,28 @@ class SteppingEngine:
     def __init__(self, spec: EvalSpec, settings: Settings, env: dict[str, str], log: Path) -> None:
         self.steps = 0
         self.writer = None
-        evaluation = begin_evaluation(spec, settings)
-        self.engine: Engine = open_engine(
-            spec.engine,
-            model=spec.model,
-            model_id="random",
-            model_args={},
-            sampling=spec.sampling_defaults,
-            clock=evaluation.clock,
-            worker="worker-0",
-            device_env=env,
-            log_path=log,
-            settings=settings,
-            hooks=EngineHooks(on_sample=self._take),
-        )
+        evaluation = begin_evaluation(spec, settings, NEVER)
+
+        def open_one(sizes: Sizes, changed_args: dict[str, Any], generation: int) -> Engine:
+            return open_engine(
+                spec.engine,
+                model=spec.model,
+                model_id="random",
+                model_args={},
+                sampling=spec.sampling_defaults,
+                clock=evaluation.clock,
+                worker="worker-0",
+                device_env=env,
+                log_path=log,
+                settings=settings,
+                hooks=EngineHooks(on_sample=self._take),
+                engine_generation=generation,
+                sizes=sizes,
+                changed_args=changed_args,
+            )
+
+        policy = RecoveryPolicy(sizes_of(spec.engine.args, spec.engine.window))
+        self.engine: Engine = AdaptiveEngine(open_one, policy, lambda *_, **__: None, DeviceMemory(()))
 
     def _take(self, sample: Any) -> None:
         self.steps = sample.engine_steps
@@ -145,7 +158,7 @@ def measure_pipeline(spec: EvalSpec, settings: Settings, stepping: SteppingEngin
     Its warm-up is within the clock, and sets the engine's step counter to 0.
     """
     started = time.monotonic()
-    evaluation = begin_evaluation(spec, settings)
+    evaluation = begin_evaluation(spec, settings, NEVER)
     worker = Worker(evaluation.order(0), lambda _: None, lambda _: None)
     counts: list[Any] = []
     preparing = threading.Thread(target=lambda: counts.append(evaluation.prepare()))

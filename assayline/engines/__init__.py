@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from assayline.clock import RunClock
 from assayline.engines.base import Engine, EngineHooks
@@ -11,6 +12,8 @@ from assayline.engines.offline import OfflineConfig, OfflineEngine
 from assayline.engines.sizes import Sizes
 from assayline.settings import Settings
 from assayline.spec import EngineSpec
+
+FIRST_SIZES = Sizes()
 
 
 def open_engine(
@@ -22,21 +25,22 @@ def open_engine(
     sampling: Mapping[str, object],
     clock: RunClock,
     worker: str,
-    engine_generation: int,
-    sizes: Sizes,
-    changed_args: Mapping[str, object],
     device_env: Mapping[str, str],
     log_path: Path,
     settings: Settings,
     hooks: EngineHooks,
+    engine_generation: int = 0,
+    sizes: Sizes = FIRST_SIZES,
+    changed_args: Mapping[str, object] = MappingProxyType({}),
 ) -> Engine:
     """Opens an engine and waits until it is ready. Raises EngineDiedError, DeviceError or SpecError.
 
     `model_args` are engine arguments that belong to the model, such as the resolved revision of a hub id;
-    `changed_args` are those that a recovery lays over the spec's. The window is that of `sizes`.
+    `changed_args` are those that a recovery lays over the spec's, and so is the window of `sizes`.
     """
+    window = sizes.window_requests or spec.window
     if spec.backend == "fake":
-        return FakeEngine(clock, worker=worker, generation=engine_generation, window=sizes.window_requests, hooks=hooks)
+        return FakeEngine(clock, worker=worker, generation=engine_generation, window=window, hooks=hooks)
     return OfflineEngine(
         OfflineConfig(
             model=model,
@@ -47,7 +51,7 @@ def open_engine(
             engine_generation=engine_generation,
             device=spec.device,
             mode=spec.mode,
-            window=sizes.window_requests,
+            window=window,
             batch_size=sizes.window_requests or spec.batch_size,
             record_token_times=spec.record_token_times,
             args={**spec.args, **model_args, **changed_args},

@@ -27,7 +27,7 @@ WIDE = re.compile(r"%(?:\([^)]*\))?[-+ #0]*\d*\.?(?:\*|\d{6,})|\{[^{}]*:[^{}]*(?
 class BoundedSandbox(ImmutableSandboxedEnvironment):
     """The sandbox for every template: those of specs, and chat templates."""
 
-    intercepted_binops = frozenset({"*", "**", "%"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -54,6 +54,9 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
             bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
             if bits > LARGEST_BITS:
                 raise SecurityError(f"{operator} makes a number of {bits} bits, at most {LARGEST_BITS} are allowed")
+        elif operator == "+":
+            if isinstance(left, (str, list, tuple)) and isinstance(right, (str, list, tuple)):
+                _check_chars(len(left) + len(right))
         elif operator == "*":
             for items, times in ((left, right), (right, left)):
                 if isinstance(times, int) and isinstance(items, (str, bytes, list, tuple)):

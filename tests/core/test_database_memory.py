@@ -79,6 +79,15 @@ def test_another_error_is_not_tried_again(frugal: Settings) -> None:
     assert len(seen) == 1
 
 
+def rounded(value: Any) -> Any:
+    """Numbers to ten digits: DuckDB adds in no fixed order."""
+    if isinstance(value, float):
+        return float(f"{value:.10g}")
+    if isinstance(value, dict):
+        return {name: rounded(cell) for name, cell in value.items()}
+    return [rounded(cell) for cell in value] if isinstance(value, (list, tuple)) else value
+
+
 def test_every_view_says_the_same_of_a_staged_run(make_spec: Any, settings: Settings) -> None:
     rows = [{"question": f"{number} is {number}", "answer": str(number % 7)} for number in range(40)]
     source = {"kind": "inline", "rows": [*rows, rows[0], {"answer": "no question"}]}
@@ -91,9 +100,9 @@ def test_every_view_says_the_same_of_a_staged_run(make_spec: Any, settings: Sett
         before = [connection.execute(query).fetchall() for query in queries]
         table = read_metric_table(connection, run_id)
         with stage_run(connection, run_id):
-            assert [connection.execute(query).fetchall() for query in queries] == before
-            assert read_metric_table(connection, run_id) == table
-        assert read_metric_table(connection, run_id) == table
+            assert rounded([connection.execute(query).fetchall() for query in queries]) == rounded(before)
+            assert rounded(read_metric_table(connection, run_id)) == rounded(table)
+        assert rounded(read_metric_table(connection, run_id)) == rounded(table)
     assert len(views) > 10
     assert sum(map(len, before)) > 200
 
