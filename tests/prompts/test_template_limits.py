@@ -33,6 +33,7 @@ ESCAPES = [
     "{% set x = [] %}{{ x.append(1) }}",
 ]
 TOO_LARGE = [
+    "{% set n = namespace(s='a' * 1000) %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
     "{% for i in range(10 ** 9) %}x{% endfor %}",
     "{% for i in range(100000) %}{% for j in range(100000) %}x{% for k in 'a' * 10000 %}y{% endfor %}{% endfor %}"
     "{% endfor %}",
@@ -67,7 +68,6 @@ ENDLESS = [
     "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
     "{% macro f(n) %}{{ f(n - 1) if n else '' }}{{ f(n - 1) if n else '' }}{% endmacro %}{{ f(60) }}",
     "{% set n = namespace(s='a' * 1000) %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
-    "{% set n = namespace(s='a' * 1000) %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
     "{{ range(100000)|map('string')|map('center', 1000000)|list|length }}",
     "{{ lipsum(n=100000) }}",
 ]
