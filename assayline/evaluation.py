@@ -33,7 +33,7 @@ from assayline.store.parts import remove_unfinished
 from assayline.store.runs import save_run
 from assayline.store.thread import DatabaseThread
 
-__all__ = ["Evaluation", "RunResult", "begin_evaluation", "describe_run", "new_run_id"]
+__all__ = ["Evaluation", "RunResult", "begin_evaluation", "new_run_id", "plan_run"]
 
 
 def begin_evaluation(spec: EvalSpec, settings: Settings, resume: str = AUTO) -> Evaluation:
@@ -42,7 +42,7 @@ def begin_evaluation(spec: EvalSpec, settings: Settings, resume: str = AUTO) -> 
     `resume` is auto (the newest unfinished run of this spec, if there is one), never, or the id of a run.
     Raises SpecError, ModelError, DatabaseLockedError or StoreError.
     """
-    fresh, model = describe_run(spec, settings)
+    fresh, model = plan_run(spec, settings)
     database = DatabaseThread(settings)
     database.run(lambda connection: None)  # whether it can be used is known before anything is made
     runs_dir = settings.data_dir / "runs"
@@ -64,7 +64,7 @@ def begin_evaluation(spec: EvalSpec, settings: Settings, resume: str = AUTO) -> 
     return evaluation
 
 
-def describe_run(spec: EvalSpec, settings: Settings) -> tuple[Manifest, ModelIdentity]:
+def plan_run(spec: EvalSpec, settings: Settings) -> tuple[Manifest, ModelIdentity]:
     """What the manifest of a new run of this spec is, and where its model is. Raises SpecError or ModelError."""
     check_arguments(spec)
     if settings.hf_token:

@@ -5,7 +5,7 @@ import json
 from rich.console import Console
 from rich.syntax import Syntax
 
-from assayline.evaluation import describe_run
+from assayline.evaluation import plan_run
 from assayline.prepare import Preparation
 from assayline.resume import describe_left, preview_run
 from assayline.settings import Settings
@@ -16,7 +16,7 @@ from flows.summary import print_text
 
 def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Console) -> None:
     """Reads and renders every prompt, and shows what a run would do. Raises what a run would raise."""
-    fresh, model = describe_run(spec, settings)
+    fresh, model = plan_run(spec, settings)
     runs_dir = settings.data_dir / "runs"
     found, notes = preview_run(fresh, canonical_json(spec), runs_dir, resume)
     preparation = Preparation(spec, model)

@@ -5,7 +5,6 @@ relayed while it lives. `kill` ends the whole process group and waits until it i
 dependable way to get a GPU's memory back.
 """
 
-import contextlib
 import os
 import signal
 import socket
@@ -105,8 +104,7 @@ class HostProcess:
 
     def _await_exit(self) -> int | None:
         """The exit code, as soon as there is one; None if it lives on."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=EXIT_WAIT_S)
+        self.wait(EXIT_WAIT_S)
         self.relay_log()
         return self.exit_code
 

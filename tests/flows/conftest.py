@@ -129,3 +129,13 @@ def fake_spec(modest_model: Path, tmp_path: Path) -> dict[str, Any]:
         "engine": {"backend": "fake"},
         "shard_requests": 10,
     }
+
+
+@pytest.fixture
+def slow_spec(fake_spec: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    """One request after another, a fifth of a second each."""
+    rows = flow_kit.write_rows(tmp_path / "slow.jsonl", flow_kit.SLOW_ROWS)
+    fake_spec["prompts"]["source"]["path"] = str(rows)
+    fake_spec["sampling"]["max_tokens"] = 2_500
+    fake_spec["engine"]["window"] = 1
+    return fake_spec

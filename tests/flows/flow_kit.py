@@ -22,6 +22,8 @@ from assayline.store.parts import count_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 Found = TypeVar("Found")
+SLOW_ROWS = 60
+"""Requests of the fixture slow_spec."""
 
 
 def wait_for(look: Callable[[], Found], timeout_s: float, what: str) -> Found:

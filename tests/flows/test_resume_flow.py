@@ -14,16 +14,7 @@ import pytest
 from flows.command import parse_words, run_command
 from flows.evaluate import evaluate
 
-ROWS = 60
-
-
-@pytest.fixture
-def slow_spec(fake_spec: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-    """One request after another, two tenths of a second each."""
-    fake_spec["prompts"]["source"]["path"] = str(flow_kit.write_rows(tmp_path / "sixty.jsonl", ROWS))
-    fake_spec["sampling"]["max_tokens"] = 2_500
-    fake_spec["engine"]["window"] = 1
-    return fake_spec
+ROWS = flow_kit.SLOW_ROWS
 
 
 def answer_some(

@@ -12,16 +12,6 @@ import psutil
 import pytest
 
 pytestmark = pytest.mark.prefect
-ROWS = 60
-
-
-@pytest.fixture
-def slow_spec(fake_spec: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-    """One request after another, a fifth of a second each."""
-    fake_spec["prompts"]["source"]["path"] = str(flow_kit.write_rows(tmp_path / "sixty.jsonl", ROWS))
-    fake_spec["sampling"]["max_tokens"] = 2_500
-    fake_spec["engine"]["window"] = 1
-    return fake_spec
 
 
 def test_a_server_that_dies_costs_the_page_and_no_result(
@@ -53,13 +43,13 @@ def test_a_server_that_dies_costs_the_page_and_no_result(
             flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 5, 120, "the first answers")
             os.killpg(server.pid, signal.SIGKILL)
             answered = flow_kit.count_in_parts(data_dir)
-            assert answered < ROWS
+            assert answered < flow_kit.SLOW_ROWS
             assert run.wait(timeout=200) == 0, log.read_text()
     said = log.read_text()
     assert "The run is complete and stored" in said and "Prefect could not be told" in said
     assert "generation window" in said, "the metrics are printed"
     assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
-    assert flow_kit.query(data_dir, "select count(distinct request_id) from completions") == [ROWS]
+    assert flow_kit.query(data_dir, "select count(distinct request_id) from completions") == [flow_kit.SLOW_ROWS]
 
 
 def test_a_killed_command_leaves_no_server_behind(
