@@ -4,6 +4,10 @@ An engine host ends itself when its worker dies. But a host may be killed togeth
 processes, where it has any, then live on. So a host notes its session beside each lock of its device: whoever holds
 those locks owns the device, and what else still runs in a session noted there is nobody's. (vLLM's processes overwrite
 their environment and their names, but their session stays.)
+
+Numbers of sessions mean something only where they were given: a note from before a restart, or from another container
+that shares the folder of locks, is left alone, and so is every session that no host of ours can have, such as 0, which
+is what a container's own processes see when their session was begun outside of it.
 """
 
 import contextlib
@@ -28,7 +32,9 @@ def locks_variable(locks: Iterable[Path]) -> dict[str, str]:
 
 def note_engine(environ: Mapping[str, str]) -> None:
     """For a host at its start: notes its session, whose number is its own, beside the locks of its device."""
-    note = json.dumps({"session": os.getsid(0), "started_s": psutil.Process().create_time()})
+    note = json.dumps(
+        {"session": os.getsid(0), "started_s": psutil.Process().create_time(), "numbered_by": _numbered_by()}
+    )
     for lock in filter(None, environ.get(LOCKS, "").split(":")):
         _note_of(Path(lock)).write_text(note, encoding="utf-8")
 
@@ -38,7 +44,9 @@ def end_orphans(locks: Iterable[Path]) -> list[str]:
 
     Only for whoever has just got hold of all of them. Returns who was killed, in words.
     """
-    sessions = {session for lock in locks for session in _sessions_of(lock)}
+    sessions = {session for lock in locks for session in _sessions_of(lock)} - {0, 1, os.getsid(0)}
+    if not sessions:
+        return []
     orphans = [process for process in psutil.process_iter() if _session_of(process) in sessions]
     killed = []
     for orphan in orphans:
@@ -59,11 +67,19 @@ def _sessions_of(lock: Path) -> list[int]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         note = json.loads(_note_of(lock).read_text(encoding="utf-8"))
         session, started_s = int(note["session"]), float(note["started_s"])
+        if note["numbered_by"] != _numbered_by():
+            return []
         with contextlib.suppress(psutil.NoSuchProcess):
             if abs(psutil.Process(session).create_time() - started_s) > START_SLACK_S:
                 return []
         return [session]
     return []
+
+
+def _numbered_by() -> str:
+    """Who gives numbers to processes here: this start of the machine, this container."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
 
 
 def _session_of(process: psutil.Process) -> int | None:

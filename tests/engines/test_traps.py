@@ -128,37 +128,64 @@ time.sleep(600)
 """
 
 
-def test_only_what_was_noted_beside_the_own_locks_is_ended(tmp_path: Path) -> None:
-    def sleeper(*locks: str) -> "subprocess.Popen[bytes]":
-        env = {**os.environ, **locks_variable(tmp_path / lock for lock in locks)}
-        process = subprocess.Popen(
-            [sys.executable, "-c", SLEEPER], env=env, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE
-        )
-        assert process.stdout is not None and process.stdout.readline()
-        return process
-
-    ours, other = sleeper("cuda-0.lock", "cuda-1.lock"), sleeper("cuda-2.lock")
+@contextlib.contextmanager
+def sleeper(*locks: Path) -> Iterator[int]:
+    """A process with a child, in a session of its own that is noted beside these locks; gives its number."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLEEPER],
+        env={**os.environ, **locks_variable(locks)},
+        cwd=ROOT,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+    )
     try:
-        ours.kill()
-        ours.wait(5)
-        assert living_members(ours.pid), "its child lives on"
-        killed = end_orphans([tmp_path / "cuda-1.lock"])
-        assert len(killed) == 1 and not living_members(ours.pid)
-        assert len(living_members(other.pid)) == 2
-        assert end_orphans([tmp_path / "cuda-1.lock", tmp_path / "never.lock"]) == []
+        assert process.stdout is not None and process.stdout.readline()
+        yield process.pid
     finally:
-        for process in (ours, other):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(5)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(5)
 
 
-def test_a_session_whose_number_is_somebody_elses_by_now_is_left_alone(tmp_path: Path) -> None:
-    own = {"session": os.getsid(0), "started_s": 0.0}
-    (tmp_path / "cpu-0.engine").write_text(json.dumps(own))
-    assert end_orphans([tmp_path / "cpu-0.lock"]) == []
-    (tmp_path / "cpu-0.engine").write_text("not JSON")
-    assert end_orphans([tmp_path / "cpu-0.lock"]) == []
+def test_only_what_was_noted_beside_the_own_locks_is_ended(tmp_path: Path) -> None:
+    locks = [tmp_path / f"cuda-{number}.lock" for number in range(3)]
+    with sleeper(*locks[:2]) as ours, sleeper(locks[2]) as other:
+        os.kill(ours, signal.SIGKILL)
+        os.waitpid(ours, 0)
+        assert living_members(ours), "its child lives on"
+        killed = end_orphans([locks[1]])
+        assert len(killed) == 1 and not living_members(ours)
+        assert len(living_members(other)) == 2
+        assert end_orphans([locks[1], tmp_path / "never.lock"]) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"started_s": 0.0}, {"numbered_by": "another start of the machine"}, {"session": "x"}, None],
+    ids=["a number given again", "another machine", "no number", "no note"],
+)
+def test_a_session_that_may_be_somebody_elses_is_left_alone(tmp_path: Path, wrong: dict[str, Any] | None) -> None:
+    lock, note = tmp_path / "cpu-0.lock", tmp_path / "cpu-0.engine"
+    with sleeper(lock) as process:
+        note.write_text("not JSON" if wrong is None else json.dumps({**json.loads(note.read_text()), **wrong}))
+        assert end_orphans([lock]) == []
+        assert len(living_members(process)) == 2
+
+
+def test_a_session_begun_outside_of_this_container_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such processes see 0 for their session: a note of it once ended everything in the container."""
+    lock, note = tmp_path / "cpu-0.lock", tmp_path / "cpu-0.engine"
+    killed: list[int] = []
+    monkeypatch.setattr(psutil.Process, "kill", lambda process: killed.append(process.pid))
+    with sleeper(lock):
+        written = json.loads(note.read_text())
+        for session in (0, 1, os.getsid(0)):
+            note.write_text(json.dumps({**written, "session": session, "started_s": time.time()}))
+            monkeypatch.setattr(psutil.Process, "create_time", lambda _: time.time())
+            assert end_orphans([lock]) == []
+    assert killed == []
 
 
 FAIL_ONCE = """
