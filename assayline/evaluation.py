@@ -25,7 +25,7 @@ from assayline.run_locks import keep_workers_out, lock_run
 from assayline.settings import Settings
 from assayline.shards import ShardQueue
 from assayline.spec import EvalSpec
-from assayline.spec_file import canonical_json, spec_hash
+from assayline.spec_file import canonical_json, config_id, spec_hash
 from assayline.store.answers import Answers, survey_answers
 from assayline.store.database import TABLE_VERSION, Connection, transaction
 from assayline.store.load import load_parts
@@ -76,6 +76,7 @@ def plan_run(spec: EvalSpec, settings: Settings) -> tuple[Manifest, ModelIdentit
         run_id=new_run_id(spec.name, clock),
         name=spec.name,
         spec_hash=spec_hash(spec),
+        config_id=config_id(spec, model.model_id),
         prompt_set=spec.prompts.set_name,
         model=spec.model,
         model_id=model.model_id,

@@ -54,6 +54,9 @@ class Manifest:
     assayline_version: str
     table_version: int
     """Version of the raw tables whose columns the part files have."""
+    config_id: str | None = None
+    benchmark_id: str | None = None
+    """The benchmark that the run is a part of."""
     attempt: int = 1
     state: str = "running"
     """running, completed, failed or cancelled. A killed run stays `running`; its lock says that nobody works on it."""

@@ -32,6 +32,8 @@ class Prompt:
     """This row's overrides of the spec's sampling parameters."""
     prompt_token_ids: list[int] | None = None
     """Set by the synthetic source, whose prompts are token ids and need no template."""
+    options: list[str] | None = None
+    """Answers to choose from, where their likelihood is asked for and no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,12 @@ class Request:
     """All arguments of `vllm.SamplingParams` for this request: the spec's with the row's laid over them."""
     rendered: str | None = None
     """The prompt as text, special tokens included."""
+    option_index: int | None = None
+    """0-based option whose likelihood is asked for; None where an answer is to be generated."""
+    option: str | None = None
+    """That option's text, as it ends the prompt."""
+    option_tokens: int | None = None
+    """How many of the prompt's last tokens are the option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,9 @@ class Completion:
     finish_reason: str | None = None
     stop_reason: str | None = None
     text: str | None = None
+    """The answer; of a model that reasons, what comes after the closing tag."""
+    reasoning: str | None = None
+    """What a model wrote before its closing tag, where the spec says that it reasons."""
     output_token_ids: list[int] | None = None
     token_at_s: list[float] | None = None
     """One stamp per output token, where the engine was asked to record them."""
@@ -84,6 +95,8 @@ class Completion:
     logprobs: Json = None
     """Per output token, {token id: log-probability}, where asked for."""
     prompt_logprobs: Json = None
+    option_logprob: float | None = None
+    """Sum of the log-probabilities of the option's tokens, natural logarithm."""
     error_kind: str | None = None
     error_message: str | None = None
 

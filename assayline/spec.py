@@ -10,7 +10,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
+
+from assayline.scorer_spec import Loglikelihood, Scorer, name_scorers
+from assayline.spec_part import SpecPart
 
 SECRET_NAME = re.compile(
     r"(TOKEN|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)$|SECRET|PASSWORD|PASSWD|PASSPHRASE", re.IGNORECASE
@@ -30,12 +33,6 @@ def _refuse_secret(name: str) -> str:
 
 PublicName = Annotated[str, AfterValidator(_refuse_secret)]
 """A key, so that an error shows the name alone and not the value."""
-
-
-class SpecPart(BaseModel):
-    """Base of all parts: unknown keys are errors, values never change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class FileSource(SpecPart):
@@ -108,6 +105,9 @@ class Columns(SpecPart):
     id: str | None = Field(None, description="Column with the row's id (default: `id`, if present).")
     metadata: list[str] = Field(default_factory=list, description="Columns to keep beside the prompt.")
     sampling: str | None = Field(None, description="Column with an object of sampling overrides.")
+    options: str | None = Field(
+        None, description="Column with a list of answers to choose from, for the scorer loglikelihood."
+    )
 
 
 class MessageTemplate(SpecPart):
@@ -115,6 +115,22 @@ class MessageTemplate(SpecPart):
 
     role: str = Field(description="system, user or assistant; what the chat template knows.")
     content: str = Field(description="Jinja2 over the row's columns.")
+
+
+class FewShotSpec(SpecPart):
+    """Examples before the question: turns of the chat, drawn from a file, a split or the prompt set itself."""
+
+    count: int = Field(ge=1, description="Examples per prompt.")
+    source: Annotated[FileSource | InlineSource | HubSource, Field(discriminator="kind")] | None = Field(
+        None, description="Rows to draw from (default: the prompt set itself). The prompt itself is never drawn."
+    )
+    answer: str | None = Field(
+        None, description="Jinja2 over the example's columns: what the assistant says (default: its target)."
+    )
+    seed: int = Field(0, description="Same seed, same examples.")
+    per_prompt: bool = Field(
+        False, description="Draw anew for each prompt. Off: the same examples for all, which the prefix cache likes."
+    )
 
 
 class PromptSpec(SpecPart):
@@ -126,6 +142,7 @@ class PromptSpec(SpecPart):
     template: str | list[MessageTemplate] | None = Field(
         None, description="Jinja2 over the row's columns: text for one user message, or a list of messages."
     )
+    few_shot: FewShotSpec | None = Field(None, description="Examples before each question.")
     limit: int | None = Field(None, ge=1, description="At most this many rows, after shuffling.")
     shuffle_seed: int | None = Field(None, description="Shuffle with this seed; unset: the source's order.")
     repeats: int = Field(1, ge=1, description="How often each prompt is asked.")
@@ -155,6 +172,29 @@ class ChatSpec(SpecPart):
     prefill: str | None = Field(None, description="Beginning of the assistant's answer, which the model continues.")
     add_generation_prompt: bool = Field(True, description="End with the opening of the assistant's turn.")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="More variables for the template.")
+
+
+class ReasoningSpec(SpecPart):
+    """A model that thinks before it answers: what comes before the closing tag is kept apart and not scored."""
+
+    close: str = Field("</think>", min_length=1, description="What ends the thinking.")
+    open: str = Field("<think>", min_length=1, description="What begins it, where the model writes it itself.")
+
+
+class OutputSpec(SpecPart):
+    """A form that every answer must have: vLLM's structured output. Exactly one of the fields."""
+
+    json_schema: dict[str, Any] | None = Field(None, description="JSON schema of the answer.")
+    regex: str | None = Field(None, min_length=1, description="Regular expression that the whole answer matches.")
+    choice: list[str] | None = Field(None, min_length=1, description="The answer is one of these.")
+    grammar: str | None = Field(None, min_length=1, description="Context-free grammar, in EBNF.")
+
+    @model_validator(mode="after")
+    def _check_one(self) -> "OutputSpec":
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"expected exactly one of json_schema, regex, choice, grammar, given {given or 'none'}")
+        return self
 
 
 class RecoverySpec(SpecPart):
@@ -201,6 +241,11 @@ class EvalSpec(SpecPart):
     prompts: PromptSpec = Field(description="What is asked.")
     chat: ChatSpec = Field(ChatSpec(), description="How it is rendered.")
     sampling: dict[str, Any] = Field(default_factory=dict, description="Any argument of vllm.SamplingParams.")
+    output: OutputSpec | None = Field(None, description="A form that every answer must have.")
+    reasoning: ReasoningSpec | None = Field(None, description="For models that think before they answer.")
+    scorers: list[Scorer] | None = Field(
+        None, description="How answers are scored, the most important one first (default: exact_match, given targets)."
+    )
     engine: EngineSpec = Field(EngineSpec(), description="What answers, and how it is fed.")
     workers: int = Field(1, ge=1, description="Engines side by side, each on its own device.")
     runner: Literal["local", "ray"] = Field("local", description="Where workers run: this machine, or a Ray cluster.")
@@ -209,6 +254,23 @@ class EvalSpec(SpecPart):
         0.5, ge=0, le=1, description="Largest share of requests that may be error rows; beyond it the run fails."
     )
     shard_requests: int = Field(256, ge=1, description="Requests per shard, the unit that workers claim.")
+
+    @model_validator(mode="after")
+    def _check_scorers(self) -> "EvalSpec":
+        name_scorers(self.scorers or [])
+        if self.asks_for_options and any(not isinstance(scorer, Loglikelihood) for scorer in self.scorers or []):
+            raise ValueError(
+                "the scorer loglikelihood asks for the likelihood of given answers, and then there is no generated "
+                "text for other scorers. Make two specs"
+            )
+        if self.asks_for_options and not self.prompts.columns.options:
+            raise ValueError("the scorer loglikelihood needs prompts.columns.options: a column with a list of answers")
+        return self
+
+    @property
+    def asks_for_options(self) -> bool:
+        """Whether each prompt becomes one request per option, whose likelihood is wanted and not an answer."""
+        return any(isinstance(scorer, Loglikelihood) for scorer in self.scorers or [])
 
     @property
     def sampling_defaults(self) -> dict[str, Any]:

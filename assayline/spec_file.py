@@ -16,6 +16,9 @@ from assayline.errors import SpecError
 from assayline.identity import digest_json
 from assayline.spec import EvalSpec
 
+JUDGES = frozenset({"scorers"})
+"""Fields that say how answers are judged, and decide none."""
+
 
 def load_spec(path: str | Path, overrides: Mapping[str, str] | None = None) -> EvalSpec:
     """Reads a YAML spec and lays `overrides` over it.
@@ -41,6 +44,12 @@ def parse_spec(data: object, origin: str = "spec") -> EvalSpec:
 def spec_hash(spec: EvalSpec) -> str:
     """Digest of the canonical spec: equal for equal meaning, whatever the YAML looked like."""
     return digest_json(_plain_numbers(spec.model_dump(mode="json")))
+
+
+def config_id(spec: EvalSpec, model_id: str) -> str:
+    """Digest of what decides answers and speed: runs with the same one are repeats of a configuration."""
+    fields = spec.model_dump(mode="json", exclude={"name", "model", "revision", *JUDGES})
+    return digest_json(_plain_numbers({**fields, "model_id": model_id}))
 
 
 def _plain_numbers(value: Any) -> Any:

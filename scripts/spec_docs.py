@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from assayline import spec  # noqa: E402
+from assayline import scorer_spec, spec  # noqa: E402
 
 PARTS: list[tuple[str, type[BaseModel]]] = [
     ("The spec", spec.EvalSpec),
@@ -23,7 +23,18 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
     ("prompts.source.prompt_tokens and output_tokens", spec.TokenLength),
     ("prompts.columns", spec.Columns),
     ("prompts.template, as a list", spec.MessageTemplate),
+    ("prompts.few_shot", spec.FewShotSpec),
     ("chat", spec.ChatSpec),
+    ("output", spec.OutputSpec),
+    ("reasoning", spec.ReasoningSpec),
+    ("scorers, kind: exact_match", scorer_spec.ExactMatch),
+    ("scorers, kind: contains", scorer_spec.Contains),
+    ("scorers, kind: regex", scorer_spec.RegexMatch),
+    ("scorers, kind: numeric", scorer_spec.Numeric),
+    ("scorers, kind: choice", scorer_spec.ChoiceLetter),
+    ("scorers, kind: token_f1", scorer_spec.TokenF1),
+    ("scorers, kind: json", scorer_spec.JsonMatch),
+    ("scorers, kind: loglikelihood", scorer_spec.Loglikelihood),
     ("engine", spec.EngineSpec),
     ("engine.recovery", spec.RecoverySpec),
 ]

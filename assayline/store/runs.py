@@ -20,11 +20,14 @@ def save_run(connection: duckdb.DuckDBPyConnection, run: Manifest, spec_json: st
         "template_id": run.template_id,
         "sampling_id": run.sampling_id,
         "spec_hash": run.spec_hash,
+        "config_id": run.config_id,
+        "benchmark_id": run.benchmark_id,
         "spec_json": spec_json.encode("utf-8", "replace").decode(),  # as in its file
         "assayline_version": run.assayline_version,
         "host_name": run.host_name,
         "attempt": run.attempt,
         "state": run.state,
+        "message": run.message,
         "started_at": datetime.fromtimestamp(run.clock.started_wall_s, UTC).replace(tzinfo=None),
         "finished_at": datetime.fromisoformat(run.finished_at) if run.finished_at else None,
         "prompt_rows": counts.prompt_rows if counts else None,
@@ -38,5 +41,5 @@ def save_run(connection: duckdb.DuckDBPyConnection, run: Manifest, spec_json: st
 
 def delete_run(connection: duckdb.DuckDBPyConnection, run_id: str, tables: list[str]) -> None:
     """Deletes the run's rows of these tables, inside the caller's transaction."""
-    for table in [*tables, "loaded_parts", "runs"]:
+    for table in [*tables, "scorers", "scores", "loaded_parts", "runs"]:
         connection.execute(f"delete from {table} where run_id = ?", [run_id])  # noqa: S608 - table is ours

@@ -24,6 +24,7 @@ PROMPTS = pa.schema(
         ("source_id", _TEXT),
         ("messages_json", _TEXT),
         ("target", _TEXT),
+        ("options", pa.list_(_TEXT)),
         ("metadata_json", _TEXT),
     ]
 )
@@ -36,6 +37,9 @@ REQUESTS = pa.schema(
         ("prompt_token_ids", pa.list_(_INT)),
         ("sampling_json", _TEXT),
         ("rendered", _TEXT),
+        ("option_index", _INT),
+        ("option", _TEXT),
+        ("option_tokens", _INT),
     ]
 )
 COMPLETIONS = pa.schema(
@@ -59,11 +63,13 @@ COMPLETIONS = pa.schema(
         ("finish_reason", _TEXT),
         ("stop_reason", _TEXT),
         ("text", _TEXT),
+        ("reasoning", _TEXT),
         ("output_token_ids", pa.list_(_INT)),
         ("token_at_s", pa.list_(_REAL)),
         ("cumulative_logprob", _REAL),
         ("logprobs_json", _TEXT),
         ("prompt_logprobs_json", _TEXT),
+        ("option_logprob", _REAL),
         ("error_kind", _TEXT),
         ("error_message", _TEXT),
     ]
@@ -134,6 +140,9 @@ def request_from_row(row: dict[str, Any]) -> Request:
         row["prompt_token_ids"],
         json.loads(row["sampling_json"]),
         row["rendered"],
+        row["option_index"],
+        row["option"],
+        row["option_tokens"],
     )
 
 

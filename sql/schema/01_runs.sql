@@ -10,10 +10,13 @@ create table if not exists runs (
     sampling_id varchar,
     spec_hash varchar not null,
     spec_json varchar not null,
+    config_id varchar,
+    benchmark_id varchar,
     assayline_version varchar not null,
     host_name varchar not null,
     attempt integer not null,
     state varchar not null,
+    message varchar,
     started_at timestamp not null,
     finished_at timestamp,
     prompt_rows bigint,
@@ -32,10 +35,13 @@ comment on column runs.template_id is 'Digest of the chat template that rendered
 comment on column runs.sampling_id is 'Digest of the spec''s sampling parameters.';
 comment on column runs.spec_hash is 'Digest of the canonical spec.';
 comment on column runs.spec_json is 'The canonical spec, as JSON.';
+comment on column runs.config_id is 'Digest of what decides answers and speed: the spec without its name and without how it is judged, and the model''s content. Runs with the same one are repeats.';
+comment on column runs.benchmark_id is 'The benchmark that the run is a part of, NULL for a run of its own.';
 comment on column runs.assayline_version is 'Version of assayline that ran it.';
 comment on column runs.host_name is 'Machine that ran the flow.';
 comment on column runs.attempt is 'How often the run was started, 1 for the first time.';
 comment on column runs.state is 'running, completed, failed or cancelled.';
+comment on column runs.message is 'What ended it, NULL for a completed run.';
 comment on column runs.started_at is 'UTC wall clock at the start of the run: the zero of all *_at_s.';
 comment on column runs.finished_at is 'UTC wall clock at the end of the run.';
 comment on column runs.prompt_rows is 'Rows taken from the prompt set, duplicates included.';

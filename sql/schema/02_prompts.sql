@@ -7,6 +7,7 @@ create table if not exists prompts (
     source_id varchar,
     messages_json varchar not null,
     target varchar,
+    options varchar[],
     metadata_json varchar not null
 );
 
@@ -18,4 +19,5 @@ comment on column prompts.source_row is '0-based position of the row in its sour
 comment on column prompts.source_id is 'The row''s own id column, as text.';
 comment on column prompts.messages_json is 'Chat messages as JSON: a list of {role, content}.';
 comment on column prompts.target is 'The expected answer, NULL where there is none.';
+comment on column prompts.options is 'The answers to choose from, NULL where text is generated.';
 comment on column prompts.metadata_json is 'The row''s metadata columns as a JSON object.';

@@ -1,4 +1,4 @@
--- Grain: one row per request: a prompt row × a repeat.
+-- Grain: one row per request: a prompt row × a repeat, × an option where likelihoods are asked for.
 create table if not exists requests (
     run_id varchar not null,
     request_id varchar not null,
@@ -7,15 +7,21 @@ create table if not exists requests (
     repeat_index integer not null,
     prompt_token_ids integer[],
     sampling_json varchar not null,
-    rendered varchar
+    rendered varchar,
+    option_index integer,
+    option varchar,
+    option_tokens integer
 );
 
-comment on table requests is 'One row per request: a prompt row × a repeat, as the engine received it.';
+comment on table requests is 'One row per request: a prompt row × a repeat, × an option where likelihoods are asked for, as the engine received it.';
 comment on column requests.run_id is 'The run.';
-comment on column requests.request_id is 'Digest of prompt_id, occurrence and repeat_index.';
+comment on column requests.request_id is 'Digest of prompt_id, occurrence, repeat_index and, where there is one, option_index.';
 comment on column requests.prompt_id is 'The prompt.';
 comment on column requests.occurrence is 'Which of the run''s rows with that prompt_id.';
 comment on column requests.repeat_index is '0-based repeat.';
 comment on column requests.prompt_token_ids is 'The rendered prompt as token ids; NULL where its error row was written before any engine saw it.';
 comment on column requests.sampling_json is 'Arguments of vllm.SamplingParams for this request, as JSON.';
 comment on column requests.rendered is 'The rendered prompt as text, special tokens included.';
+comment on column requests.option_index is '0-based option whose likelihood is asked for; NULL where an answer is generated.';
+comment on column requests.option is 'That option''s text, which ends the rendered prompt.';
+comment on column requests.option_tokens is 'How many of the prompt''s last tokens are the option.';

@@ -20,11 +20,13 @@ create table if not exists completions (
     finish_reason varchar,
     stop_reason varchar,
     text varchar,
+    reasoning varchar,
     output_token_ids integer[],
     token_at_s double[],
     cumulative_logprob double,
     logprobs_json varchar,
     prompt_logprobs_json varchar,
+    option_logprob double,
     error_kind varchar,
     error_message varchar
 );
@@ -49,11 +51,13 @@ comment on column completions.output_tokens is 'Tokens generated, the end-of-seq
 comment on column completions.preemptions is 'How often the scheduler preempted it; NULL where the engine does not say.';
 comment on column completions.finish_reason is 'stop, length, abort or repetition, as vLLM names it.';
 comment on column completions.stop_reason is 'Stop string or token id that ended it; NULL for the end-of-sequence token.';
-comment on column completions.text is 'The generated text.';
+comment on column completions.text is 'The generated text; of a model that reasons, what comes after its closing tag.';
+comment on column completions.reasoning is 'What a model wrote before its closing tag; NULL where the spec has no reasoning.';
 comment on column completions.output_token_ids is 'The generated token ids.';
 comment on column completions.token_at_s is 'One stamp per output token, rounded to 1 µs, where recorded.';
 comment on column completions.cumulative_logprob is 'Sum of the log-probabilities of the generated tokens, where asked for.';
 comment on column completions.logprobs_json is 'Per output token {token id: log-probability}, as JSON, where asked for.';
 comment on column completions.prompt_logprobs_json is 'Per prompt token {token id: log-probability}, as JSON, where asked for.';
+comment on column completions.option_logprob is 'Sum of the log-probabilities (natural logarithm) of the option''s tokens; NULL where an answer was generated.';
 comment on column completions.error_kind is 'Kind of error, NULL for a result.';
 comment on column completions.error_message is 'What went wrong.';

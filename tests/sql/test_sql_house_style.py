@@ -58,5 +58,7 @@ def test_durations_are_named_in_seconds(schema):
         "cumulative_logprob",
         "effective_requests",
         "gpu_memory_utilization",
+        "option_logprob",
         "percentile",
+        "value",
     ]
