@@ -79,13 +79,13 @@ def transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
 
 
 def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make the tables and views of `sql/`, in path order and one transaction, unless they are there already.
+    """Make the tables, macros and views of `sql/`, in path order and one transaction, unless they are there already.
 
-    A view binds when it is made, so the order of the files is proven each time. Tables are only ever added; views
-    are all made anew when one of their files changed, and those whose file is gone are dropped.
+    A view binds when it is made, so the order of the files is proven each time. Tables are only ever added; views and
+    macros are all made anew when one of their files changed, and those whose file is gone are dropped.
     """
     schema_files = sorted((SQL_FOLDER / "schema").glob("*.sql"))
-    model_files = sorted((SQL_FOLDER / "models").rglob("*.sql"))
+    model_files = list_models()
     schema_digest, models_digest = _digest_files(schema_files), _digest_files(model_files)
     stored = _read_version(connection)
     if stored == (TABLE_VERSION, schema_digest, models_digest):
@@ -95,7 +95,8 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
             connection.execute(file.read_text(encoding="utf-8"))
         for (name,) in connection.execute("select unnest(model_names) from schema_version").fetchall():
             quoted = name.replace('"', '""')
-            connection.execute(f'drop view if exists "{quoted}"')
+            for kind in ("view", "macro", "macro table"):
+                connection.execute(f'drop {kind} if exists "{quoted}"')
         for file in model_files:
             connection.execute(file.read_text(encoding="utf-8"))
         connection.execute("delete from schema_version")
@@ -105,8 +106,13 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
         )
 
 
+def list_models() -> list[Path]:
+    """The files of macros and views, in the order in which they are made."""
+    return [file for folder in ("scorers", "models") for file in sorted((SQL_FOLDER / folder).rglob("*.sql"))]
+
+
 def name_model(file: Path) -> str:
-    """The view that a model's file makes: its name without the number that orders it."""
+    """The view or macro that a model's file makes: its name without the number that orders it."""
     return re.sub(r"^\d+_", "", file.stem)
 
 
@@ -177,7 +183,7 @@ def _check_models(connection: duckdb.DuckDBPyConnection) -> None:
     stored = _read_version(connection)
     if stored is None:
         raise StoreError(f"{_path_of(connection)} has no tables yet. Run an evaluation first, or correct the path.")
-    if stored[2] != _digest_files(sorted((SQL_FOLDER / "models").rglob("*.sql"))):
+    if stored[2] != _digest_files(list_models()):
         raise StoreError(
             f"The views in {_path_of(connection)} are not those of this assayline ({__version__}), and cannot be "
             "replaced while it is open for reading only. Open it once for writing, as any run does."
