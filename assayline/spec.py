@@ -12,12 +12,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from assayline.answer_spec import OutputSpec, ReasoningSpec
 from assayline.scorer_spec import Loglikelihood, Scorer, name_scorers
 from assayline.spec_part import SpecPart
 
 SECRET_NAME = re.compile(
     r"(TOKEN|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)$|SECRET|PASSWORD|PASSWD|PASSPHRASE", re.IGNORECASE
 )
+
+
+OPTION_SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
+"""How the likelihood of an option is asked for: the option is part of the prompt, whose tokens' log-probabilities come
+back (0: of the prompt's own tokens alone), and the one token that vLLM insists on generating is not looked at."""
 
 
 def _refuse_secret(name: str) -> str:
@@ -174,29 +180,6 @@ class ChatSpec(SpecPart):
     kwargs: dict[str, Any] = Field(default_factory=dict, description="More variables for the template.")
 
 
-class ReasoningSpec(SpecPart):
-    """A model that thinks before it answers: what comes before the closing tag is kept apart and not scored."""
-
-    close: str = Field("</think>", min_length=1, description="What ends the thinking.")
-    open: str = Field("<think>", min_length=1, description="What begins it, where the model writes it itself.")
-
-
-class OutputSpec(SpecPart):
-    """A form that every answer must have: vLLM's structured output. Exactly one of the fields."""
-
-    json_schema: dict[str, Any] | None = Field(None, description="JSON schema of the answer.")
-    regex: str | None = Field(None, min_length=1, description="Regular expression that the whole answer matches.")
-    choice: list[str] | None = Field(None, min_length=1, description="The answer is one of these.")
-    grammar: str | None = Field(None, min_length=1, description="Context-free grammar, in EBNF.")
-
-    @model_validator(mode="after")
-    def _check_one(self) -> "OutputSpec":
-        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"expected exactly one of json_schema, regex, choice, grammar, given {given or 'none'}")
-        return self
-
-
 class RecoverySpec(SpecPart):
     """What is done when an engine dies, above all of memory."""
 
@@ -267,6 +250,22 @@ class EvalSpec(SpecPart):
             raise ValueError("the scorer loglikelihood needs prompts.columns.options: a column with a list of answers")
         return self
 
+    @model_validator(mode="after")
+    def _check_answers(self) -> "EvalSpec":
+        forms = [name for name in ("output", "reasoning") if getattr(self, name) is not None]
+        if self.asks_for_options and forms:
+            raise ValueError(f"the scorer loglikelihood generates no answer that {' or '.join(forms)} could be about")
+        if self.output and "structured_outputs" in self.sampling:
+            raise ValueError("output and sampling.structured_outputs are both given, and say the same thing. Remove one")
+        engine_config = self.engine.args.get("structured_outputs_config")
+        in_config = isinstance(engine_config, dict) and engine_config.get("reasoning_parser")
+        if self.output and self.reasoning and not (in_config or self.engine.args.get("reasoning_parser")):
+            raise ValueError(
+                "with output and reasoning, vLLM holds the thinking to the answer's form, unless it knows where the "
+                "thinking ends. Set engine.args.reasoning_parser to vLLM's name for this model's, such as qwen3"
+            )
+        return self
+
     @property
     def asks_for_options(self) -> bool:
         """Whether each prompt becomes one request per option, whose likelihood is wanted and not an answer."""
@@ -277,7 +276,10 @@ class EvalSpec(SpecPart):
         """Arguments of `vllm.SamplingParams` before a row's overrides.
 
         max_tokens unset means the room left in the context, not vLLM's 16. `n` is left out: each sample is a request
-        of its own, so that each has its own timings.
+        of its own, so that each has its own timings. Where options are asked for, `sampling` has no say.
         """
+        if self.asks_for_options:
+            return dict(OPTION_SAMPLING)
         given = {name: value for name, value in self.sampling.items() if name != "n"}
-        return {"max_tokens": None, **given}
+        form = {"structured_outputs": self.output.structured_outputs} if self.output else {}
+        return {"max_tokens": None, **given, **form}

@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from assayline import scorer_spec, spec  # noqa: E402
+from assayline import answer_spec, scorer_spec, spec  # noqa: E402
 
 PARTS: list[tuple[str, type[BaseModel]]] = [
     ("The spec", spec.EvalSpec),
@@ -25,8 +25,8 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
     ("prompts.template, as a list", spec.MessageTemplate),
     ("prompts.few_shot", spec.FewShotSpec),
     ("chat", spec.ChatSpec),
-    ("output", spec.OutputSpec),
-    ("reasoning", spec.ReasoningSpec),
+    ("output", answer_spec.OutputSpec),
+    ("reasoning", answer_spec.ReasoningSpec),
     ("scorers, kind: exact_match", scorer_spec.ExactMatch),
     ("scorers, kind: contains", scorer_spec.Contains),
     ("scorers, kind: regex", scorer_spec.RegexMatch),
