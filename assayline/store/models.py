@@ -77,7 +77,7 @@ METRIC_ROWS: tuple[SummaryRow | LatencyRow, ...] = (
 
 def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Any]:
     """The run's row of run_summary, by column name; an error where there is no such run."""
-    rows = _read_rows(connection, "select * from run_summary where run_id = ?", run_id)
+    rows = read_rows(connection, "select * from run_summary where run_id = ?", run_id)
     if not rows:
         raise StoreError(f"There is no run {run_id} in the database. `from runs` lists those that there are.")
     return rows[0]
@@ -95,7 +95,7 @@ def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> lis
     percentiles = {
         (row["metric"], row["percentile"]): row
         for latency in sorted({row.latency for row in METRIC_ROWS if isinstance(row, LatencyRow)})
-        for row in _read_rows(connection, by_metric, run_id, latency)
+        for row in read_rows(connection, by_metric, run_id, latency)
     }
     table = []
     for row in METRIC_ROWS:
@@ -116,7 +116,8 @@ def _columns_of(row: SummaryRow) -> dict[str, str | None]:
     return {"value": row.column, "low": row.low, "high": row.high, "n": row.n}
 
 
-def _read_rows(connection: duckdb.DuckDBPyConnection, query: str, *values: str) -> list[dict[str, Any]]:
+def read_rows(connection: duckdb.DuckDBPyConnection, query: str, *values: Any) -> list[dict[str, Any]]:
+    """A query's rows, by column name."""
     result = connection.execute(query, list(values))
     names = [column[0] for column in result.description or ()]
     return [dict(zip(names, values, strict=True)) for values in result.fetchall()]
