@@ -37,7 +37,7 @@ METRIC_ROWS: tuple[SummaryRow | LatencyRow, ...] = (
     SummaryRow("errors", "requests", "error_requests", n="answered_requests"),
     SummaryRow("missing", "requests", "missing_requests", n="expected_requests"),
     SummaryRow("cut off by the context", "requests", "context_limited_requests", n="ok_requests"),
-    SummaryRow("accuracy", "share", "accuracy", low="accuracy_low", high="accuracy_high", n="target_requests"),
+    SummaryRow("accuracy", "share", "accuracy", low="accuracy_low", high="accuracy_high", n="scored_samples"),
     SummaryRow("generation window", "s", "duration_s"),
     SummaryRow("of it without an engine at work", "s", "downtime_s", only_above=0),
     SummaryRow("of it lost to engine failures", "s", "lost_s", only_above=0),

@@ -31,16 +31,13 @@ join_answers as (
         keep_one_request.prompt_id,
         keep_one_request.occurrence,
         keep_one_request.repeat_index,
+        keep_one_request.option_index,
+        keep_one_request.option,
+        keep_one_request.option_tokens,
         try_cast(keep_one_request.sampling_json ->> '$.max_tokens' as bigint) as max_tokens,
         keep_one_answer.* exclude (run_id, request_id),
+        keep_one_prompt.source_row,
         keep_one_prompt.target,
-        -- White space is what str.strip() of Python takes for it; trim() alone knows only the blank.
-        regexp_replace(
-            regexp_replace(text, '^[\s\v\p{Z}\x1c-\x1f\x{85}]+', ''), '[\s\v\p{Z}\x1c-\x1f\x{85}]+$', ''
-        ) as stripped_text,
-        regexp_replace(
-            regexp_replace(target, '^[\s\v\p{Z}\x1c-\x1f\x{85}]+', ''), '[\s\v\p{Z}\x1c-\x1f\x{85}]+$', ''
-        ) as stripped_target,
         case
             when keep_one_answer.request_id is null then 'missing'
             when keep_one_answer.error_kind is not null then 'error'
@@ -63,6 +60,8 @@ measure_requests as (
         prompt_id,
         occurrence,
         repeat_index,
+        option_index,
+        source_row,
         status,
         worker,
         engine_generation,
@@ -99,11 +98,9 @@ measure_requests as (
         end as context_limited,
         text,
         target,
-        case
-            when target is null then null
-            when status <> 'ok' then false
-            else coalesce(stripped_text = stripped_target, false)
-        end as is_correct,
+        option,
+        option_tokens,
+        option_logprob,
         error_kind,
         error_message
     from join_answers
@@ -111,12 +108,14 @@ measure_requests as (
 
 select * from measure_requests;
 
-comment on view stg_requests is 'One row per request of a run, answered or not, with the durations and verdicts that every metric is made of. Of two answers to one request one counts: a result before an error, then the earlier.';
+comment on view stg_requests is 'One row per request of a run, answered or not, with the durations that every metric is made of. Of two answers to one request one counts: a result before an error, then the earlier.';
 comment on column stg_requests.run_id is 'The run.';
 comment on column stg_requests.request_id is 'The request.';
 comment on column stg_requests.prompt_id is 'The prompt.';
 comment on column stg_requests.occurrence is 'Which of the run''s rows with that prompt_id.';
 comment on column stg_requests.repeat_index is '0-based repeat.';
+comment on column stg_requests.option_index is '0-based option whose likelihood was asked for; NULL where an answer was generated.';
+comment on column stg_requests.source_row is '0-based position of the prompt''s row in its source.';
 comment on column stg_requests.status is 'ok: a result; error: an error row; missing: no answer (yet).';
 comment on column stg_requests.worker is 'The worker that answered; prepare where the request never reached an engine; NULL where missing.';
 comment on column stg_requests.engine_generation is 'Engines that this worker had started before the one that answered, over all attempts of the run.';
@@ -144,8 +143,10 @@ comment on column stg_requests.max_tokens is 'The most output tokens that the re
 comment on column stg_requests.preemptions is 'How often the scheduler preempted it; NULL where the engine does not say.';
 comment on column stg_requests.finish_reason is 'stop, length, abort or repetition; NULL for an error or a missing answer.';
 comment on column stg_requests.context_limited is 'Whether the context ended the output, not max_tokens: finish_reason is length and output_tokens < max_tokens, or max_tokens is NULL. NULL without a finish_reason.';
-comment on column stg_requests.text is 'The generated text.';
+comment on column stg_requests.text is 'The generated text; of a model that reasons, what comes after its closing tag.';
 comment on column stg_requests.target is 'The expected answer, NULL where the prompt has none.';
-comment on column stg_requests.is_correct is 'Whether text equals target, both stripped of surrounding white space (Unicode''s, as str.strip of Python). False for an error or missing answer; NULL without a target.';
+comment on column stg_requests.option is 'The answer whose likelihood was asked for; NULL where one was generated.';
+comment on column stg_requests.option_tokens is 'How many of the prompt''s last tokens are the option.';
+comment on column stg_requests.option_logprob is 'Sum of the log-probabilities (natural logarithm) of the option''s tokens.';
 comment on column stg_requests.error_kind is 'Kind of error, NULL for a result.';
 comment on column stg_requests.error_message is 'What went wrong.';

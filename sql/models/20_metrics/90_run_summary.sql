@@ -100,6 +100,12 @@ average_concurrency as (
     group by run_id
 ),
 
+take_first_scorer as (
+    select *
+    from accuracy
+    qualify row_number() over (partition by run_id order by ordinal) = 1
+),
+
 join_runs as (
     select
         runs.run_id,
@@ -143,16 +149,17 @@ join_runs as (
         average_concurrency.idle_s,
         average_concurrency.mean_in_flight_requests,
         average_concurrency.max_in_flight_requests,
-        accuracy.requests as target_requests,
-        accuracy.mean as accuracy,
-        accuracy.standard_error as accuracy_standard_error,
-        accuracy.wilson_low as accuracy_low,
-        accuracy.wilson_high as accuracy_high
+        take_first_scorer.scorer,
+        coalesce(take_first_scorer.samples, 0) as scored_samples,
+        take_first_scorer.mean as accuracy,
+        take_first_scorer.standard_error as accuracy_standard_error,
+        take_first_scorer.mean_low as accuracy_low,
+        take_first_scorer.mean_high as accuracy_high
     from runs
     left join count_requests on count_requests.run_id = runs.run_id
     left join add_engines on add_engines.run_id = runs.run_id
     left join average_concurrency on average_concurrency.run_id = runs.run_id
-    left join accuracy on accuracy.run_id = runs.run_id
+    left join take_first_scorer on take_first_scorer.run_id = runs.run_id
 ),
 
 summarize_runs as (
@@ -173,7 +180,8 @@ summarize_runs as (
         error_requests / nullif(answered_requests, 0) as error_share,
         context_limited_requests,
         prompts,
-        target_requests,
+        scorer,
+        scored_samples,
         accuracy,
         accuracy_standard_error,
         accuracy_low,
@@ -231,11 +239,12 @@ comment on column run_summary.missing_requests is 'Requests without an answer (y
 comment on column run_summary.error_share is 'error_requests / answered_requests, 0 to 1. NULL where nothing was answered.';
 comment on column run_summary.context_limited_requests is 'Results that the context cut off, not max_tokens; see stg_requests.context_limited.';
 comment on column run_summary.prompts is 'Different prompts (prompt_id) among the requests.';
-comment on column run_summary.target_requests is 'Requests whose prompt has a target: the n of accuracy.';
-comment on column run_summary.accuracy is 'Share of them that match exactly, 0 to 1; errors and missing answers are wrong. NULL without targets.';
+comment on column run_summary.scorer is 'The run''s first scorer, which accuracy is of; NULL where nothing was scored. The others are in the view accuracy.';
+comment on column run_summary.scored_samples is 'Samples (prompt row × repeat) that it scored: the n of accuracy.';
+comment on column run_summary.accuracy is 'Their mean score, 0 to 1; errors are 0. NULL where nothing was scored.';
 comment on column run_summary.accuracy_standard_error is 'Standard error of accuracy, clustered by prompt; see accuracy.standard_error.';
-comment on column run_summary.accuracy_low is 'Lower end of the 95 % interval of accuracy; see accuracy.wilson_low.';
-comment on column run_summary.accuracy_high is 'Upper end of the 95 % interval of accuracy; see accuracy.wilson_high.';
+comment on column run_summary.accuracy_low is 'Lower end of the 95 % interval of accuracy; see accuracy.mean_low.';
+comment on column run_summary.accuracy_high is 'Upper end of the 95 % interval of accuracy; see accuracy.mean_high.';
 comment on column run_summary.prompt_tokens is 'Prompt tokens of ok requests. NULL where none is known, as the other token sums.';
 comment on column run_summary.cached_tokens is 'Prompt tokens of ok requests that came from the prefix cache.';
 comment on column run_summary.output_tokens is 'Output tokens of ok requests.';

@@ -1,0 +1,86 @@
+-- Grain: one row per sample of a run: a prompt row × a repeat. The requests for its options, if any, are one sample.
+create or replace view stg_samples as
+with
+
+take_answers as (
+    select
+        run_id,
+        prompt_id,
+        occurrence,
+        repeat_index,
+        source_row,
+        request_id,
+        status,
+        case when status = 'ok' then text end as answer,
+        target,
+        cast(null as varchar[]) as options,
+        cast(null as double[]) as option_logprobs,
+        cast(null as integer[]) as option_tokens,
+        error_kind,
+        error_message
+    from stg_requests
+    where option_index is null
+),
+
+-- Without all of its options a sample says nothing: one that is missing makes it missing, else one error an error.
+gather_options as (
+    select
+        run_id,
+        prompt_id,
+        occurrence,
+        repeat_index,
+        source_row,
+        arg_min(request_id, option_index) as request_id,
+        case
+            when count(*) filter (status = 'missing') > 0 then 'missing'
+            when count(*) filter (status = 'error') > 0 then 'error'
+            else 'ok'
+        end as status,
+        cast(null as varchar) as answer,
+        any_value(target) as target,
+        list(option order by option_index) as options,
+        list(option_logprob order by option_index) as option_logprobs,
+        list(option_tokens order by option_index) as option_tokens,
+        arg_min(error_kind, option_index) filter (status = 'error') as error_kind,
+        arg_min(error_message, option_index) filter (status = 'error') as error_message
+    from stg_requests
+    where option_index is not null
+    group by run_id, prompt_id, occurrence, repeat_index, source_row
+),
+
+drop_partial_likelihoods as (
+    select * replace (case when status = 'ok' then option_logprobs end as option_logprobs)
+    from gather_options
+),
+
+unite_samples as (
+    from take_answers
+    union all
+    from drop_partial_likelihoods
+),
+
+resolve_targets as (
+    select
+        *,
+        find_option(target, options) as target_option
+    from unite_samples
+)
+
+select * from resolve_targets;
+
+comment on view stg_samples is 'One row per sample of a run (a prompt row × a repeat), as scorers see it: the answer, or the likelihoods of the options, beside the target.';
+comment on column stg_samples.run_id is 'The run.';
+comment on column stg_samples.prompt_id is 'The prompt.';
+comment on column stg_samples.occurrence is 'Which of the run''s rows with that prompt_id.';
+comment on column stg_samples.repeat_index is '0-based repeat.';
+comment on column stg_samples.source_row is '0-based position of the prompt''s row in its source.';
+comment on column stg_samples.request_id is 'The sample''s request; of options the first one''s.';
+comment on column stg_samples.status is 'ok, error or missing; of options, missing where one is, else error where one is.';
+comment on column stg_samples.answer is 'The generated text, without what a model wrote while it reasoned. NULL for an error, a missing answer, or options.';
+comment on column stg_samples.target is 'The expected answer as the prompt set has it, NULL where there is none.';
+comment on column stg_samples.options is 'The answers to choose from, NULL where text was generated.';
+comment on column stg_samples.option_logprobs is 'Their sums of log-probabilities, in the same order. NULL where one is an error or missing.';
+comment on column stg_samples.option_tokens is 'Their lengths in tokens, in the same order.';
+comment on column stg_samples.error_kind is 'Kind of error, of options the first one''s; NULL for a result.';
+comment on column stg_samples.error_message is 'What went wrong.';
+comment on column stg_samples.target_option is '0-based option that the target means; see find_option. NULL without options, without a target, or where it is none of them.';
