@@ -25,8 +25,10 @@ def run(spec: Any) -> State[dict[str, Any]]:
 
 
 def artifacts_of(client: Any, state: State[Any]) -> dict[str, Any]:
+    """The newest of each key."""
     wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[state.state_details.flow_run_id]))
-    return {artifact.key: artifact for artifact in client.read_artifacts(artifact_filter=wanted)}
+    found = sorted(client.read_artifacts(artifact_filter=wanted), key=lambda artifact: artifact.created)
+    return {artifact.key: artifact for artifact in found}
 
 
 def wait_for_log(client: Any, state: State[Any], text: str) -> None:
