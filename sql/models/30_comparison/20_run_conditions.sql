@@ -1,0 +1,51 @@
+-- Grain: one row per run: under which conditions it ran, and what keeps it from being a repeat of its configuration.
+create or replace view run_conditions as
+with
+
+read_engines as (
+    select
+        run_id,
+        list_sort(list(distinct concat_ws(
+            ', ',
+            details_json ->> '$.device_name',
+            'vLLM ' || (details_json ->> '$.vllm_version'),
+            'torch ' || (details_json ->> '$.torch_version')
+        )) filter (event = 'opened')) as engines,
+        count(*) filter (event = 'warmed_up') as warm_ups,
+        count(*) filter (event in ('failed', 'reduced', 'isolated')) as troubles
+    from engine_events
+    group by run_id
+),
+
+judge_runs as (
+    select
+        runs.run_id,
+        runs.config_id,
+        runs.benchmark_id,
+        runs.started_at,
+        concat_ws(
+            '; ',
+            runs.host_name,
+            'assayline ' || runs.assayline_version,
+            list_aggregate(read_engines.engines, 'string_agg', '; ')
+        ) as environment,
+        case
+            when runs.state <> 'completed' then 'it is ' || runs.state || ', not completed'
+            when runs.config_id is null then 'it has no config_id'
+            when runs.attempt > 1 then 'it was resumed'
+            when read_engines.troubles > 0 then 'an engine failed'
+            when coalesce(read_engines.warm_ups, 0) = 0 then 'its engine was not warmed up'
+        end as obstacle
+    from runs
+    left join read_engines on read_engines.run_id = runs.run_id
+)
+
+select * from judge_runs;
+
+comment on view run_conditions is 'One row per run: under which conditions it ran, and what keeps it from being a repeat of its configuration.';
+comment on column run_conditions.run_id is 'The run.';
+comment on column run_conditions.config_id is 'What decides answers and speed; see runs.config_id.';
+comment on column run_conditions.benchmark_id is 'The benchmark that the run is a part of, NULL for a run of its own.';
+comment on column run_conditions.started_at is 'UTC wall clock at the start of the run.';
+comment on column run_conditions.environment is 'Machine, version of assayline, and what the engines said: device, versions of vLLM and torch. Speeds are repeats only where it is the same.';
+comment on column run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, resumed, an engine failed, not warmed up. NULL where it counts.';

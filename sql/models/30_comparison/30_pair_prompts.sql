@@ -1,0 +1,38 @@
+-- Grain: one row per scorer × prompt row of either run.
+--
+-- scorer: the scorer, as in scores.
+-- prompt_id: the prompt.
+-- occurrence: which of the run's rows with that prompt_id.
+-- candidate_value: mean score of the candidate's samples of it. NULL where the candidate has none.
+-- baseline_value: the same of the baseline.
+-- difference: candidate_value − baseline_value. NULL where one run has no score.
+create or replace macro pair_prompts(candidate, baseline) as table
+with
+
+read_candidate as (
+    select scorer, prompt_id, occurrence, mean_value as candidate_value
+    from prompt_score
+    where run_id = candidate
+),
+
+read_baseline as (
+    select scorer, prompt_id, occurrence, mean_value as baseline_value
+    from prompt_score
+    where run_id = baseline
+),
+
+join_sides as (
+    select
+        scorer,
+        prompt_id,
+        occurrence,
+        read_candidate.candidate_value,
+        read_baseline.baseline_value,
+        read_candidate.candidate_value - read_baseline.baseline_value as difference
+    from read_candidate
+    full join read_baseline using (scorer, prompt_id, occurrence)
+)
+
+select * from join_sides;
+
+comment on macro table pair_prompts is 'pair_prompts(candidate, baseline), two run ids: one row per scorer × prompt row of either run, with the mean score of each side.';

@@ -1,0 +1,35 @@
+-- Grain: one row per scorer × prompt row whose score differs between two runs, the worst first.
+--
+-- scorer: the scorer, as in scores.
+-- prompt_id: the prompt.
+-- occurrence: which of the run's rows with that prompt_id.
+-- candidate_value: mean score of the candidate's samples of it.
+-- baseline_value: the same of the baseline.
+-- difference: candidate_value − baseline_value, never 0.
+-- messages_json: the prompt as chat messages.
+-- target: the expected answer.
+create or replace macro compare_prompts(candidate, baseline) as table
+with
+
+keep_changes as (
+    select *
+    from pair_prompts(candidate, baseline)
+    where difference <> 0
+),
+
+read_prompts as (
+    select distinct on (prompt_id, occurrence) prompt_id, occurrence, messages_json, target
+    from prompts
+    where run_id = candidate
+),
+
+join_prompts as (
+    select keep_changes.*, read_prompts.messages_json, read_prompts.target
+    from keep_changes
+    left join read_prompts using (prompt_id, occurrence)
+    order by difference, scorer, prompt_id, occurrence
+)
+
+select * from join_prompts;
+
+comment on macro table compare_prompts is 'compare_prompts(candidate, baseline), two run ids: one row per scorer × prompt row whose mean score differs between the two, the worst first.';

@@ -1,0 +1,153 @@
+-- Grain: one row per scorer of either run.
+--
+-- scorer: the scorer, as in scores.
+-- same_scorer: whether both runs were scored with the same kind and arguments. NULL where one run lacks the scorer.
+-- prompts: prompt rows (prompt_id and occurrence) that both runs have a score for: the pairs.
+-- only_candidate: prompt rows that only the candidate has a score for.
+-- only_baseline: prompt rows that only the baseline has a score for.
+-- overlap_share: prompts / all prompt rows of either run, 0 to 1.
+-- candidate_mean: mean score of the candidate over the pairs, each prompt row counting once.
+-- baseline_mean: the same of the baseline.
+-- difference: candidate_mean − baseline_mean: the mean of the differences prompt by prompt.
+-- standard_error: of the difference, clustered by prompt_id: sqrt(G / (G − 1) × Σ over prompt ids of (Σ of (d −
+--     difference) in it)²) / prompts. Where no prompt occurs twice it is that of the paired t-test. NULL for fewer than
+--     two prompt ids.
+-- low: lower end of the 95 % interval: difference − t × standard_error, t with G − 1 degrees of freedom by the
+--     expansion of Cornish and Fisher. NULL for fewer than five prompt ids, where the expansion is not good.
+-- high: upper end, with + t × standard_error.
+-- better_prompts: pairs in which the candidate scored higher.
+-- worse_prompts: pairs in which it scored lower.
+-- mcnemar_p: exact two-sided test of McNemar: of n = better + worse pairs, the probability under Binomial(n, 1/2) of a
+--     split as uneven as this one or more. 1 where n is 0. NULL where a score is neither 0 nor 1, or a prompt occurs
+--     twice, which is not independent evidence.
+-- candidate_errors: requests of the candidate with an error.
+-- baseline_errors: the same of the baseline.
+-- verdict: too_few: no interval; worse, better: the interval leaves out 0 and mcnemar_p, where there is one, is below
+--     0.05; same: no prompt row differs; unclear: all else.
+create or replace macro compare_runs(candidate, baseline) as table
+with
+
+pair_scores as (
+    select * from pair_prompts(candidate, baseline)
+),
+
+count_pairs as (
+    select
+        scorer,
+        count(difference) as prompts,
+        count(*) filter (baseline_value is null) as only_candidate,
+        count(*) filter (candidate_value is null) as only_baseline,
+        avg(candidate_value) filter (difference is not null) as candidate_mean,
+        avg(baseline_value) filter (difference is not null) as baseline_mean,
+        avg(difference) as difference,
+        count(*) filter (difference > 0) as better_prompts,
+        count(*) filter (difference < 0) as worse_prompts,
+        bool_and(candidate_value in (0, 1) and baseline_value in (0, 1)) filter (difference is not null)
+            and max(occurrence) filter (difference is not null) = 0 as is_binary
+    from pair_scores
+    group by scorer
+),
+
+add_clusters as (
+    select
+        scorer,
+        pair_scores.prompt_id,
+        sum(pair_scores.difference - count_pairs.difference) as deviation
+    from pair_scores
+    join count_pairs using (scorer)
+    where pair_scores.difference is not null
+    group by scorer, pair_scores.prompt_id
+),
+
+spread_differences as (
+    select
+        scorer,
+        count(*) as clusters,
+        sqrt(sum(deviation ** 2) * clusters / nullif(clusters - 1, 0)) as root
+    from add_clusters
+    group by scorer
+),
+
+-- The expansion of Cornish and Fisher for the 0.975 quantile of t: within 0.3 % from 4 degrees of freedom on.
+find_quantiles as (
+    select
+        *,
+        1.959963984540054 as z,
+        clusters - 1 as df,
+        z + (z ** 3 + z) / (4 * df)
+            + (5 * z ** 5 + 16 * z ** 3 + 3 * z) / (96 * df ** 2)
+            + (3 * z ** 7 + 19 * z ** 5 + 17 * z ** 3 - 15 * z) / (384 * df ** 3) as t
+    from spread_differences
+    where clusters > 1
+),
+
+list_tails as (
+    select
+        scorer,
+        better_prompts + worse_prompts as n,
+        unnest(range(0, least(better_prompts, worse_prompts) + 1)) as k
+    from count_pairs
+    where is_binary
+),
+
+-- In logarithms, as 2^n and the binomial coefficients overflow from some 1,030 discordant pairs on.
+add_tails as (
+    select
+        scorer,
+        least(1, 2 * sum(exp(lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) - n * ln(2)))) as mcnemar_p
+    from list_tails
+    group by scorer
+),
+
+count_errors as (
+    select
+        count(*) filter (run_id = candidate and status = 'error') as candidate_errors,
+        count(*) filter (run_id = baseline and status = 'error') as baseline_errors
+    from stg_requests
+    where run_id in (candidate, baseline)
+),
+
+compare_scorers as (
+    select scorer, count(*) = 2 and count(distinct (kind, arguments_json)) = 1 as same_scorer
+    from scorers
+    where run_id in (candidate, baseline)
+    group by scorer
+    having count(*) = 2
+),
+
+join_parts as (
+    select
+        count_pairs.scorer,
+        compare_scorers.same_scorer,
+        count_pairs.prompts,
+        count_pairs.only_candidate,
+        count_pairs.only_baseline,
+        prompts / (prompts + only_candidate + only_baseline) as overlap_share,
+        count_pairs.candidate_mean,
+        count_pairs.baseline_mean,
+        count_pairs.difference,
+        find_quantiles.root / prompts as standard_error,
+        case when find_quantiles.clusters >= 5 then difference - find_quantiles.t * standard_error end as low,
+        case when find_quantiles.clusters >= 5 then difference + find_quantiles.t * standard_error end as high,
+        count_pairs.better_prompts,
+        count_pairs.worse_prompts,
+        add_tails.mcnemar_p,
+        count_errors.candidate_errors,
+        count_errors.baseline_errors,
+        case
+            when low is null then 'too_few'
+            when better_prompts + worse_prompts = 0 then 'same'
+            when high < 0 and coalesce(mcnemar_p, 0) < 0.05 then 'worse'
+            when low > 0 and coalesce(mcnemar_p, 0) < 0.05 then 'better'
+            else 'unclear'
+        end as verdict
+    from count_pairs
+    cross join count_errors
+    left join find_quantiles using (scorer)
+    left join add_tails using (scorer)
+    left join compare_scorers using (scorer)
+)
+
+select * from join_parts;
+
+comment on macro table compare_runs is 'compare_runs(candidate, baseline), two run ids: one row per scorer, with the scores compared prompt by prompt: difference, standard error clustered by prompt, 95 % interval, exact test of McNemar.';
