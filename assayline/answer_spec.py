@@ -33,7 +33,7 @@ class OutputSpec(SpecPart):
     @field_validator("regex")
     @classmethod
     def _check_regex(cls, pattern: str | None) -> str | None:
-        """A first look: the engine's dialect has escapes that Python's has not, such as \\p{L}, and is the authority."""
+        """A first look: the engine's dialect has escapes that Python's lacks, such as \\p{L}, and is the authority."""
         try:
             re.compile(pattern or "")
         except re.error as error:

@@ -114,10 +114,15 @@ class ChatRenderer:
             text = " ".join(filter(None, (_join_parts(message.get("content"), " ") for message in conversation)))
         else:
             text = self._apply([self._shape_content(message) for message in conversation])
-        self._check_length(len(text))
+        self._check_length(len(text))  # again in `encode`: before the next line, which takes memory of its own
         check_text(text, "The rendered chat")
-        encoded = self._tokenizer(text, add_special_tokens=self._mode == "plain", verbose=False)
-        return Rendered(text, encoded["input_ids"])
+        return Rendered(text, self.encode(text))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a rendered text. Raises RowError for a text that is too long to tokenise."""
+        self._check_length(len(text))
+        ids: list[int] = self._tokenizer(text, add_special_tokens=self._mode == "plain", verbose=False)["input_ids"]
+        return ids
 
     def _check_length(self, chars: int) -> None:
         if chars > self._most_chars:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assayline.chat import ChatRenderer, load_tokenizer
-from assayline.errors import PromptsChangedError, StoreError
+from assayline.errors import PromptsChangedError, SpecError, StoreError
 from assayline.identity import ModelIdentity, identify_model
 from assayline.manifest import PromptCounts
 from assayline.prompts import load_prompts
@@ -26,10 +26,14 @@ from assayline.requests import Prepared, build_requests, max_model_len_of
 from assayline.shards import ShardQueue
 from assayline.spec import EvalSpec
 from assayline.store.parts import list_parts, parts_dir, write_part
-from assayline.store.tables import Record
+from assayline.store.tables import Record, clean
 
-IDENTITY = {"prompts": ("prompt_id", "occurrence"), "completions": ("request_id",), "requests": ("request_id",)}
-"""Columns that say what a part holds."""
+IDENTITY = {
+    "prompts": ("prompt_id", "occurrence"),
+    "completions": ("request_id",),
+    "requests": ("request_id", "rendered"),
+}
+"""Columns that say what a part holds. What was rendered is among them: examples of a prompt are not in its id."""
 LARGEST_SHARD = 2**25
 """Characters and tokens of its requests, beyond which a shard has fewer than `shard_requests`."""
 
@@ -46,6 +50,7 @@ class Preparation:
             else model.folder
         )
         tokenizer = load_tokenizer(folder, trust_remote_code=bool(args.get("trust_remote_code")))
+        _check_tags(spec, tokenizer)
         max_model_len = max_model_len_of(model.folder, args)
         self._renderer = ChatRenderer(spec.chat, tokenizer, max_model_len)
         prepared = build_requests(spec, load_prompts(spec.prompts, tokenizer), self._renderer, max_model_len)
@@ -130,8 +135,19 @@ class _Shard:
             write_part(self._run_dir, table, name, records)
 
 
+def _check_tags(spec: EvalSpec, tokenizer: Any) -> None:
+    """Raises SpecError for a tag of the thinking that would never be seen."""
+    tags = [] if spec.reasoning is None else [spec.reasoning.close, spec.reasoning.open]
+    hidden = [tag for tag in tags if tag in tokenizer.all_special_tokens]
+    if hidden and spec.sampling.get("skip_special_tokens", True):
+        raise SpecError(
+            f"reasoning: {hidden[0]} is a special token of this model, which is left out of its text. Set "
+            "sampling.skip_special_tokens to false."
+        )
+
+
 def _identity_of(table: str, record: Record) -> tuple[Any, ...]:
-    return tuple(getattr(record, column) for column in IDENTITY[table])
+    return tuple(clean(getattr(record, column)) for column in IDENTITY[table])
 
 
 def _read_identities(table: str, part: Path) -> list[tuple[Any, ...]]:

@@ -1,7 +1,8 @@
-"""From prompts to requests: repeats, sampling, rendering, and the checks that can be made without an engine.
+"""From prompts to requests: repeats, options, sampling, rendering, and the checks that can be made without an engine.
 
-Count in = count out: every prompt, bad rows included, gives exactly `repeats_per_prompt` requests, and each request
-either goes to an engine or has its error here. vLLM fails a whole call for one bad prompt, so what can be known before
+Count in = count out: every prompt gives exactly `repeats_per_prompt` requests, times its options where their likelihood
+is asked for (a bad row, of which no options are known, counts once). Each request either goes to an engine or has its
+error here. vLLM fails a whole call for one bad prompt, so what can be known before
 is answered before; the engine's own check stays the authority.
 """
 
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 from assayline.chat import Rendered
 from assayline.errors import SpecError
 from assayline.identity import digest_text
+from assayline.options import RenderedOption, render_options
 from assayline.prompts import BadRow, RowError
 from assayline.records import Completion, Prompt, Request
 from assayline.spec import EvalSpec
@@ -37,7 +39,7 @@ class Prepared:
 
     prompt: Prompt
     requests: list[Request]
-    """All of the prompt's requests, by repeat_index. Those with an error have no token ids."""
+    """All of the prompt's requests, by repeat_index, then option_index. Those with an error have no token ids."""
     errors: list[Completion] = field(default_factory=list)
     """Empty, or one per request in the same order: what is wrong with a prompt is wrong with each repeat."""
 
@@ -52,6 +54,8 @@ class Renderer(Protocol):
 
     def render(self, messages: list[dict[str, Any]]) -> Rendered: ...
 
+    def encode(self, text: str) -> list[int]: ...
+
 
 def build_requests(
     spec: EvalSpec, prompts: Iterable[Prompt | BadRow], renderer: Renderer, max_model_len: int | None
@@ -63,7 +67,8 @@ def build_requests(
     """
     repeats = repeats_per_prompt(spec)
     _check_seed(spec.sampling, SpecError)
-    return (_prepare(spec.sampling, repeats, prompt, renderer, max_model_len) for prompt in prompts)
+    prepare = _prepare_options if spec.asks_for_options else _prepare
+    return (prepare(spec.sampling_defaults, repeats, prompt, renderer, max_model_len) for prompt in prompts)
 
 
 def repeats_per_prompt(spec: EvalSpec) -> int:
@@ -74,9 +79,10 @@ def repeats_per_prompt(spec: EvalSpec) -> int:
     return spec.prompts.repeats * (n or 1)
 
 
-def make_request_id(prompt_id: str, occurrence: int, repeat_index: int) -> str:
-    """The same prompt, asked the nth time, has the same id in every run."""
-    return digest_text(f"{prompt_id}/{occurrence}/{repeat_index}")
+def make_request_id(prompt_id: str, occurrence: int, repeat_index: int, option_index: int | None = None) -> str:
+    """The same prompt, asked the nth time, has the same id in every run; and so has each of its options."""
+    option = "" if option_index is None else f"/{option_index}"
+    return digest_text(f"{prompt_id}/{occurrence}/{repeat_index}{option}")
 
 
 def _prepare(
@@ -96,6 +102,52 @@ def _prepare(
         prompt_tokens = len(rendered.token_ids) or None
         return Prepared(prompt, requests, [_error_of(request, error, prompt_tokens) for request in requests])
     return Prepared(prompt, _repeat(prompt, rendered, sampling, repeats))
+
+
+def _prepare_options(
+    sampling: Mapping[str, Any], repeats: int, item: Prompt | BadRow, renderer: Renderer, max_model_len: int | None
+) -> Prepared:
+    """One request per option. Where one option cannot be asked for, none is: the others alone say nothing."""
+    prompt = item.prompt if isinstance(item, BadRow) else item
+    options: list[RenderedOption] = []
+    rendered = Rendered("", [])
+    try:
+        if isinstance(item, BadRow):
+            raise RowError(item.kind, item.message)
+        rendered = _render(prompt, renderer)
+        for option in render_options(rendered, prompt.options or [], renderer):
+            options.append(option)
+            _check_length(len(option.token_ids), max_model_len)
+    except RowError as error:
+        if not prompt.options:
+            requests = _repeat(prompt, Rendered(rendered.text, []), sampling, repeats)
+        else:
+            unasked = [RenderedOption(option, rendered.text + option, [], 0) for option in prompt.options]
+            requests = _repeat_options(prompt, unasked, sampling, repeats)
+        prompt_tokens = max((len(option.token_ids) for option in options), default=len(rendered.token_ids)) or None
+        return Prepared(prompt, requests, [_error_of(request, error, prompt_tokens) for request in requests])
+    return Prepared(prompt, _repeat_options(prompt, options, sampling, repeats))
+
+
+def _repeat_options(
+    prompt: Prompt, options: list[RenderedOption], sampling: Mapping[str, Any], repeats: int
+) -> list[Request]:
+    return [
+        Request(
+            request_id=make_request_id(prompt.prompt_id, prompt.occurrence, repeat_index, option_index),
+            prompt_id=prompt.prompt_id,
+            occurrence=prompt.occurrence,
+            repeat_index=repeat_index,
+            prompt_token_ids=option.token_ids,
+            sampling=dict(sampling),
+            rendered=option.text,
+            option_index=option_index,
+            option=option.option,
+            option_tokens=option.option_tokens or None,
+        )
+        for repeat_index in range(repeats)
+        for option_index, option in enumerate(options)
+    ]
 
 
 def _repeat(prompt: Prompt, rendered: Rendered, sampling: Mapping[str, Any], repeats: int) -> list[Request]:

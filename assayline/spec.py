@@ -256,7 +256,7 @@ class EvalSpec(SpecPart):
         if self.asks_for_options and forms:
             raise ValueError(f"the scorer loglikelihood generates no answer that {' or '.join(forms)} could be about")
         if self.output and "structured_outputs" in self.sampling:
-            raise ValueError("output and sampling.structured_outputs are both given, and say the same thing. Remove one")
+            raise ValueError("output and sampling.structured_outputs both say what an answer looks like. Remove one")
         engine_config = self.engine.args.get("structured_outputs_config")
         in_config = isinstance(engine_config, dict) and engine_config.get("reasoning_parser")
         if self.output and self.reasoning and not (in_config or self.engine.args.get("reasoning_parser")):

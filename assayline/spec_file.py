@@ -17,7 +17,7 @@ from assayline.identity import digest_json
 from assayline.spec import EvalSpec
 
 JUDGES = frozenset({"scorers"})
-"""Fields that say how answers are judged, and decide none."""
+"""Fields that say how answers are judged, and decide none; but for options, other requests are made."""
 
 
 def load_spec(path: str | Path, overrides: Mapping[str, str] | None = None) -> EvalSpec:
@@ -49,7 +49,8 @@ def spec_hash(spec: EvalSpec) -> str:
 def config_id(spec: EvalSpec, model_id: str) -> str:
     """Digest of what decides answers and speed: runs with the same one are repeats of a configuration."""
     fields = spec.model_dump(mode="json", exclude={"name", "model", "revision", *JUDGES})
-    return digest_json(_plain_numbers({**fields, "model_id": model_id}))
+    asked = {"asks_for_options": True} if spec.asks_for_options else {}
+    return digest_json(_plain_numbers({**fields, **asked, "model_id": model_id}))
 
 
 def _plain_numbers(value: Any) -> Any:

@@ -159,7 +159,7 @@ class Worker:
             enabled=spec.engine.recovery.enabled,
             min_batch_size=spec.engine.recovery.min_batch_size,
             grow=spec.engine.recovery.grow,
-            prompt_logprobs=spec.sampling.get("prompt_logprobs") is not None,
+            prompt_logprobs=spec.sampling_defaults.get("prompt_logprobs") is not None,
         )
         engine = AdaptiveEngine(
             self._open_one,
@@ -191,6 +191,7 @@ class Worker:
             device_env=self.device.env,
             log_path=order.run_dir / "logs" / f"{order.worker}-generation-{generation}.log",
             settings=order.settings,
+            reasoning=order.spec.reasoning,
             hooks=EngineHooks(
                 on_sample=self.writer.add, on_log=self.on_engine_log, should_stop=_throttle(self.queue.is_stopped)
             ),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from assayline.answer_spec import ReasoningSpec
 from assayline.clock import RunClock
 from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.environment import engine_environment
@@ -29,6 +30,7 @@ def open_engine(
     log_path: Path,
     settings: Settings,
     hooks: EngineHooks,
+    reasoning: ReasoningSpec | None = None,
     engine_generation: int = 0,
     sizes: Sizes = FIRST_SIZES,
     changed_args: Mapping[str, object] = MappingProxyType({}),
@@ -40,7 +42,9 @@ def open_engine(
     """
     window = sizes.window_requests or spec.window
     if spec.backend == "fake":
-        return FakeEngine(clock, worker=worker, generation=engine_generation, window=window, hooks=hooks)
+        return FakeEngine(
+            clock, worker=worker, generation=engine_generation, window=window, reasoning=reasoning, hooks=hooks
+        )
     return OfflineEngine(
         OfflineConfig(
             model=model,
@@ -54,6 +58,7 @@ def open_engine(
             window=window,
             batch_size=sizes.window_requests or spec.batch_size,
             record_token_times=spec.record_token_times,
+            reasoning=reasoning,
             args={**spec.args, **model_args, **changed_args},
             sampling=dict(sampling),
             env=engine_environment(settings, device_env, spec.env),

@@ -45,6 +45,11 @@ def check_arguments(spec: EvalSpec) -> None:
     for name in ("output_kind", "stream_interval"):
         if name in spec.sampling:
             raise SpecError(f"sampling.{name} cannot be set: it follows engine.record_token_times.")
+    mode = spec.engine.args.get("logprobs_mode", "raw_logprobs")
+    if spec.asks_for_options and str(mode).endswith("_logits"):
+        raise SpecError(
+            f"engine.args.logprobs_mode is {mode!r}, but the scorer loglikelihood adds up log-probabilities. Remove it."
+        )
     count_devices(spec.engine.args)
 
 

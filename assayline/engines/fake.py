@@ -9,9 +9,12 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from assayline.answer_spec import ReasoningSpec
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
+from assayline.engines.reasoning import thinks
 from assayline.errors import EngineInterruptedError
 from assayline.records import Completion, Request, TelemetrySample
 
@@ -48,6 +51,7 @@ class FakeEngine:
         step_s: float = 0.0,
         answer: Callable[[Request], str] = echo,
         fail_ids: frozenset[str] = frozenset(),
+        reasoning: ReasoningSpec | None = None,
         hooks: EngineHooks = EngineHooks(),  # noqa: B008 - frozen
     ) -> None:
         self._clock = clock
@@ -57,6 +61,7 @@ class FakeEngine:
         self._step_s = step_s
         self._answer = answer
         self._fail_ids = fail_ids
+        self._reasoning = reasoning
         self._hooks = hooks
         self._steps = self._output_tokens = 0
         self._sampled_s = 0.0
@@ -145,6 +150,13 @@ class FakeEngine:
             )
         self._output_tokens += running.tokens
         seed = hashlib.sha256(repr(request.prompt_token_ids).encode()).digest()
+        if request.option_tokens is not None:
+            answer: dict[str, Any] = {"option_logprob": -request.option_tokens * (seed[0] + 1) / 64}
+        else:
+            ids = [seed[i % len(seed)] for i in range(running.tokens)]
+            answer = {"text": self._answer(request), "output_token_ids": ids}
+            if thinks(self._reasoning, request.rendered):
+                answer["reasoning"] = "It is the fake engine's thinking."
         return Completion(
             request.request_id,
             self._worker,
@@ -162,6 +174,5 @@ class FakeEngine:
             output_tokens=running.tokens,
             preemptions=0,
             finish_reason="length",
-            text=self._answer(request),
-            output_token_ids=[seed[i % len(seed)] for i in range(running.tokens)],
+            **answer,
         )

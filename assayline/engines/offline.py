@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from assayline.answer_spec import ReasoningSpec
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
 from assayline.engines.deaths import STALL
@@ -63,6 +64,7 @@ class OfflineConfig:
     window: int | None = None
     batch_size: int = 32
     record_token_times: bool = False
+    reasoning: ReasoningSpec | None = None
     args: Mapping[str, Json] = field(default_factory=dict)
     sampling: Mapping[str, Json] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
@@ -97,6 +99,7 @@ class OfflineEngine:
                     config.worker,
                     config.engine_generation,
                     config.record_token_times,
+                    config.reasoning,
                 )
             )
             opened = self._expect(Opened, config.start_timeout_s)

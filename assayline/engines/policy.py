@@ -72,7 +72,7 @@ class RecoveryPolicy:
         self._given = sizes
         self._min = min_batch_size
         self._grow = grow
-        self._prompt_logprobs = prompt_logprobs
+        self._prompt_logprobs = prompt_logprobs  # asked for by the spec's sampling, or for the likelihood of options
         self._chunked_prefill = True
         self._failed_starts = self._strikes = self._answered = self._deaths = 0
         self._utilization_limit = MAX_UTILIZATION

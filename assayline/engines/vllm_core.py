@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from assayline.engines.live import Live
+from assayline.engines.reasoning import AnswerStops
 from assayline.engines.wire import Generate, Open, Opened
 from assayline.errors import DeviceError, SpecError
 from assayline.records import Completion, Json, Request, TelemetrySample
@@ -76,7 +78,7 @@ class VllmCore:
         self._clock = order.clock
         self._llm = LLM(model=order.model, **{**order.args, "disable_log_stats": False})
         self._engine = self._llm.llm_engine
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, Live] = {}
         self.steps = 0
         self.output_tokens = 0
 
@@ -124,10 +126,10 @@ class VllmCore:
 
     def add(self, message: Generate) -> Completion | None:
         """Hands a request to the scheduler. Returns an error row if vLLM refuses it."""
-        live = _Live(message, time.monotonic())
+        live = Live(message, time.monotonic(), self._order.reasoning)
         request = message.request
         try:
-            params = build_sampling_params(request.sampling, record_token_times=self._order.record_token_times)
+            params = self._build_params(request, live)
             prompt = {"type": "token", "prompt_token_ids": request.prompt_token_ids}
             self._engine.add_request(request.request_id, prompt, params)
         except Exception as error:
@@ -143,6 +145,19 @@ class VllmCore:
         self._live[request.request_id] = live
         return None
 
+    def _build_params(self, request: Request, live: Live) -> Any:
+        """Sampling parameters; stop texts of a model that reasons stay here, with `live`, to be found in the answer."""
+        params = build_sampling_params(request.sampling, record_token_times=self._order.record_token_times)
+        if live.reasoning is None or not params.stop:
+            return params
+        live.stops = AnswerStops(
+            params.stop,
+            live.reasoning.close,
+            keep_stop=params.include_stop_str_in_output,
+            min_tokens=params.min_tokens,
+        )
+        return build_sampling_params({**request.sampling, "stop": None}, record_token_times=True)
+
     def step(self) -> list[Completion]:
         """One engine step. Returns what it finished."""
         outputs = self._engine.step()
@@ -154,9 +169,11 @@ class VllmCore:
             if live is None:
                 continue
             live.take(output)
-            if output.finished:
+            if output.finished or live.is_stopped:
                 del self._live[output.request_id]
                 finished.append(self._finish(live, output, now))
+                if not output.finished:
+                    self._engine.abort_request([output.request_id])
         return finished
 
     def abort_all(self) -> None:
@@ -179,7 +196,7 @@ class VllmCore:
         """Ends vLLM's own processes, where it has any."""
         self._engine.engine_core.shutdown()
 
-    def _finish(self, live: "_Live", output: Any, now: float) -> Completion:
+    def _finish(self, live: Live, output: Any, now: float) -> Completion:
         stats = output.metrics
         self.output_tokens += len(live.token_ids)
         return self._completion(
@@ -195,15 +212,11 @@ class VllmCore:
             preemptions=getattr(stats, "num_preemptions", None),
             finish_reason=live.finish_reason,
             stop_reason=None if live.stop_reason is None else str(live.stop_reason),
-            text="".join(live.texts),
-            output_token_ids=live.token_ids,
+            **live.answer(),
             token_at_s=[self._clock.at_s(stamp) for stamp in live.stamps] if self._order.record_token_times else None,
-            cumulative_logprob=live.cumulative_logprob if live.logprobs else None,
-            logprobs=[_plain_logprobs(position) for position in live.logprobs] or None,
-            prompt_logprobs=[_plain_logprobs(position) for position in live.prompt_logprobs] or None,
         )
 
-    def _completion(self, live: "_Live", *, finished: float, **values: Any) -> Completion:
+    def _completion(self, live: Live, *, finished: float, **values: Any) -> Completion:
         message = live.message
         return Completion(
             request_id=message.request.request_id,
@@ -218,51 +231,6 @@ class VllmCore:
 
     def _at(self, stamp: float) -> float | None:
         return self._clock.at_s(stamp) if stamp else None  # vLLM's 0.0 means "never"
-
-
-class _Live:
-    """A request in flight, and what its outputs brought so far (one output, unless token times are recorded)."""
-
-    __slots__ = (
-        "arrived",
-        "cumulative_logprob",
-        "finish_reason",
-        "logprobs",
-        "message",
-        "prompt_logprobs",
-        "stamps",
-        "stop_reason",
-        "texts",
-        "token_ids",
-    )
-
-    def __init__(self, message: Generate, arrived: float) -> None:
-        self.message = message
-        self.arrived = arrived
-        self.texts: list[str] = []
-        self.token_ids: list[int] = []
-        self.stamps: list[float] = []
-        self.logprobs: list[Any] = []
-        self.prompt_logprobs: list[Any] = []
-        self.cumulative_logprob: float | None = None
-        self.finish_reason: str | None = None
-        self.stop_reason: int | str | None = None
-
-    def take(self, output: Any) -> None:
-        """Adds one output. The stats object is shared with vLLM and changes, so its stamp is copied now."""
-        part = output.outputs[0]
-        self.texts.append(part.text)
-        self.token_ids.extend(part.token_ids)
-        self.stamps.extend([output.metrics.last_token_ts] * len(part.token_ids))
-        self.logprobs.extend(part.logprobs or ())
-        self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs  # streamed, only the first output has it
-        self.cumulative_logprob = part.cumulative_logprob
-        self.finish_reason = part.finish_reason
-        self.stop_reason = part.stop_reason
-
-
-def _plain_logprobs(position: Any) -> dict[str, float] | None:
-    return None if position is None else {str(token): entry.logprob for token, entry in position.items()}
 
 
 def _device_name() -> str:

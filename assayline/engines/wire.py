@@ -6,6 +6,7 @@ The worker opens the host with `Open`; the host answers `Opened` or `Failed`. Af
 
 from dataclasses import dataclass, field
 
+from assayline.answer_spec import ReasoningSpec
 from assayline.clock import RunClock
 from assayline.records import Completion, Json, Request, TelemetrySample
 
@@ -23,6 +24,8 @@ class Open:
     worker: str
     engine_generation: int
     record_token_times: bool
+    reasoning: ReasoningSpec | None = None
+    """Set where the model thinks before it answers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def _read_prompts(
             prompt = Prompt(prompt_id, occurrence, source_row, _try_id(read_id, row), messages=[])
             yield BadRow(prompt, error.kind, str(error))
         else:
-            prompt_id = digest_json({"messages": parts.messages, "target": parts.target})
+            prompt_id = _identify(parts)
             yield Prompt(
                 prompt_id=prompt_id,
                 occurrence=occurrences.count(prompt_id),
@@ -81,7 +81,14 @@ def _read_prompts(
                 metadata=parts.metadata,
                 sampling=parts.sampling,
                 prompt_token_ids=parts.prompt_token_ids,
+                options=parts.options,
             )
+
+
+def _identify(parts: PromptParts) -> str:
+    """What is asked, and what the answer should be."""
+    options = {} if parts.options is None else {"options": parts.options}
+    return digest_json({"messages": parts.messages, "target": parts.target, **options})
 
 
 def _digest_row(row: dict[str, Any]) -> str:

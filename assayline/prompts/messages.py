@@ -34,6 +34,7 @@ class PromptParts:
     metadata: dict[str, Any] = field(default_factory=dict)
     sampling: dict[str, Any] = field(default_factory=dict)
     prompt_token_ids: list[int] | None = None
+    options: list[str] | None = None
 
 
 class RowReader:
@@ -73,12 +74,14 @@ class RowReader:
         sampling = None if columns.sampling is None else find_column(row, columns.sampling, "prompts.columns.sampling")
         metadata = {name: find_column(row, name, "prompts.columns.metadata") for name in columns.metadata}
         target = _find_optional(row, columns.target, "target")
+        options = None if columns.options is None else find_column(row, columns.options, "prompts.columns.options")
         return PromptParts(
             messages=self._read_messages(row),
             source_id=as_text(source_id, "The id"),
             target=as_text(target, "The target"),
             metadata={name: as_json(value, f"Metadata column {name!r}") for name, value in metadata.items()},
             sampling=_read_sampling(sampling, f"Sampling column {columns.sampling!r}"),
+            options=None if columns.options is None else _read_options(options, f"Options column {columns.options!r}"),
         )
 
     def read_id(self, row: dict[str, Any]) -> str | None:
@@ -155,6 +158,22 @@ def _read_sampling(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(overrides, dict):
         raise RowError("row_error", f"{where} holds {overrides!r:.80}, expected an object such as {{max_tokens: 64}}.")
     return _without_none(as_json(overrides, where))
+
+
+def _read_options(value: Any, where: str) -> list[str]:
+    """Two or more texts, from a list or from its JSON text, as CSV holds lists. They stay as they are, blanks included.
+
+    Two equal ones are let pass: benchmarks have such rows, and which of the two is right is the scorer's to say.
+    """
+    if isinstance(value, str):
+        value = parse_json(value, where)
+    if not isinstance(value, list) or len(value) < 2:
+        raise RowError("row_error", f"{where} holds {value!r:.80}, expected a list of at least two answers.")
+    options = [as_text(option, f"{where}, option {number}") for number, option in enumerate(value, start=1)]
+    for number, option in enumerate(options, start=1):
+        if option is None or not option.strip():
+            raise RowError("row_error", f"{where}, option {number} is {value[number - 1]!r:.80}, expected an answer.")
+    return [option for option in options if option is not None]
 
 
 def _find_optional(row: dict[str, Any], named: str | None, default: str) -> Any:

@@ -148,10 +148,10 @@ def request_from_row(row: dict[str, Any]) -> Request:
 
 def _value(record: Record, column: str) -> Any:
     read = _READERS[type(record)].get(column)
-    return read(record) if read else _clean(getattr(record, column))
+    return read(record) if read else clean(getattr(record, column))
 
 
-def _clean(value: Any) -> Any:
+def clean(value: Any) -> Any:
     """Lone surrogates, which JSON input can smuggle in, have no UTF-8 form: they become question marks."""
     if isinstance(value, str) and not value.isascii():
         return value.encode("utf-8", "replace").decode("utf-8")
@@ -159,7 +159,7 @@ def _clean(value: Any) -> Any:
 
 
 def _dump(value: Json) -> str:
-    return str(_clean(json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)))
+    return str(clean(json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)))
 
 
 def _json_reader(name: str) -> Callable[[Any], str | None]:

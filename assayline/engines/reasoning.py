@@ -1,0 +1,71 @@
+"""Thinking and answer, told apart: in a finished text, and while it is written, for stops that mean the answer.
+
+vLLM looks for stop texts in everything that a model writes, and a blank line in the thinking would end it. So where a
+spec says that its model reasons, the engine core keeps the stops back from vLLM and looks for them itself, step by
+step, from the first character of the answer on.
+
+The answer begins with the first character after the closing tag that is no white space. Without a closing tag all is
+thinking, and the answer is empty: mostly max_tokens was too small, as finish_reason says. Two things that chat
+templates do are heeded: one that opens the thinking in the prompt leaves no opening tag to the model, and one that
+closes it there (thinking switched off) makes all that comes an answer.
+"""
+
+from collections.abc import Sequence
+
+from assayline.answer_spec import ReasoningSpec
+
+
+def thinks(spec: ReasoningSpec | None, prompt: str | None) -> bool:
+    """Whether a model that got this prompt begins with thinking."""
+    return spec is not None and not (prompt or "").rstrip().endswith(spec.close)
+
+
+def split_reasoning(text: str, spec: ReasoningSpec) -> tuple[str, str]:
+    """Thinking and answer, without the tags and the white space around the thinking."""
+    thinking, _, answer = text.partition(spec.close)
+    return thinking.strip().removeprefix(spec.open).strip(), answer.lstrip()
+
+
+class AnswerStops:
+    """Looks for stop texts in an answer that grows. Cuts it as vLLM would: before the stop, unless it is wanted."""
+
+    def __init__(self, stops: Sequence[str], close: str, *, keep_stop: bool = False, min_tokens: int = 0) -> None:
+        """`close` ends the thinking; `min_tokens` of thinking and answer come before the first stop that counts."""
+        self.text = ""
+        self._stops = list(stops)
+        self._close = close
+        self._keep_stop = keep_stop
+        self._min_tokens = min_tokens
+        self._overlap = max(map(len, [*stops, close])) - 1
+        self._answer_at: int | None = None
+        self._looked_at = 0
+
+    def feed(self, piece: str, tokens: int) -> str | None:
+        """Adds what was written, `tokens` in all now. Returns the stop that ends the answer, and cuts `text` there."""
+        self.text += piece
+        if self._answer_at is None:
+            self._find_answer()
+        stop = self._find_stop() if self._answer_at is not None and tokens > self._min_tokens else None
+        if self._answer_at is not None:
+            self._looked_at = max(self._answer_at, len(self.text))
+        return stop
+
+    def _find_answer(self) -> None:
+        """Moves to the answer's beginning, if the text goes so far."""
+        at = self.text.find(self._close, max(0, self._looked_at - self._overlap))
+        if at < 0:
+            self._looked_at = len(self.text)
+        elif answer := self.text[at + len(self._close) :].lstrip():
+            self._answer_at = self._looked_at = len(self.text) - len(answer)
+
+    def _find_stop(self) -> str | None:
+        """The stop that is complete first; of two at once, the first of the list."""
+        start = max(self._answer_at or 0, self._looked_at - self._overlap)
+        places = [(self.text.find(stop, start), number) for number, stop in enumerate(self._stops)]
+        ends = [(at + len(self._stops[number]), number) for at, number in places if at >= 0]
+        if not ends:
+            return None
+        end, number = min(ends)
+        stop = self._stops[number]
+        self.text = self.text[: end if self._keep_stop else end - len(stop)]
+        return stop
