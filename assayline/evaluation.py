@@ -31,6 +31,7 @@ from assayline.store.database import TABLE_VERSION, Connection, transaction
 from assayline.store.load import load_parts
 from assayline.store.parts import remove_unfinished
 from assayline.store.runs import save_run
+from assayline.store.scoring import check_scorers
 from assayline.store.thread import DatabaseThread
 
 __all__ = ["Evaluation", "RunResult", "begin_evaluation", "new_run_id", "plan_run"]
@@ -67,6 +68,7 @@ def begin_evaluation(spec: EvalSpec, settings: Settings, resume: str = AUTO) -> 
 def plan_run(spec: EvalSpec, settings: Settings) -> tuple[Manifest, ModelIdentity]:
     """What the manifest of a new run of this spec is, and where its model is. Raises SpecError or ModelError."""
     check_arguments(spec)
+    check_scorers(spec.scorers or [])
     if settings.hf_token:
         os.environ["HF_TOKEN"] = settings.hf_token.get_secret_value()  # the hub's client reads it from there
     model = identify_model(spec.model, spec.revision)

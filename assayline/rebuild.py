@@ -13,12 +13,15 @@ from assayline.conclusion import conclude_run
 from assayline.errors import DamagedPartsError, DatabaseUnusableError, StoreError
 from assayline.manifest import Manifest, read_manifest, read_spec_json, utc_now, write_manifest
 from assayline.run_locks import lock_run, name_holder
+from assayline.run_scorers import read_run_scorers
 from assayline.store.database import TABLE_VERSION, Connection, connect, transaction
 from assayline.store.integrity import Verdict, judge_run
 from assayline.store.parts import list_parts
 from assayline.store.reload import reload_parts
 from assayline.store.rescue import rescue_part
 from assayline.store.runs import save_run
+from assayline.store.scoring import score_run
+from assayline.store.staging import stage_run
 
 
 @dataclass(slots=True)
@@ -28,6 +31,8 @@ class Rebuilt:
     manifest: Manifest
     rows: dict[str, int] = field(default_factory=dict)
     """Rows by table; none for a run of which nothing had been prepared."""
+    scores: dict[str, int] = field(default_factory=dict)
+    """Scores by scorer: those of the spec, and those added later."""
     missing: int = 0
     """Requests without an answer."""
     set_aside: list[Path] = field(default_factory=list)
@@ -104,6 +109,9 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
         verdict = judge_run(connection, before.run_id)
         after = _judge_again(before, verdict, json.loads(spec_json).get("max_error_fraction", 1.0))
         save_run(connection, after, spec_json)
+    scorers = read_run_scorers(run_dir, json.loads(spec_json))
+    with stage_run(connection, before.run_id), transaction(connection):
+        rebuilt.scores = score_run(connection, before.run_id, scorers)
     if after != before:
         write_manifest(run_dir, after)
     rebuilt.manifest, rebuilt.missing = after, verdict.broken.get("missing_requests", 0)

@@ -20,6 +20,7 @@ from assayline.identity import ModelIdentity
 from assayline.manifest import Manifest, PromptCounts, utc_now, write_manifest
 from assayline.prepare import Preparation
 from assayline.run_locks import RunLock
+from assayline.run_scorers import read_run_scorers
 from assayline.settings import Settings
 from assayline.shards import ShardQueue
 from assayline.spec import EvalSpec
@@ -31,6 +32,7 @@ from assayline.store.load import load_parts
 from assayline.store.models import read_metric_table
 from assayline.store.parts import count_rows, list_part_names, parts_dir
 from assayline.store.runs import save_run
+from assayline.store.scoring import score_run
 from assayline.store.staging import stage_run
 from assayline.store.thread import DatabaseThread
 from assayline.worker import WorkOrder
@@ -184,7 +186,7 @@ class Evaluation:
         try:
             self._change(state=state, finished_at=utc_now(), message=self.manifest.message or message)
             if self.manifest.template_id is not None:
-                self.database.run(self._load_and_save)
+                self.database.run(self._store_what_there_is)
         except StoreError as error:
             raise self._end_unrecorded(state, error) from error
         finally:
@@ -194,9 +196,21 @@ class Evaluation:
         """Puts the run's end into the database. Returns its manifest, to be written, and the metrics."""
         self._load_and_save(connection)
         with stage_run(connection, self.run_id):
+            self._score(connection)
             ended = conclude_run(self.manifest, judge_run(connection, self.run_id), self.spec.max_error_fraction)
             self._save(connection, ended)
             return ended, read_metric_table(connection, self.run_id)
+
+    def _store_what_there_is(self, connection: Connection) -> None:
+        self._load_and_save(connection)
+        with stage_run(connection, self.run_id):
+            self._score(connection)
+
+    def _score(self, connection: Connection) -> None:
+        """Scores what has an answer, an error included."""
+        scorers = read_run_scorers(self.run_dir, self.spec.model_dump(mode="json"))
+        with transaction(connection):
+            score_run(connection, self.run_id, scorers)
 
     def _load_and_save(self, connection: Connection) -> None:
         load_parts(connection, self.run_id, self.run_dir)

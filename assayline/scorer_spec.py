@@ -1,10 +1,11 @@
 """Scorers as a spec names them: what counts as a right answer. What each does to an answer is in `sql/scorers/`."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from assayline.answer_spec import find_schema_problem
 from assayline.spec_part import SpecPart
 
 
@@ -12,6 +13,9 @@ class ScorerPart(SpecPart):
     """What all scorers have."""
 
     name: str | None = Field(None, min_length=1, description="What its scores are filed under (default: its kind).")
+
+    needs_target: ClassVar[bool] = True
+    """Whether there is nothing to score without a target."""
 
     @property
     def label(self) -> str:
@@ -49,7 +53,7 @@ class Numeric(ScorerPart):
 
     kind: Literal["numeric"] = "numeric"
     tolerance: float = Field(0.0, ge=0, description="Largest difference.")
-    relative_tolerance: float = Field(1e-9, ge=0, description="Largest difference, as a share of the target.")
+    relative_tolerance: float = Field(0.0, ge=0, description="Largest difference, as a share of the target.")
     take: Literal["first", "last"] = Field("last", description="Which number of the answer counts.")
 
 
@@ -57,7 +61,15 @@ class ChoiceLetter(ScorerPart):
     """1 where the letter that the answer settles on is the target's."""
 
     kind: Literal["choice"] = "choice"
-    letters: str = Field("ABCD", min_length=2, description="The letters that there are.")
+    letters: str = Field("ABCD", min_length=2, description="The letters (or digits) that there are.")
+
+    @field_validator("letters")
+    @classmethod
+    def _check_letters(cls, letters: str) -> str:
+        letters = letters.upper()
+        if not (letters.isascii() and letters.isalnum() and len(set(letters)) == len(letters)):
+            raise ValueError("expected different letters or digits, such as ABCDE")
+        return letters
 
 
 class TokenF1(ScorerPart):
@@ -71,6 +83,15 @@ class JsonMatch(ScorerPart):
 
     kind: Literal["json"] = "json"
     json_schema: dict[str, Any] | None = Field(None, description="JSON schema that the answer must satisfy.")
+
+    needs_target: ClassVar[bool] = False
+
+    @field_validator("json_schema")
+    @classmethod
+    def _check_schema(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+        if schema is not None and (problem := find_schema_problem(schema)):
+            raise ValueError(problem)
+        return schema
 
 
 class Loglikelihood(ScorerPart):
@@ -86,6 +107,12 @@ Scorer = Annotated[
     ExactMatch | Contains | RegexMatch | Numeric | ChoiceLetter | TokenF1 | JsonMatch | Loglikelihood,
     Field(discriminator="kind"),
 ]
+
+
+def list_kinds() -> dict[str, type[ScorerPart]]:
+    """Every scorer's class by its kind."""
+    classes = get_args(get_args(Scorer)[0])
+    return {str(part.model_fields["kind"].default): part for part in classes}
 
 
 def name_scorers(scorers: Iterable[ScorerPart]) -> list[str]:

@@ -57,16 +57,9 @@ unite_samples as (
     from take_answers
     union all
     from drop_partial_likelihoods
-),
-
-resolve_targets as (
-    select
-        *,
-        find_option(target, options) as target_option
-    from unite_samples
 )
 
-select * from resolve_targets;
+select * from unite_samples;
 
 comment on view stg_samples is 'One row per sample of a run (a prompt row × a repeat), as scorers see it: the answer, or the likelihoods of the options, beside the target.';
 comment on column stg_samples.run_id is 'The run.';
@@ -83,4 +76,3 @@ comment on column stg_samples.option_logprobs is 'Their sums of log-probabilitie
 comment on column stg_samples.option_tokens is 'Their lengths in tokens, in the same order.';
 comment on column stg_samples.error_kind is 'Kind of error, of options the first one''s; NULL for a result.';
 comment on column stg_samples.error_message is 'What went wrong.';
-comment on column stg_samples.target_option is '0-based option that the target means; see find_option. NULL without options, without a target, or where it is none of them.';

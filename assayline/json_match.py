@@ -1,0 +1,75 @@
+"""The scorer `json`: whether an answer is JSON, and valid under a schema. Not SQL, as DuckDB knows no schemas.
+
+What is JSON: one value as RFC 8259 has it, white space around it allowed, without NaN and Infinity, which Python's
+parser would take. A Markdown fence around the whole answer is taken off first, as IFEval's check of the JSON format
+does (Zhou et al. 2023). The schema's own `$schema` chooses the draft, 2020-12 if there is none; a `$ref` to the network
+is not followed; `format` is an annotation, as the drafts have it.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+LONGEST_EXPLANATION = 200
+FENCE = re.compile(r"\A```[A-Za-z]*[ \t]*\n(.*)\n[ \t]*```\Z", re.DOTALL)
+
+
+class Score(NamedTuple):
+    """What a scorer says of one answer, as the SQL macro make_score."""
+
+    value: float
+    extracted: str | None
+    """What was taken for the answer."""
+    explanation: str
+
+
+def make_json_scorer(schema: dict[str, Any] | None) -> Callable[[str | None], Score]:
+    """The function that scores one answer. It never raises, whatever the answer is."""
+    find_fault = _make_validator(schema) if schema is not None else lambda _: None
+
+    def score(answer: str | None) -> Score:
+        if answer is None:
+            return Score(0.0, None, "no answer")
+        text = answer.strip()
+        if fenced := FENCE.match(text):
+            text = fenced[1].strip()
+        try:
+            value = json.loads(text, parse_constant=_refuse_constant)
+        except ValueError as error:
+            return Score(0.0, None, _shorten(f"no JSON: {error}"))
+        except RecursionError:
+            return Score(0.0, None, "no JSON that can be read: nested too deeply")
+        if fault := find_fault(value):
+            return Score(0.0, text, _shorten(fault))
+        return Score(1.0, text, "JSON" if schema is None else "JSON, valid under the schema")
+
+    return score
+
+
+def _make_validator(schema: dict[str, Any]) -> Callable[[Any], str | None]:
+    import jsonschema  # here: most runs have no schema, and it takes a tenth of a second
+    import referencing
+
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    validator = kind(schema, registry=referencing.Registry())  # an empty one: nothing is fetched
+
+    def find_fault(value: Any) -> str | None:
+        try:
+            error = jsonschema.exceptions.best_match(validator.iter_errors(value))
+        except Exception as failure:  # a $ref that leads nowhere, a pattern that Python cannot compile, endless nesting
+            return f"the schema cannot be applied: {type(failure).__name__}: {failure}"
+        if error is None:
+            return None
+        where = "/".join(str(part) for part in error.absolute_path) or "the top"
+        return f"not valid under the schema: at {where}, {error.message}"
+
+    return find_fault
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= LONGEST_EXPLANATION else text[: LONGEST_EXPLANATION - 1] + "…"

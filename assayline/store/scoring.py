@@ -1,0 +1,171 @@
+"""Scoring: a run's stored answers, held against their targets.
+
+Scorers are macros of `sql/scorers/`; this module picks one, gives it its arguments, and keeps what it says. JSON is the
+exception: DuckDB calls a Python function for each answer. Either way samples are streamed, none is kept in memory.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import duckdb
+from duckdb.func import FunctionNullHandling
+from duckdb.sqltypes import DOUBLE, VARCHAR
+
+from assayline import __version__
+from assayline.errors import SpecError
+from assayline.json_match import make_json_scorer
+from assayline.scorer_spec import (
+    ChoiceLetter,
+    Contains,
+    ExactMatch,
+    JsonMatch,
+    Loglikelihood,
+    Numeric,
+    RegexMatch,
+    Scorer,
+    TokenF1,
+)
+
+JSON_FUNCTION = "score_json"
+
+_INSERT = """
+insert into scores
+select run_id, $scorer, prompt_id, occurrence, repeat_index, score.value, score.extracted, score.explanation
+from (
+    select
+        *,
+        case
+            when status = 'error' and (target is not null or not $needs_target)
+            then make_score(0, null, 'error: ' || error_kind)
+            when status = 'ok' then {call}
+        end as score
+    from stg_samples
+    where run_id = $run_id and status <> 'missing'
+)
+where score is not null
+"""
+
+
+def score_run(
+    connection: duckdb.DuckDBPyConnection, run_id: str, scorers: Sequence[Scorer], only: Collection[str] | None = None
+) -> dict[str, int]:
+    """Makes the scores of the run's scorers anew, inside the caller's transaction; how many each of them gave.
+
+    `scorers` are all that the run has, in order; `only` names those to work on. What has no answer (yet) has no score,
+    an error scores 0, and a prompt without a target has none where the scorer needs one. A scorer that gives no score
+    is no scorer of the run. Wants a staged run, or it puts the requests together once per scorer.
+    """
+    counts = {}
+    for ordinal, scorer in enumerate(scorers):
+        if only is not None and scorer.label not in only:
+            continue
+        for table in ("scores", "scorers"):
+            connection.execute(
+                f"delete from {table} where run_id = ? and scorer = ?",  # noqa: S608 - table is ours
+                [run_id, scorer.label],
+            )
+        counts[scorer.label] = _insert_scores(connection, run_id, scorer)
+        if counts[scorer.label]:
+            _insert_scorer(connection, run_id, ordinal, scorer)
+    return counts
+
+
+def check_scorers(scorers: Sequence[Scorer]) -> None:
+    """What only the database can tell of scorers before they work. Raises SpecError."""
+    patterns = [scorer for scorer in scorers if isinstance(scorer, RegexMatch)]
+    if not patterns:
+        return
+    with duckdb.connect() as connection:
+        for scorer in patterns:
+            _check_pattern(connection, scorer)
+
+
+def _check_pattern(connection: duckdb.DuckDBPyConnection, scorer: RegexMatch) -> None:
+    """RE2 compiles it, and it has the group: the empty alternative finds something, and then a group must be there."""
+    try:
+        connection.execute("select regexp_matches('', $pattern)", {"pattern": scorer.pattern}).fetchall()
+    except duckdb.Error as error:
+        raise SpecError(
+            f"scorers: the pattern {scorer.pattern!r} of {scorer.label} is no regular expression in RE2's syntax, "
+            f"which has no look-around and no backreferences: {_reason(error)}."
+        ) from None
+    try:
+        pattern = {"pattern": f"(?:{scorer.pattern})|", "number": scorer.group}
+        connection.execute("select regexp_extract_all('', $pattern, $number)", pattern).fetchall()
+    except duckdb.Error as error:
+        raise SpecError(
+            f"scorers: the answer of {scorer.label} is group {scorer.group} of the pattern {scorer.pattern!r}, and "
+            f"there is none: {_reason(error)}. Put brackets around what is to be extracted, or set group: 0 for the "
+            "whole match."
+        ) from None
+
+
+def _reason(error: duckdb.Error) -> str:
+    return str(error).splitlines()[0].partition(": ")[2].rstrip(".")
+
+
+def _insert_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: Scorer) -> int:
+    call, arguments = _call(scorer)
+    values = {"run_id": run_id, "scorer": scorer.label, "needs_target": scorer.needs_target, **arguments}
+    with _json_function(connection, scorer):
+        rows = connection.execute(_INSERT.format(call=call), values).fetchall()
+    return int(rows[0][0])
+
+
+def _insert_scorer(connection: duckdb.DuckDBPyConnection, run_id: str, ordinal: int, scorer: Scorer) -> None:
+    arguments = json.dumps(scorer.model_dump(mode="json"), ensure_ascii=False, sort_keys=True)
+    row = [run_id, scorer.label, scorer.kind, ordinal, arguments.encode("utf-8", "replace").decode(), __version__]
+    connection.execute("insert into scorers values (?, ?, ?, ?, ?, ?, ?)", [*row, _utc_now()])
+
+
+def _call(scorer: Scorer) -> tuple[str, dict[str, Any]]:
+    """The macro's call over the columns of stg_samples, and the values of its parameters."""
+    names: tuple[str, ...] = ()
+    match scorer:
+        case ExactMatch():
+            names = ("ignore_case", "ignore_punctuation")
+        case Contains():
+            names = ("ignore_case",)
+        case RegexMatch():
+            names = ("pattern", "group", "take", "ignore_case")
+        case Numeric():
+            names = ("tolerance", "relative_tolerance", "take")
+        case ChoiceLetter():
+            names = ("letters",)
+        case TokenF1():
+            pass
+        case Loglikelihood():
+            call = "score_loglikelihood(options, option_logprobs, option_tokens, target, $normalize)"
+            return call, {"normalize": scorer.normalize}
+        case JsonMatch():
+            return f"{JSON_FUNCTION}(answer)", {}
+    given = ", ".join(["answer", "target", *(f"${name}" for name in names)])
+    return f"score_{scorer.kind}({given})", {name: getattr(scorer, name) for name in names}
+
+
+@contextmanager
+def _json_function(connection: duckdb.DuckDBPyConnection, scorer: Scorer) -> Iterator[None]:
+    """Meanwhile, SQL can call the scorer, if it is a Python function."""
+    if not isinstance(scorer, JsonMatch):
+        yield
+        return
+    score = make_json_scorer(scorer.json_schema)
+    result = duckdb.struct_type({"value": DOUBLE, "extracted": VARCHAR, "explanation": VARCHAR})
+    connection.create_function(
+        JSON_FUNCTION,
+        lambda answer: score(answer)._asdict(),
+        [VARCHAR],
+        result,
+        null_handling=FunctionNullHandling.SPECIAL,
+    )
+    try:
+        yield
+    finally:
+        connection.remove_function(JSON_FUNCTION)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC).replace(tzinfo=None)
