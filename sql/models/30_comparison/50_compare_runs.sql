@@ -101,9 +101,9 @@ add_tails as (
 
 count_errors as (
     select
-        count(*) filter (run_id = candidate and status = 'error') as candidate_errors,
-        count(*) filter (run_id = baseline and status = 'error') as baseline_errors
-    from stg_requests
+        sum(error_requests) filter (run_id = candidate) as candidate_errors,
+        sum(error_requests) filter (run_id = baseline) as baseline_errors
+    from run_summary
     where run_id in (candidate, baseline)
 ),
 
@@ -132,8 +132,8 @@ join_parts as (
         count_pairs.better_prompts,
         count_pairs.worse_prompts,
         add_tails.mcnemar_p,
-        count_errors.candidate_errors,
-        count_errors.baseline_errors,
+        cast(count_errors.candidate_errors as bigint) as candidate_errors,
+        cast(count_errors.baseline_errors as bigint) as baseline_errors,
         case
             when low is null then 'too_few'
             when better_prompts + worse_prompts = 0 then 'same'

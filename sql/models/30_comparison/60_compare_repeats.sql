@@ -77,7 +77,7 @@ describe_sides as (
         avg(value) as mean,
         max(value) - min(value) as spread,
         least(candidate_repeats, baseline_repeats) >= 5 as is_testable,
-        coalesce(limits[metric], other_limit) as minimum_effect,
+        cast(coalesce(limits[metric], other_limit) as double) as minimum_effect,
         limits[metric] is not null as in_family
     from read_values
     group by metric

@@ -1,0 +1,265 @@
+"""compare_repeats and compare_configs, what they read and which runs they take: speed over repeats."""
+
+import itertools
+from datetime import datetime, timedelta
+
+import numpy as np
+import pytest
+from scipy import stats
+
+HEADLINES = ["output_tokens_per_s", "tpot_p50_s", "e2e_p95_s"]
+NIGHT = datetime(2026, 1, 1)
+ALL = f"map {{{', '.join(f'{name!r}: 0.01' for name in HEADLINES)}}}"
+
+
+def given_values(store, **sides):
+    """Values by metric for each side, in a table that shadows run_metric: what a run's rows are is tested apart."""
+    store.connection.execute(
+        "create or replace temp table run_metric "
+        "(run_id varchar, metric varchar, value double, unit varchar, higher_is_better boolean)"
+    )
+    for side, metrics in sides.items():
+        for metric, values in metrics.items():
+            store.connection.executemany(
+                "insert into run_metric values (?, ?, ?, 's', ?)",
+                [
+                    (f"{side}{i:02}", metric, float(v), not metric.endswith("_s") or "per_s" in metric)
+                    for i, v in enumerate(values)
+                ],
+            )
+    return [
+        sorted({f"{side}{i:02}" for values in metrics.values() for i in range(len(values))})
+        for side, metrics in sides.items()
+    ]
+
+
+def compare(store, new, old, more=""):
+    result = store.connection.execute(f"from compare_repeats(?, ?{more})", [new, old])
+    names = [column[0] for column in result.description]
+    return {row[0]: dict(zip(names, row, strict=True)) for row in result.fetchall()}
+
+
+def distance(one, other, axis):
+    return np.abs(np.mean(one, axis=axis) - np.mean(other, axis=axis))
+
+
+def exact_p(new, old):
+    return stats.permutation_test(
+        (new, old), distance, vectorized=True, alternative="greater", n_resamples=np.inf
+    ).pvalue
+
+
+@pytest.mark.parametrize(("n", "m"), [(5, 5), (5, 8), (7, 6), (9, 9), (10, 10)])
+def test_the_test_is_scipys_over_all_assignments(store, n, m):
+    dice = np.random.default_rng(10 * n + m)
+    new = {name: dice.normal(100 + i, 2, n) for i, name in enumerate(HEADLINES)}
+    old = {name: dice.normal(100, 2, m) for name in HEADLINES}
+    old["e2e_p95_s"], new["e2e_p95_s"] = np.round(old["e2e_p95_s"]), np.round(new["e2e_p95_s"])  # ties
+    found = compare(store, *given_values(store, a=new, b=old))
+    for name in HEADLINES:
+        row = found[name]
+        assert row["p_method"] == "exact"
+        assert row["p_value"] == pytest.approx(exact_p(new[name], old[name]), rel=1e-9)
+        assert row["shift"] == pytest.approx(np.median(np.subtract.outer(new[name], old[name])))
+        assert row["relative_shift"] == pytest.approx(row["shift"] / np.median(old[name]))
+        assert (row["candidate_repeats"], row["baseline_repeats"]) == (n, m)
+        assert (row["candidate_lowest"], row["baseline_highest"]) == (min(new[name]), max(old[name]))
+
+
+@pytest.mark.parametrize(("n", "m", "rank"), [(5, 5, 3), (5, 6, 4), (6, 6, 6), (8, 8, 14), (10, 10, 24)])
+def test_the_interval_ends_at_the_ranks_of_published_tables(store, n, m, rank):
+    """The critical values of Mann and Whitney's U for 0.05, two-sided, plus 1."""
+    dice = np.random.default_rng(n)
+    new, old = dice.normal(0, 1, n), dice.normal(0, 1, m)
+    row = compare(store, *given_values(store, a={"x": new}, b={"x": old}))["x"]
+    ranked = np.sort(np.subtract.outer(new, old), axis=None)
+    assert (row["shift_low"], row["shift_high"]) == (pytest.approx(ranked[rank - 1]), pytest.approx(ranked[-rank]))
+
+
+def test_the_interval_covers_as_often_as_it_says(store):
+    """U of a rank below the end is exactly as rare as promised, counted by brute force."""
+    ranks = list(itertools.combinations(range(1, 11), 5))
+    u = np.array([sum(chosen) - 15 for chosen in ranks])
+    assert np.mean(u <= 2) <= 0.025 < np.mean(u <= 3)
+
+
+def test_the_smallest_p_of_five_and_five_is_two_in_252(store):
+    new, old = given_values(store, a={"x": [11, 12, 13, 14, 15]}, b={"x": [1, 2, 3, 4, 5]})
+    row = compare(store, new, old)["x"]
+    assert row["p_value"] == pytest.approx(2 / 252)
+    assert (row["in_family"], row["holm_p"], row["verdict"]) == (False, None, "better")
+
+
+def test_fewer_than_five_are_not_judged(store):
+    new, old = given_values(store, a={"x": [11, 12, 13, 14]}, b={"x": [1, 2, 3, 4, 5, 6]})
+    row = compare(store, new, old)["x"]
+    assert (row["p_value"], row["p_method"], row["shift_low"], row["verdict"]) == (None, None, None, "too_few")
+    assert row["shift"] == 9
+    assert compare(store, new, []) == {}
+
+
+def test_equal_values_are_no_difference(store):
+    new, old = given_values(store, a={"x": [0.1] * 5, "zero": [0] * 5}, b={"x": [0.1] * 5, "zero": [0] * 5})
+    found = compare(store, new, old)
+    assert (found["x"]["p_value"], found["x"]["shift"], found["x"]["verdict"]) == (1, 0, "same")
+    assert (found["zero"]["relative_shift"], found["zero"]["verdict"]) == (None, "same")
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(0.9, "worse"), (1.1, "better"), (0.995, "same"), (1.0, "same")])
+def test_verdicts_of_throughput_and_latency_look_opposite_ways(store, factor, verdict):
+    base = np.array([100.0, 100.1, 100.2, 100.3, 100.4])
+    new, old = given_values(
+        store,
+        a={"output_tokens_per_s": base * factor, "e2e_p95_s": base / factor},
+        b={"output_tokens_per_s": base, "e2e_p95_s": base},
+    )
+    found = compare(store, new, old, ", limits := map {'output_tokens_per_s': 0.02, 'e2e_p95_s': 0.02}")
+    assert {row["verdict"] for row in found.values()} == {verdict}
+    for row in found.values():
+        assert row["worsening_share"] == pytest.approx(1 - factor, abs=0.02)
+        assert row["minimum_effect"] == 0.02
+
+
+def test_what_is_beyond_the_limit_but_may_be_chance_is_unclear(store):
+    new, old = given_values(store, a={"x": [80, 120, 90, 110, 100]}, b={"x": [85, 125, 115, 130, 105]})
+    row = compare(store, new, old)["x"]
+    assert abs(row["relative_shift"]) > row["minimum_effect"] and row["verdict"] == "unclear"
+
+
+def test_the_family_is_adjusted_as_holm_says(store):
+    from statsmodels.stats.multitest import multipletests
+
+    dice = np.random.default_rng(5)
+    new = {name: dice.normal(100 + 2 * i, 2, 6) for i, name in enumerate([*HEADLINES, "other"])}
+    old = {name: dice.normal(100, 2, 6) for name in new}
+    found = compare(store, *given_values(store, a=new, b=old), f", limits := {ALL}")
+    p_values = [found[name]["p_value"] for name in HEADLINES]
+    expected = multipletests(p_values, method="holm")[1]
+    assert [found[name]["holm_p"] for name in HEADLINES] == pytest.approx(list(expected))
+    assert found["other"]["holm_p"] is None
+
+
+def test_more_than_twenty_repeats_are_drawn_and_say_so(store):
+    dice = np.random.default_rng(6)
+    new, old = dice.normal(101, 2, 14), dice.normal(100, 2, 11)
+    sides = given_values(store, a={"x": new}, b={"x": old})
+    row = compare(store, *sides)["x"]
+    reference = stats.permutation_test(
+        (new, old), distance, vectorized=True, alternative="greater", n_resamples=40_000, rng=1
+    ).pvalue
+    assert row["p_method"] == "drawn"
+    assert row["p_value"] == pytest.approx(reference, abs=4 * np.sqrt(0.25 / 9_999))
+    assert row["p_value"] == compare(store, *sides)["x"]["p_value"], "seeded"
+    reference = stats.mannwhitneyu(new, old).statistic
+    assert row["shift_low"] < row["shift"] < row["shift_high"], reference
+
+
+def given_night(store, run_id, night, config="c", *, benchmark=None, events=("opened", "warmed_up"), **run):
+    store.given(
+        "runs",
+        {
+            "run_id": run_id,
+            "config_id": config,
+            "benchmark_id": benchmark,
+            "started_at": NIGHT + timedelta(days=night),
+            **run,
+        },
+    )
+    device = '{"device_name": "X1", "vllm_version": "1.0"}'
+    store.given("engine_events", *({"run_id": run_id, "event": event, "details_json": device} for event in events))
+
+
+def chosen(store, candidate, baseline):
+    rows = store.connection.execute("from choose_repeats(?, ?)", [candidate, baseline]).fetchall()
+    return {side: [run for found, run, _ in rows if found == side] for side in ("candidate", "baseline")}
+
+
+@pytest.mark.parametrize(
+    ("change", "obstacle"),
+    [
+        ({}, None),
+        ({"state": "failed"}, "it is failed, not completed"),
+        ({"attempt": 2}, "it was resumed"),
+        ({"events": ["opened", "failed", "opened", "warmed_up"]}, "an engine failed"),
+        ({"events": ["opened"]}, "its engine was not warmed up"),
+        ({"events": []}, "its engine was not warmed up"),
+        ({"config": None}, "it has no config_id"),
+    ],
+)
+def test_what_keeps_a_run_from_being_a_repeat(store, change, obstacle):
+    given_night(store, "run", 0, **change)
+    row = store.row("run_conditions", "obstacle", "environment")
+    assert row["obstacle"] == obstacle
+    if not change:
+        assert row["environment"] == "host; assayline 0; X1, vLLM 1.0"
+
+
+def test_on_a_schedule_the_nights_after_the_baseline_are_held_against_those_before(store):
+    for night in range(30):
+        given_night(store, f"n{night:02}", night)
+    found = chosen(store, "n17", "n12")
+    assert found["baseline"] == [f"n{night:02}" for night in range(3, 13)]
+    assert found["candidate"] == ["n13", "n14", "n15", "n16", "n17"]
+    assert {side: len(runs) for side, runs in chosen(store, "n29", "n12").items()} == {"candidate": 10, "baseline": 10}
+    earlier = chosen(store, "n12", "n17")  # looking back: the older run is the candidate
+    assert (earlier["candidate"], earlier["baseline"]) == (found["baseline"], found["candidate"])
+
+
+def test_another_environment_or_an_obstacle_is_no_repeat(store):
+    given_night(store, "old", 0, host_name="old host")
+    given_night(store, "broken", 1, state="failed")
+    given_night(store, "new", 2)
+    given_night(store, "other", 1, "d")
+    assert chosen(store, "new", "old") == {"candidate": ["new"], "baseline": ["old"]}
+    assert chosen(store, "new", "other") == {"candidate": ["new"], "baseline": ["other"]}
+
+
+def test_repeats_of_a_benchmark_are_those_of_the_same_benchmark(store):
+    for night in range(12):
+        given_night(store, f"b{night:02}", night, benchmark="b1")
+        given_night(store, f"x{night:02}", night, "d", benchmark="b2")
+    given_night(store, "loose", 3)
+    found = chosen(store, "x00", "b04")
+    assert found["baseline"] == [f"b{night:02}" for night in range(12)]
+    assert found["candidate"] == [f"x{night:02}" for night in range(12)]
+    assert chosen(store, "loose", "b00")["candidate"] == ["loose"]
+
+
+def test_a_run_is_not_compared_with_itself(store):
+    given_night(store, "run", 0)
+    assert chosen(store, "run", "run") == {"candidate": [], "baseline": []}
+
+
+def test_configurations_are_compared_over_their_repeats(store):
+    for i in range(5):
+        given_night(store, f"a{i:02}", i, "fast")
+        given_night(store, f"b{i:02}", i, "slow")
+    given_night(store, "a99", -1, "fast", host_name="another")
+    given_night(store, "b99", 9, "slow", state="failed")
+    given_values(store, a={"x": [11, 12, 13, 14, 15]}, b={"x": [1, 2, 3, 4, 5]})
+    store.connection.execute("insert into run_metric values ('a99', 'x', 0, 's', true), ('b99', 'x', 99, 's', true)")
+    ((repeats, others, p_value),) = store.connection.execute(
+        "select candidate_repeats, baseline_repeats, p_value from compare_configs('fast', 'slow')"
+    ).fetchall()
+    assert (repeats, others, p_value) == (5, 5, pytest.approx(2 / 252))
+
+
+def test_metrics_are_those_of_the_run(store):
+    answer = {"arrived_at_s": 0.0, "prompt_tokens": 3, "output_tokens": 11}
+    answers = [
+        {**answer, "first_token_at_s": 0.1 * i, "last_token_at_s": 0.1 * i + 1, "finished_at_s": 0.1 * i + 1}
+        for i in range(1, 11)
+    ]
+    store.given_answers(*answers)
+    store.given("engine_events", {"event": "opened"}, {"event": "closed"})
+    metrics = {row["metric"]: row for row in store.rows("run_metric")}
+    (summary,) = store.rows("run_summary")
+    for name in ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s"):
+        assert metrics[name]["value"] == pytest.approx(summary[name])
+        assert metrics[name]["higher_is_better"]
+    assert metrics["accuracy"]["value"] is None and metrics["accuracy"]["unit"] == "share"
+    assert metrics["ttft_p50_s"]["value"] == pytest.approx(0.55)
+    assert metrics["tpot_p99_s"]["value"] == pytest.approx(0.1)
+    assert metrics["e2e_p95_s"]["value"] == pytest.approx(np.percentile(np.arange(1, 11) * 0.1 + 1, 95))
+    assert (metrics["e2e_p95_s"]["unit"], metrics["e2e_p95_s"]["higher_is_better"]) == ("s", False)
+    assert len(metrics) == 13

@@ -1,0 +1,162 @@
+"""compare_runs and compare_prompts: two runs, prompt by prompt."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+SEEDS = range(8)
+
+
+def given_scores(store, run_id, values, scorer="exact_match", arguments="{}"):
+    """One score per (prompt, occurrence, repeat): a mapping from prompt to a value, or to a list of repeats' values."""
+    samples = [
+        (prompt, occurrence, repeat, value)
+        for (prompt, occurrence), found in values.items()
+        for repeat, value in enumerate(found if isinstance(found, list) else [found])
+    ]
+    if not store.rows("runs", "run_id", run_id=run_id):
+        store.given("runs", {"run_id": run_id})
+    store.connection.executemany(
+        "insert into scores (run_id, scorer, prompt_id, occurrence, repeat_index, value) values (?, ?, ?, ?, ?, ?)",
+        [(run_id, scorer, *sample) for sample in samples],
+    )
+    store.connection.execute(
+        "insert into scorers values (?, ?, 'exact_match', 0, ?, '0', timestamp '2026-01-01')",
+        [run_id, scorer, arguments],
+    )
+
+
+def compare(store, query="from compare_runs('new', 'old')"):
+    result = store.connection.execute(query)
+    names = [column[0] for column in result.description]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+
+def named(values):
+    return {(f"p{i}", 0): float(value) for i, value in enumerate(values)}
+
+
+def test_pairs_are_prompt_rows_of_both_runs(store):
+    given_scores(store, "new", {("a", 0): 1, ("a", 1): 0, ("b", 0): [1, 0], ("only new", 0): 1})
+    given_scores(store, "old", {("a", 0): 0, ("a", 1): 0, ("b", 0): [1, 1], ("gone", 0): 1, ("lost", 0): 0})
+    given_scores(store, "third", {("a", 0): 1})
+    (row,) = compare(store)
+    assert (row["prompts"], row["only_candidate"], row["only_baseline"]) == (3, 1, 2)
+    assert row["overlap_share"] == pytest.approx(0.5)
+    assert (row["candidate_mean"], row["baseline_mean"]) == (pytest.approx(0.5), pytest.approx(1 / 3))
+    assert row["difference"] == pytest.approx(1 / 6)
+    assert (row["better_prompts"], row["worse_prompts"]) == (1, 1)
+    assert row["mcnemar_p"] is None, "half a point is neither right nor wrong"
+    assert (row["low"], row["high"], row["verdict"]) == (None, None, "too_few")
+    assert row["same_scorer"] is True
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_score_per_prompt_is_the_paired_t_test(store, seed):
+    dice = np.random.default_rng(seed)
+    size = int(dice.integers(5, 400))
+    old = dice.random(size)
+    new = np.clip(old + dice.normal(0.01, 0.2, size), 0, 1)
+    given_scores(store, "new", named(new))
+    given_scores(store, "old", named(old))
+    (row,) = compare(store)
+    test = stats.ttest_rel(new, old)
+    assert row["difference"] == pytest.approx(np.mean(new) - np.mean(old))
+    assert row["difference"] / row["standard_error"] == pytest.approx(test.statistic)
+    interval = test.confidence_interval(0.95)
+    width = interval.high - interval.low
+    assert row["low"] == pytest.approx(interval.low, abs=0.003 * width)
+    assert row["high"] == pytest.approx(interval.high, abs=0.003 * width)
+    assert row["verdict"] == ("worse" if row["high"] < 0 else "better" if row["low"] > 0 else "unclear")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_mcnemar_is_the_binomial_test(store, seed):
+    dice = np.random.default_rng(100 + seed)
+    size = int(dice.integers(6, 300))
+    old, new = dice.integers(0, 2, size), dice.integers(0, 2, size)
+    given_scores(store, "new", named(new))
+    given_scores(store, "old", named(old))
+    (row,) = compare(store)
+    better, worse = int(np.sum(new > old)), int(np.sum(new < old))
+    assert (row["better_prompts"], row["worse_prompts"]) == (better, worse)
+    expected = stats.binomtest(better, better + worse).pvalue if better + worse else 1.0
+    assert row["mcnemar_p"] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("better", "worse"), [(5_000, 5_000), (4_700, 5_300), (0, 3_000), (9_000, 200)])
+def test_mcnemar_holds_with_thousands_of_discordant_pairs(store, better, worse):
+    store.given("runs", {"run_id": "new"}, {"run_id": "old"})
+    store.connection.execute(
+        """
+        insert into scores (run_id, scorer, prompt_id, occurrence, repeat_index, value)
+        select run_id, 's', i, 0, 0, case when run_id = 'new' then i < ? else i >= ? end
+        from range(?) as numbers(i), (values ('new'), ('old')) as runs(run_id)
+        """,
+        [better, better, better + worse],
+    )
+    (row,) = compare(store)
+    assert row["mcnemar_p"] == pytest.approx(stats.binomtest(better, better + worse).pvalue, rel=1e-7, abs=1e-300)
+
+
+def test_rows_of_one_prompt_are_one_cluster(store):
+    """The same prompt twenty times is no twenty times as much evidence."""
+    dice = np.random.default_rng(3)
+    old = {(f"p{i}", j): float(dice.random() < 0.5) for i in range(20) for j in range(4)}
+    alike = {f"p{i}": float(dice.random() < 0.5) for i in range(20)}
+    new = {key: alike[key[0]] for key in old}
+    given_scores(store, "new", new)
+    given_scores(store, "old", old)
+    (row,) = compare(store)
+    differences = np.array([[new[f"p{i}", j] - old[f"p{i}", j] for j in range(4)] for i in range(20)])
+    sums = (differences - differences.mean()).sum(axis=1)
+    assert row["standard_error"] == pytest.approx(np.sqrt(20 / 19 * np.sum(sums**2)) / 80)
+    assert row["mcnemar_p"] is None
+
+
+def test_a_few_changed_prompts_are_not_enough(store):
+    """Four lost and none won: the interval leaves out 0, and the exact test (p = 0.125) knows better."""
+    old = np.ones(100)
+    for lost, verdict in ((0, "same"), (4, "unclear"), (6, "worse")):
+        store.connection.execute("delete from scores")
+        store.connection.execute("delete from scorers")
+        new = old.copy()
+        new[:lost] = 0
+        given_scores(store, "new", named(new))
+        given_scores(store, "old", named(old))
+        (row,) = compare(store)
+        assert row["verdict"] == verdict, row
+    assert row["mcnemar_p"] == pytest.approx(0.03125)
+    (row,) = compare(store, "from compare_runs('old', 'new')")
+    assert row["verdict"] == "better"
+
+
+def test_every_scorer_has_a_row_of_its_own(store):
+    given_scores(store, "new", named([1, 1]), "both", '{"a": 1}')
+    given_scores(store, "old", named([1, 0]), "both", '{"a": 2}')
+    given_scores(store, "new", named([1]), "one")
+    rows = {row["scorer"]: row for row in compare(store)}
+    assert (rows["both"]["same_scorer"], rows["both"]["prompts"]) == (False, 2)
+    assert (rows["one"]["same_scorer"], rows["one"]["prompts"], rows["one"]["overlap_share"]) == (None, 0, 0)
+    assert rows["one"]["difference"] is None and rows["one"]["verdict"] == "too_few"
+
+
+def test_errors_are_counted_by_side(store):
+    store.given_answers({"text": "1", "error_kind": None}, run_id="old")
+    store.given_answers({"error_kind": "any"}, {"error_kind": "any"}, {"error_kind": None}, run_id="new")
+    given_scores(store, "new", named([0, 0, 1]))
+    given_scores(store, "old", named([1]))
+    (row,) = compare(store)
+    assert (row["candidate_errors"], row["baseline_errors"]) == (2, 0)
+
+
+def test_changed_prompts_are_listed_worst_first(store):
+    store.given("prompts", *({"run_id": "new", "prompt_id": f"p{i}", "target": f"t{i}"} for i in range(4)))
+    given_scores(store, "new", named([0, 1, 1, 0.5]))
+    given_scores(store, "old", named([1, 0, 1, 1]))
+    rows = compare(store, "from compare_prompts('new', 'old')")
+    assert [(row["prompt_id"], row["difference"], row["target"]) for row in rows] == [
+        ("p0", -1, "t0"),
+        ("p3", -0.5, "t3"),
+        ("p1", 1, "t1"),
+    ]
