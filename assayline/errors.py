@@ -87,3 +87,15 @@ class RunFailedError(AssaylineError):
     """The run ended without an answer, or an error row, for every request, or with too many error rows."""
 
     exit_code = 7
+
+
+class ComparisonError(AssaylineError):
+    """Two runs cannot be compared: one has not finished, other prompts, a scorer that one side lacks."""
+
+    exit_code = 8
+
+
+class GateFailedError(AssaylineError):
+    """A run is worse than its baseline, beyond the limits of its gate."""
+
+    exit_code = 1

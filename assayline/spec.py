@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from assayline.answer_spec import OutputSpec, ReasoningSpec
+from assayline.gate_spec import GateSpec
 from assayline.scorer_spec import Loglikelihood, Scorer, name_scorers
 from assayline.spec_part import SpecPart
 
@@ -237,6 +238,7 @@ class EvalSpec(SpecPart):
         0.5, ge=0, le=1, description="Largest share of requests that may be error rows; beyond it the run fails."
     )
     shard_requests: int = Field(256, ge=1, description="Requests per shard, the unit that workers claim.")
+    gate: GateSpec = Field(GateSpec(), description="How much worse than a baseline a run may be.")
 
     @model_validator(mode="after")
     def _check_scorers(self) -> "EvalSpec":

@@ -16,7 +16,7 @@ from assayline.errors import SpecError
 from assayline.identity import digest_json
 from assayline.spec import EvalSpec
 
-JUDGES = frozenset({"scorers"})
+JUDGES = frozenset({"scorers", "gate"})
 """Fields that say how answers are judged, and decide none; but for options, other requests are made."""
 
 
@@ -30,6 +30,14 @@ def load_spec(path: str | Path, overrides: Mapping[str, str] | None = None) -> E
     for field, text in (overrides or {}).items():
         _set_field(data, field, _parse_value(text))
     return parse_spec(data, origin=str(path))
+
+
+def override_spec(spec: EvalSpec, overrides: Mapping[str, str], origin: str = "spec") -> EvalSpec:
+    """The spec with fields laid over it, as `load_spec` lays them over a file. Raises SpecError."""
+    data = spec.model_dump(mode="json", exclude_none=True)
+    for field, text in overrides.items():
+        _set_field(data, field, _parse_value(text))
+    return parse_spec(data, origin)
 
 
 def parse_spec(data: object, origin: str = "spec") -> EvalSpec:

@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from assayline import answer_spec, scorer_spec, spec  # noqa: E402
+from assayline import answer_spec, gate_spec, scorer_spec, spec  # noqa: E402
 
 PARTS: list[tuple[str, type[BaseModel]]] = [
     ("The spec", spec.EvalSpec),
@@ -37,6 +37,7 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
     ("scorers, kind: loglikelihood", scorer_spec.Loglikelihood),
     ("engine", spec.EngineSpec),
     ("engine.recovery", spec.RecoverySpec),
+    ("gate", gate_spec.GateSpec),
 ]
 
 
