@@ -1,0 +1,230 @@
+"""Charts as Vega-Lite specifications. Colours are named styles, which the page gives values for light and for dark.
+
+Each takes rows of a SQL model and draws them; nothing is added up here.
+"""
+
+from typing import Any
+
+import altair as alt
+
+from assayline.store.report import Row
+
+Spec = dict[str, Any]
+
+HEIGHT = 170
+AXIS_ROOM = 46
+"""Room for the marks of every vertical axis, so that time runs at the same place in charts under each other."""
+
+LATENCIES = {"ttft_s": "Time to first token", "tpot_s": "Time per output token", "e2e_s": "End to end"}
+RATES = {
+    "output_tokens_per_s": "output tokens per second",
+    "requests_per_s": "requests per second",
+}
+
+
+def draw_distribution(bins: list[Row], percentiles: list[Row]) -> Spec:
+    """A histogram of one latency, with its percentiles as marked lines. The last bin is open: all that is longer."""
+    unit, factor = _choose_unit([row["from_s"] for row in bins])
+    width_s = next((row["until_s"] - row["from_s"] for row in bins if row["until_s"] is not None), 0.0)
+    bars = [
+        {
+            "from": row["from_s"] * factor,
+            "until": (row["until_s"] if row["until_s"] is not None else row["from_s"] + width_s) * factor,
+            "requests": row["requests"],
+            "style": "above" if row["until_s"] is None else "inside",
+            "tip": f"{row['from_s'] * factor:.4g} {unit} and more"
+            if row["until_s"] is None
+            else f"{row['from_s'] * factor:.4g} to {row['until_s'] * factor:.4g} {unit}",
+        }
+        for row in bins
+        if row["requests"] or row["until_s"] is not None
+    ]
+    end = max(bar["until"] for bar in bars)
+    lines = [
+        {"at": row["value_s"] * factor, "name": f"p{100 * row['percentile']:g}"}
+        for row in percentiles
+        if row["percentile"] in (0.5, 0.95) and row["value_s"] is not None and row["value_s"] * factor <= end
+    ]
+    histogram = (
+        alt.Chart(_inline(bars))
+        .mark_bar(style="quantity")
+        .encode(
+            x=alt.X(
+                "from:Q", bin="binned", title=unit, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickCount=5)
+            ),
+            x2="until:Q",
+            y=alt.Y("requests:Q", title="requests", axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM)),
+            opacity=alt.condition("datum.style === 'above'", alt.value(0.45), alt.value(1.0)),
+            tooltip=[alt.Tooltip("tip:N", title="latency"), alt.Tooltip("requests:Q", title="requests")],
+        )
+    )
+    rules = alt.Chart(_inline(lines)).mark_rule(style="percentile").encode(x="at:Q")
+    names = (
+        alt.Chart(_inline(lines))
+        .mark_text(style="percentile-name", align="center", baseline="bottom")
+        .encode(x="at:Q", y=alt.value(-2), text="name:N")
+    )
+    return _finish(alt.layer(histogram, rules, names), 140)
+
+
+def draw_rate(activity: list[Row], events: list[Row], column: str) -> Spec:
+    """How much was finished per second over time, with what happened to engines."""
+    area = (
+        alt.Chart(_inline(_slices(activity)))
+        .mark_bar(style="quantity")
+        .encode(
+            x=_time_axis(activity),
+            x2="until:Q",
+            y=alt.Y(f"{column}:Q", title=RATES[column], axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM)),
+            tooltip=[
+                alt.Tooltip("from:Q", title="from second", format=".4~g"),
+                alt.Tooltip(f"{column}:Q", title=RATES[column], format=",.4~g"),
+            ],
+        )
+    )
+    return _finish(alt.layer(area, *_event_rules(activity, events)))
+
+
+def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row]) -> Spec:
+    """Requests in flight over time, below the window that each engine allowed."""
+    flown = (
+        alt.Chart(_inline(_slices(activity)))
+        .mark_bar(style="quantity")
+        .encode(
+            x=_time_axis(activity),
+            x2="until:Q",
+            y=alt.Y("in_flight:Q", title="requests in flight", axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM)),
+            tooltip=[
+                alt.Tooltip("from:Q", title="from second", format=".4~g"),
+                alt.Tooltip("in_flight:Q", title="requests in flight", format=",.4~g"),
+            ],
+        )
+    )
+    windows = [
+        {
+            "from": engine["work_began_at_s"],
+            "until": engine["work_ended_at_s"],
+            "window": engine["last_window_requests"],
+            "name": f"{engine['worker']}, engine {engine['engine_generation']}",
+        }
+        for engine in engines
+        if engine["work_began_at_s"] is not None and engine["last_window_requests"] is not None
+    ]
+    lines = (
+        alt.Chart(_inline(windows))
+        .mark_rule(style="window", clip=True)
+        .encode(
+            x="from:Q",
+            x2="until:Q",
+            y="window:Q",
+            tooltip=[alt.Tooltip("name:N", title="engine"), alt.Tooltip("window:Q", title="window")],
+        )
+    )
+    return _finish(alt.layer(flown, lines, *_event_rules(activity, events)))
+
+
+def draw_intervals(rows: list[Row]) -> Spec:
+    """Shares with their intervals, one line each: rows have name, mean, low, high."""
+    base = alt.Chart(_inline(rows)).encode(
+        y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=160, ticks=False, domain=False))
+    )
+    bars = base.mark_rule(style="interval").encode(
+        x=alt.X("low:Q", title="share right", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5)),
+        x2="high:Q",
+    )
+    points = base.mark_point(style="estimate").encode(
+        x="mean:Q",
+        tooltip=[
+            alt.Tooltip("name:N", title="of"),
+            alt.Tooltip("mean:Q", title="share right", format=".1%"),
+            alt.Tooltip("low:Q", title="from", format=".1%"),
+            alt.Tooltip("high:Q", title="to", format=".1%"),
+        ],
+    )
+    return _finish(alt.layer(bars, points), 34 * len(rows) + 10)
+
+
+def draw_differences(rows: list[Row]) -> Spec:
+    """Differences of mean scores with their intervals, around a line at no difference."""
+    points = [{"name": row["scorer"], **{key: 100 * row[key] for key in ("difference", "low", "high")}} for row in rows]
+    base = alt.Chart(_inline(points)).encode(
+        y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=160, ticks=False, domain=False))
+    )
+    spans = base.mark_rule(style="interval").encode(
+        x=alt.X("low:Q", title="points above (right) or below the baseline", axis=alt.Axis(tickCount=6)), x2="high:Q"
+    )
+    estimates = base.mark_point(style="estimate").encode(
+        x="difference:Q",
+        tooltip=[alt.Tooltip("name:N", title="scorer"), alt.Tooltip("difference:Q", title="points", format="+.1f")],
+    )
+    zero = alt.Chart(_inline([{"at": 0}])).mark_rule(style="percentile").encode(x="at:Q")
+    return _finish(alt.layer(zero, spans, estimates), 34 * len(rows) + 10)
+
+
+def _slices(activity: list[Row]) -> list[Row]:
+    return [
+        {
+            "from": row["begins_at_s"],
+            "until": row["ends_at_s"],
+            "in_flight": row["mean_in_flight_requests"],
+            **{column: row[column] for column in RATES},
+        }
+        for row in activity
+    ]
+
+
+def _time_axis(activity: list[Row]) -> alt.X:
+    domain = [activity[0]["begins_at_s"], activity[-1]["ends_at_s"]]
+    return alt.X(
+        "from:Q",
+        bin="binned",
+        title="seconds since the run's start",
+        scale=alt.Scale(domain=domain, nice=False),
+        axis=alt.Axis(tickCount=6),
+    )
+
+
+def _event_rules(activity: list[Row], events: list[Row]) -> list[alt.Chart]:
+    """A line per event within the chart's time, and the event's name at the top."""
+    begin, end = activity[0]["begins_at_s"], activity[-1]["ends_at_s"]
+    shown = [
+        {"at": event["at_s"], "event": event["event"], "what": " ".join((event["message"] or "").split())[:300]}
+        for event in events
+        if begin <= event["at_s"] <= end and event["event"] in ("failed", "reduced", "restored", "grown")
+    ]
+    if not shown:
+        return []
+    rules = (
+        alt.Chart(_inline(shown))
+        .mark_rule(style="event")
+        .encode(
+            x="at:Q",
+            tooltip=[
+                alt.Tooltip("event:N", title="engine"),
+                alt.Tooltip("at:Q", title="at second", format=".4~g"),
+                alt.Tooltip("what:N", title="what"),
+            ],
+        )
+    )
+    failures = [event for event in shown if event["event"] == "failed"]
+    names = (
+        alt.Chart(_inline(failures))
+        .mark_text(style="event-name", align="center", baseline="bottom")
+        .encode(x="at:Q", y=alt.value(-2), text=alt.value("failed"))
+    )
+    return [rules, names] if failures else [rules]
+
+
+def _choose_unit(seconds: list[float]) -> tuple[str, float]:
+    largest = max(seconds, default=0.0)
+    return ("seconds", 1.0) if largest >= 1 else ("milliseconds", 1e3) if largest >= 1e-3 else ("microseconds", 1e6)
+
+
+def _inline(rows: list[Row]) -> alt.InlineData:
+    return alt.InlineData(values=rows)
+
+
+def _finish(chart: alt.TopLevelMixin, height: int = HEIGHT) -> Spec:
+    spec: Spec = chart.properties(width="container", height=height).to_dict()
+    spec.pop("config", None)  # the page's, which knows light and dark
+    return spec

@@ -1,0 +1,100 @@
+"""A report before it is HTML or Markdown: a headline, key figures, and sections of a few kinds of block.
+
+All text in it is plain: whoever renders it escapes it. Numbers are shown, not computed (see `words.py`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A key figure: what it is, its value with unit, and what makes it readable (an interval, an n)."""
+
+    label: str
+    value: str
+    detail: str = ""
+    is_bad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A sentence or more."""
+
+    text: str
+    is_warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells as text. The first column names its row; columns in `numbers` are aligned right."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: frozenset[int] = frozenset()
+    is_folded: bool = False
+    """Whether it is shown only when asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A Vega-Lite specification, and in words what it shows."""
+
+    title: str
+    description: str
+    spec: dict[str, Any]
+    is_small: bool = False
+    """Whether a third of the page's width is enough, where there is that much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """Text that a prompt set, a model or an engine wrote, of which `characters` is the whole length."""
+
+    label: str
+    text: str | None
+    characters: int | None = None
+
+    @property
+    def note(self) -> str:
+        """The mark of a text that was cut, or that is not there."""
+        if self.text is None:
+            return "none"
+        if self.characters is not None and self.characters > len(self.text):
+            return f"cut: the first {len(self.text):,} of {self.characters:,} characters"
+        return "" if self.text else "empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One prompt and what became of it."""
+
+    title: str
+    facts: Sequence[tuple[str, str]]
+    quotes: Sequence[Quote]
+
+
+Block = Paragraph | Table | Chart | Quote | Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading and what is under it. `key` is its anchor."""
+
+    key: str
+    title: str
+    blocks: list[Block] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The whole report."""
+
+    title: str
+    subtitle: str
+    state: str
+    headline: list[str]
+    figures: list[Figure]
+    sections: list[Section]

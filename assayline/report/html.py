@@ -1,0 +1,87 @@
+"""A report as one HTML file that needs nothing else: style, charts and their program are inside.
+
+The page's own policy forbids every request and every script but the two that are written here, known by their digests,
+so that text of a prompt or an answer stays text even if it were to escape its place.
+"""
+
+import base64
+import hashlib
+import json
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import altair
+import vl_convert
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from assayline.durable import replace_file
+from assayline.report.document import Chart, Document
+
+PAGE_FOLDER = Path(__file__).parent / "page"
+_SHOW = "window.vegaEmbed = vegaEmbed;"
+VEGA_LITE = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+
+
+def render_html(document: Document, cache_folder: Path) -> str:
+    """The page. The charts' program is bundled once per version, and kept in `cache_folder`."""
+    charts = [block for section in document.sections for block in section.blocks if isinstance(block, Chart)]
+    scripts = [_bundle_charts(cache_folder), _read("page.js")] if charts else []
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            document=document,
+            charts=charts,
+            index_of=lambda chart: next(index for index, other in enumerate(charts) if other is chart),
+            kind_of=lambda block: type(block).__name__.lower(),
+            style=_read("page.css"),
+            scripts=scripts,
+            digests=[_digest_script(script) for script in scripts],
+        )
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(PAGE_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["for_script"] = _write_json
+    return environment
+
+
+def _write_json(value: Any) -> str:
+    """JSON that can end no script element: what HTML knows of is written as JSON's own escapes."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _bundle_charts(folder: Path) -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script. Bundling takes a second or two, so it is done once per version."""
+    kept = folder / f"charts-{VEGA_LITE}-{version('vl-convert-python')}.js"
+    try:
+        return kept.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        pass
+    script = vl_convert.javascript_bundle(_SHOW, VEGA_LITE).replace("</script", "<\\/script")
+    script = f"(() => {{{script}}})();"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(kept, lambda file: file.write(script.encode()))
+    except OSError:
+        pass  # it is made again next time
+    return script
+
+
+def _digest_script(script: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+@cache
+def _read(name: str) -> str:
+    return (PAGE_FOLDER / name).read_text(encoding="utf-8").strip()

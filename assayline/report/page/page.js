@@ -1,0 +1,47 @@
+// Draws the charts, again whenever light turns to dark or back.
+(() => {
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+
+  function readColours() {
+    const style = getComputedStyle(document.documentElement);
+    return (name) => style.getPropertyValue("--" + name).trim();
+  }
+
+  function makeConfig() {
+    const colour = readColours();
+    const font = getComputedStyle(document.body).fontFamily;
+    return {
+      background: "transparent",
+      font,
+      view: { stroke: null },
+      axis: {
+        labelColor: colour("quiet"), titleColor: colour("quiet"), titleFontWeight: "normal", labelFontSize: 11,
+        titleFontSize: 11, gridColor: colour("line"), domainColor: colour("line"), tickColor: colour("line"),
+      },
+      axisX: { grid: false },
+      style: {
+        quantity: { fill: colour("accent"), stroke: null },
+        percentile: { stroke: colour("ink"), strokeWidth: 1, strokeDash: [3, 3] },
+        "percentile-name": { fill: colour("ink"), fontSize: 11 },
+        window: { stroke: colour("ink"), strokeWidth: 1.5, strokeDash: [5, 3] },
+        event: { stroke: colour("bad"), strokeWidth: 1.5 },
+        "event-name": { fill: colour("bad"), fontSize: 11 },
+        interval: { stroke: colour("accent"), strokeWidth: 3 },
+        estimate: { fill: colour("ink"), stroke: null, size: 55, filled: true, opacity: 1 },
+      },
+    };
+  }
+
+  function drawAll() {
+    const config = makeConfig();
+    for (const plot of document.querySelectorAll(".plot")) {
+      const spec = JSON.parse(document.getElementById(plot.dataset.chart).textContent);
+      window.vegaEmbed(plot, spec, { actions: false, ast: true, renderer: "svg", config }).catch((error) => {
+        plot.textContent = "This chart cannot be drawn: " + error.message;
+      });
+    }
+  }
+
+  drawAll();
+  dark.addEventListener("change", drawAll);
+})();

@@ -1,0 +1,125 @@
+"""Sections about speed: latencies, and throughput over time with what happened to engines."""
+
+from assayline.report.charts import LATENCIES, draw_distribution, draw_in_flight, draw_rate
+from assayline.report.document import Block, Chart, Paragraph, Section, Table
+from assayline.report.words import count, show_range, show_seconds, show_value
+from assayline.store.report import ReportRows, Row
+
+PERCENTILES = (0.5, 0.9, 0.95, 0.99)
+
+
+def describe_latency(rows: ReportRows) -> Section:
+    """Percentiles with intervals, and distributions."""
+    section = Section("latency", "Latency")
+    measured = {row["metric"] for row in rows.percentiles if row["n"]}
+    if not measured:
+        section.blocks.append(Paragraph(_say_untimed(rows)))
+        return section
+    section.blocks.append(
+        Paragraph(
+            "Time to first token contains the wait in the queue: offline, requests are sent before there is room for "
+            "them. Intervals are of 95 % and distribution-free; they are about this run's requests, not other runs."
+        )
+    )
+    section.blocks.append(_tabulate_percentiles(rows.percentiles))
+    for metric, name in LATENCIES.items():
+        bins = [row for row in rows.histogram if row["metric"] == metric]
+        if not bins:
+            section.blocks.append(Paragraph(f"{name}: not defined for any request of this run."))
+            continue
+        percentiles = [row for row in rows.percentiles if row["metric"] == metric]
+        section.blocks.append(
+            Chart(name, _describe_distribution(name, percentiles), draw_distribution(bins, percentiles), is_small=True)
+        )
+    section.blocks.append(_tabulate_intervals(rows.percentiles))
+    section.blocks.append(_tabulate_slowest(rows.slowest))
+    return section
+
+
+def describe_time(rows: ReportRows) -> Section:
+    """Throughput and concurrency on one axis of time, engines' events on both."""
+    section = Section("time", "Over time")
+    if not rows.activity:
+        section.blocks.append(Paragraph(_say_untimed(rows)))
+        return section
+    events = [event for event in rows.events if event["event"] in ("failed", "reduced", "restored", "grown")]
+    marked = f"; lines mark {count(len(events), 'event')} of engines" if events else "; nothing happened to engines"
+    slice_s = show_seconds(rows.activity[0]["ends_at_s"] - rows.activity[0]["begins_at_s"])
+    section.blocks.extend(
+        [
+            Chart(
+                "Throughput",
+                f"Output tokens per second, in slices of {slice_s}{marked}. Tokens count when their request ends.",
+                draw_rate(rows.activity, rows.events, "output_tokens_per_s"),
+            ),
+            Chart(
+                "In flight",
+                f"Requests in flight over time, averaged over slices of {slice_s}, and the window of each engine as a "
+                f"dashed line{marked}.",
+                draw_in_flight(rows.activity, rows.engines, rows.events),
+            ),
+        ]
+    )
+    if not rows.summary["engine_steps"]:
+        section.blocks.append(Paragraph("There is no telemetry of engines, so how full their steps were is not known."))
+    return section
+
+
+def _tabulate_percentiles(percentiles: list[Row]) -> Table:
+    """A line per latency, for a glance."""
+    rows = []
+    for metric, name in LATENCIES.items():
+        of_metric = {row["percentile"]: row for row in percentiles if row["metric"] == metric}
+        values = [show_seconds(of_metric[percentile]["value_s"]) for percentile in PERCENTILES]
+        rows.append((name, *values, show_value(of_metric[0.5]["n"])))
+    columns = ("", *(f"p{100 * percentile:g}" for percentile in PERCENTILES), "n")
+    return Table("Latency percentiles", columns, rows, frozenset(range(1, 6)))
+
+
+def _tabulate_intervals(percentiles: list[Row]) -> Table:
+    """A line per latency and percentile, for those who doubt."""
+    rows = [
+        (
+            f"{LATENCIES[row['metric']]}, p{100 * row['percentile']:g}",
+            show_seconds(row["value_s"]),
+            show_range(show_seconds(row["low_s"]), show_seconds(row["high_s"])) or "too few requests",
+            show_value(row["n"]),
+        )
+        for row in percentiles
+    ]
+    columns = ("latency", "value", "95 % interval", "n")
+    return Table("Percentiles with their intervals", columns, rows, frozenset({1, 2, 3}), is_folded=True)
+
+
+def _tabulate_slowest(slowest: list[Row]) -> Block:
+    rows = [
+        (
+            row["request_id"],
+            show_seconds(row["e2e_s"]),
+            show_seconds(row["ttft_s"]),
+            show_seconds(row["queue_s"]),
+            show_value(row["prompt_tokens"]),
+            show_value(row["output_tokens"]),
+            show_value(row["finish_reason"]),
+        )
+        for row in slowest
+    ]
+    columns = ("request", "end to end", "first token", "queue", "prompt tokens", "output tokens", "ended by")
+    return Table("Slowest requests", columns, rows, frozenset(range(1, 6)), is_folded=True)
+
+
+def _describe_distribution(name: str, percentiles: list[Row]) -> str:
+    by_percentile = {row["percentile"]: row for row in percentiles}
+    median, tail = by_percentile[0.5], by_percentile[0.99]
+    return (
+        f"{name} of {count(median['n'], 'request')}: half within {show_seconds(median['value_s'])}, 99 % within "
+        f"{show_seconds(tail['value_s'])}. The pale last bar has all that is longer."
+    )
+
+
+def _say_untimed(rows: ReportRows) -> str:
+    if not rows.summary["answered_requests"]:
+        return "No request was answered, so there are no times."
+    if not rows.summary["ok_requests"]:
+        return "Every answer is an error, and latencies are those of results."
+    return "The engine gave no times for its results."
