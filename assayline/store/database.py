@@ -19,6 +19,8 @@ import duckdb
 
 from assayline import __version__
 from assayline.errors import DatabaseLockedError, DatabaseUnusableError, StoreError
+from assayline.store.layers import KEPT, LAYERS_VERSION, LIVE, make_models
+from assayline.store.model_files import name_model, read_model
 
 Connection = duckdb.DuckDBPyConnection
 """For annotations elsewhere: only this package imports DuckDB."""
@@ -82,11 +84,12 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
     """Make the tables, macros and views of `sql/`, in path order and one transaction, unless they are there already.
 
     A view binds when it is made, so the order of the files is proven each time. Tables are only ever added; views and
-    macros are all made anew when one of their files changed, and those whose file is gone are dropped.
+    macros are all made anew when one of their files changed, and those whose file is gone are dropped. Metrics that
+    were kept are of the files before, and are dropped too.
     """
     schema_files = sorted((SQL_FOLDER / "schema").glob("*.sql"))
     model_files = list_models()
-    schema_digest, models_digest = _digest_files(schema_files), _digest_files(model_files)
+    schema_digest, models_digest = _digest_files(schema_files), _digest_models()
     stored = _read_version(connection)
     if stored == (TABLE_VERSION, schema_digest, models_digest):
         return
@@ -97,8 +100,7 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
             quoted = name.replace('"', '""')
             for kind in ("view", "macro", "macro table"):
                 connection.execute(f'drop {kind} if exists "{quoted}"')
-        for file in model_files:
-            connection.execute(file.read_text(encoding="utf-8"))
+        make_models(connection, [read_model(file) for file in model_files])
         connection.execute("delete from schema_version")
         connection.execute(
             "insert into schema_version values (?, ?, ?, ?, ?)",
@@ -111,11 +113,6 @@ def list_models() -> list[Path]:
     return [file for folder in ("scorers", "models") for file in sorted((SQL_FOLDER / folder).rglob("*.sql"))]
 
 
-def name_model(file: Path) -> str:
-    """The view or macro that a model's file makes: its name without the number that orders it."""
-    return re.sub(r"^\d+_", "", file.stem)
-
-
 def _open_database(
     path: Path, wait_s: float, read_only: bool, memory_bytes: int | None
 ) -> duckdb.DuckDBPyConnection:
@@ -126,6 +123,8 @@ def _open_database(
             f"The database's path {str(path)!r} holds {found[0]!r}, which DuckDB does not take for part of a name. "
             "Give another path in ASSAYLINE_DATABASE, or another folder in ASSAYLINE_DATA_DIR."
         )
+    if path.stem in (LIVE, KEPT):
+        raise StoreError(f"A database cannot be called {path.name}: {path.stem} is a part of it. Give another path.")
     config: dict[str, str | bool | int | float | list[str]] = {"storage_compatibility_version": _STORAGE_VERSION}
     if memory_bytes is not None:
         config |= {"memory_limit": f"{memory_bytes // 2**10}KiB", "threads": _FRUGAL_THREADS}
@@ -183,7 +182,7 @@ def _check_models(connection: duckdb.DuckDBPyConnection) -> None:
     stored = _read_version(connection)
     if stored is None:
         raise StoreError(f"{_path_of(connection)} has no tables yet. Run an evaluation first, or correct the path.")
-    if stored[2] != _digest_files(list_models()):
+    if stored[2] != _digest_models():
         raise StoreError(
             f"The views in {_path_of(connection)} are not those of this assayline ({__version__}), and cannot be "
             "replaced while it is open for reading only. Open it once for writing, as any run does."
@@ -215,6 +214,11 @@ def _read_version(connection: duckdb.DuckDBPyConnection) -> tuple[int, str, str]
 def _path_of(connection: duckdb.DuckDBPyConnection) -> str:
     query = "select coalesce(path, 'The database') from duckdb_databases() where database_name = current_database()"
     return str(connection.execute(query).fetchall()[0][0])
+
+
+def _digest_models() -> str:
+    """Of the files and of how views are made of them."""
+    return hashlib.sha256(f"{LAYERS_VERSION} {_digest_files(list_models())}".encode()).hexdigest()
 
 
 def _digest_files(files: list[Path]) -> str:

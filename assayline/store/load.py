@@ -11,6 +11,7 @@ import duckdb
 
 from assayline.store.damage import describe_damage, find_damaged
 from assayline.store.database import transaction
+from assayline.store.kept import forget_metrics
 from assayline.store.parts import list_parts
 from assayline.store.tables import TABLES
 
@@ -45,6 +46,7 @@ def list_new_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: 
 def insert_parts(connection: duckdb.DuckDBPyConnection, run_id: str, table: str, parts: list[Path]) -> int:
     """Inserts parts of one table with their ledger rows, inside the caller's transaction. Returns the rows."""
     files = [str(part) for part in parts]
+    forget_metrics(connection, run_id)
     connection.execute(
         f"insert into {table} by name select ? as run_id, * from read_parquet(?)",  # noqa: S608 - table is ours
         [run_id, files],

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import duckdb
 
 from assayline.manifest import Manifest
+from assayline.store.kept import forget_metrics
 
 
 def save_run(connection: duckdb.DuckDBPyConnection, run: Manifest, spec_json: str) -> None:
@@ -34,6 +35,7 @@ def save_run(connection: duckdb.DuckDBPyConnection, run: Manifest, spec_json: st
         "duplicate_prompts": counts.duplicate_prompts if counts else None,
         "expected_requests": counts.requests if counts else None,
     }
+    forget_metrics(connection, run.run_id)
     connection.execute("delete from runs where run_id = ?", [run.run_id])
     names, marks = ", ".join(row), ", ".join("?" * len(row))
     connection.execute(f"insert into runs ({names}) values ({marks})", list(row.values()))  # noqa: S608 - names are ours
@@ -41,5 +43,6 @@ def save_run(connection: duckdb.DuckDBPyConnection, run: Manifest, spec_json: st
 
 def delete_run(connection: duckdb.DuckDBPyConnection, run_id: str, tables: list[str]) -> None:
     """Deletes the run's rows of these tables, inside the caller's transaction."""
+    forget_metrics(connection, run_id)
     for table in [*tables, "scorers", "scores", "loaded_parts", "runs"]:
         connection.execute(f"delete from {table} where run_id = ?", [run_id])  # noqa: S608 - table is ours

@@ -12,6 +12,7 @@ import duckdb
 import pytest
 
 from assayline.store.database import apply_schema
+from assayline.store.tables import TABLES
 
 Row = dict[str, Any]
 
@@ -32,6 +33,15 @@ DEFAULTS: dict[str, Row] = {
     "prompts": {"prompt_id": "p", "occurrence": 0, "source_row": 0, "messages_json": "[]", "metadata_json": "{}"},
     "requests": {"prompt_id": "p", "occurrence": 0, "repeat_index": 0, "sampling_json": "{}"},
     "completions": {"worker": "w", "engine_generation": 0, "window_requests": 8},
+    "scorers": {
+        "scorer": "exact_match",
+        "kind": "exact_match",
+        "ordinal": 0,
+        "arguments_json": "{}",
+        "assayline_version": "0",
+        "scored_at": datetime(2026, 1, 1),
+    },
+    "scores": {"scorer": "exact_match", "prompt_id": "p", "occurrence": 0, "repeat_index": 0},
     "engine_events": {"worker": "w", "attempt": 1, "engine_generation": 0, "at_s": 0.0, "details_json": "{}"},
     "telemetry": {"worker": "w", "engine_generation": 0, "at_s": 0.0, "in_flight_requests": 0, "output_tokens": 0},
 }
@@ -50,7 +60,8 @@ class Store:
         full = [{"run_id": RUN, **DEFAULTS[table], **row} for row in rows]
         types = dict(
             self.connection.execute(
-                "select column_name, data_type from duckdb_columns() where table_name = ?", [table]
+                "select column_name, data_type from duckdb_columns() where schema_name = 'main' and table_name = ?",
+                [table],
             ).fetchall()
         )
         columns = list(full[0])
@@ -60,6 +71,9 @@ class Store:
             f"insert into {table} ({', '.join(columns)}) select {values}",
             [[row[column] for row in full] for column in columns],
         )
+        if table in TABLES:
+            parts = [[row["run_id"] for row in full], table]
+            self.connection.execute("insert into loaded_parts select distinct unnest(?), 'by hand', ?, 0", parts)
 
     def given_answers(self, *answers: Row, run_id: str = RUN, target: str | None = None) -> None:
         """A run with one prompt, one request and one completion per answer, named 0, 1, 2 … where not named."""

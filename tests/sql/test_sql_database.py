@@ -203,7 +203,7 @@ def test_changed_models_are_made_again_and_gone_ones_dropped(path, sql_folder):
         assert connection.execute("from steps").fetchall() == [(2,)]
         views = {name for (name,) in connection.execute("select view_name from duckdb_views()").fetchall()}
         assert "itl" not in views and {"mine", "run_summary"} <= views
-        comment = "select comment from duckdb_views() where view_name = 'run_summary'"
+        comment = "select comment from duckdb_views() where view_name = 'run_summary' and schema_name = 'main'"
         assert connection.execute(comment).fetchall()[0][0].startswith("One row per run")
         assert connection.execute("select count(*) from schema_version").fetchall() == [(1,)]
 
@@ -257,7 +257,8 @@ def test_changed_columns_need_another_table_version(schema):
         """
         select table_name, column_name, data_type, is_nullable
         from duckdb_columns()
-        where table_name in (select table_name from duckdb_tables())
+        where schema_name = 'main'
+            and table_name in (select table_name from duckdb_tables() where schema_name = 'main')
         order by table_name, column_index
         """
     ).fetchall()

@@ -1,0 +1,100 @@
+"""A run's metrics, kept when it has ended: rows of the models that are read as a table from then on.
+
+Whoever changes rows of a run calls `forget_metrics` in the same transaction. So what is kept is never older than what
+it was computed from, and a run that is under way, taken up again or scored anew is computed when it is read.
+
+    with stage_run(connection, run_id):
+        keep_metrics(connection, run_id)
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import duckdb
+
+from assayline.errors import StoreError
+from assayline.store.database import list_models, transaction
+from assayline.store.layers import KEPT, LIVE, list_columns, work_in
+from assayline.store.model_files import ModelFile, read_model
+
+
+def keep_metrics(connection: duckdb.DuckDBPyConnection, run_id: str) -> bool:
+    """Computes and stores the run's rows of every model that is kept, in a transaction of its own.
+
+    Returns whether they are kept: they are not where a request or an answer is there twice, as readers then have to
+    leave one out. Raises StoreError if there is no such run.
+    """
+    if not connection.execute("select 1 from main.runs where run_id = ?", [run_id]).fetchall():
+        raise StoreError(f"There is no run {run_id} in the database. `from runs` lists those that there are.")
+    with transaction(connection):
+        forget_metrics(connection, run_id)
+        models = [read_model(file) for file in list_models()]
+        if any(_leaves_rows_out(connection, model, run_id) for model in models if model.table):
+            return False
+        kept = [model for model in models if list_columns(connection, KEPT, model.name)]
+        for model in kept:
+            _keep_model(connection, model, run_id)
+        for model in kept:
+            connection.execute(f"drop view temp.{model.name}")
+        now = datetime.now(UTC).replace(tzinfo=None)
+        connection.execute(f"insert into {KEPT}.kept_runs values (?, ?)", [run_id, now])  # noqa: S608 - names are ours
+    return True
+
+
+def forget_metrics(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+    """The run's metrics are computed when they are read, from now on. Inside the caller's transaction."""
+    if not is_kept(connection, run_id):
+        return
+    tables = connection.execute(
+        "select table_name from duckdb_tables() where schema_name = ? and database_name = current_database()", [KEPT]
+    ).fetchall()
+    for (table,) in tables:
+        connection.execute(f"delete from {KEPT}.{table} where run_id = ?", [run_id])  # noqa: S608 - names are ours
+
+
+def is_kept(connection: duckdb.DuckDBPyConnection, run_id: str) -> bool:
+    """Whether the run's metrics are kept."""
+    return bool(connection.execute(f"select 1 from {KEPT}.kept_runs where run_id = ?", [run_id]).fetchall())  # noqa: S608
+
+
+@contextmanager
+def read_kept(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[None]:
+    """Meanwhile, for a run whose metrics are kept, views named without a schema are read where they are kept.
+
+    The same rows would come from `main`, but planning the part that computes takes longer than reading the other.
+    """
+    if not is_kept(connection, run_id):
+        yield
+        return
+    with work_in(connection, KEPT):
+        yield
+
+
+def list_unkept(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Runs that have ended and whose metrics are not kept, oldest first."""
+    unkept = f"from main.runs anti join {KEPT}.kept_runs using (run_id) where state <> 'running'"
+    rows = connection.execute(f"select run_id {unkept} order by started_at, run_id").fetchall()
+    return [run_id for (run_id,) in rows]
+
+
+def _leaves_rows_out(connection: duckdb.DuckDBPyConnection, model: ModelFile, run_id: str) -> bool:
+    counts = [
+        connection.execute(f"select count(*) from {relation} where run_id = ?", [run_id]).fetchall()  # noqa: S608
+        for relation in (f"main.{model.table}", f"{LIVE}.{model.name}")
+    ]
+    return counts[0] != counts[1]
+
+
+def _keep_model(connection: duckdb.DuckDBPyConnection, model: ModelFile, run_id: str) -> None:
+    """Stores the model's rows, and lets the models after it read them instead of computing them again."""
+    insert = f"insert into {KEPT}.{model.name} select * from {LIVE}.{model.name} where run_id = ?"  # noqa: S608
+    if model.column:
+        for value in model.values:
+            connection.execute(f"{insert} and {model.column} = ?", [run_id, value])
+    else:
+        connection.execute(insert, [run_id])
+    quoted = run_id.replace("'", "''")
+    connection.execute(
+        f"create temp view {model.name} as select * from {KEPT}.{model.name} where run_id = '{quoted}'"  # noqa: S608
+    )
