@@ -15,17 +15,22 @@ from assayline.spec import EvalSpec, FileSource, HubSource
 
 
 def digest_inputs(spec: EvalSpec) -> dict[str, str] | None:
-    """sha256 of prompt files, chat template file and a tokenizer of its own, by name; None if one has no digest.
+    """sha256 of files of prompts and of examples, chat template file and a tokenizer of its own, by name.
 
-    What is missing has none either: preparing the prompts says what is wrong, better than could be said here.
+    None if one of them has no digest. What is missing has none: preparing says what is wrong, better than it could be
+    said here.
     """
-    if isinstance(spec.prompts.source, HubSource):
+    sources = [spec.prompts.source]
+    if spec.prompts.few_shot is not None and spec.prompts.few_shot.source is not None:
+        sources.append(spec.prompts.few_shot.source)
+    if any(isinstance(source, HubSource) for source in sources):
         return None
     files: list[Path] = []
     digests: dict[str, str] = {}
     try:
-        if isinstance(spec.prompts.source, FileSource):
-            files += find_files(spec.prompts.source.path)
+        for source in sources:
+            if isinstance(source, FileSource):
+                files += find_files(source.path)
         if (template := _template_file(spec.chat.template)) is not None:
             files.append(template)
         if "tokenizer" in spec.engine.args:

@@ -2,7 +2,8 @@
 
     source → rows → selected rows → parts (columns, template) → Prompt with a content id, or BadRow
 
-Nothing is collected, except by a shuffle (see `selection.py`), so a million rows need the memory of a thousand.
+Nothing is collected, but by a shuffle (see `selection.py`) and a few examples (`few_shot.py`), so a million rows need
+the memory of a thousand.
 """
 
 import reprlib
@@ -13,6 +14,7 @@ from typing import Any
 
 from assayline.errors import PromptError, SpecError
 from assayline.identity import digest_json, digest_text
+from assayline.prompts.few_shot import FewShot
 from assayline.prompts.messages import PromptParts, RowReader
 from assayline.prompts.occurrences import OccurrenceCounter
 from assayline.prompts.row_values import RowError
@@ -46,6 +48,8 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None) -> Iterator[Prompt | B
         if spec.template is not None or spec.columns.model_fields_set:
             raise SpecError("prompts.template and prompts.columns were given with a synthetic source, which has no "
                             "columns. Remove them, or use a file.")
+        if spec.few_shot is not None:
+            raise SpecError("prompts.few_shot was given with a synthetic source, which has no answers. Remove it.")
         numbers = range(spec.source.count)
         return _read_prompts(spec, iter(numbers), SyntheticPrompts(spec.source, tokenizer).read, lambda number: None)
     reader = RowReader(spec.columns, spec.template)
@@ -54,16 +58,22 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None) -> Iterator[Prompt | B
     if first is None:
         raise PromptError(f"Prompt set {spec.set_name!r} has no rows. Expected at least one: check prompts.source.")
     reader.check_first(first)
-    return _read_prompts(spec, chain([first], rows), reader.read, reader.read_id)
+    few_shot = None if spec.few_shot is None else FewShot(spec, spec.few_shot)
+    return _read_prompts(spec, chain([first], rows), reader.read, reader.read_id, few_shot)
 
 
 def _read_prompts(
-    spec: PromptSpec, rows: Iterator[Any], read: Callable[[Any], PromptParts], read_id: Callable[[Any], str | None]
+    spec: PromptSpec,
+    rows: Iterator[Any],
+    read: Callable[[Any], PromptParts],
+    read_id: Callable[[Any], str | None],
+    few_shot: FewShot | None = None,
 ) -> Iterator[Prompt | BadRow]:
     occurrences = OccurrenceCounter()
     for source_row, row in select_rows(rows, spec.limit, spec.shuffle_seed):
         try:
             parts = read(row)
+            messages = few_shot.put_before(parts.messages) if few_shot else parts.messages
         except RowError as error:
             prompt_id = _digest_row(row)
             occurrence = occurrences.count(prompt_id)
@@ -76,7 +86,7 @@ def _read_prompts(
                 occurrence=occurrences.count(prompt_id),
                 source_row=source_row,
                 source_id=parts.source_id,
-                messages=parts.messages,
+                messages=messages,
                 target=parts.target,
                 metadata=parts.metadata,
                 sampling=parts.sampling,
@@ -86,7 +96,8 @@ def _read_prompts(
 
 
 def _identify(parts: PromptParts) -> str:
-    """What is asked, and what the answer should be."""
+    """What is asked, and what the answer should be. Examples are left out: with five or none, it is one question, and
+    runs are compared question by question."""
     options = {} if parts.options is None else {"options": parts.options}
     return digest_json({"messages": parts.messages, "target": parts.target, **options})
 

@@ -23,13 +23,15 @@ from assayline.spec import MessageTemplate
 class PromptTemplate:
     """Messages from a row: one user message from a text, or one message per MessageTemplate."""
 
-    def __init__(self, template: str | list[MessageTemplate]) -> None:
-        """Compiles. Raises PromptError for a syntax error and for an empty list."""
+    def __init__(self, template: str | list[MessageTemplate], setting: str = "prompts.template") -> None:
+        """Compiles. Raises PromptError, naming the setting, for a syntax error and for an empty list."""
         messages = [MessageTemplate(role="user", content=template)] if isinstance(template, str) else template
         if not messages:
-            raise PromptError("prompts.template is an empty list, expected a text or at least one {role, content}.")
-        self._guard = RenderGuard("prompts.template")
-        self._messages = [(message.role, self._guard.run(partial(_compile, message.content))) for message in messages]
+            raise PromptError(f"{setting} is an empty list, expected a text or at least one {{role, content}}.")
+        self._setting = setting
+        self._guard = RenderGuard(setting)
+        compile_one = partial(_compile, setting)
+        self._messages = [(one.role, self._guard.run(partial(compile_one, one.content))) for one in messages]
 
     def render(self, row: dict[str, Any]) -> list[dict[str, Any]]:
         """Raises RowShapeError for an undefined variable or a forbidden access, RowError for other failures, and
@@ -42,12 +44,12 @@ class PromptTemplate:
         except AssaylineError:
             raise
         except SecurityError as error:
-            message = f"prompts.template is not allowed to do this: {error.message}"
+            message = f"{self._setting} is not allowed to do this: {error.message}"
             raise RowShapeError("template_error", message) from None
         except jinja2.UndefinedError as error:
-            raise RowShapeError("template_error", f"prompts.template: {_explain_undefined(str(error), row)}") from None
+            raise RowShapeError("template_error", f"{self._setting}: {_explain_undefined(str(error), row)}") from None
         except Exception as error:  # a template is a program over foreign data: it can raise anything
-            raise RowError("template_error", f"prompts.template failed: {describe_error(error)}") from None
+            raise RowError("template_error", f"{self._setting} failed: {describe_error(error)}") from None
         return check_text(text, "The rendered prompt")
 
 
@@ -56,14 +58,14 @@ def describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error!s:.500}"
 
 
-def _compile(text: str) -> jinja2.Template:
+def _compile(setting: str, text: str) -> jinja2.Template:
     try:
         return ENVIRONMENT.from_string(text)
     except jinja2.TemplateSyntaxError as error:
-        raise PromptError(f"prompts.template is not Jinja2: {error.message} (line {error.lineno} of {text[:80]!r}). "
+        raise PromptError(f"{setting} is not Jinja2: {error.message} (line {error.lineno} of {text[:80]!r}). "
                           "Columns are written {{ column }}.") from None
     except (SyntaxError, RecursionError, ValueError) as error:  # what Jinja made of it is too much for Python
-        raise PromptError(f"prompts.template cannot be compiled: {describe_error(error)} (of {text[:80]!r}). Nest it "
+        raise PromptError(f"{setting} cannot be compiled: {describe_error(error)} (of {text[:80]!r}). Nest it "
                           "less deeply.") from None
 
 

@@ -1,0 +1,149 @@
+"""Few-shot examples: questions with their answers, as turns of the chat before the question.
+
+An example is drawn by a hash of (seed, its question), so that the same ones come out on every machine, in whatever
+order the rows stand, and whatever rows are added that hash behind them. Only the drawn are held in memory, but all rows
+are read before the first prompt is. A prompt's own question is never among its examples, which is decided by what the
+messages say (system messages apart): the same question in another row, or with another answer, is left out as well.
+"""
+
+import hashlib
+import heapq
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from assayline.errors import PromptError
+from assayline.identity import digest_json
+from assayline.prompts.messages import Message, RowReader
+from assayline.prompts.row_values import RowError, RowShapeError
+from assayline.prompts.sources import find_files, read_rows
+from assayline.prompts.templates import PromptTemplate
+from assayline.spec import Columns, FewShotSpec, FileSource, PromptSpec, SyntheticSource
+
+POOL_EXAMPLES = 1000
+"""Of so many drawn examples, each prompt gets some of its own where `per_prompt` is on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A question with its answer."""
+
+    question_id: str
+    turns: list[Message]
+
+
+class FewShot:
+    """The examples of a prompt set."""
+
+    def __init__(self, spec: PromptSpec, few_shot: FewShotSpec) -> None:
+        """Draws the examples. Raises PromptError for a source that cannot be read (twice), or has too few of them."""
+        self._spec = few_shot
+        is_own = few_shot.source is None
+        source = few_shot.source or spec.source
+        assert not isinstance(source, SyntheticSource), "it has no answers, as load_prompts says"
+        if is_own and isinstance(source, FileSource) and not all(path.is_file() for path in find_files(source.path)):
+            raise PromptError(f"The examples come from the prompt set itself, and {source.path} can be read only once. "
+                              "Give prompts.few_shot.source, or a regular file.")
+        pool = _Pool(few_shot.seed, max(POOL_EXAMPLES, few_shot.count + 1) if few_shot.per_prompt
+                     else few_shot.count + 1)
+        reason = _fill(pool, read_rows(source), spec, few_shot)
+        self._examples = pool.examples
+        needed = few_shot.count + is_own  # a prompt of the same set cannot have itself
+        if len(self._examples) < needed:
+            last = f" The last one that cannot be used: {reason}" if reason else ""
+            raise PromptError(f"prompts.few_shot.count is {few_shot.count}, which needs {needed} rows with different "
+                              f"questions and an answer each, but there are {len(self._examples)}. Lower it, or see "
+                              f"prompts.few_shot.source, .answer and prompts.columns.target.{last}")
+
+    def put_before(self, messages: list[Message]) -> list[Message]:
+        """The messages with examples before them, after system messages. Raises RowError if too few are left."""
+        own_id = _identify(messages)
+        drawn = self._draw_for(own_id) if self._spec.per_prompt else self._examples
+        chosen = [example for example in drawn if example.question_id != own_id][: self._spec.count]
+        if len(chosen) < self._spec.count:
+            raise RowError("row_error", f"Only {len(chosen)} of the few-shot examples ask something else than this "
+                           f"prompt, expected {self._spec.count}. Add rows to prompts.few_shot.source.")
+        start = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
+        turns = [turn for example in chosen for turn in example.turns]
+        return [*messages[:start], *turns, *messages[start:]]
+
+    def _draw_for(self, own_id: str) -> list[Example]:
+        """One more than are needed, which may be the prompt's own. Seeded by text and drawn by `random()`, as both are
+        promised to stay the same in later versions of Python, and `sample()` is not."""
+        numbers = random.Random(f"{self._spec.seed}/{own_id}")
+        drawn: dict[int, Example] = {}
+        while len(drawn) < min(self._spec.count + 1, len(self._examples)):
+            at = int(numbers.random() * len(self._examples))
+            drawn.setdefault(at, self._examples[at])
+        return list(drawn.values())
+
+
+class _Pool:
+    """The examples with the smallest hashes, one per question."""
+
+    def __init__(self, seed: int, size: int) -> None:
+        self._seed = seed
+        self._size = size
+        self._by_key: dict[int, Example] = {}
+        self._largest: list[int] = []  # a heap of negated keys
+
+    @property
+    def examples(self) -> list[Example]:
+        """In the order of their hashes."""
+        return [self._by_key[key] for key in sorted(self._by_key)]
+
+    def wants(self, question_id: str) -> bool:
+        """Whether an example with this question would be kept."""
+        key = self._hash(question_id)
+        return key not in self._by_key and (len(self._by_key) < self._size or key < -self._largest[0])
+
+    def add(self, example: Example) -> None:
+        """Takes an example that it wants, and gives up the one with the largest hash if there are too many."""
+        key = self._hash(example.question_id)
+        self._by_key[key] = example
+        heapq.heappush(self._largest, -key)
+        if len(self._by_key) > self._size:
+            del self._by_key[-heapq.heappop(self._largest)]
+
+    def _hash(self, question_id: str) -> int:
+        return int.from_bytes(hashlib.blake2b(f"{self._seed}/{question_id}".encode(), digest_size=16).digest())
+
+
+def _fill(pool: _Pool, rows: Iterable[dict[str, Any]], spec: PromptSpec, few_shot: FewShotSpec) -> str | None:
+    """Offers every row to the pool. Returns why the last row that cannot be an example cannot."""
+    columns = spec.columns
+    target = None if few_shot.answer is not None else columns.target
+    reader = RowReader(Columns(messages=columns.messages, prompt=columns.prompt, target=target), spec.template)
+    answer = None if few_shot.answer is None else PromptTemplate(few_shot.answer, "prompts.few_shot.answer")
+    reason = None
+    for number, row in enumerate(rows):
+        try:
+            parts = reader.read(row)
+            question_id = _identify(parts.messages)
+            if number == 0 or pool.wants(question_id):  # the first row shows what is wrong with the answer's template
+                text = parts.target if answer is None else answer.render(row)[0]["content"]
+                example = Example(question_id, _make_turns(parts.messages, text))
+                if pool.wants(question_id):
+                    pool.add(example)
+        except RowShapeError as error:
+            if number == 0:
+                raise PromptError(f"The first row of the few-shot examples does not fit the spec. {error}") from None
+            reason = str(error)
+        except RowError as error:
+            reason = str(error)
+    return reason
+
+
+def _make_turns(messages: list[Message], answer: str | None) -> list[Message]:
+    turns = [message for message in messages if message["role"] != "system"]
+    if answer is None or not answer.strip():
+        raise RowError("row_error", "it has no answer: its target is missing or empty, and there is no "
+                       "prompts.few_shot.answer.")
+    if not turns or turns[-1]["role"] == "assistant":
+        raise RowError("row_error", "its messages end with the assistant's turn, where its answer would come.")
+    return [*turns, {"role": "assistant", "content": answer}]
+
+
+def _identify(messages: list[Message]) -> str:
+    return digest_json([message for message in messages if message["role"] != "system"])
