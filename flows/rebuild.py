@@ -13,6 +13,8 @@ from assayline.errors import AssaylineError, DatabaseUnusableError, SpecError, S
 from assayline.manifest import find_run
 from assayline.rebuild import Rebuilt, prepare_database, rebuild_run, set_database_aside
 from assayline.settings import Settings, load_settings
+from assayline.store.baselines import restore_pins
+from assayline.store.database import connect
 
 EPILOG = """What a run is, is its folder data/runs/RUN_ID: run.json, spec.json and the part files. The database can
 always be made again from it (docs/resume.md).
@@ -43,7 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = load_settings()
         folders = _find_folders(settings, known.run_ids)
-        return _rebuild_all(folders, known.into or settings.database_path, settings.database_wait_s, known.set_aside)
+        database = known.into or settings.database_path
+        code = _rebuild_all(folders, database, settings.database_wait_s, known.set_aside)
+        _restore_baselines(settings, database)
+        return code
     except AssaylineError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -77,6 +82,12 @@ def _rebuild_all(folders: list[Path], database: Path, wait_s: float, set_aside: 
             code = error.exit_code
     print(f"Database: {database}")
     return code
+
+
+def _restore_baselines(settings: Settings, database: Path) -> None:
+    with connect(database, settings.database_wait_s) as connection:
+        for pin in restore_pins(connection, settings.data_dir):
+            print(f"Baseline {pin.baseline} is pinned again: run {pin.run_id}.")
 
 
 def describe_rebuilt(rebuilt: Rebuilt) -> str:

@@ -356,3 +356,19 @@ def test_answers_given_twice_stay_a_failure(spec: EvalSpec, settings: Settings) 
 def query_one(part: Path) -> tuple[str]:
     (row,) = duckdb.execute(f"select request_id from read_parquet('{part}') limit 1").fetchall()
     return (str(row[0]),)
+
+
+def test_pinned_baselines_survive_the_same_database_and_come_back_into_a_new_one(
+    run_dir: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flows.baseline import main as baseline
+
+    assert baseline(["pin", "good", run_dir.name, "--note", "why"]) == 0
+    with connect(settings.database_path, 10) as connection:
+        pins = connection.execute("from baselines").fetchall()
+    assert main(["--all"]) == 0
+    assert query(settings, "from baselines") == pins
+    settings.database_path.unlink()
+    assert main([run_dir.name]) == 0
+    assert query(settings, "from baselines") == pins
+    assert f"Baseline good is pinned again: run {run_dir.name}." in capsys.readouterr().out

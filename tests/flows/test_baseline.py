@@ -1,0 +1,108 @@
+"""Pinned baselines: a command, its sentences, and what survives a rebuild."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from assayline.errors import SpecError
+from assayline.rebuild import set_database_aside
+from assayline.settings import Settings
+from assayline.store.baselines import PINS_NAME, Pin, list_pins, resolve_baseline, restore_pins
+from assayline.store.database import connect
+from flows.baseline import main
+
+
+@pytest.fixture(autouse=True)
+def runs(settings: Settings) -> None:
+    add_run(settings, "20260101-000000-sums-aaaa")
+    add_run(settings, "20260102-000000-sums-bbbb")
+    add_run(settings, "20260103-000000-sums-cccc", "failed")
+
+
+def add_run(settings: Settings, run_id: str, state: str = "completed") -> None:
+    with connect(settings.database_path, 10) as connection:
+        connection.execute(
+            "insert into runs (run_id, name, prompt_set, model, spec_hash, spec_json, assayline_version, host_name, "
+            "attempt, state, started_at) values (?, 'n', 'p', 'm', 'h', '{}', '0', 'h', 1, ?, ?)",
+            [run_id, state, datetime(2026, 1, 1)],
+        )
+
+
+def read_pins(settings: Settings) -> list[Pin]:
+    with connect(settings.database_path, 10) as connection:
+        return list_pins(connection)
+
+
+def test_a_name_is_pinned_listed_moved_and_taken_away(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    assert "No run is pinned" in capsys.readouterr().out
+    assert main(["pin", "good", "20260101-000000-sums-aaaa", "--note", "before the [new] driver"]) == 0
+    (pin,) = read_pins(settings)
+    assert (pin.baseline, pin.run_id, pin.note) == ("good", "20260101-000000-sums-aaaa", "before the [new] driver")
+    capsys.readouterr()
+    assert main(["list"]) == 0
+    listed = capsys.readouterr().out
+    assert "20260101-000000-sums-aaaa" in listed and "[new]" in listed
+    assert main(["pin", "good", "20260102-000000-sums-bbbb"]) == 0
+    assert "It was run 20260101-000000-sums-aaaa before." in capsys.readouterr().out
+    assert [pin.run_id for pin in read_pins(settings)] == ["20260102-000000-sums-bbbb"]
+    assert main(["unpin", "good"]) == 0
+    assert read_pins(settings) == []
+    assert json.loads((settings.data_dir / PINS_NAME).read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["pin", "a b", "20260101-000000-sums-aaaa"], 2, "'a b' cannot be the name of a baseline"),
+        (["pin", "", "20260101-000000-sums-aaaa"], 2, "cannot be the name"),
+        (["pin", "20260101-000000-sums-aaaa", "20260101-000000-sums-aaaa"], 2, "is the id of a run"),
+        (["pin", "good", "20260101-000000-sums-aaab"], 2, "nearest: 20260101-000000-sums-aaaa"),
+        (["pin", "good", "20260103-000000-sums-cccc"], 8, "is failed, not completed"),
+        (["unpin", "good"], 2, "There is no baseline 'good'. Pinned: none yet."),
+    ],
+)
+def test_what_cannot_be_pinned_is_a_sentence(
+    arguments: list[str], code: int, sentence: str, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == code
+    told = capsys.readouterr().err
+    assert sentence in told and "Traceback" not in told
+    assert read_pins(settings) == []
+
+
+def test_an_unfinished_run_is_pinned_if_one_insists(settings: Settings) -> None:
+    assert main(["pin", "good", "20260103-000000-sums-cccc", "--force"]) == 0
+    assert [pin.run_id for pin in read_pins(settings)] == ["20260103-000000-sums-cccc"]
+
+
+def test_a_baseline_is_found_by_name_or_by_run(settings: Settings) -> None:
+    main(["pin", "good", "20260101-000000-sums-aaaa"])
+    with connect(settings.database_path, 10) as connection:
+        assert resolve_baseline(connection, "good") == "20260101-000000-sums-aaaa"
+        assert resolve_baseline(connection, "20260102-000000-sums-bbbb") == "20260102-000000-sums-bbbb"
+        with pytest.raises(SpecError, match=r"no baseline 'goood'.*Did you mean 'good'\?"):
+            resolve_baseline(connection, "goood")
+        connection.execute("delete from runs where run_id = '20260101-000000-sums-aaaa'")
+        with pytest.raises(SpecError, match=r"flows.rebuild 20260101-000000-sums-aaaa"):
+            resolve_baseline(connection, "good")
+
+
+def test_pins_come_back_into_a_new_database(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["pin", "good", "20260101-000000-sums-aaaa", "--note", "ä"])
+    before = read_pins(settings)
+    set_database_aside(settings.database_path)
+    add_run(settings, "20260102-000000-sums-bbbb")
+    assert main(["pin", "other", "20260102-000000-sums-bbbb"]) == 0
+    assert [pin.baseline for pin in read_pins(settings)] == ["good", "other"]
+    assert read_pins(settings)[0] == before[0]
+    with connect(settings.database_path, 10) as connection:
+        assert restore_pins(connection, settings.data_dir) == []
+
+
+def test_a_damaged_file_of_pins_is_a_sentence(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(settings.data_dir / PINS_NAME).write_text("[{")
+    assert main(["pin", "good", "20260101-000000-sums-aaaa"]) == 6
+    assert "cannot be read" in capsys.readouterr().err
