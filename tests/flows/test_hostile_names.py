@@ -66,7 +66,7 @@ def test_a_run_and_the_command_it_prints(
         (NAME, NAME, hostile_spec["model"], NAME, "completed", 12)
     ]
     assert flow_kit.query(data_dir, "select is_sound from request_integrity") == [True]
-    assert flow_kit.query(data_dir, "select count(*) from stg_requests where is_correct") == [12]
+    assert flow_kit.query(data_dir, "select count(*) from scores where value = 1") == [12]
 
     command = run.out.split("or with:\n")[1]
     for shell in ("sh", "bash"):

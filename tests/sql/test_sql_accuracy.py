@@ -1,37 +1,29 @@
-"""accuracy: the mean, a standard error that knows of repeats, and Wilson's interval."""
+"""accuracy: the mean, a standard error that knows of repeats, and an interval."""
 
 import math
+import warnings
 from statistics import NormalDist
 
 import numpy as np
 import pytest
+from scipy import stats
+from statsmodels.api import OLS
+from statsmodels.stats.proportion import proportion_confint
 
 SEEDS = range(5)
 
 
-def given_verdicts(store, *prompts, run_id="run"):
-    """Each prompt is a list of verdicts, one per repeat: True, False, "error" or None for a missing answer."""
-    names = [f"p{i}" for i in range(len(prompts))]
-    keys = [
-        (name, j, verdict) for name, verdicts in zip(names, prompts, strict=True) for j, verdict in enumerate(verdicts)
+def given_values(store, *prompts, run_id="run", scorer="exact_match", ordinal=0):
+    """Each prompt is a list of scores, one per repeat."""
+    if not store.rows("runs", run_id=run_id):
+        store.given("runs", {"run_id": run_id})
+    store.given("scorers", {"run_id": run_id, "scorer": scorer, "ordinal": ordinal})
+    rows = [
+        {"run_id": run_id, "scorer": scorer, "prompt_id": f"p{i}", "repeat_index": j, "value": float(value)}
+        for i, values in enumerate(prompts)
+        for j, value in enumerate(values)
     ]
-    store.given("runs", {"run_id": run_id})
-    store.given("prompts", *({"run_id": run_id, "prompt_id": name, "target": "yes"} for name in names))
-    requests = [
-        {"run_id": run_id, "request_id": f"{name}-{j}", "prompt_id": name, "repeat_index": j} for name, j, _ in keys
-    ]
-    store.given("requests", *requests)
-    completions = [
-        {
-            "run_id": run_id,
-            "request_id": f"{name}-{j}",
-            "text": "yes" if verdict is True else "no",
-            "error_kind": "any" if verdict == "error" else None,
-        }
-        for name, j, verdict in keys
-        if verdict is not None
-    ]
-    store.given("completions", *completions)
+    store.given("scores", *rows)
 
 
 def wilson(mean, n):
@@ -43,146 +35,183 @@ def wilson(mean, n):
 
 
 def clustered_error(prompts):
-    """Every pair of requests of one prompt, one by one."""
-    n = sum(map(len, prompts))
-    mean = sum(map(sum, prompts)) / n
-    total = sum((one - mean) * (other - mean) for verdicts in prompts for one in verdicts for other in verdicts)
-    return math.sqrt(len(prompts) / (len(prompts) - 1) * total) / n
+    """As statsmodels has it: a regression on nothing but a constant, with clusters."""
+    values = np.concatenate(prompts)
+    groups = np.repeat(np.arange(len(prompts)), [len(values) for values in prompts])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = OLS(values, np.ones(len(values))).fit(cov_type="cluster", cov_kwds={"groups": groups})
+    n, clusters = len(values), len(prompts)
+    # statsmodels also multiplies by (n - 1) / (n - parameters), which for one parameter is 1.
+    assert fit.df_resid == n - 1 and clusters > 1
+    return float(fit.bse[0])
 
 
-def test_a_run_without_targets_has_no_accuracy(store):
-    store.given_answers({"text": "4"}, target=None)
+def test_a_scorer_without_scores_has_a_row_of_nothing(store):
+    given_values(store)
     store.expect(
         "accuracy",
         {
-            "requests": 0,
-            "ok_requests": 0,
-            "correct_requests": 0,
+            "scorer": "exact_match",
+            "samples": 0,
+            "right_samples": 0,
             "prompts": 0,
             "mean": None,
             "standard_error": None,
-            "effective_requests": None,
-            "wilson_low": None,
-            "wilson_high": None,
+            "effective_samples": None,
+            "interval_kind": None,
+            "mean_low": None,
+            "mean_high": None,
         },
     )
 
 
-def test_a_run_without_requests_has_a_row(store):
+def test_a_run_without_scorers_has_no_row(store):
     store.given("runs", {"run_id": "run"})
-    store.expect("accuracy", {"requests": 0, "mean": None, "wilson_low": None, "wilson_high": None})
+    store.expect("accuracy")
+    store.expect("run_summary", {"scorer": None, "accuracy": None, "scored_samples": 0})
 
 
-def test_errors_and_missing_answers_are_wrong(store):
-    given_verdicts(store, [True], [False], ["error"], [None])
-    store.expect("accuracy", {"requests": 4, "ok_requests": 2, "correct_requests": 1, "prompts": 4, "mean": 0.25})
+def test_each_scorer_has_a_row_and_the_first_is_the_summary(store):
+    given_values(store, [1], [0], scorer="late", ordinal=3)
+    given_values(store, [1], [1], scorer="early", ordinal=1)
+    store.expect("accuracy", {"scorer": "early", "mean": 1.0}, {"scorer": "late", "mean": 0.5})
+    store.expect("run_summary", {"scorer": "early", "accuracy": 1.0, "scored_samples": 2, "accuracy_high": 1.0})
 
 
-def test_all_errors_are_an_accuracy_of_zero(store):
-    given_verdicts(store, ["error"], ["error"])
-    low, high = wilson(0.0, 2)
-    store.expect(
-        "accuracy",
-        {"mean": 0.0, "standard_error": 0.0, "wilson_low": max(0.0, low), "wilson_high": high, "ok_requests": 0},
-    )
+def test_all_wrong_is_an_accuracy_of_zero(store):
+    given_values(store, [0], [0])
+    store.expect("accuracy", {"mean": 0.0, "standard_error": 0.0, "mean_low": 0.0, "mean_high": wilson(0.0, 2)[1]})
 
 
 def test_intervals_end_exactly_at_zero_and_one(store):
     for n in range(1, 40):
-        given_verdicts(store, *[[False]] * n, run_id=f"{n} wrong")
-        given_verdicts(store, *[[True]] * n, run_id=f"{n} right")
-    found = store.rows("accuracy", "mean", "wilson_low", "wilson_high", run_id=None)
-    assert {row["wilson_low"] for row in found if row["mean"] == 0} == {0.0}
-    assert {row["wilson_high"] for row in found if row["mean"] == 1} == {1.0}
+        given_values(store, *[[0]] * n, run_id=f"{n} wrong")
+        given_values(store, *[[1]] * n, run_id=f"{n} right")
+    found = store.rows("accuracy", "mean", "mean_low", "mean_high", run_id=None)
+    assert len(found) == 78
+    assert {row["mean_low"] for row in found if row["mean"] == 0} == {0.0}
+    assert {row["mean_high"] for row in found if row["mean"] == 1} == {1.0}
 
 
 def test_one_prompt_has_no_standard_error(store):
-    given_verdicts(store, [True, True, False])
+    given_values(store, [1, 1, 0])
     low, high = wilson(2 / 3, 1)
     store.expect(
         "accuracy",
-        {"prompts": 1, "standard_error": None, "effective_requests": 1.0, "wilson_low": low, "wilson_high": high},
+        {"prompts": 1, "standard_error": None, "effective_samples": 1.0, "mean_low": low, "mean_high": high},
+    )
+
+
+def test_one_prompt_with_other_scores_than_0_and_1_has_no_interval(store):
+    given_values(store, [0.25, 0.75])
+    store.expect(
+        "accuracy",
+        {"mean": 0.5, "standard_error": None, "interval_kind": None, "mean_low": None, "mean_high": None},
     )
 
 
 def test_without_repeats_it_is_the_plain_standard_error(store):
-    given_verdicts(store, *[[True]] * 30, *[[False]] * 10)
-    verdicts = [1.0] * 30 + [0.0] * 10
+    given_values(store, *[[1]] * 30, *[[0]] * 10)
     low, high = wilson(0.75, 40)
     store.expect(
         "accuracy",
         {
-            "standard_error": np.std(verdicts, ddof=1) / math.sqrt(40),
-            "effective_requests": 40.0,
-            "wilson_low": low,
-            "wilson_high": high,
+            "standard_error": np.std([1.0] * 30 + [0.0] * 10, ddof=1) / math.sqrt(40),
+            "effective_samples": 40.0,
+            "interval_kind": "wilson",
+            "mean_low": low,
+            "mean_high": high,
         },
     )
 
 
 def test_repeats_that_always_agree_add_nothing(store):
-    given_verdicts(store, *[[True]] * 7, *[[False]] * 5, run_id="once")
-    given_verdicts(store, *[[True] * 4] * 7, *[[False] * 4] * 5, run_id="four times")
+    given_values(store, *[[1]] * 7, *[[0]] * 5, run_id="once")
+    given_values(store, *[[1] * 4] * 7, *[[0] * 4] * 5, run_id="four times")
     once, four_times = store.row("accuracy", run_id="once"), store.row("accuracy", run_id="four times")
-    assert four_times["requests"] == 4 * once["requests"]
-    for column in ("mean", "standard_error", "effective_requests", "wilson_low", "wilson_high"):
+    assert four_times["samples"] == 4 * once["samples"]
+    for column in ("mean", "standard_error", "effective_samples", "mean_low", "mean_high"):
         assert four_times[column] == pytest.approx(once[column]), column
 
 
-def test_repeats_that_are_always_right_are_worth_a_request_per_prompt(store):
-    given_verdicts(store, *[[True] * 4] * 7)
+def test_repeats_that_are_always_right_are_worth_a_sample_per_prompt(store):
+    given_values(store, *[[1] * 4] * 7)
     low, high = wilson(1.0, 7)
-    store.expect("accuracy", {"effective_requests": 7.0, "wilson_low": low, "wilson_high": min(1.0, high)})
+    store.expect("accuracy", {"effective_samples": 7.0, "mean_low": low, "mean_high": min(1.0, high)})
 
 
 def test_prompts_that_are_all_half_right_have_no_error_and_the_full_n(store):
-    given_verdicts(store, *[[True, False]] * 6)
+    given_values(store, *[[1, 0]] * 6)
     low, high = wilson(0.5, 12)
+    store.expect("accuracy", {"standard_error": 0.0, "effective_samples": 12.0, "mean_low": low, "mean_high": high})
+
+
+def test_runs_and_scorers_do_not_mix(store):
+    given_values(store, [1], [1], run_id="one")
+    given_values(store, [0], [1], run_id="two")
+    given_values(store, [0], [0], run_id="two", scorer="other", ordinal=1)
     store.expect(
-        "accuracy", {"standard_error": 0.0, "effective_requests": 12.0, "wilson_low": low, "wilson_high": high}
+        "accuracy",
+        {"run_id": "one", "scorer": "exact_match", "mean": 1.0},
+        {"run_id": "two", "scorer": "exact_match", "mean": 0.5},
+        {"run_id": "two", "scorer": "other", "mean": 0.0},
+        run_id=None,
     )
 
 
-def test_runs_do_not_mix(store):
-    given_verdicts(store, [True], [True], run_id="one")
-    given_verdicts(store, [False], [True], run_id="two")
-    store.expect("accuracy", {"run_id": "one", "mean": 1.0}, {"run_id": "two", "mean": 0.5}, run_id=None)
-
-
 @pytest.mark.parametrize("seed", SEEDS)
-def test_uncertainty_against_another_implementation(store, seed):
+def test_the_standard_error_against_statsmodels(store, seed):
     random = np.random.default_rng(seed)
     chances = random.beta(1, 1, size=40)
-    prompts = [(random.random(random.integers(1, 7)) < chance).tolist() for chance in chances]
-    given_verdicts(store, *prompts)
-    n, correct = sum(map(len, prompts)), sum(map(sum, prompts))
-    mean, standard_error = correct / n, clustered_error(prompts)
+    prompts = [(random.random(random.integers(1, 7)) < chance).astype(float) for chance in chances]
+    given_values(store, *prompts)
+    n = sum(map(len, prompts))
+    mean, standard_error = float(np.concatenate(prompts).mean()), clustered_error(prompts)
     effective = min(n, mean * (1 - mean) / (standard_error**2 * (len(prompts) - 1) / len(prompts)))
     assert effective < n
     low, high = wilson(mean, effective)
     store.expect(
         "accuracy",
         {
-            "requests": n,
-            "correct_requests": correct,
+            "samples": n,
             "prompts": 40,
             "mean": mean,
             "standard_error": standard_error,
-            "effective_requests": effective,
-            "wilson_low": low,
-            "wilson_high": high,
+            "effective_samples": effective,
+            "interval_kind": "wilson",
+            "mean_low": low,
+            "mean_high": high,
         },
     )
 
 
-@pytest.mark.parametrize(("correct", "n"), [(0, 1), (1, 1), (0, 50), (50, 50), (3, 17), (871, 1000)])
-def test_wilson_against_scipy(store, correct, n):
-    binomtest = pytest.importorskip("scipy.stats").binomtest
-    given_verdicts(store, *([[True]] * correct + [[False]] * (n - correct)))
-    expected = binomtest(correct, n).proportion_ci(0.95, method="wilson")
-    row = store.row("accuracy", "wilson_low", "wilson_high")
-    assert row == {
-        "wilson_low": pytest.approx(expected.low, abs=1e-12),
-        "wilson_high": pytest.approx(expected.high, abs=1e-12),
-    }
-    assert 0 <= row["wilson_low"] <= correct / n <= row["wilson_high"] <= 1
+@pytest.mark.parametrize("clusters", [2, 3, 8, 11, 12, 40])
+def test_scores_between_0_and_1_have_an_interval_of_t(store, clusters):
+    random = np.random.default_rng(clusters)
+    prompts = [random.normal(0.5, 0.05, random.integers(1, 5)).clip(0.01, 0.99) for _ in range(clusters)]
+    given_values(store, *prompts)
+    mean, standard_error = float(np.concatenate(prompts).mean()), clustered_error(prompts)
+    half = stats.t.ppf(0.975, clusters - 1) * standard_error
+    row = store.row("accuracy")
+    assert row["interval_kind"] == "t"
+    assert row["standard_error"] == pytest.approx(standard_error)
+    assert row["mean_low"] == pytest.approx(max(0, mean - half), abs=1e-6)
+    assert row["mean_high"] == pytest.approx(min(1, mean + half), abs=1e-6)
+
+
+def test_the_quantile_of_t_against_scipy(store):
+    degrees = [*range(1, 200), 1000, 10**6]
+    found = store.connection.execute("select t_quantile(unnest(?::bigint[]))", [degrees]).fetchall()
+    for n, (value,) in zip(degrees, found, strict=True):
+        assert value == pytest.approx(stats.t.ppf(0.975, n), abs=1e-5), n
+    assert store.connection.execute("select t_quantile(0)").fetchall() == [(None,)]
+
+
+@pytest.mark.parametrize(("right", "n"), [(0, 1), (1, 1), (0, 50), (50, 50), (3, 17), (871, 1000)])
+def test_wilson_against_statsmodels(store, right, n):
+    given_values(store, *([[1]] * right + [[0]] * (n - right)))
+    low, high = proportion_confint(right, n, method="wilson")
+    row = store.row("accuracy", "mean_low", "mean_high")
+    assert row == {"mean_low": pytest.approx(low, abs=1e-12), "mean_high": pytest.approx(high, abs=1e-12)}
+    assert 0 <= row["mean_low"] <= right / n <= row["mean_high"] <= 1

@@ -5,6 +5,7 @@ import pytest
 
 UNDEFINED = (
     "error_share",
+    "scorer",
     "accuracy",
     "accuracy_standard_error",
     "accuracy_low",
@@ -43,7 +44,7 @@ COUNTED = (
     "missing_requests",
     "context_limited_requests",
     "prompts",
-    "target_requests",
+    "scored_samples",
     "workers",
     "engine_failures",
     "vanished_engines",

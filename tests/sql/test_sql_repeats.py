@@ -1,0 +1,110 @@
+"""What repeats bring: prompt_score, pass_at_k and majority_vote."""
+
+from fractions import Fraction
+from math import comb, sqrt
+from statistics import mean, stdev
+
+import numpy as np
+import pytest
+from test_sql_accuracy import given_values, wilson
+
+
+def test_prompt_score_is_the_mean_of_a_rows_samples(store):
+    store.given("runs", {"run_id": "run"})
+    store.given(
+        "scores",
+        {"occurrence": 0, "repeat_index": 0, "value": 1.0},
+        {"occurrence": 0, "repeat_index": 1, "value": 0.5},
+        {"occurrence": 1, "repeat_index": 0, "value": 0.0},
+    )
+    store.expect(
+        "prompt_score",
+        {"scorer": "exact_match", "occurrence": 0, "samples": 2, "right_samples": 1, "mean_value": 0.75},
+        {"scorer": "exact_match", "occurrence": 1, "samples": 1, "right_samples": 0, "mean_value": 0.0},
+    )
+
+
+def test_runs_without_repeats_have_neither(store):
+    given_values(store, [1], [0])
+    store.expect("pass_at_k")
+    store.expect("majority_vote")
+
+
+@pytest.mark.parametrize("most", [2, 7, 300])
+def test_pass_at_k_against_exact_fractions(store, most):
+    random = np.random.default_rng(most)
+    prompts = [(random.random(most) < chance).astype(float) for chance in (*random.random(8), 0, 1)]
+    given_values(store, *prompts)
+    found = {row["k"]: row for row in store.rows("pass_at_k")}
+    assert {1, 2, most} <= found.keys()
+    for k, row in found.items():
+        chances = [float(1 - Fraction(comb(most - int(values.sum()), k), comb(most, k))) for values in prompts]
+        assert row["prompts"] == 10
+        assert row["mean"] == pytest.approx(mean(chances), abs=1e-11)
+        assert row["standard_error"] == pytest.approx(stdev(chances) / sqrt(10), abs=1e-11)
+
+
+def test_pass_at_k_is_the_chance_that_a_draw_without_replacement_has_a_right_one(store):
+    """Brute force: every subset of k samples."""
+    from itertools import combinations
+
+    values = [0, 1, 0, 0, 1]
+    given_values(store, values)
+    for row in store.rows("pass_at_k"):
+        draws = list(combinations(values, row["k"]))
+        assert row["mean"] == pytest.approx(sum(map(any, draws)) / len(draws)), row["k"]
+        assert row["standard_error"] is None
+
+
+def test_prompts_with_fewer_samples_than_k_are_left_out(store):
+    given_values(store, [0, 1], [1], [0, 0])
+    found = {row["k"]: (row["prompts"], row["mean"]) for row in store.rows("pass_at_k")}
+    assert found == {1: (3, pytest.approx(0.5)), 2: (2, pytest.approx(0.5))}
+
+
+def given_votes(store, *prompts):
+    """Each prompt is a list of (extracted, value), one per repeat."""
+    store.given("runs", {"run_id": "run"})
+    store.given("scorers", {"run_id": "run"})
+    rows = [
+        {"prompt_id": f"p{i}", "repeat_index": j, "extracted": extracted, "value": float(value)}
+        for i, votes in enumerate(prompts)
+        for j, (extracted, value) in enumerate(votes)
+    ]
+    store.given("scores", *rows)
+
+
+@pytest.mark.parametrize(
+    ("votes", "value"),
+    [
+        ([("4", 1), ("5", 0), ("4", 1)], 1.0),
+        ([("5", 0), ("4", 1), ("5", 0)], 0.0),
+        ([("5", 0), ("4", 1)], 0.0),  # a tie goes to the earliest
+        ([("4", 1), ("5", 0)], 1.0),
+        ([("5", 0), ("4", 1), ("4", 1), ("5", 0)], 0.0),
+        ([(None, 0), (None, 0), ("4", 1)], 1.0),  # who has no answer abstains
+        ([(None, 0), (None, 0)], 0.0),
+        ([("", 0), ("", 0), ("4", 1)], 0.0),  # an empty answer is one
+        ([("half", 0.5), ("half", 0.5), ("all", 1)], 0.5),
+    ],
+)
+def test_the_majority_of_a_prompt(store, votes, value):
+    given_votes(store, votes)
+    store.expect("majority_vote", {"prompts": 1, "mean": value, "standard_error": None})
+
+
+def test_the_majority_of_many_prompts_has_an_interval(store):
+    right, wrong = [("4", 1), ("4", 1), ("5", 0)], [("5", 0), ("5", 0), ("4", 1)]
+    given_votes(store, *[right] * 7, *[wrong] * 3)
+    low, high = wilson(0.7, 10)
+    store.expect(
+        "majority_vote",
+        {
+            "prompts": 10,
+            "mean": 0.7,
+            "standard_error": stdev([1.0] * 7 + [0.0] * 3) / sqrt(10),
+            "interval_kind": "wilson",
+            "mean_low": low,
+            "mean_high": high,
+        },
+    )
