@@ -13,7 +13,11 @@ case
             end
         )],
         lambda merits: list_transform(
-            [{'best': list_position(merits, list_max(merits)), 'wanted': find_option(target, options) + 1}],
+            [{
+                -- list_position() would find NULL, too.
+                'best': case when list_max(merits) is not null then list_position(merits, list_max(merits)) end,
+                'wanted': find_option(target, options) + 1
+            }],
             lambda place: case
                 when place.wanted is null
                 then make_score(0, options[place.best], 'the target is none of the options: ' || shorten(target))
