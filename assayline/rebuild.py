@@ -16,6 +16,7 @@ from assayline.run_locks import lock_run, name_holder
 from assayline.run_scorers import read_run_scorers
 from assayline.store.database import TABLE_VERSION, Connection, connect, transaction
 from assayline.store.integrity import Verdict, judge_run
+from assayline.store.kept import keep_metrics
 from assayline.store.parts import list_parts
 from assayline.store.reload import reload_parts
 from assayline.store.rescue import rescue_part
@@ -110,8 +111,10 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
         after = _judge_again(before, verdict, json.loads(spec_json).get("max_error_fraction", 1.0))
         save_run(connection, after, spec_json)
     scorers = read_run_scorers(run_dir, json.loads(spec_json))
-    with stage_run(connection, before.run_id), transaction(connection):
-        rebuilt.scores = score_run(connection, before.run_id, scorers)
+    with stage_run(connection, before.run_id):
+        with transaction(connection):
+            rebuilt.scores = score_run(connection, before.run_id, scorers)
+        keep_metrics(connection, before.run_id)
     if after != before:
         write_manifest(run_dir, after)
     rebuilt.manifest, rebuilt.missing = after, verdict.broken.get("missing_requests", 0)

@@ -28,6 +28,7 @@ from assayline.spec_file import canonical_json
 from assayline.store.answers import Answers
 from assayline.store.database import Connection, transaction
 from assayline.store.integrity import judge_run
+from assayline.store.kept import keep_metrics
 from assayline.store.load import load_parts
 from assayline.store.models import read_metric_table
 from assayline.store.parts import count_rows, list_part_names, parts_dir
@@ -46,6 +47,8 @@ class RunResult:
     database: str
     answered_requests: int
     metrics: list[dict[str, Any]]
+    report: str | None = None
+    """Path of the page, if it was written."""
 
 
 @dataclass(slots=True)
@@ -199,6 +202,7 @@ class Evaluation:
             self._score(connection)
             ended = conclude_run(self.manifest, judge_run(connection, self.run_id), self.spec.max_error_fraction)
             self._save(connection, ended)
+            keep_metrics(connection, self.run_id)
             return ended, read_metric_table(connection, self.run_id)
 
     def _store_what_there_is(self, connection: Connection) -> None:

@@ -28,6 +28,7 @@ from assayline.scorer_spec import (
     Scorer,
     TokenF1,
 )
+from assayline.store.kept import forget_metrics
 
 JSON_FUNCTION = "score_json"
 
@@ -58,6 +59,7 @@ def score_run(
     an error scores 0, and a prompt without a target has none where the scorer needs one. A scorer that gives no score
     is no scorer of the run. Wants a staged run, or it puts the requests together once per scorer.
     """
+    forget_metrics(connection, run_id)
     counts = {}
     for ordinal, scorer in enumerate(scorers):
         if only is not None and scorer.label not in only:
