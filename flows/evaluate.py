@@ -28,6 +28,7 @@ from assayline.spec_file import load_spec
 from flows.command import finished, run_and_leave
 from flows.logs import speak_in_sentences
 from flows.progress import Progress
+from flows.reporting import Reporting
 from flows.runners import worker_runner
 from flows.summary import describe_run
 from flows.watched import Watched, wait_for_one
@@ -70,15 +71,20 @@ def evaluate(spec: EvalSpec | str, resume: str = AUTO) -> dict[str, Any]:
     for note in evaluation.notes:
         get_run_logger().warning(note)
     get_run_logger().info("Run %s, parts and logs in %s", evaluation.run_id, evaluation.run_dir)
+    reporting = Reporting(evaluation, get_run_logger())
     try:
         counts, reachable = _generate_all(evaluation)
         result = evaluation.finish(counts)
     except BaseException as error:
         _abandon(evaluation, error)
+        if isinstance(error, Exception):
+            reporting.write()
         raise
     finished.append(result)
+    path, report = reporting.write()
+    finished[-1] = result = dataclasses.replace(result, report=path)
     if reachable:
-        _publish(result, evaluation.spec)
+        _publish(result, evaluation.spec, report)
     else:
         get_run_logger().error("The run is complete and stored; its page has no metrics, as the API does not answer.")
     return dataclasses.asdict(result)
@@ -141,10 +147,10 @@ def _take_result(index: int, generated: PrefectFuture[Any]) -> None:
         ) from error
 
 
-def _publish(result: RunResult, spec: EvalSpec) -> None:
+def _publish(result: RunResult, spec: EvalSpec, report: str | None) -> None:
     """The results are stored: an API that cannot take their picture does not fail the run."""
     try:
-        publish_metrics(result.run_id, result.metrics, describe_run(result, spec))
+        publish_metrics(result.run_id, result.metrics, describe_run(result, spec), report)
     except Exception as error:
         get_run_logger().error("The run's page has no metrics: %s: %s", type(error).__name__, error)
 

@@ -5,7 +5,6 @@ Markdown, and quoted where a person is to paste them into a shell.
 """
 
 import json
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -15,28 +14,26 @@ from rich.console import Console
 from rich.table import Table
 
 from assayline.evaluation import RunResult
+from assayline.report.words import as_code, escape_markdown, show_value
 from assayline.spec import EvalSpec
 
 COLUMNS = ("metric", "value", "unit", "95 % interval", "n")
-
-
-MARKDOWN = re.compile(r"[\\`*_{}\[\]<>#|&~]")
 
 
 def describe_run(result: RunResult, spec: EvalSpec) -> str:
     """Markdown: what was run, the metrics, and the query to go on with."""
     rows = "\n".join(f"| {' | '.join(_cells(row))} |" for row in result.metrics)
     run_id = _quote_sql(result.run_id)
-    return f"""# {_escape(spec.name)}
+    return f"""# {escape_markdown(spec.name)}
 
-{_as_code(spec.model)} on {_as_code(spec.prompts.set_name)}, run {_as_code(result.run_id)}: \
+{as_code(spec.model)} on {as_code(spec.prompts.set_name)}, run {as_code(result.run_id)}: \
 {result.answered_requests} requests answered.
 
 | {" | ".join(COLUMNS)} |
 |---|---:|---|---|---:|
 {rows}
 
-Go on in {_as_code(result.database)}:
+Go on in {as_code(result.database)}:
 
 ```sql
 from latency_percentile where run_id = {run_id};
@@ -55,6 +52,8 @@ def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
         table.add_row(*_cells(row))
     console.print(table)
     print_text(f"Database: {result.database}", console)
+    if result.report:
+        print_text(f"Report: {result.report}", console)
     print_text(f"Look further, in any DuckDB client or with:\n  {next_command(result)}", console)
 
 
@@ -64,15 +63,6 @@ def next_command(result: RunResult) -> str:
     query = f'.sql("from latency_percentile where run_id = ?", params=[{run_id}]).show()'
     code = f"import duckdb; duckdb.connect({database}, read_only=True){query}"
     return f"{shlex.quote(_python())} -c {shlex.quote(code)}"
-
-
-def show_value(value: object) -> str:
-    """A value for people: undefined is a dash, numbers have four significant digits."""
-    if value is None:
-        return "–"
-    if isinstance(value, float) and not value.is_integer():
-        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
-    return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
 
 
 def _python() -> str:
@@ -88,20 +78,6 @@ def print_text(text: str, console: Console) -> None:
 
 def _quote_sql(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def _escape(text: str) -> str:
-    """Text in a line of Markdown."""
-    return MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
-
-
-def _as_code(text: str) -> str:
-    """Text as code in a line of Markdown: between more backticks than it has itself."""
-    line = " ".join(text.split())
-    if "`" not in line:
-        return f"`{line}`"
-    fence = "`" * (max(len(ticks) for ticks in re.findall("`+", line)) + 1)
-    return f"{fence} {line} {fence}"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

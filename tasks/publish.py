@@ -8,7 +8,18 @@ from prefect.cache_policies import NO_CACHE
 
 
 @task(name="publish-metrics", cache_policy=NO_CACHE, persist_result=False)
-def publish_metrics(run_id: str, metrics: list[dict[str, Any]], summary: str) -> None:
-    """Attaches the metrics table and a summary to the flow run."""
+def publish_metrics(run_id: str, metrics: list[dict[str, Any]], summary: str, report: str | None = None) -> None:
+    """Attaches the metrics table, a summary and the report, if there is one, to the flow run.
+
+    The report as text, and not as a link: no browser follows one from a server's page to a file.
+    """
     create_table_artifact(key="metrics", table=metrics, description=f"Metrics of run {run_id}")
     create_markdown_artifact(key="summary", markdown=summary, description=f"Summary of run {run_id}")
+    if report is not None:
+        create_markdown_artifact(key="report", markdown=report, description=f"Report of run {run_id}")
+
+
+@task(name="publish-gate", cache_policy=NO_CACHE, persist_result=False)
+def publish_gate(run_id: str, summary: str) -> None:
+    """Attaches the limits and what became of them to the flow run."""
+    create_markdown_artifact(key="gate", markdown=summary, description=f"Limits of run {run_id}")

@@ -27,7 +27,7 @@ VEGA_LITE = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 def render_html(document: Document, cache_folder: Path) -> str:
     """The page. The charts' program is bundled once per version, and kept in `cache_folder`."""
     charts = [block for section in document.sections for block in section.blocks if isinstance(block, Chart)]
-    scripts = [_bundle_charts(cache_folder), _read("page.js")] if charts else []
+    scripts = [bundle_charts(cache_folder), _read("page.js")] if charts else []
     return (
         _environment()
         .get_template("page.html")
@@ -61,7 +61,7 @@ def _write_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _bundle_charts(folder: Path) -> str:
+def bundle_charts(folder: Path) -> str:
     """Vega, Vega-Lite and Vega-Embed as one script. Bundling takes a second or two, so it is done once per version."""
     kept = folder / f"charts-{VEGA_LITE}-{version('vl-convert-python')}.js"
     try:

@@ -65,7 +65,7 @@ def test_run_answers_stores_and_shows_every_prompt(
     flow_run = prefect_client.read_flow_run(state.state_details.flow_run_id)
     assert flow_run.name == "modest on sums"
     artifacts = artifacts_of(prefect_client, state)
-    assert set(artifacts) == {"progress", "metrics", "summary"}
+    assert set(artifacts) == {"progress", "metrics", "summary", "report"}
     assert artifacts["progress"].data == 100
     table = {row["metric"]: row["value"] for row in json.loads(artifacts["metrics"].data)}
     assert table["answered"] == 40

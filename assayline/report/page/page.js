@@ -20,14 +20,14 @@
       },
       axisX: { grid: false },
       style: {
-        quantity: { fill: colour("accent"), stroke: null },
-        percentile: { stroke: colour("ink"), strokeWidth: 1, strokeDash: [3, 3] },
-        "percentile-name": { fill: colour("ink"), fontSize: 11 },
-        window: { stroke: colour("ink"), strokeWidth: 1.5, strokeDash: [5, 3] },
-        event: { stroke: colour("bad"), strokeWidth: 1.5 },
-        "event-name": { fill: colour("bad"), fontSize: 11 },
-        interval: { stroke: colour("accent"), strokeWidth: 3 },
-        estimate: { fill: colour("ink"), stroke: null, size: 55, filled: true, opacity: 1 },
+        quantity: { color: colour("accent") },
+        percentile: { color: colour("ink"), strokeWidth: 1, strokeDash: [3, 3] },
+        "percentile-name": { color: colour("ink"), fontSize: 11 },
+        window: { color: colour("ink"), strokeWidth: 1.5, strokeDash: [5, 3] },
+        event: { color: colour("bad"), strokeWidth: 1.5 },
+        "event-name": { color: colour("bad"), fontSize: 11 },
+        interval: { color: colour("accent"), strokeWidth: 3 },
+        estimate: { color: colour("ink"), size: 55, filled: true, opacity: 1 },
       },
     };
   }

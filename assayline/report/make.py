@@ -1,0 +1,44 @@
+"""A run's report, from the database to the files."""
+
+from pathlib import Path
+
+from assayline.errors import StoreError
+from assayline.report.document import Document
+from assayline.report.write import Written, compose_report, write_report
+from assayline.settings import Settings
+from assayline.store.database import Connection
+from assayline.store.report import read_report
+from assayline.store.report_comparison import read_comparison
+from assayline.store.report_runs import find_baseline_run, find_report_run
+from assayline.store.staging import stage_run
+from assayline.store.thread import DatabaseThread
+
+
+def make_report(
+    settings: Settings,
+    run_id: str,
+    baseline: str | None = None,
+    folder: Path | None = None,
+    database: DatabaseThread | None = None,
+) -> Written:
+    """Writes the report of a run into `folder` (default: the run's own), held against a baseline if one is given.
+
+    `baseline` is a run's id or a pinned name. Raises SpecError for a run or baseline that is not there or has not
+    finished, and StoreError.
+    """
+    if database is None and not settings.database_path.exists():
+        raise StoreError(
+            f"There is no database at {settings.database_path}. Run an evaluation first, or set ASSAYLINE_DATA_DIR or "
+            "ASSAYLINE_DATABASE to where it is."
+        )
+    document = (database or DatabaseThread(settings)).run(lambda connection: _compose(connection, run_id, baseline))
+    return write_report(document, folder or settings.run_dir(run_id), settings.data_dir / "cache")
+
+
+def _compose(connection: Connection, run_id: str, baseline: str | None) -> Document:
+    found = find_report_run(connection, run_id)
+    other = None if baseline is None else find_baseline_run(connection, baseline, found)
+    comparison = None if other is None else read_comparison(connection, found, other)
+    with stage_run(connection, found):
+        rows = read_report(connection, found)
+    return compose_report(rows, comparison)
