@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import duckdb
 
 from assayline.errors import StoreError
+from assayline.store.kept import read_kept
+from assayline.store.score_rows import QUERIES, list_score_rows, name_accuracy
 
 
 class SummaryRow(NamedTuple):
@@ -77,7 +79,8 @@ METRIC_ROWS: tuple[SummaryRow | LatencyRow, ...] = (
 
 def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Any]:
     """The run's row of run_summary, by column name; an error where there is no such run."""
-    rows = read_rows(connection, "select * from run_summary where run_id = ?", run_id)
+    with read_kept(connection, run_id):
+        rows = read_rows(connection, "select * from run_summary where run_id = ?", run_id)
     if not rows:
         raise StoreError(f"There is no run {run_id} in the database. `from runs` lists those that there are.")
     return rows[0]
@@ -92,11 +95,12 @@ def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> lis
     summary = read_run_summary(connection, run_id)
     # One metric at a time: DuckDB keeps all values of a percentile in memory, and of a million requests that shows.
     by_metric = "select * from latency_percentile where run_id = ? and metric = ?"
-    percentiles = {
-        (row["metric"], row["percentile"]): row
-        for latency in sorted({row.latency for row in METRIC_ROWS if isinstance(row, LatencyRow)})
-        for row in read_rows(connection, by_metric, run_id, latency)
-    }
+    with read_kept(connection, run_id):
+        percentiles = {
+            (row["metric"], row["percentile"]): row
+            for latency in sorted({row.latency for row in METRIC_ROWS if isinstance(row, LatencyRow)})
+            for row in read_rows(connection, by_metric, run_id, latency)
+        }
     table = []
     for row in METRIC_ROWS:
         if isinstance(row, SummaryRow):
@@ -108,7 +112,10 @@ def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> lis
             found = percentiles[row.latency, row.percentile]
             cells = {"value": found["value_s"], "low": found["low_s"], "high": found["high_s"], "n": found["n"]}
             unit, source = "s", f"latency_percentile.{row.latency}"
-        table.append({"metric": row.metric, "unit": unit, "source": source, **cells})
+        metric = name_accuracy(summary["scorer"]) if row.metric == "accuracy" else row.metric
+        table.append({"metric": metric, "unit": unit, "source": source, **cells})
+        if row.metric == "accuracy":
+            table += list_score_rows(*(read_rows(connection, query, run_id) for query in QUERIES))
     return table
 
 

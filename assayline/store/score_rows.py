@@ -11,15 +11,19 @@ QUERIES = (
 )
 """What `list_score_rows` wants to know, in this order."""
 
+USUAL_K = (5, 10, 100)
+"""Which pass@k are shown, beside the one of all samples; pass@1 is the mean."""
+
 
 def list_score_rows(accuracies: list[Row], chances: list[Row], votes: list[Row]) -> list[Row]:
     """Rows of the metric table, but for the first scorer's accuracy, which run_summary has."""
+    most = max((row["k"] for row in chances), default=0)
     rows = [_row(name_accuracy(row["scorer"]), "accuracy.mean", row, row["samples"]) for row in accuracies[1:]]
     for scorer in [row["scorer"] for row in accuracies]:
         rows += [
             _row(f"pass@{row['k']} ({scorer})", "pass_at_k.mean", row, row["prompts"])
             for row in chances
-            if row["scorer"] == scorer
+            if row["scorer"] == scorer and row["k"] in (*USUAL_K, most)
         ]
         rows += [
             _row(f"majority vote ({scorer})", "majority_vote.mean", row, row["prompts"])

@@ -49,7 +49,7 @@ def test_run_answers_stores_and_shows_every_prompt(
     result = state.result()
     metrics = {row["metric"]: row["value"] for row in result["metrics"]}
     assert result["answered_requests"] == metrics["answered"] == 40
-    assert metrics["accuracy"] == 1.0
+    assert metrics["accuracy (exact_match)"] == 1.0
     assert result["database"] == str(data_dir / "assayline.duckdb")
     run_id = result["run_id"]
     (row,) = flow_kit.query(data_dir, "select run_id, state, prompt_rows, expected_requests, finished_at from runs")

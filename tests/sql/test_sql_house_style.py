@@ -89,7 +89,7 @@ def test_durations_are_named_in_seconds(schema):
     named = re.compile(r"(_s|_share|_rate|_per_step|^mean_\w+|^accuracy\w*|^wilson_\w+|^mean|^standard_error)$")
     assert sorted(name for (name,) in names if not named.search(name)) == [
         "cumulative_logprob",
-        "effective_requests",
+        "effective_samples",
         "gpu_memory_utilization",
         "option_logprob",
         "percentile",

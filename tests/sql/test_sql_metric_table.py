@@ -21,16 +21,18 @@ def test_the_metric_table_names_and_orders_and_computes_nothing(store):
         ),
         target="4",
     )
+    store.given("scorers", {"scorer": "numeric"})
+    store.given("scores", *({"scorer": "numeric", "prompt_id": str(i), "value": 1.0} for i in range(80)))
     summary = read_run_summary(store.connection, "run")
     latency = {(row["metric"], row["percentile"]): row for row in store.rows("latency_percentile")}
     table = read_metric_table(store.connection, "run")
     usual = [row.metric for row in METRIC_ROWS if isinstance(row, LatencyRow) or row.only_above is None]
-    assert [row["metric"] for row in table] == usual
+    assert [row["metric"] for row in table] == [name.replace("accuracy", "accuracy (numeric)") for name in usual]
     assert 20 <= len(table) <= 30
     assert all(list(row) == ["metric", "unit", "source", "value", "low", "high", "n"] for row in table)
     by_name = {row["metric"]: row for row in table}
-    assert by_name["accuracy"] == {
-        "metric": "accuracy",
+    assert by_name["accuracy (numeric)"] == {
+        "metric": "accuracy (numeric)",
         "unit": "share",
         "source": "run_summary.accuracy",
         "value": 1.0,
@@ -50,6 +52,22 @@ def test_the_metric_table_names_and_orders_and_computes_nothing(store):
     }
     assert p95["low_s"] is not None
     assert by_name["time per output token, p50"]["value"] is None
+
+
+def test_scorers_and_repeats_have_rows_of_their_own(store):
+    store.given_answers({"text": "4"})
+    store.given("scorers", {"scorer": "numeric", "ordinal": 0}, {"scorer": "f1", "ordinal": 1})
+    scores = [("numeric", i, float(i == 3)) for i in range(12)] + [("f1", 0, 0.5)]
+    store.given("scores", *({"scorer": name, "repeat_index": i, "value": value} for name, i, value in scores))
+    table = {row["metric"]: (row["value"], row["n"]) for row in read_metric_table(store.connection, "run")}
+    assert {name: cells for name, cells in table.items() if "(" in name} == {
+        "accuracy (numeric)": (pytest.approx(1 / 12), 12),
+        "accuracy (f1)": (0.5, 1),
+        "pass@5 (numeric)": (pytest.approx(5 / 12), 1),
+        "pass@10 (numeric)": (pytest.approx(10 / 12), 1),
+        "pass@12 (numeric)": (1.0, 1),
+        "majority vote (numeric)": (0.0, 1),
+    }
 
 
 def test_the_metric_table_of_a_run_of_nothing(store):
