@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from assayline.engines.deaths import Death
+    from assayline.gate_report import GateReport
 
 
 class AssaylineError(Exception):
@@ -96,6 +97,10 @@ class ComparisonError(AssaylineError):
 
 
 class GateFailedError(AssaylineError):
-    """A run is worse than its baseline, beyond the limits of its gate."""
+    """A run is worse than its baseline, beyond the limits of its gate. `report` has every limit."""
 
     exit_code = 1
+
+    def __init__(self, message: str, report: "GateReport") -> None:
+        super().__init__(message)
+        self.report = report

@@ -43,7 +43,7 @@ class GateSpec(SpecPart):
         "larger; proven: it may be larger, as its 95 % interval goes beyond the limit.",
     )
     max_slowdown: dict[SpeedMetric, Limit] = Field(
-        default_factory=lambda: {"output_tokens_per_s": 0.05, "tpot_p50_s": 0.1, "e2e_p95_s": 0.1},
+        {"output_tokens_per_s": 0.05, "tpot_p50_s": 0.1, "e2e_p95_s": 0.1},
         description="Largest slowdown by metric of run_metric, as a share: 0.05 is 5 %. Judged over five repeats a "
         "side or more, with a test over all of these.",
     )

@@ -71,7 +71,7 @@ def run_command(evaluate: Callable[..., dict[str, Any]], arguments: list[str] | 
     """Runs the flow for a command line and prints its result. Returns the exit code."""
     parser = _make_parser()
     known, rest = parser.parse_known_args(arguments)
-    console = Console(width=None if sys.stdout.isatty() else 110)
+    console = plain_console()
     resume: str = NEVER if known.fresh else known.resume or AUTO
     signal.signal(signal.SIGTERM, _raise_terminated)
     try:
@@ -159,10 +159,35 @@ def _say_how_to_go_on(fresh: bool) -> None:
 
 
 def run_and_leave(evaluate: Callable[..., dict[str, Any]]) -> NoReturn:
-    """`run_command` for the process's own arguments, then its end, even if what it prints goes nowhere any more."""
+    """`run_command` for the process's own arguments, then its end."""
+    leave_after(lambda: run_command(evaluate))
+
+
+def say_errors(work: Callable[[], int]) -> int:
+    """The exit code of `work`; what a person can act on is a sentence and a code of its own."""
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    try:
+        return work()
+    except AssaylineError as error:
+        quiet_shutdown()
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt as interrupt:
+        quiet_shutdown()
+        print("Interrupted; what had finished is stored.", file=sys.stderr)
+        return 143 if isinstance(interrupt, Terminated) else 130
+
+
+def plain_console() -> Console:
+    """Where tables go: as wide as the terminal, or a width that a log can have."""
+    return Console(width=None if sys.stdout.isatty() else 110)
+
+
+def leave_after(work: Callable[[], int]) -> NoReturn:
+    """Ends the process with the exit code of `work`, even if what that prints goes nowhere any more."""
     code = 1
     try:
-        code = run_command(evaluate)
+        code = work()
     except SystemExit as wish:  # of argparse
         code = wish.code if isinstance(wish.code, int) else int(wish.code is not None)
     except BaseException:

@@ -1,0 +1,125 @@
+"""gate: fails when a run is worse than its baseline, beyond the limits of its spec.
+
+    python -m flows.gate RUN_ID [--baseline NAME|RUN_ID] [--max_accuracy_drop 0.02] [--FIELD VALUE ...]
+
+A failed limit is a failed flow run, which an automation can notify on (docs/comparison.md), and exit code 1.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from typing import Any
+
+from prefect import flow, get_run_logger
+from prefect.runtime import flow_run
+
+from assayline.errors import GateFailedError, SpecError
+from assayline.gate import judge_run_against
+from assayline.gate_report import GateReport
+from assayline.gate_spec import GateSpec
+from assayline.settings import load_settings
+from assayline.spec_file import override_spec, parse_spec
+from assayline.store.baselines import check_run, resolve_baseline
+from assayline.store.comparison import read_side
+from assayline.store.database import Connection
+from assayline.store.thread import DatabaseThread
+from flows.command import leave_after, parse_words, plain_console, say_errors, start_server
+from flows.gate_summary import describe_gate, print_gate
+from flows.logs import quiet_shutdown, speak_in_sentences
+from tasks.publish import publish_gate
+
+EPILOG = """Any limit can be laid over the spec's: --max_accuracy_drop 0.02, --confidence proven,
+--max_slowdown '{output_tokens_per_s: 0.1}'. Fields and meanings: docs/spec.md, "gate".
+
+Exit codes: 0 every limit holds or could not be judged, 1 a limit is broken, 2 an unknown run, baseline
+or field, 6 database, 8 runs that cannot be compared."""
+
+
+def name_gate() -> str:
+    """The run's name in the UI."""
+    return f"gate of {flow_run.parameters.get('run_id', 'a run')}"
+
+
+@flow(name="gate", flow_run_name=name_gate, persist_result=False)
+def gate(run_id: str, baseline: str | None = None, limits: dict[str, str] | None = None) -> dict[str, Any]:
+    """Fails when a run is worse than its baseline, beyond its limits.
+
+    Args:
+        run_id: the run to judge.
+        baseline: name of a pinned baseline, or id of a run (default: gate.baseline of the run's spec).
+        limits: fields of the spec's gate to lay over the run's own, as text: {"max_accuracy_drop": "0.02"}.
+    """
+    settings = load_settings()
+    if not settings.tracebacks:
+        speak_in_sentences()
+
+    def judge(connection: Connection) -> GateReport:
+        check_run(connection, run_id)
+        wanted = read_limits(connection, run_id, limits or {})
+        name = baseline or wanted.baseline
+        if name is None:
+            raise SpecError(
+                f"Run {run_id} has no baseline to be held against. Give --baseline NAME, or set gate.baseline in its "
+                "spec; `python -m flows.baseline list` shows the names that there are."
+            )
+        return judge_run_against(connection, run_id, resolve_baseline(connection, name), wanted)
+
+    report = DatabaseThread(settings).run(judge)
+    _publish(report)
+    if report.broken:
+        raise GateFailedError(report.sentence, report)
+    get_run_logger().info(report.sentence)
+    return dataclasses.asdict(report)
+
+
+def read_limits(connection: Connection, run_id: str, overrides: dict[str, str]) -> GateSpec:
+    """The gate of a run's spec, with fields laid over it. Raises SpecError."""
+    spec = parse_spec(json.loads(read_side(connection, run_id).spec_json), origin=f"the spec of run {run_id}")
+    fields = {f"gate.{field.removeprefix('gate.')}": text for field, text in overrides.items()}
+    return override_spec(spec, fields, origin="the gate").gate
+
+
+def _publish(report: GateReport) -> None:
+    """What the page cannot show does not change the verdict."""
+    for check in report.checks:
+        get_run_logger().log(30 if check.verdict == "broken" else 20, "%s: %s", check.verdict, check.words)
+    try:
+        publish_gate(report.candidate, describe_gate(report))
+    except Exception as error:
+        get_run_logger().error("The run's page lacks the limits: %s: %s", type(error).__name__, error)
+
+
+def run_command(arguments: list[str] | None = None) -> int:
+    """Judges what the command line names, and prints the table. Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.gate",
+        usage="python -m flows.gate RUN_ID [--baseline NAME|RUN_ID] [--FIELD VALUE ...]",
+        description="Fail when a run is worse than its baseline, beyond its limits.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--baseline", metavar="NAME|RUN_ID", help="pinned name or run (default: gate.baseline of the run's spec)"
+    )
+    known, rest = parser.parse_known_args(arguments)
+    load_settings()
+    run_id, limits = parse_words(rest)
+    if run_id is None:
+        parser.error("give a RUN_ID")
+    start_server()
+    try:
+        report = gate(run_id, known.baseline, limits)
+    except GateFailedError as failure:
+        quiet_shutdown()
+        print_gate(dataclasses.asdict(failure.report), plain_console())
+        print(f"error: {failure}", file=sys.stderr)
+        return failure.exit_code
+    quiet_shutdown()
+    print_gate(report, plain_console())
+    return 0
+
+
+if __name__ == "__main__":
+    leave_after(lambda: say_errors(run_command))
