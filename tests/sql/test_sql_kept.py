@@ -1,0 +1,177 @@
+"""Metrics that are kept: the same as computed ones, for every model and run, and forgotten with the rows they are of."""
+
+import re
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from assayline.errors import StoreError
+from assayline.store.database import apply_schema, list_models
+from assayline.store.kept import forget_metrics, is_kept, keep_metrics, list_unkept
+from assayline.store.layers import KEPT, LIVE, NOT_OF_RUNS
+from assayline.store.model_files import read_model
+from assayline.store.models import read_metric_table
+from assayline.store.staging import stage_run
+from benchmarks.invented_runs import invent_runs
+
+RUNS = 26
+"""With errors, with an engine that died, with token times, and with none of it; see invented_runs."""
+REQUESTS = 24
+MODELS = [read_model(file) for file in list_models()]
+
+
+@pytest.fixture
+def runs():
+    """Runs in memory, two of them odd: one under way, one of nothing."""
+    connection = duckdb.connect()
+    apply_schema(connection)
+    invent_runs(connection, RUNS, REQUESTS)
+    connection.execute("update runs set state = 'running', finished_at = null where run_id = 'run-000002'")
+    for table in ("prompts", "requests", "completions", "engine_events", "telemetry", "scorers", "scores"):
+        connection.execute(f"delete from {table} where run_id = 'run-000005'")
+    connection.execute("delete from completions where run_id = 'run-000009' and hash(request_id) % 3 = 0")
+    yield connection
+    connection.close()
+
+
+def list_kept_models(connection):
+    tables = "select table_name from duckdb_tables() where schema_name = ? and table_name <> 'kept_runs'"
+    return sorted(name for (name,) in connection.execute(tables, [KEPT]).fetchall())
+
+
+def read_all(connection, models):
+    return {model: connection.execute(f"select * from {model} order by all").fetchall() for model in models}
+
+
+def rounded(rows):
+    """Numbers to ten digits: DuckDB adds in no fixed order."""
+    return sorted(
+        (tuple(f"{value:.10g}" if isinstance(value, float) else value for value in row) for row in rows), key=str
+    )
+
+
+def list_run_ids(connection):
+    return [run_id for (run_id,) in connection.execute("select run_id from runs order by run_id").fetchall()]
+
+
+def test_kept_rows_are_those_that_were_computed_whatever_else_is_kept(runs):
+    """A model that looks beyond its own run is found here: what it sees of others changes as they are kept."""
+    views = [model.name for model in MODELS if model.is_view]
+    computed = read_all(runs, views)
+    assert all(computed[name] for name in list_kept_models(runs)), "each model has rows here, or nothing is proven"
+    for number, run_id in enumerate(reversed(list_run_ids(runs)), 1):
+        if number % 2:
+            with stage_run(runs, run_id):
+                assert keep_metrics(runs, run_id)
+        else:
+            assert keep_metrics(runs, run_id)
+        if number in (1, RUNS // 2, RUNS):
+            found = read_all(runs, views)
+            for view in views:
+                assert rounded(found[view]) == rounded(computed[view]), view
+    live = "select (select count(*) from {0}.run_ids), (select count(*) from {0}.requests)"
+    assert runs.execute(live.format(LIVE)).fetchall() == [(0, 0)]
+
+
+def test_most_models_are_kept(runs):
+    kept = list_kept_models(runs)
+    assert {"run_summary", "latency_percentile", "engine_history", "timeline", "accuracy"} <= set(kept)
+    assert not {"stg_requests", "token_gap"} & set(kept)
+
+
+def test_what_is_kept_is_read_and_not_computed(runs):
+    keep_metrics(runs, "run-000000")
+    before = read_metric_table(runs, "run-000000")
+    runs.execute("delete from completions where run_id = 'run-000000'")  # by hand, past all that forgets
+    assert read_metric_table(runs, "run-000000") == before
+    forget_metrics(runs, "run-000000")
+    answered = {row["metric"]: row["value"] for row in read_metric_table(runs, "run-000000")}["answered"]
+    assert (before[0]["value"], answered) == (REQUESTS, 0)
+
+
+def test_a_run_is_kept_by_itself_and_once(runs):
+    for _ in range(2):
+        keep_metrics(runs, "run-000003")
+    rows = runs.execute(f"select run_id from {KEPT}.kept_runs").fetchall()
+    assert rows == [("run-000003",)]
+    for model in list_kept_models(runs):
+        ids = runs.execute(f"select distinct run_id from {KEPT}.{model}").fetchall()
+        assert ids in ([("run-000003",)], []), model
+    assert runs.execute(f"select count(*) from {KEPT}.run_summary").fetchall() == [(1,)]
+    assert runs.execute("select count(*) from duckdb_views() where temporary and not internal").fetchall() == [(0,)]
+
+
+def test_forgetting_leaves_nothing_and_other_runs_alone(runs):
+    for run_id in ("run-000003", "run-000004"):
+        keep_metrics(runs, run_id)
+    forget_metrics(runs, "run-000003")
+    assert not is_kept(runs, "run-000003") and is_kept(runs, "run-000004")
+    for model in ["kept_runs", *list_kept_models(runs)]:
+        ids = runs.execute(f"select distinct run_id from {KEPT}.{model}").fetchall()
+        assert ids in ([("run-000004",)], []), model
+
+
+def test_keeping_fails_as_a_whole(runs):
+    runs.execute(f"drop table {KEPT}.run_summary")
+    runs.execute(f"create table {KEPT}.run_summary (run_id varchar)")
+    with pytest.raises(duckdb.Error):
+        keep_metrics(runs, "run-000003")
+    assert not is_kept(runs, "run-000003")
+    assert runs.execute(f"select count(*) from {KEPT}.engine_history").fetchall() == [(0,)]
+
+
+def test_a_run_that_is_not_there_cannot_be_kept(runs):
+    with pytest.raises(StoreError, match="no run elsewhere in the database"):
+        keep_metrics(runs, "elsewhere")
+    assert not is_kept(runs, "elsewhere")
+
+
+def test_a_run_id_is_a_value_and_not_sql(runs):
+    runs.execute("update runs set run_id = 'it''s' where run_id = 'run-000000'")
+    assert keep_metrics(runs, "it's")
+    assert runs.execute(f"select run_id from {KEPT}.run_summary").fetchall() == [("it's",)]
+
+
+def test_runs_under_way_are_not_offered_for_keeping(runs):
+    assert set(list_run_ids(runs)) - set(list_unkept(runs)) == {"run-000002"}
+    keep_metrics(runs, "run-000000")
+    assert set(list_run_ids(runs)) - set(list_unkept(runs)) == {"run-000000", "run-000002"}
+
+
+@pytest.mark.parametrize("model", [model for model in MODELS if model.is_view], ids=lambda model: model.name)
+def test_a_model_that_is_kept_reads_nothing_that_changes_without_its_run(model):
+    """Pinning a baseline forgets nothing, and time goes by."""
+    code = re.sub(r"'[^']*'|--.*", "", model.definition)
+    found = re.findall(rf"\b(?:{'|'.join(NOT_OF_RUNS)}|now|current_\w+|today|random|uuid)\b", code)
+    assert not found or model.reason
+
+
+def test_lines_about_keeping_are_understood(tmp_path):
+    def read(header, kind="view"):
+        (tmp_path / "10_m.sql").write_text(f"-- Grain: one row per run.\n{header}\ncreate or replace {kind} m as x;\n")
+        return read_model(tmp_path / "10_m.sql")
+
+    assert read("-- Of runs.").reason is None
+    assert read("-- Kept: no, it is large.").reason == "it is large"
+    split = read("-- More.\n-- Kept: one metric at a time: a, b_s.")
+    assert (split.column, split.values) == ("metric", ("a", "b_s"))
+    for wrong in ("-- Kept: no.", "-- Kept: yes, sure.", "-- Kept: no, a.\n-- Kept: no, b.", "-- Kept:"):
+        with pytest.raises(ValueError, match=r"10_m\.sql says"):
+            read(wrong)
+    with pytest.raises(ValueError, match="Of a view"):
+        read("-- Kept: no, it is none.", "macro")
+
+
+def test_whoever_changes_rows_of_runs_forgets_their_metrics():
+    """Fails when a module starts to write raw tables: call forget_metrics in the same transaction."""
+    statement = re.compile(r"\b(?:insert into|delete from|update) ([\w{}.]+)")
+    no_rows_of_runs = {*NOT_OF_RUNS, "schema_version"}
+    package = Path(__file__).parents[2]
+    writers = {}
+    for file in sorted([*package.glob("assayline/**/*.py"), *package.glob("flows/*.py"), *package.glob("tasks/*.py")]):
+        text = file.read_text(encoding="utf-8")
+        if set(statement.findall(text)) - no_rows_of_runs and file.name != "kept.py":
+            writers[file.name] = text.count("forget_metrics(connection")
+    assert set(writers) == {"load.py", "runs.py", "scoring.py"}
+    assert writers == {"load.py": 1, "runs.py": 2, "scoring.py": 1}
