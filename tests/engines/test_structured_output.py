@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from engine_helpers import ARGS, Asker, by_id, open_engine
 
-from assayline.answer_spec import OutputSpec
+from assayline.answer_spec import OutputSpec, ReasoningSpec
 from assayline.engines.offline import OfflineEngine
 from assayline.records import Completion
 from assayline.spec_file import parse_spec
@@ -133,3 +133,32 @@ def test_the_spec_s_form_reaches_the_engine(engine: OfflineEngine, asker: Asker)
                        "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "a"}]}}})
     [answer] = engine.generate([asker.send(asker.ids_of("What is 3 + 4?"), **spec.sampling_defaults)])
     assert answer.text in ("cat", "dog")
+
+
+PARSER = """
+from vllm.reasoning.abs_reasoning_parsers import ReasoningParserManager
+from vllm.reasoning.basic_parsers import BaseThinkingReasoningParser
+
+
+class TinyParser(BaseThinkingReasoningParser):
+    start_token = "<|assistant|>"
+    end_token = "1"
+
+
+ReasoningParserManager.register_module("tiny", module=TinyParser)
+"""
+
+
+def test_with_vllms_parser_the_thinking_is_free_and_the_answer_is_not(
+    tiny_model: Path, asker: Asker, tmp_path: Path
+) -> None:
+    """The tiny model answers 9 + 4 with 13, and here the 1 is the end of its thinking."""
+    plugin = tmp_path / "tiny_parser.py"
+    plugin.write_text(PARSER)
+    config = {"reasoning_parser": "tiny", "reasoning_parser_plugin": str(plugin)}
+    args = {**ARGS, "structured_outputs_config": config}
+    form = {"structured_outputs": {"choice": ["cat", "dog"]}}
+    with closing(open_engine(tiny_model, tmp_path / "log", args=args, reasoning=ReasoningSpec(close="1"))) as engine:
+        [answer] = engine.generate([asker.ask("What is 9 + 4?", **form)])
+    assert answer.error_kind is None, answer.error_message
+    assert (answer.reasoning, answer.text in ("cat", "dog")) == ("", True)
