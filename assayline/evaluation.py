@@ -37,13 +37,17 @@ from assayline.store.thread import DatabaseThread
 __all__ = ["Evaluation", "RunResult", "begin_evaluation", "new_run_id", "plan_run"]
 
 
-def begin_evaluation(spec: EvalSpec, settings: Settings, resume: str = AUTO) -> Evaluation:
+def begin_evaluation(
+    spec: EvalSpec, settings: Settings, resume: str = AUTO, benchmark_id: str | None = None
+) -> Evaluation:
     """Checks arguments, model and database, and makes the run's folder or takes an unfinished run up.
 
-    `resume` is auto (the newest unfinished run of this spec, if there is one), never, or the id of a run.
+    `resume` is auto (the newest unfinished run of this spec, if there is one), never, or the id of a run. A new run is
+    part of the benchmark `benchmark_id`, if that is given.
     Raises SpecError, ModelError, DatabaseLockedError or StoreError.
     """
     fresh, model = plan_run(spec, settings)
+    fresh = replace(fresh, benchmark_id=benchmark_id)
     database = DatabaseThread(settings)
     database.run(lambda connection: None)  # whether it can be used is known before anything is made
     runs_dir = settings.data_dir / "runs"

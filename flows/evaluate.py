@@ -56,18 +56,19 @@ def as_spec(spec: EvalSpec | str | dict[str, Any]) -> EvalSpec:
 
 
 @flow(name="evaluate", flow_run_name=name_run, persist_result=False)
-def evaluate(spec: EvalSpec | str, resume: str = AUTO) -> dict[str, Any]:
+def evaluate(spec: EvalSpec | str, resume: str = AUTO, benchmark_id: str | None = None) -> dict[str, Any]:
     """Evaluates a model on a prompt set and returns the run's id and metrics.
 
     Args:
         spec: the spec, or the path of a YAML file with one.
         resume: auto goes on with the newest unfinished run of this spec, if there is one; never starts a new run; the
             id of a run goes on with that one.
+        benchmark_id: the benchmark that a new run is part of; set by the flow `benchmark`.
     """
     settings = load_settings()
     if not settings.tracebacks:
         speak_in_sentences()
-    evaluation = begin_evaluation(as_spec(spec), settings, resume)
+    evaluation = begin_evaluation(as_spec(spec), settings, resume, benchmark_id)
     for note in evaluation.notes:
         get_run_logger().warning(note)
     get_run_logger().info("Run %s, parts and logs in %s", evaluation.run_id, evaluation.run_dir)
