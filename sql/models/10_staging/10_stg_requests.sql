@@ -5,52 +5,33 @@
 create or replace view stg_requests as
 with
 
-keep_one_request as (
-    select distinct on (run_id, request_id) *
-    from requests
-),
-
-keep_one_answer as (
-    select *
-    from completions
-    qualify row_number() over (
-        partition by run_id, request_id
-        order by error_kind is not null, finished_at_s nulls last, worker, engine_generation
-    ) = 1
-),
-
-keep_one_prompt as (
-    select distinct on (run_id, prompt_id, occurrence) *
-    from prompts
-),
-
 join_answers as (
     select
-        keep_one_request.run_id,
-        keep_one_request.request_id,
-        keep_one_request.prompt_id,
-        keep_one_request.occurrence,
-        keep_one_request.repeat_index,
-        keep_one_request.option_index,
-        keep_one_request.option,
-        keep_one_request.option_tokens,
-        try_cast(keep_one_request.sampling_json ->> '$.max_tokens' as bigint) as max_tokens,
-        keep_one_answer.* exclude (run_id, request_id),
-        keep_one_prompt.source_row,
-        keep_one_prompt.target,
+        one_request.run_id,
+        one_request.request_id,
+        one_request.prompt_id,
+        one_request.occurrence,
+        one_request.repeat_index,
+        one_request.option_index,
+        one_request.option,
+        one_request.option_tokens,
+        try_cast(one_request.sampling_json ->> '$.max_tokens' as bigint) as max_tokens,
+        one_answer.* exclude (run_id, request_id),
+        one_prompt.source_row,
+        one_prompt.target,
         case
-            when keep_one_answer.request_id is null then 'missing'
-            when keep_one_answer.error_kind is not null then 'error'
+            when one_answer.request_id is null then 'missing'
+            when one_answer.error_kind is not null then 'error'
             else 'ok'
         end as status
-    from keep_one_request
-    left join keep_one_answer
-        on keep_one_answer.run_id = keep_one_request.run_id
-        and keep_one_answer.request_id = keep_one_request.request_id
-    left join keep_one_prompt
-        on keep_one_prompt.run_id = keep_one_request.run_id
-        and keep_one_prompt.prompt_id = keep_one_request.prompt_id
-        and keep_one_prompt.occurrence = keep_one_request.occurrence
+    from one_request
+    left join one_answer
+        on one_answer.run_id = one_request.run_id
+        and one_answer.request_id = one_request.request_id
+    left join one_prompt
+        on one_prompt.run_id = one_request.run_id
+        and one_prompt.prompt_id = one_request.prompt_id
+        and one_prompt.occurrence = one_request.occurrence
 ),
 
 measure_requests as (
