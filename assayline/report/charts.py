@@ -15,6 +15,10 @@ HEIGHT = 170
 AXIS_ROOM = 46
 """Room for the marks of every vertical axis, so that time runs at the same place in charts under each other."""
 
+MARKED_EVENTS = ("failed", "reduced", "restored", "grown")
+MOST_NAMES = 4
+"""Names above a chart: more would lie on each other."""
+
 LATENCIES = {"ttft_s": "Time to first token", "tpot_s": "Time per output token", "e2e_s": "End to end"}
 RATES = {
     "output_tokens_per_s": "output tokens per second",
@@ -187,13 +191,20 @@ def _time_axis(activity: list[Row]) -> alt.X:
 def _event_rules(activity: list[Row], events: list[Row]) -> list[alt.Chart]:
     """A line per event within the chart's time, and the event's name at the top."""
     begin, end = activity[0]["begins_at_s"], activity[-1]["ends_at_s"]
-    shown = [
-        {"at": event["at_s"], "event": event["event"], "what": " ".join((event["message"] or "").split())[:300]}
-        for event in events
-        if begin <= event["at_s"] <= end and event["event"] in ("failed", "reduced", "restored", "grown")
-    ]
-    if not shown:
+    at_once: dict[float, list[Row]] = {}
+    for event in events:
+        if begin <= event["at_s"] <= end and event["event"] in MARKED_EVENTS:
+            at_once.setdefault(event["at_s"], []).append(event)
+    if not at_once:
         return []
+    shown = [
+        {
+            "at": at_s,
+            "event": ", ".join(dict.fromkeys(event["event"] for event in together)),
+            "what": " ".join(" ".join(event["message"] or "" for event in together).split())[:300],
+        }
+        for at_s, together in at_once.items()
+    ]
     rules = (
         alt.Chart(_inline(shown))
         .mark_rule(style="event")
@@ -206,13 +217,12 @@ def _event_rules(activity: list[Row], events: list[Row]) -> list[alt.Chart]:
             ],
         )
     )
-    failures = [event for event in shown if event["event"] == "failed"]
     names = (
-        alt.Chart(_inline(failures))
+        alt.Chart(_inline(shown[:MOST_NAMES]))
         .mark_text(style="event-name", align="center", baseline="bottom")
-        .encode(x="at:Q", y=alt.value(-2), text=alt.value("failed"))
+        .encode(x="at:Q", y=alt.value(-2), text="event:N")
     )
-    return [rules, names] if failures else [rules]
+    return [rules, names]
 
 
 def _choose_unit(seconds: list[float]) -> tuple[str, float]:

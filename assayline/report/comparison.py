@@ -40,8 +40,6 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
             described = f"Difference of each mean score from the baseline's, with its 95 % interval: {words}."
             section.blocks.append(Chart("Change of scores", described, draw_differences(shown)))
         section.blocks.append(_tabulate_scores(paired))
-        section.blocks.extend(_show_flip("Became worse", row) for row in comparison.worse)
-        section.blocks.extend(_show_flip("Became better", row) for row in comparison.better)
     section.blocks.append(_tabulate_metrics(comparison.metrics))
     section.blocks.append(
         Paragraph(
@@ -49,6 +47,8 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
             "compare_configs tell whether such a difference is more than that."
         )
     )
+    section.blocks.extend(_show_flip("Became worse", row) for row in comparison.worse)
+    section.blocks.extend(_show_flip("Became better", row) for row in comparison.better)
     return section
 
 
@@ -104,14 +104,14 @@ def _tabulate_metrics(metrics: list[Row]) -> Table:
             row["metric"],
             show_value(row["candidate_value"]),
             show_value(row["baseline_value"]),
-            row["unit"],
             show_change(row["change_share"]),
+            row["unit"],
             DASH if row["is_better"] is None else "better" if row["is_better"] else "worse",
         )
         for row in metrics
     ]
-    columns = ("metric", "this run", "baseline", "unit", "change", "")
-    return Table("Metrics side by side", columns, cells, frozenset({1, 2, 4}))
+    columns = ("metric", "this run", "baseline", "change", "unit", "")
+    return Table("Speed side by side", columns, cells, frozenset({1, 2, 3}))
 
 
 def _show_flip(title: str, row: Row) -> Sample:

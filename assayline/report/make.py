@@ -7,9 +7,10 @@ from assayline.report.document import Document
 from assayline.report.write import Written, compose_report, write_report
 from assayline.settings import Settings
 from assayline.store.database import Connection
+from assayline.store.kept import is_kept, read_kept
 from assayline.store.report import read_report
 from assayline.store.report_comparison import read_comparison
-from assayline.store.report_runs import find_baseline_run, find_report_run
+from assayline.store.report_runs import check_report_run, find_baseline_run
 from assayline.store.staging import stage_run
 from assayline.store.thread import DatabaseThread
 
@@ -36,9 +37,10 @@ def make_report(
 
 
 def _compose(connection: Connection, run_id: str, baseline: str | None) -> Document:
-    found = find_report_run(connection, run_id)
-    other = None if baseline is None else find_baseline_run(connection, baseline, found)
-    comparison = None if other is None else read_comparison(connection, found, other)
-    with stage_run(connection, found):
-        rows = read_report(connection, found)
+    check_report_run(connection, run_id)
+    other = None if baseline is None else find_baseline_run(connection, baseline, run_id)
+    comparison = None if other is None else read_comparison(connection, run_id, other)
+    # Metrics that are kept are read as they are; others are computed from one copy of the run's requests.
+    with (read_kept if is_kept(connection, run_id) else stage_run)(connection, run_id):
+        rows = read_report(connection, run_id)
     return compose_report(rows, comparison)

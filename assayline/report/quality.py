@@ -29,6 +29,7 @@ def describe_accuracy(rows: ReportRows) -> Section:
     ]
     columns = ("scorer", "kind", "mean score", "95 % interval", "standard error", "n", "prompts", "worth n")
     section.blocks.append(Table("Scores", columns, cells, frozenset(range(2, 8))))
+    section.blocks.extend(_tabulate_repeats(rows))
     section.blocks.append(
         Paragraph(
             "Errors score 0. The standard error is clustered by prompt, and “worth n” is how many independent answers "
@@ -65,6 +66,36 @@ def say_unscored(rows: ReportRows) -> str:
             f"`python -m flows.score {rows.run['run_id']}` scores what is stored."
         )
     return "Nothing was scored: the prompts have no target, or the spec no scorer."
+
+
+def _tabulate_repeats(rows: ReportRows) -> list[Block]:
+    """What asking again brings: a right answer among k, and the answer that most repeats gave."""
+    cells = [
+        (
+            f"pass@{row['k']}: one of {row['k']:,} right",
+            row["scorer"],
+            show_share(row["mean"]),
+            "",
+            show_share(row["standard_error"]),
+            show_value(row["prompts"]),
+        )
+        for row in rows.pass_at_k
+    ]
+    cells += [
+        (
+            "majority vote",
+            row["scorer"],
+            show_share(row["mean"]),
+            show_range(show_share(row["mean_low"]), show_share(row["mean_high"])),
+            show_share(row["standard_error"]),
+            show_value(row["prompts"]),
+        )
+        for row in rows.majority_vote
+    ]
+    if not cells:
+        return [Paragraph("Every prompt was asked once, so there is no pass@k and no majority vote.")]
+    columns = ("over repeats", "scorer", "mean", "95 % interval", "standard error", "prompts")
+    return [Table("Repeats", columns, cells, frozenset(range(2, 6)))]
 
 
 def _draw(scored: list[Row]) -> list[Block]:

@@ -1,6 +1,6 @@
 """Sections about speed: latencies, and throughput over time with what happened to engines."""
 
-from assayline.report.charts import LATENCIES, draw_distribution, draw_in_flight, draw_rate
+from assayline.report.charts import LATENCIES, MARKED_EVENTS, draw_distribution, draw_in_flight, draw_rate
 from assayline.report.document import Block, Chart, Paragraph, Section, Table
 from assayline.report.words import count, show_range, show_seconds, show_value
 from assayline.store.report import ReportRows, Row
@@ -42,8 +42,8 @@ def describe_time(rows: ReportRows) -> Section:
     if not rows.activity:
         section.blocks.append(Paragraph(_say_untimed(rows)))
         return section
-    events = [event for event in rows.events if event["event"] in ("failed", "reduced", "restored", "grown")]
-    marked = f"; lines mark {count(len(events), 'event')} of engines" if events else "; nothing happened to engines"
+    moments = {event["at_s"] for event in rows.events if event["event"] in MARKED_EVENTS}
+    marked = f"; lines mark {count(len(moments), 'moment')} at which engines changed" if moments else ""
     slice_s = show_seconds(rows.activity[0]["ends_at_s"] - rows.activity[0]["begins_at_s"])
     section.blocks.extend(
         [

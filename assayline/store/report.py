@@ -34,6 +34,9 @@ class ReportRows:
     metrics: list[Row]
     """As in the table at the end of a run."""
     accuracy: list[Row]
+    pass_at_k: list[Row]
+    """Rows only where prompts were asked repeatedly, as of `majority_vote`."""
+    majority_vote: list[Row]
     percentiles: list[Row]
     histogram: list[Row]
     activity: list[Row]
@@ -62,6 +65,8 @@ def read_report(connection: duckdb.DuckDBPyConnection, run_id: str) -> ReportRow
         summary=summary,
         metrics=read_metric_table(connection, run_id),
         accuracy=of_run("select * from accuracy where run_id = ? order by ordinal, scorer"),
+        pass_at_k=of_run("select * from pass_at_k where run_id = ? order by scorer, k"),
+        majority_vote=of_run("select * from majority_vote where run_id = ? order by scorer"),
         percentiles=_by_metric(connection, run_id, "latency_percentile", "percentile"),
         histogram=_by_metric(connection, run_id, "latency_histogram", "from_s"),
         activity=of_run("select * from activity where run_id = ? order by begins_at_s"),

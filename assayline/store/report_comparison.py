@@ -7,7 +7,7 @@ import duckdb
 from assayline.store.models import read_rows
 from assayline.store.report import Row, cut_and_count
 
-FLIPPED = 5
+FLIPPED = 4
 """Prompts shown that became worse, and as many that became better."""
 
 
@@ -38,7 +38,7 @@ def read_comparison(connection: duckdb.DuckDBPyConnection, candidate: str, basel
         baseline=run,
         environments=(environments[candidate], environments[baseline]),
         scores=read_rows(connection, _SCORES, candidate, baseline, candidate),
-        metrics=read_rows(connection, "from compare_metrics(?, ?)", candidate, baseline),
+        metrics=read_rows(connection, _SPEEDS, candidate, baseline),
         worse=_read_flipped(connection, candidate, baseline, "difference < 0", "asc"),
         better=_read_flipped(connection, candidate, baseline, "difference > 0", "desc"),
     )
@@ -100,4 +100,7 @@ _SCORES = """
     from compare_runs(?, ?) as compared
     left join scorers on scorers.run_id = ? and scorers.scorer = compared.scorer
     order by scorers.ordinal nulls last, compared.scorer
+"""
+_SPEEDS = """
+    select * from compare_metrics(?, ?) where metric <> 'accuracy' order by unit = 's', metric
 """

@@ -1,0 +1,155 @@
+"""Runs that never were: a small database to try queries on, the same everywhere, made in seconds without an engine.
+
+    python -m examples.two_weeks [FOLDER]          # default: data/two-weeks
+
+It has two nights of one evaluation a week apart, of which the second went worse; the same prompts with room to think;
+and a benchmark of two windows, five repeats each. Prompts are those of examples/arithmetic.jsonl; answers and times are
+invented by examples/simulated_engine.py. docs/queries.md quotes this database, and tests read it. What is made is a
+folder per run, as any run leaves it, and the database is loaded from them as `python -m flows.rebuild` would.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from assayline import __version__
+from assayline.clock import RunClock
+from assayline.durable import replace_file
+from assayline.identity import digest_json
+from assayline.manifest import SPEC_NAME, Manifest, PromptCounts, write_manifest
+from assayline.rebuild import rebuild_run
+from assayline.records import Prompt, Request
+from assayline.requests import make_request_id
+from assayline.settings import Settings
+from assayline.spec_file import canonical_json, config_id, parse_spec, spec_hash
+from assayline.store.database import TABLE_VERSION
+from assayline.store.parts import write_part
+from examples.simulated_engine import Night, simulate
+
+ROWS = Path(__file__).parent / "arithmetic.jsonl"
+
+
+OFTEN_WRONG = frozenset({3, 17, 58, 101, 120, 139})
+NEWLY_WRONG = frozenset({8, 21, 33, 47, 62, 77, 90, 105, 118, 133, 146})
+NIGHTS = (
+    Night("20261114-013000-nightly-0001", "2026-11-14 01:30", wrong=OFTEN_WRONG | {66, 93}),
+    Night(
+        "20261121-013000-nightly-0002",
+        "2026-11-21 01:30",
+        model_id="sha256:00000000000000000000000000000002",
+        wrong=OFTEN_WRONG | NEWLY_WRONG,
+        step_s=0.28,
+        dies_after=60,
+        deadly=72,
+    ),
+    Night("20261121-093000-thinking-0003", "2026-11-21 09:30", "thinking", wrong=frozenset({17}), thinking_tokens=24),
+    *(
+        Night(
+            f"20261120-{10 + repeat:02d}{minute:02d}00-window-{window}-{repeat:04d}",
+            f"2026-11-20 {10 + repeat:02d}:{minute:02d}",
+            f"window-{window}",
+            prompts=40,
+            window=window,
+            seats=window,
+            step_s=0.25 + 0.005 * (repeat % 3) + (0.0 if window == 32 else -0.06),
+            wrong=frozenset({3, 17}),
+            benchmark_id="window-8-or-32",
+        )
+        for minute, window in ((0, 8), (30, 32))
+        for repeat in range(5)
+    ),
+)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("data") / "two-weeks"
+    print(f"Database: {make_database(folder)}")
+
+
+def make_database(folder: Path, nights: tuple[Night, ...] = NIGHTS) -> Path:
+    """Writes the folders of all runs and loads them into a database. Returns its path."""
+    settings = Settings(data_dir=folder, database=folder / "assayline.duckdb")
+    for night in nights:
+        run_dir = settings.run_dir(night.run_id)
+        write_run(run_dir, night)
+        rebuild_run(run_dir, settings.database_path, settings.database_wait_s)
+    return settings.database_path
+
+
+def write_run(run_dir: Path, night: Night) -> None:
+    """A run's folder: spec, parts and manifest."""
+    spec = parse_spec(
+        {
+            "name": night.name,
+            "model": "invented/sums-of-two",
+            "prompts": {
+                "source": {"kind": "file", "path": "examples/arithmetic.jsonl"},
+                "columns": {"target": "answer"},
+                "template": "{{ question }}",
+                "limit": night.prompts,
+            },
+            "sampling": {"temperature": 0, "max_tokens": 20 + night.thinking_tokens},
+            "engine": {"window": night.window, "args": {"max_num_seqs": night.seats}},
+        }
+    )
+    text = canonical_json(spec)
+    replace_file(run_dir / SPEC_NAME, lambda file: file.write(text.encode()))
+    prompts = list(read_prompts(night.prompts))
+    requests = [ask(prompt, dict(spec.sampling)) for prompt in prompts]
+    told = simulate(night, requests, [str(prompt.target) for prompt in prompts])
+    for table, records in {
+        "prompts": prompts,
+        "requests": requests,
+        "completions": told.completions,
+        "engine_events": told.events,
+        "telemetry": told.samples,
+    }.items():
+        write_part(run_dir, table, "invented", records)
+    started_s = datetime.fromisoformat(night.started).replace(tzinfo=UTC).timestamp()
+    ended = datetime.fromtimestamp(started_s + told.now_s, UTC).replace(tzinfo=None, microsecond=0)
+    manifest = Manifest(
+        run_id=night.run_id,
+        name=night.name,
+        spec_hash=spec_hash(spec),
+        config_id=config_id(spec, night.model_id),
+        benchmark_id=night.benchmark_id,
+        prompt_set=spec.prompts.set_name,
+        model=spec.model,
+        model_id=night.model_id,
+        tokenizer_id=digest_json("tokenizer"),
+        sampling_id=digest_json(spec.sampling),
+        template_id=digest_json("template"),
+        inputs=None,
+        inputs_digest=None,
+        clock=RunClock(started_s, 0.0, "invented"),
+        host_name="invented-host",
+        assayline_version=__version__,
+        table_version=TABLE_VERSION,
+        state="completed",
+        finished_at=ended.isoformat(),
+        prompts=PromptCounts(len(prompts), 0, len(requests), 0, 1),
+    )
+    write_manifest(run_dir, manifest)
+
+
+def read_prompts(limit: int | None) -> Iterator[Prompt]:
+    """The prompt set of the demo."""
+    for row, line in enumerate(ROWS.read_text(encoding="utf-8").splitlines()[:limit]):
+        data = json.loads(line)
+        messages = [{"role": "user", "content": data["question"]}]
+        prompt_id = digest_json({"messages": messages, "target": data["answer"]})
+        yield Prompt(prompt_id, 0, row, None, messages, data["answer"], {"operation": data["operation"]})
+
+
+def ask(prompt: Prompt, sampling: dict[str, Any]) -> Request:
+    """The request for a prompt, one invented token per four characters."""
+    rendered = f"<user>{prompt.messages[0]['content']}<assistant>"
+    request_id = make_request_id(prompt.prompt_id, 0, 0)
+    return Request(request_id, prompt.prompt_id, 0, 0, list(range(len(rendered) // 4)), sampling, rendered)
+
+
+if __name__ == "__main__":
+    main()
