@@ -1,0 +1,46 @@
+"""nightly: evaluate, then hold the run against its baseline: one flow for a schedule, failed when a limit is broken.
+
+Deployed by `prefect.yaml` as `nightly/nightly`. An automation on its failed runs tells people (docs/comparison.md).
+"""
+
+from typing import Any
+
+from prefect import flow, get_run_logger
+from prefect.runtime import flow_run
+
+from assayline.resume import NEVER
+from assayline.spec import EvalSpec
+from flows.evaluate import as_spec, evaluate
+from flows.gate import gate
+
+
+def name_night() -> str:
+    """The run's name in the UI."""
+    try:
+        name = as_spec(flow_run.parameters["spec"]).name
+        return f"{name} against {flow_run.parameters.get('baseline') or 'its baseline'}"
+    except Exception:
+        return "nightly"  # the flow itself says what is wrong with its spec
+
+
+@flow(name="nightly", flow_run_name=name_night, persist_result=False)
+def nightly(spec: EvalSpec | str, baseline: str | None = None, resume: str = NEVER) -> dict[str, Any]:
+    """Evaluates, then fails if the run is worse than its baseline beyond the limits of its spec.
+
+    Args:
+        spec: the spec, or the path of a YAML file with one.
+        baseline: name of a pinned baseline, or id of a run (default: gate.baseline of the spec; with neither, nothing
+            is judged, and the log says so).
+        resume: never starts a new run each time, as each night is a measurement of its own; auto goes on with an
+            unfinished one.
+    """
+    wanted = as_spec(spec)
+    result: dict[str, Any] = evaluate(wanted, resume)
+    if baseline is None and wanted.gate.baseline is None:
+        get_run_logger().warning(
+            "Nothing was judged, as there is no baseline. Pin one with `python -m flows.baseline pin NAME %s`, and "
+            "name it as `baseline` of the deployment, or as gate.baseline in the spec.",
+            result["run_id"],
+        )
+        return {"run_id": result["run_id"], "gate": None}
+    return {"run_id": result["run_id"], "gate": gate(result["run_id"], baseline)}
