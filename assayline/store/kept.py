@@ -15,8 +15,11 @@ import duckdb
 
 from assayline.errors import StoreError
 from assayline.store.database import list_models, transaction
-from assayline.store.layers import KEPT, LIVE, list_columns, work_in
+from assayline.store.layers import KEPT, LIVE, work_in
 from assayline.store.model_files import ModelFile, read_model
+
+MANY_REQUESTS = 50_000
+"""A run of more is computed in pieces where a model says so, for little memory; a smaller one at once, for time."""
 
 
 def keep_metrics(connection: duckdb.DuckDBPyConnection, run_id: str) -> bool:
@@ -32,9 +35,11 @@ def keep_metrics(connection: duckdb.DuckDBPyConnection, run_id: str) -> bool:
         models = [read_model(file) for file in list_models()]
         if any(_leaves_rows_out(connection, model, run_id) for model in models if model.table):
             return False
-        kept = [model for model in models if list_columns(connection, KEPT, model.name)]
+        tables = _list_tables(connection)
+        kept = [model for model in models if model.name in tables]
+        requests = connection.execute("select count(*) from main.requests where run_id = ?", [run_id]).fetchall()[0][0]
         for model in kept:
-            _keep_model(connection, model, run_id)
+            _keep_model(connection, model, run_id, in_pieces=requests > MANY_REQUESTS)
         for model in kept:
             connection.execute(f"drop view temp.{model.name}")
         now = datetime.now(UTC).replace(tzinfo=None)
@@ -46,10 +51,7 @@ def forget_metrics(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     """The run's metrics are computed when they are read, from now on. Inside the caller's transaction."""
     if not is_kept(connection, run_id):
         return
-    tables = connection.execute(
-        "select table_name from duckdb_tables() where schema_name = ? and database_name = current_database()", [KEPT]
-    ).fetchall()
-    for (table,) in tables:
+    for table in _list_tables(connection):
         connection.execute(f"delete from {KEPT}.{table} where run_id = ?", [run_id])  # noqa: S608 - names are ours
 
 
@@ -78,6 +80,11 @@ def list_unkept(connection: duckdb.DuckDBPyConnection) -> list[str]:
     return [run_id for (run_id,) in rows]
 
 
+def _list_tables(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    tables = "select table_name from duckdb_tables() where schema_name = ? and database_name = current_database()"
+    return [name for (name,) in connection.execute(tables, [KEPT]).fetchall()]
+
+
 def _leaves_rows_out(connection: duckdb.DuckDBPyConnection, model: ModelFile, run_id: str) -> bool:
     counts = [
         connection.execute(f"select count(*) from {relation} where run_id = ?", [run_id]).fetchall()  # noqa: S608
@@ -86,10 +93,10 @@ def _leaves_rows_out(connection: duckdb.DuckDBPyConnection, model: ModelFile, ru
     return counts[0] != counts[1]
 
 
-def _keep_model(connection: duckdb.DuckDBPyConnection, model: ModelFile, run_id: str) -> None:
+def _keep_model(connection: duckdb.DuckDBPyConnection, model: ModelFile, run_id: str, in_pieces: bool) -> None:
     """Stores the model's rows, and lets the models after it read them instead of computing them again."""
     insert = f"insert into {KEPT}.{model.name} select * from {LIVE}.{model.name} where run_id = ?"  # noqa: S608
-    if model.column:
+    if model.column and in_pieces:
         for value in model.values:
             connection.execute(f"{insert} and {model.column} = ?", [run_id, value])
     else:

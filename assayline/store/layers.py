@@ -57,7 +57,7 @@ def make_models(connection: duckdb.DuckDBPyConnection, models: list[ModelFile]) 
         _make_model(connection, model)
 
 
-def list_columns(connection: duckdb.DuckDBPyConnection, schema: str, name: str) -> list[str]:
+def _list_columns(connection: duckdb.DuckDBPyConnection, schema: str, name: str) -> list[str]:
     """Columns of a table or view, in order; none if it is not there."""
     rows = connection.execute(
         "select column_name from duckdb_columns() where schema_name = ? and table_name = ? "
@@ -73,7 +73,7 @@ def _make_model(connection: duckdb.DuckDBPyConnection, model: ModelFile) -> None
         return
     with work_in(connection, LIVE):
         connection.execute(model.definition)
-    columns = list_columns(connection, LIVE, model.name)
+    columns = _list_columns(connection, LIVE, model.name)
     if "run_id" not in columns:
         connection.execute(f"drop view {LIVE}.{model.name}")
     if "run_id" not in columns or model.reason:

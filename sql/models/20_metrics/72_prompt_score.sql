@@ -1,4 +1,5 @@
 -- Grain: one row per run × scorer × prompt row.
+-- Kept: no, it is scores added up and nearly as large.
 create or replace view prompt_score as
 with
 
