@@ -71,12 +71,12 @@ def count(number: int | float | None, noun: str, plural: str | None = None) -> s
 
 def escape_markdown(text: str) -> str:
     """Text in a line of Markdown."""
-    return MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
+    return MARKDOWN.sub(r"\\\g<0>", _as_line(text))
 
 
 def as_code(text: str) -> str:
     """Text as code in a line of Markdown: between more backticks than it has itself."""
-    line = " ".join(text.split())
+    line = _as_line(text)
     if "`" not in line:
         return f"`{line}`"
     fence = "`" * (max(len(ticks) for ticks in re.findall("`+", line)) + 1)
@@ -87,6 +87,11 @@ def as_block(text: str) -> str:
     """Text as a block of code: fenced by more backticks than it has in a row."""
     fence = "`" * max(3, *(len(ticks) + 1 for ticks in re.findall("`+", text)), 3)
     return f"{fence}text\n{text}\n{fence}"
+
+
+def _as_line(text: str) -> str:
+    """Text without line breaks; what holds a number and its unit together stays."""
+    return re.sub(rf"[^\S{SPACE}]+", " ", text).strip()
 
 
 def _three_digits(value: float) -> str:

@@ -63,6 +63,7 @@ def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None) -
 def write_report(document: Document, folder: Path, cache_folder: Path) -> Written:
     """Writes both forms. Raises StoreError where the folder does not take them."""
     html, markdown = render_html(document, cache_folder), render_markdown(document)
+    html, markdown = (text.replace("\0", "\ufffd") for text in (html, markdown))  # no form has a sign for it
     try:
         replace_file(folder / HTML_NAME, lambda file: file.write(html.encode("utf-8", "replace")))
         replace_file(folder / MARKDOWN_NAME, lambda file: file.write(markdown.encode("utf-8", "replace")))

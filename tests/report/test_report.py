@@ -1,0 +1,317 @@
+"""The report: what is in it, of whatever run; and that text of prompts and answers stays text."""
+
+import html
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import NIGHT, NIGHT_BEFORE, Sad, text_of
+
+from assayline.errors import SpecError, StoreError
+from assayline.report.make import make_report
+from assayline.report.words import show_change, show_points, show_range, show_seconds, show_share
+from assayline.settings import Settings
+from assayline.store.database import connect
+from flows.report import main
+
+OK = {
+    "arrived_at_s": 1.0,
+    "queued_at_s": 1.0,
+    "scheduled_at_s": 1.1,
+    "first_token_at_s": 1.5,
+    "last_token_at_s": 2.0,
+    "finished_at_s": 2.0,
+    "output_tokens": 5,
+    "text": "an answer",
+}
+SECTIONS = [
+    "Accuracy",
+    "Latency",
+    "Over time",
+    "Engines",
+    "Errors",
+    "Prompts to look at",
+    "What was run",
+    "All metrics",
+]
+HOSTILE = (
+    "<script>alert(1)</script></script><script src=//evil.example/x.js></script> <img src=x onerror=alert(1)> "
+    "&amp; {{ 7*7 }} ]]> <!-- `code` ```\n```\n# Heading\n| a | b |\n[link](javascript:alert(1)) **bold** ' \" \x00 "
+    "\u2028 end"
+)
+SHOWN = HOSTILE.replace("\0", "\ufffd")
+
+
+def query(settings: Settings, sql: str, *values: Any) -> Any:
+    with connect(settings.database_path, 10) as connection:
+        return connection.execute(sql, list(values)).fetchall()[0][0]
+
+
+def read_charts(page: Path) -> list[list[list[dict[str, Any]]]]:
+    """By chart and layer, the rows that are drawn."""
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r'<script type="application/json" id="chart-\d+">(.*?)</script>', text, flags=re.S)
+    specs = [json.loads(data) for data in found]
+    return [
+        [spec["datasets"][layer.get("data", spec.get("data"))["name"]] for layer in spec["layer"]] for spec in specs
+    ]
+
+
+class Seen(HTMLParser):
+    """A page as a browser takes it apart: attributes by element, and the texts of elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attributes: dict[str, list[list[str]]] = {}
+        self.texts: dict[str, list[str]] = {}
+        self._inside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes.setdefault(tag, []).append([name for name, _ in attrs])
+        self.texts.setdefault(tag, []).append("")
+        self._inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.texts[self._inside[-1]][-1] += data
+
+
+def headings(page: str) -> list[str]:
+    return [html.unescape(found) for found in re.findall(r"<h2[^>]*>(.*?)</h2>", page)]
+
+
+def test_numbers_are_those_of_the_models(weeks: Settings, tmp_path: Path) -> None:
+    written = make_report(weeks, NIGHT, folder=tmp_path)
+    page, text = html.unescape(text_of(written.html)), written.markdown.read_text(encoding="utf-8")
+    assert headings(page) == SECTIONS
+    accuracy = query(weeks, "select mean from accuracy where run_id = ?", NIGHT)
+    tail = query(
+        weeks,
+        "select value_s from latency_percentile where run_id = ? and metric = 'e2e_s' and percentile = 0.95",
+        NIGHT,
+    )
+    model_id = query(weeks, "select model_id from runs where run_id = ?", NIGHT)
+    for shown in (show_share(accuracy), show_seconds(tail), model_id, NIGHT, "an invented device", "engine_died"):
+        assert shown in page
+        assert shown in text.replace("\\_", "_")
+    assert "2 engines failed, 2 memory reductions" in page
+    assert "window_requests 80 → 40" in page
+    assert "CUDA out of memory" in page
+
+
+def test_every_metric_of_the_run_is_in_it_with_the_column_that_it_is(weeks: Settings, tmp_path: Path) -> None:
+    page = html.unescape(text_of(make_report(weeks, NIGHT, folder=tmp_path).html))
+    for source in ("run_summary.output_tokens_per_s", "latency_percentile.ttft_s", "run_summary.accuracy"):
+        assert source in page
+
+
+def test_charts_are_made_of_the_rows_of_their_models(weeks: Settings, tmp_path: Path) -> None:
+    charts = read_charts(make_report(weeks, NIGHT, folder=tmp_path).html)
+    tokens = query(weeks, "select list(output_tokens_per_s order by begins_at_s) from activity where run_id = ?", NIGHT)
+    assert [row["output_tokens_per_s"] for row in charts[3][0]] == tokens
+    requests = query(
+        weeks,
+        "select list(requests order by from_s) from latency_histogram where run_id = ? and metric = 'ttft_s'",
+        NIGHT,
+    )
+    assert [row["requests"] for row in charts[0][0]] == requests
+    for chart in charts[3:]:
+        failures = [row for rows in chart for row in rows if "event" in row]
+        assert {row["event"] for row in failures} == {"failed, reduced"}
+        assert len({row["at"] for row in failures}) == 2
+
+
+def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks: Settings, tmp_path: Path) -> None:
+    written = make_report(weeks, NIGHT, NIGHT_BEFORE, tmp_path)
+    page = html.unescape(text_of(written.html))
+    assert headings(page) == ["Accuracy", "Against the baseline", *SECTIONS[1:]]
+    difference, low, high, p = (
+        query(weeks, f"select {column} from compare_runs(?, ?)", NIGHT, NIGHT_BEFORE)
+        for column in ("difference", "low", "high", "mcnemar_p")
+    )
+    assert difference < 0
+    assert f"worse, beyond chance: {show_points(difference)}" in page
+    assert show_range(show_points(low), show_points(high)) in page
+    assert f"{p:.4g}" in page
+    change = query(
+        weeks,
+        "select change_share from compare_metrics(?, ?) where metric = 'output_tokens_per_s'",
+        NIGHT,
+        NIGHT_BEFORE,
+    )
+    assert show_change(change) in page
+    assert page.count("Became worse: prompt") == 4
+    assert page.count("Became better: prompt") == 2
+    assert "What differs: model, configuration." in page
+
+
+def test_the_other_way_round_it_became_better(weeks: Settings, tmp_path: Path) -> None:
+    page = html.unescape(text_of(make_report(weeks, NIGHT_BEFORE, NIGHT, tmp_path).html))
+    assert "better, beyond chance" in page
+
+
+def test_runs_without_a_prompt_in_common_are_not_compared(sad: Sad, tmp_path: Path) -> None:
+    sad.given("one", "completed", {**OK, "score": 1.0})
+    sad.given("none", "completed", dict(OK))
+    page = html.unescape(text_of(make_report(sad.settings, "none", "one", tmp_path).html))
+    assert "no scored prompt in common" in page
+
+
+@pytest.mark.parametrize(
+    ("state", "answers", "sentences"),
+    [
+        ("failed", [], ["No request was answered", "No engine left a trace", "The run failed: it broke"]),
+        ("cancelled", [dict(OK), {}], ["The run was cancelled", "1 of 2 requests answered", "1 request has no answer"]),
+        ("completed", [dict(OK)], ["Nothing was scored", "no worst and no best prompt", "no telemetry of engines"]),
+        ("completed", [{"text": "quick"}], ["The engine gave no times", "Nothing was scored"]),
+        (
+            "completed",
+            [{"error_kind": "bad", "error_message": "it was bad", "score": 0.0, "target": "y"}] * 3,
+            [
+                "Every answer is an error",
+                "100 % of the answers are errors",
+                "No prompt was answered right",
+                "it was bad",
+            ],
+        ),
+        (
+            "completed",
+            [{**OK, "score": 1.0, "target": "y"}],
+            ["Every prompt was answered right", "1 of 1 request answered"],
+        ),
+    ],
+    ids=["nothing", "cancelled", "no target", "no times", "all errors", "one request"],
+)
+def test_what_is_missing_is_said(
+    sad: Sad, tmp_path: Path, state: str, answers: list[dict[str, Any]], sentences: list[str]
+) -> None:
+    sad.given("run", state, *map(dict, answers), message="it broke" if state == "failed" else None)
+    written = make_report(sad.settings, "run", folder=tmp_path)
+    page = html.unescape(text_of(written.html))
+    assert headings(page) == SECTIONS
+    for sentence in sentences:
+        assert sentence in page.replace("\u00a0", " ")
+    assert "None" not in page and "nan" not in page.split("What was run")[0].lower().split()
+
+
+def test_hostile_text_is_text(sad: Sad, tmp_path: Path) -> None:
+    answer = {**OK, "text": HOSTILE, "rendered": HOSTILE, "target": HOSTILE, "score": 0.0}
+    error = {"error_kind": HOSTILE, "error_message": HOSTILE, "rendered": HOSTILE}
+    sad.given("run", "failed", answer, error, message=HOSTILE)
+    written = make_report(sad.settings, "run", folder=tmp_path)
+    seen = Seen()
+    seen.feed(written.html.read_text(encoding="utf-8"))
+    assert seen.texts["pre"].count(SHOWN) == 5
+    assert "img" not in seen.attributes
+    assert [names for names in seen.attributes["script"] if "src" in names] == []
+    assert len(seen.attributes["script"]) == len(read_charts(written.html)) + 2
+    assert not [name for found in seen.attributes.values() for names in found for name in names if name[:2] == "on"]
+    text = written.markdown.read_text(encoding="utf-8")
+    assert text.count(f"````text\n{SHOWN}\n````") == 5
+    outside = re.sub(r"`+ .*? `+", "", text.replace(SHOWN, ""))
+    for piece in (
+        r"\n# Heading",
+        r"(?<!\\)<script",
+        r"(?<!\\)\[link",
+        r"(?<!\\)\*\*bold",
+        r"(?<!\\)<img",
+        r"(?<!\\)\| b",
+    ):
+        assert not re.search(piece, outside), piece
+
+
+def test_hostile_text_ends_no_element_of_chart_data(sad: Sad, tmp_path: Path) -> None:
+    sad.given("run", "completed", {**OK, "score": 1.0})
+    with connect(sad.settings.database_path, 10) as connection:
+        connection.execute("update scorers set scorer = ?", [HOSTILE])
+        connection.execute("update scores set scorer = ?", [HOSTILE])
+        connection.execute(
+            "insert into engine_events values ('run', 'w', 1, 0, 'failed', 1.5, null, ?, '{}')", [HOSTILE]
+        )
+    charts = read_charts(make_report(sad.settings, "run", folder=tmp_path).html)
+    found = [row["what"] for chart in charts for rows in chart for row in rows if "what" in row]
+    assert found and set(found) == {" ".join(HOSTILE.split())[:300]}
+
+
+def test_long_texts_are_cut_and_say_so(sad: Sad, tmp_path: Path) -> None:
+    sad.given("run", "completed", {**OK, "text": "long " * 100_000, "score": 0.0, "target": "y"})
+    written = make_report(sad.settings, "run", folder=tmp_path)
+    assert "cut: the first 1,500 of 500,000 characters" in written.html.read_text(encoding="utf-8")
+    assert "cut: the first 1,500 of 500,000 characters" in written.markdown.read_text(encoding="utf-8")
+    assert written.markdown.stat().st_size < 50_000
+
+
+def test_a_page_of_many_requests_is_no_larger(settings: Settings, sad: Sad, tmp_path: Path) -> None:
+    sad.given("run", "completed", dict(OK))
+    few = make_report(settings, "run", folder=tmp_path).html.stat().st_size
+    with connect(settings.database_path, 10) as connection:
+        connection.execute(
+            "insert into requests (run_id, request_id, prompt_id, occurrence, repeat_index, sampling_json) "
+            "select 'run', 'x' || i, 'p0', 0, i, '{}' from range(1, 20001) as _(i)"
+        )
+        connection.execute(
+            "insert into completions (run_id, request_id, worker, engine_generation, window_requests, arrived_at_s, "
+            "first_token_at_s, last_token_at_s, finished_at_s, output_tokens, text) "
+            "select 'run', 'x' || i, 'w', 0, 8, i / 10, i / 10 + 1, i / 10 + 2 + sin(i), i / 10 + 2 + sin(i), 7, 'y' "
+            "from range(1, 20001) as _(i)"
+        )
+    many = make_report(settings, "run", folder=tmp_path).html.stat().st_size
+    assert many < few + 50_000
+    assert many < 3_000_000
+
+
+def test_the_command_says_where_the_report_is(
+    weeks: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(weeks.data_dir))
+    assert main([NIGHT, "--baseline", NIGHT_BEFORE, "--out", str(tmp_path / "new" / "folder")]) == 0
+    out = capsys.readouterr().out
+    assert str(tmp_path / "new" / "folder" / "report.html") in out
+    assert (tmp_path / "new" / "folder" / "report.md").exists()
+    assert main([NIGHT]) == 0
+    assert (weeks.run_dir(NIGHT) / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "fragment"),
+    [
+        (["no-such-run"], 2, "There is no run 'no-such-run'"),
+        ([NIGHT, "--baseline", "no-such"], 2, "no-such"),
+        ([NIGHT, "--baseline", NIGHT], 2, "itself"),
+        ([NIGHT, "--out", "/proc/none"], 6, "--out"),
+    ],
+)
+def test_bad_input_is_a_sentence(
+    weeks: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    fragment: str,
+) -> None:
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(weeks.data_dir))
+    assert main(arguments) == code
+    err = capsys.readouterr().err
+    assert err.startswith("error: ") and fragment in err and err.count("\n") == 1
+
+
+def test_an_unfinished_run_has_no_report(sad: Sad, tmp_path: Path) -> None:
+    sad.given("run", "running", dict(OK))
+    sad.given("done", "completed", dict(OK))
+    with pytest.raises(SpecError, match="has not finished"):
+        make_report(sad.settings, "run", folder=tmp_path)
+    with pytest.raises(SpecError, match="has not finished"):
+        make_report(sad.settings, "done", "run", tmp_path)
+    assert list(tmp_path.glob("report*")) == []
+
+
+def test_without_a_database_nothing_is_made(settings: Settings) -> None:
+    with pytest.raises(StoreError, match="no database"):
+        make_report(settings, "run")
+    assert not settings.database_path.exists()
