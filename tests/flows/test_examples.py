@@ -1,0 +1,113 @@
+"""The specs in examples/: each can be rendered, run and scored as it is, and its commented lines are usable too."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from flow_kit import ROOT
+
+from assayline.evaluation import begin_evaluation
+from assayline.prompts import load_prompts
+from assayline.records import Prompt
+from assayline.settings import Settings
+from assayline.spec import HubSource
+from assayline.spec_file import load_spec
+from assayline.store.database import connect
+from assayline.worker import run_worker
+from flows.command import run_command
+from flows.evaluate import evaluate
+
+REQUESTS = {"arithmetic": 155, "gsm8k_style": 10, "json_style": 8, "mmlu_loglikelihood": 40, "mmlu_style": 10}
+SCORERS = {"arithmetic": "exact_match", "gsm8k_style": "numeric", "json_style": "json",
+           "mmlu_loglikelihood": "loglikelihood", "mmlu_style": "choice"}
+EXAMPLES = [ROOT / "examples" / f"{name}.yaml" for name in REQUESTS]
+
+
+@pytest.fixture(autouse=True)
+def in_the_repository(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the paths of the examples lead somewhere."""
+    assert tiny_model.is_dir()
+    monkeypatch.chdir(ROOT)
+
+
+def run(example: Path, settings: Settings, overrides: dict[str, str]) -> list[dict[str, Any]]:
+    """A whole run without Prefect; its completions."""
+    evaluation = begin_evaluation(load_spec(example, overrides), settings)
+    counts = evaluation.prepare()
+    run_worker(evaluation.order(0), lambda _: None, lambda _: None)
+    assert evaluation.finish(counts).answered_requests == REQUESTS[example.stem]
+    return query(settings, "from completions")
+
+
+def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
+    with connect(settings.database_path, 10, read_only=True) as connection:
+        rows = connection.execute(sql)
+        names = [column[0] for column in rows.description]
+        return [dict(zip(names, row, strict=True)) for row in rows.fetchall()]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_a_dry_run_renders_every_row(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(evaluate, [str(example), "--dry-run"]) == 0
+    output = capsys.readouterr().out
+    assert f"{REQUESTS[example.stem]} requests (0 of them errors)" in output
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_a_run_on_the_fake_engine_is_scored(example: Path, settings: Settings) -> None:
+    completions = run(example, settings, {"engine.backend": "fake"})
+    assert {row["error_kind"] for row in completions} == {None}
+    with_options = example.stem == "mmlu_loglikelihood"
+    assert all((row["option_logprob"] is not None) == with_options for row in completions)
+    assert query(settings, "select distinct scorer from scores") == [{"scorer": SCORERS[example.stem]}]
+
+
+def commented_lines(example: Path) -> list[str]:
+    lines = [line.strip().removeprefix("# ") for line in example.read_text().splitlines()]
+    return [line for line in lines if line.startswith("source: {kind: hub")]
+
+
+@pytest.mark.parametrize("example", EXAMPLES[1:], ids=lambda path: path.stem)
+def test_the_lines_for_the_whole_set_are_a_source(example: Path) -> None:
+    found = [HubSource.model_validate(yaml.safe_load(line)["source"]) for line in commented_lines(example)]
+    assert len(found) == (2 if "few_shot" in example.read_text() else 1)
+
+
+def test_the_rows_are_in_the_public_formats() -> None:
+    gsm8k, mmlu, ifeval = (
+        [json.loads(line) for line in (ROOT / "examples" / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("gsm8k_style", "mmlu_style", "json_style")
+    )
+    assert all(set(row) == {"question", "answer"} and "\n#### " in row["answer"] for row in gsm8k)
+    assert all(set(row) == {"question", "subject", "choices", "answer"} and len(row["choices"]) == 4 for row in mmlu)
+    assert {row["answer"] for row in mmlu} == {0, 1, 2, 3}
+    assert all(set(row) == {"key", "prompt", "instruction_id_list", "kwargs"} for row in ifeval)
+
+
+def test_examples_of_a_prompt_are_answered_as_they_should_be() -> None:
+    spec = load_spec(ROOT / "examples" / "mmlu_style.yaml")
+    for prompt in load_prompts(spec.prompts):
+        assert isinstance(prompt, Prompt)
+        answers = [turn["content"] for turn in prompt.messages if turn["role"] == "assistant"]
+        assert len(answers) == 2 and set(answers) <= set("ABCD")
+
+
+@pytest.mark.vllm
+def test_every_answer_of_the_json_example_is_valid(settings: Settings) -> None:
+    example = ROOT / "examples" / "json_style.yaml"
+    output = load_spec(example).output
+    assert output is not None and output.json_schema is not None
+    for row in run(example, settings, {}):
+        assert row["finish_reason"] == "stop", row
+        jsonschema.validate(json.loads(row["text"]), output.json_schema)
+    assert {row["value"] for row in query(settings, "from scores")} == {1.0}
+
+
+@pytest.mark.vllm
+def test_the_likelihood_example_runs_on_a_real_engine(settings: Settings) -> None:
+    completions = run(ROOT / "examples" / "mmlu_loglikelihood.yaml", settings, {})
+    assert all(row["option_logprob"] < 0 and row["text"] is None for row in completions)
+    assert len(query(settings, "from scores where value in (0, 1)")) == 10
