@@ -82,10 +82,11 @@ def _check_accuracy(connection: Connection, new: Side, old: Side, limits: GateSp
             f"arguments differ. Score the baseline anew: `python -m flows.score {old.run_id} --scorer …`."
         )
     _check_overlap(row, new, old, limits.min_overlap, f"prompts with a score of {scorer}")
-    return _judge_accuracy(row, limits)
+    return judge_scores(row, limits)
 
 
-def _judge_accuracy(row: dict[str, Any], limits: GateSpec) -> Check:
+def judge_scores(row: dict[str, Any], limits: GateSpec) -> Check:
+    """The accuracy limit, by a row of compare_runs."""
     limit, drop, low = limits.max_accuracy_drop, -row["difference"], row["low"]
     interval = (
         "no interval, as there are too few prompts"
@@ -123,7 +124,7 @@ def _check_speed(connection: Connection, new: Side, old: Side, limits: GateSpec)
     candidates, baselines = choose_repeats(connection, new.run_id, old.run_id)
     rows = compare_speed(connection, candidates, baselines, wanted)
     for metric, limit in wanted.items():
-        yield _judge_speed(metric, limit, rows.get(metric))
+        yield judge_speed(metric, limit, rows.get(metric))
 
 
 def _find_obstacle(new: Side, old: Side) -> str | None:
@@ -136,7 +137,8 @@ def _find_obstacle(new: Side, old: Side) -> str | None:
     return None
 
 
-def _judge_speed(metric: str, limit: float, row: dict[str, Any] | None) -> Check:
+def judge_speed(metric: str, limit: float, row: dict[str, Any] | None) -> Check:
+    """A speed limit, by its row of compare_repeats, if there is one."""
     if row is None:
         return Check(metric, "not judged", f"{metric} was not judged: it was not measured on both sides.", limit=limit)
     counts = f"{row['candidate_repeats']} and {row['baseline_repeats']} repeats"

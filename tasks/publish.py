@@ -23,3 +23,9 @@ def publish_metrics(run_id: str, metrics: list[dict[str, Any]], summary: str, re
 def publish_gate(run_id: str, summary: str) -> None:
     """Attaches the limits and what became of them to the flow run."""
     create_markdown_artifact(key="gate", markdown=summary, description=f"Limits of run {run_id}")
+
+
+@task(name="publish-benchmark", cache_policy=NO_CACHE, persist_result=False)
+def publish_benchmark(benchmark_id: str, summary: str) -> None:
+    """Attaches medians, ranges and comparisons to the flow run."""
+    create_markdown_artifact(key="benchmark", markdown=summary, description=f"Benchmark {benchmark_id}")

@@ -85,3 +85,20 @@ def compare_speed(
         list(limits.values()),
     )
     return {row["metric"]: row for row in rows}
+
+
+def read_benchmark(connection: Connection, benchmark_id: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Rows of benchmark_metric, by config_id and metric."""
+    rows = read_rows(connection, "from benchmark_metric where benchmark_id = ?", benchmark_id)
+    return {(row["config_id"], row["metric"]): row for row in rows}
+
+
+def list_repeats(connection: Connection, benchmark_id: str) -> dict[str, list[str]]:
+    """The runs of a benchmark that count as repeats, by config_id."""
+    rows = read_rows(
+        connection,
+        "select config_id, list(run_id order by started_at, run_id) as runs from run_conditions "
+        "where benchmark_id = ? and obstacle is null group by config_id",
+        benchmark_id,
+    )
+    return {row["config_id"]: row["runs"] for row in rows}

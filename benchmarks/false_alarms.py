@@ -1,0 +1,209 @@
+"""How often the gate cries wolf: runs of one true configuration, held against each other by the real SQL.
+
+    python -m benchmarks.false_alarms [--pairs 1000] [--seed 1]
+
+Every pair is simulated and judged by `compare_repeats` and `compare_runs` in DuckDB, with the gate's default limits and
+by the gate's rules. Where both sides are the same configuration each failure is a false alarm; where the candidate is
+truly worse, failures are what the gate is for: a quarter of the pairs is enough to show that. Beside it: what a test
+over the requests of two single runs, or over answers taken for independent, would say.
+
+Speed: a run's level varies by a log-normal factor (1 to 5 % between runs, shared by its metrics as the state of one
+machine would be), each metric adds a third of that of its own, and requests within a run vary by 30 %. Accuracy: every
+prompt has a difficulty of its own, Beta(1.4, 0.6), and the answers of both runs are drawn from it, or those of the
+second copied from the first with probability `agree`, as nearly all are at temperature 0.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+
+from assayline.gate import judge_scores, judge_speed
+from assayline.gate_spec import GateSpec
+from assayline.store.comparison import compare_scores, compare_speed
+from assayline.store.database import apply_schema
+
+LIMITS = GateSpec()
+REQUESTS = 1_000
+REQUEST_NOISE = 0.3
+Dice = np.random.Generator
+
+
+@dataclass(frozen=True)
+class SpeedCase:
+    """A true slowdown, measured over repeats that vary."""
+
+    noise: float
+    repeats: int
+    slowdown: float
+
+
+@dataclass(frozen=True)
+class AccuracyCase:
+    """A true drop, measured on prompts that differ in difficulty."""
+
+    prompts: int
+    samples: int
+    agree: float
+    drop: float
+
+
+SPEED_CASES = [
+    *(SpeedCase(noise, repeats, 0.0) for noise in (0.01, 0.02, 0.05) for repeats in (5, 10)),
+    *(SpeedCase(noise, repeats, slowdown) for slowdown in (0.07, 0.1) for noise in (0.01, 0.02) for repeats in (5, 10)),
+]
+ACCURACY_CASES = [
+    *(AccuracyCase(prompts, 1, agree, 0.0) for prompts in (50, 200, 1000) for agree in (0.0, 0.8)),
+    *(AccuracyCase(prompts, 5, 0.0, 0.0) for prompts in (50, 200)),
+    *(AccuracyCase(prompts, 1, agree, 0.05) for prompts in (200, 1000) for agree in (0.0, 0.8)),
+    AccuracyCase(200, 5, 0.0, 0.05),
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=1000, help="pairs per case (default: 1000)")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    started_s = time.process_time()
+    connection = duckdb.connect(config={"threads": 1})
+    apply_schema(connection)
+    report: dict[str, Any] = {"benchmark": "false_alarms", "pairs": options.pairs, "seed": options.seed}
+    report["speed"] = list(measure_speed(connection, options.pairs, options.seed))
+    report["accuracy"] = list(measure_accuracy(connection, options.pairs, options.seed))
+    report["cpu_seconds"] = round(time.process_time() - started_s)
+    print(json.dumps(report))
+
+
+def measure_speed(connection: duckdb.DuckDBPyConnection, pairs: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Failure rates of the gate's three speed limits together, and of the naive test."""
+    connection.execute(
+        "create temp table run_metric "
+        "(run_id varchar, metric varchar, value double, unit varchar, higher_is_better boolean)"
+    )
+    print("true slowdown  noise  repeats  gate fails  gate with limits of 0  naive test of requests", flush=True)
+    for number, case in enumerate(SPEED_CASES):
+        dice = np.random.default_rng([seed, number])
+        failures = beyond_zero = naive = 0
+        cases = pairs if case.slowdown == 0 else max(1, pairs // 4)
+        for _ in range(cases):
+            old, new = draw_levels(dice, case, 0.0), draw_levels(dice, case, case.slowdown)
+            rows = compare_levels(connection, new, old)
+            checks = [judge_speed(metric, limit, rows[metric]) for metric, limit in limits().items()]
+            failures += any(check.verdict == "broken" for check in checks)
+            beyond_zero += any(row["holm_p"] <= 0.05 and row["worsening_share"] > 0 for row in rows.values())
+            naive += test_requests(dice, new[0, 2], old[0, 2])
+        row = {**case.__dict__, "pairs": cases}
+        row |= {"gate": failures / cases, "limit_0": beyond_zero / cases, "naive": naive / cases}
+        print(
+            f"{case.slowdown:>13.0%} {case.noise:>6.0%} {case.repeats:>8} {row['gate']:>11.2%} "
+            f"{row['limit_0']:>22.2%} {row['naive']:>23.2%}",
+            flush=True,
+        )
+        yield row
+
+
+def limits() -> dict[str, float]:
+    """The gate's own."""
+    return {str(metric): limit for metric, limit in LIMITS.max_slowdown.items()}
+
+
+def draw_levels(dice: Dice, case: SpeedCase, slowdown: float) -> np.ndarray:
+    """Seconds, or seconds per token, of each repeat (rows) and metric (columns)."""
+    shared = dice.normal(0, case.noise, (case.repeats, 1))
+    own = dice.normal(0, case.noise / 3, (case.repeats, len(LIMITS.max_slowdown)))
+    return (1 + slowdown) * np.exp(shared + own)
+
+
+def compare_levels(
+    connection: duckdb.DuckDBPyConnection, new: np.ndarray, old: np.ndarray
+) -> dict[str, dict[str, Any]]:
+    """The real comparison. Throughput is the inverse of seconds."""
+    connection.execute("delete from temp.run_metric")
+    rows = [
+        (f"{side}{i}", str(metric), float(1 / level if is_rate else level), is_rate)
+        for side, levels in (("new", new), ("old", old))
+        for column, metric in enumerate(LIMITS.max_slowdown)
+        for is_rate in [str(metric).endswith("_per_s")]
+        for i, level in enumerate(levels[:, column])
+    ]
+    connection.execute(
+        "insert into run_metric select unnest(?::varchar[]), unnest(?::varchar[]), unnest(?::double[]), 's', "
+        "unnest(?::boolean[])",
+        [list(column) for column in zip(*rows, strict=True)],
+    )
+    sides = [[f"{side}{i}" for i in range(len(levels))] for side, levels in (("new", new), ("old", old))]
+    return compare_speed(connection, sides[0], sides[1], limits())
+
+
+def test_requests(dice: Dice, new_level: float, old_level: float) -> bool:
+    """What is often done instead: Welch's test over the requests of one run each, two-sided at 0.05, worse side."""
+    samples = [level * np.exp(dice.normal(0, REQUEST_NOISE, REQUESTS)) for level in (new_level, old_level)]
+    new, old = samples
+    error = math.sqrt(new.var(ddof=1) / REQUESTS + old.var(ddof=1) / REQUESTS)
+    return bool((new.mean() - old.mean()) / error > 1.959963984540054)
+
+
+def measure_accuracy(connection: duckdb.DuckDBPyConnection, pairs: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Failure rates of the gate's accuracy limit, and of a test that takes the samples for independent."""
+    connection.execute(
+        "create temp table prompt_score as select * from main.prompt_score limit 0; "
+        "create temp table run_summary as select * from main.run_summary limit 0"
+    )
+    print("true drop  prompts  samples  agree  gate fails  unpaired test of samples", flush=True)
+    for number, case in enumerate(ACCURACY_CASES):
+        dice = np.random.default_rng([seed, 1000 + number])
+        failures = naive = 0
+        cases = pairs if case.drop == 0 else max(1, pairs // 4)
+        for _ in range(cases):
+            old, new = draw_scores(dice, case)
+            row = compare_answers(connection, new, old)
+            failures += judge_scores(row, LIMITS).verdict == "broken"
+            naive += test_samples(new, old)
+        found = {**case.__dict__, "pairs": cases, "gate": failures / cases, "naive": naive / cases}
+        print(
+            f"{case.drop:>9.0%} {case.prompts:>8} {case.samples:>8} {case.agree:>6.0%} {found['gate']:>11.2%} "
+            f"{found['naive']:>25.2%}",
+            flush=True,
+        )
+        yield found
+
+
+def draw_scores(dice: Dice, case: AccuracyCase) -> tuple[np.ndarray, np.ndarray]:
+    """0 or 1 per prompt (rows) and sample (columns), of the baseline and of the candidate."""
+    ease = dice.beta(1.4, 0.6, (case.prompts, 1))  # 0.7 on average; many prompts that are always or never solved
+    shape = (case.prompts, case.samples)
+    old = dice.random(shape) < ease
+    fresh = dice.random(shape) < ease
+    new = np.where(dice.random(shape) < case.agree, old, fresh)
+    lost = dice.random(shape) < case.drop / 0.7
+    return old.astype(float), np.where(lost, 0.0, new)
+
+
+def compare_answers(connection: duckdb.DuckDBPyConnection, new: np.ndarray, old: np.ndarray) -> dict[str, Any]:
+    """The real comparison, prompt by prompt."""
+    connection.execute("delete from temp.prompt_score")
+    for side, values in (("new", new), ("old", old)):
+        connection.execute(
+            "insert into prompt_score (run_id, scorer, prompt_id, occurrence, mean_value) "
+            "select ?, 's', unnest(range(?)), 0, unnest(?::double[])",
+            [side, len(values), values.mean(axis=1).tolist()],
+        )
+    return compare_scores(connection, "new", "old")["s"]
+
+
+def test_samples(new: np.ndarray, old: np.ndarray) -> bool:
+    """What is often done instead: two proportions of independent samples, two-sided at 0.05, worse side."""
+    share = (new.mean() + old.mean()) / 2
+    error = math.sqrt(share * (1 - share) * 2 / new.size)
+    return bool(error > 0 and (new.mean() - old.mean()) / error < -1.959963984540054)
+
+
+if __name__ == "__main__":
+    main()
