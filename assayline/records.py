@@ -15,7 +15,7 @@ Json = Any
 class Prompt:
     """One row of a prompt set, after its columns became chat messages.
 
-    `prompt_id` hashes messages, target and options; `occurrence` counts earlier rows of the run with the same id
+    `prompt_id` hashes question, target and options; `occurrence` counts earlier rows of the run with the same id
     (0 for the first), so a duplicate is a row of its own and can be counted.
     """
 
