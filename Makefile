@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv/bin
 
-.PHONY: help setup setup-dev demo test test-fast test-faults lint bench bench-memory clean
+.PHONY: help setup setup-dev demo test test-fast test-faults lint bench bench-memory bench-agreement clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,10 @@ bench: setup-dev ## the pipeline against raw vLLM; slow
 bench-memory: setup-dev ## peak memory from 10 thousand to a million prompts; slow
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m benchmarks.memory
+
+bench-agreement: setup-dev ## scores against lm-evaluation-harness, prompt by prompt; installs it aside
+	@$(VENV)/python -m examples.tiny_model
+	@$(VENV)/python -m benchmarks.lm_eval_agreement
 
 clean: ## remove .venv, caches and data
 	rm -rf .venv .cache data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
