@@ -261,10 +261,11 @@ class EvalSpec(SpecPart):
             raise ValueError("output and sampling.structured_outputs both say what an answer looks like. Remove one")
         engine_config = self.engine.args.get("structured_outputs_config")
         in_config = isinstance(engine_config, dict) and engine_config.get("reasoning_parser")
-        if self.output and self.reasoning and not (in_config or self.engine.args.get("reasoning_parser")):
+        has_form = self.output is not None or self.sampling.get("structured_outputs") is not None
+        if has_form and self.reasoning and not (in_config or self.engine.args.get("reasoning_parser")):
             raise ValueError(
-                "with output and reasoning, vLLM holds the thinking to the answer's form, unless it knows where the "
-                "thinking ends. Set engine.args.reasoning_parser to vLLM's name for this model's, such as qwen3"
+                "with a form of the output and reasoning, vLLM holds the thinking to the form as well, unless it knows "
+                "where the thinking ends. Set engine.args.reasoning_parser to vLLM's name for this model's, such as qwen3"
             )
         return self
 

@@ -146,6 +146,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "two forms": ({"output": {"choice": ["a"], "regex": "b"}}, "exactly one of"),
     "no form": ({"output": {}}, "exactly one of"),
     "a form twice": ({"output": {"choice": ["a"]}, "sampling": {"structured_outputs": {"regex": "b"}}}, "both say"),
+    "a form for thinking, in sampling": (
+        {"sampling": {"structured_outputs": {"regex": "b"}}, "reasoning": {}}, r"engine\.args\.reasoning_parser"),
     "a form for thinking": ({"output": {"choice": ["a"]}, "reasoning": {}}, r"engine\.args\.reasoning_parser"),
 }
 

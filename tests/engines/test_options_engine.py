@@ -111,6 +111,7 @@ def test_a_prompt_in_several_steps_has_the_same_sum(small_steps: OfflineEngine, 
     for request in prompt.ready:
         expected = reference_logprob(reference, request)
         assert answers[request.request_id].option_logprob == pytest.approx(expected, abs=2e-3, rel=1e-3)
+        assert len(answers[request.request_id].token_at_s or []) == answers[request.request_id].output_tokens
 
 
 def test_the_fake_engine_has_likelihoods_too(arithmetic: list[Prepared]) -> None:
