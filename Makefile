@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv/bin
 
-.PHONY: help setup setup-dev demo test test-fast test-faults lint bench bench-memory bench-agreement clean
+.PHONY: help setup setup-dev demo test test-fast test-faults lint bench bench-memory bench-false-alarms bench-agreement clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,9 @@ bench-memory: setup-dev ## peak memory from 10 thousand to a million prompts; sl
 bench-agreement: setup-dev ## scores against lm-evaluation-harness, prompt by prompt; installs it aside
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m benchmarks.lm_eval_agreement
+
+bench-false-alarms: setup-dev ## how often the gate cries wolf, and how often it should; about 15 minutes
+	@$(VENV)/python -m benchmarks.false_alarms
 
 clean: ## remove .venv, caches and data
 	rm -rf .venv .cache data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -65,10 +65,15 @@ def worker(deployments: None, deployed_env: dict[str, str], deployed_data: Path)
 
 @pytest.mark.usefixtures("deployments")
 def test_deployments_are_as_written(prefect_client: Any) -> None:
-    nightly = prefect_client.read_deployment_by_name("evaluate/nightly")
+    nightly = prefect_client.read_deployment_by_name("nightly/nightly")
     on_demand = prefect_client.read_deployment_by_name("evaluate/on-demand")
+    benchmark = prefect_client.read_deployment_by_name("benchmark/on-demand")
+    gate = prefect_client.read_deployment_by_name("gate/on-demand")
+    assert (nightly.entrypoint, on_demand.entrypoint) == ("flows.nightly.nightly", "flows.evaluate.evaluate")
+    assert (benchmark.entrypoint, gate.entrypoint) == ("flows.benchmark.benchmark", "flows.gate.gate")
+    assert benchmark.parameters == {"spec": "examples/arithmetic.yaml", "repeats": 5, "sweep": {}}
+    assert set(gate.parameter_openapi_schema["properties"]) == {"run_id", "baseline", "limits"}
     for deployment in (nightly, on_demand):
-        assert deployment.entrypoint == "flows.evaluate.evaluate"
         assert deployment.work_pool_name == "evaluations"
         assert deployment.global_concurrency_limit.limit == 1
         assert deployment.concurrency_options.collision_strategy.value == "ENQUEUE"

@@ -1,6 +1,9 @@
 """The gate as a flow and as a command: states, exit codes, what the page shows; and evaluate → gate in one flow."""
 
+import re
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +120,45 @@ def test_command_exits_with_a_code_and_a_sentence(
         refused = command(*arguments)
         assert (refused.code, sentence in refused.err) == (code, True), refused.err
         assert "Traceback" not in refused.err
+
+
+def test_an_automation_tells_of_a_failed_night(
+    prefect_client: Any, fake_spec: dict[str, Any], tmp_path: Path, served_env: dict[str, str]
+) -> None:
+    """docs/comparison.md, "Every night, and who is told", with a listener of our own."""
+    from prefect.blocks.webhook import Webhook
+
+    told: list[str] = []
+
+    class Listener(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    listener = HTTPServer(("127.0.0.1", 0), Listener)
+    threading.Thread(target=listener.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{listener.server_port}/"
+        block = Webhook(method="POST", url=url, allow_private_urls=True).save("told", overwrite=True)
+        (recipe,) = re.findall(
+            r"```yaml\n(automations:.*?)```", (flow_kit.ROOT / "docs/comparison.md").read_text(), re.S
+        )
+        file = tmp_path / "notify.yaml"
+        file.write_text(recipe.replace("ID-OF-THE-BLOCK", str(block)))
+        command = [sys.executable, "-m", "prefect", "automation", "create", "--from-file", str(file)]
+        created = flow_kit.run_command(command, served_env)
+        assert created.code == 0, created.out + created.err
+
+        good = nightly(parse_spec(fake_spec), return_state=True)
+        pin("nights", good.result()["run_id"])
+        assert nightly(parse_spec(wrong(fake_spec)), "nights", return_state=True).is_failed()
+        flow_kit.wait_for(lambda: told, 60, "the automation has called")
+        assert len(told) == 1, "the good night is nobody's concern"
+        assert "trial against nights" in told[0] and "from 1.0000 to 0.0000 over 40 prompts" in told[0]
+    finally:
+        listener.shutdown()
+        listener.server_close()
