@@ -1,0 +1,148 @@
+"""The page in a real browser: its charts are drawn, no request leaves, and hostile text runs nothing.
+
+Every request of the browser goes to a proxy of the test, which answers none and remembers all. The browser asks its
+maker's services for the time and the like whatever page it shows; a test sees to it that the page names none of them.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import NIGHT, NIGHT_BEFORE, Sad
+
+from assayline.report.make import make_report
+from assayline.settings import Settings
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium here to open the page with")
+
+HOSTILE = (
+    "<script>document.title='pwned'</script><img src='http://leak.invalid/img' onerror=\"document.title='pwned'\">"
+    "<style>@import 'http://leak.invalid/css'</style><iframe src='http://leak.invalid/frame'></iframe>"
+)
+OWN = re.compile(r"^[A-Z]+ (?:https?://)?[\w.-]*\b(?:google|gstatic|googleapis|gvt1)\.com[:/]")
+"""What the browser asks for by itself."""
+CONTROL = (
+    "<!doctype html><title>control</title><img src='http://leak.invalid/img'><script>document.title='ran'</script>"
+)
+
+
+class Proxy:
+    """Hears who is asked for what."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                with connection:
+                    connection.settimeout(2)
+                    with contextlib.suppress(OSError):
+                        self.asked.append(connection.recv(4096).partition(b"\r\n")[0].decode("latin-1"))
+                        connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    @property
+    def asked_by_page(self) -> list[str]:
+        """Without what the browser asks for by itself."""
+        return [line for line in self.asked if line and not OWN.match(line)]
+
+    def close(self) -> None:
+        """Hears no more."""
+        self._socket.close()
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    made = Proxy()
+    yield made
+    made.close()
+
+
+def open_page(page: Path, proxy: Proxy, folder: Path) -> str:
+    """The page's document after its scripts have run."""
+    assert BROWSER is not None
+    process = subprocess.Popen(
+        [
+            BROWSER,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--disable-extensions",
+            "--disable-default-apps",
+            f"--proxy-server=http://127.0.0.1:{proxy.port}",
+            f"--user-data-dir={folder / 'profile'}",
+            "--window-size=1200,900",
+            "--virtual-time-budget=8000",
+            "--dump-dom",
+            page.as_uri(),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        return process.communicate(timeout=120)[0]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=10)
+
+
+def test_a_page_that_asks_for_something_is_heard(proxy: Proxy, tmp_path: Path) -> None:
+    page = tmp_path / "control.html"
+    page.write_text(CONTROL)
+    assert "<title>ran</title>" in open_page(page, proxy, tmp_path)
+    assert "GET http://leak.invalid/img HTTP/1.1" in proxy.asked_by_page
+
+
+def test_every_chart_is_drawn_and_nothing_is_asked_for(weeks: Settings, proxy: Proxy, tmp_path: Path) -> None:
+    written = make_report(weeks, NIGHT, NIGHT_BEFORE, tmp_path)
+    assert not re.search(r"(google|gstatic|googleapis|gvt1)\.com", written.html.read_text(encoding="utf-8"))
+    document = open_page(written.html, proxy, tmp_path)
+    assert proxy.asked_by_page == []
+    plots = re.findall(r'<div class="plot[^>]*>(.*?)</div>', document, flags=re.S)
+    assert len(plots) == 6
+    for plot in plots:
+        assert "<svg" in plot and "mark-rule" in plot
+        (drawn,) = re.findall(r'<svg[^>]* width="([\d.]+)"', plot)
+        assert 100 < float(drawn) < 1200
+    assert not any("cannot be drawn" in plot for plot in plots)
+
+
+def test_hostile_text_neither_runs_nor_loads(sad: Sad, proxy: Proxy, tmp_path: Path) -> None:
+    stamps = {"arrived_at_s": 1.0, "first_token_at_s": 1.5, "last_token_at_s": 2.0, "finished_at_s": 2.0}
+    answer = {**stamps, "output_tokens": 3, "text": HOSTILE, "rendered": HOSTILE, "target": "y", "score": 0.0}
+    sad.given("run", "failed", answer, {"error_kind": HOSTILE, "error_message": HOSTILE}, message=HOSTILE)
+    written = make_report(sad.settings, "run", folder=tmp_path)
+    document = open_page(written.html, proxy, tmp_path)
+    assert proxy.asked_by_page == []
+    assert "<title>name of run · failed</title>" in document
+    assert "<svg" in document
+
+
+def test_the_pages_policy_stops_what_escaping_might_miss(weeks: Settings, proxy: Proxy, tmp_path: Path) -> None:
+    page = make_report(weeks, NIGHT, folder=tmp_path).html
+    page.write_text(page.read_text(encoding="utf-8").replace("<main", f"{HOSTILE}<main"), encoding="utf-8")
+    document = open_page(page, proxy, tmp_path)
+    assert "http://leak.invalid/frame" in document  # it is in the page, as elements
+    assert proxy.asked_by_page == []
+    assert "<title>nightly · completed</title>" in document
