@@ -44,8 +44,9 @@ class GateSpec(SpecPart):
     )
     max_slowdown: dict[SpeedMetric, Limit] = Field(
         {"output_tokens_per_s": 0.05, "tpot_p50_s": 0.1, "e2e_p95_s": 0.1},
+        max_length=6,
         description="Largest slowdown by metric of run_metric, as a share: 0.05 is 5 %. Judged over five repeats a "
-        "side or more, with a test over all of these.",
+        "side or more, with one test for all of these: with more than six of them, five repeats could never be sure.",
     )
     max_error_share: float = Field(0.05, ge=0, le=1, description="Largest share of the answers that are errors.")
     min_overlap: float = Field(

@@ -91,7 +91,8 @@ def run_plan(plan: Plan, configurations: list[Configuration], settings: Settings
     lock = lock_run(folder)
     if lock is None:
         raise StoreError(f"Benchmark {plan.benchmark_id} is worked on by {name_holder(folder)}. Wait for its end.")
-    log, failed = get_run_logger(), dict[str, str]()
+    log = get_run_logger()
+    failed: dict[str, str] = {}
     try:
         left = list_left(plan, configurations, settings)
         total = plan.repeats * len(configurations)

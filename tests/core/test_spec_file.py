@@ -8,7 +8,7 @@ import yaml
 
 from assayline.errors import SpecError
 from assayline.spec import EvalSpec
-from assayline.spec_file import canonical_json, load_spec, parse_spec, spec_hash
+from assayline.spec_file import canonical_json, config_id, load_spec, override_spec, parse_spec, spec_hash
 
 SOURCE = {"kind": "inline", "rows": [{"prompt": "1 + 1"}]}
 BASE: dict[str, Any] = {"model": "some/model", "prompts": {"source": SOURCE}}
@@ -230,3 +230,32 @@ def test_numbers_that_mean_the_same_hash_the_same() -> None:
 
     assert hash_of(0) == hash_of(0.0)
     assert hash_of(0) != hash_of(0.5)
+
+
+def test_a_gate_limits_speeds_that_there_are_and_no_more_than_can_be_tested() -> None:
+    data = {
+        "model": "m",
+        "prompts": {"source": {"kind": "synthetic", "count": 1, "prompt_tokens": 1, "output_tokens": 1}},
+    }
+    assert parse_spec({**data, "gate": {"max_slowdown": {"ttft_p95_s": 0.2}}}).gate.max_slowdown == {"ttft_p95_s": 0.2}
+    for limits in (
+        {"speed": 0.1},
+        {"ttft_p95_s": -0.1},
+        {f"{m}_p{p}_s": 0.1 for m in ("ttft", "tpot", "e2e") for p in (50, 95, 99)},
+    ):
+        with pytest.raises(SpecError, match=r"gate\.max_slowdown"):
+            parse_spec({**data, "gate": {"max_slowdown": limits}})
+    one, other = (parse_spec({**data, "gate": {"max_accuracy_drop": drop}}) for drop in (0.1, 0.2))
+    assert config_id(one, "model") == config_id(other, "model") != config_id(one, "another model")
+
+
+def test_fields_are_laid_over_a_spec_and_nothing_else_changes() -> None:
+    rows = [{"question": None, "answer": "1"}]
+    spec = parse_spec(
+        {"model": "m", "prompts": {"source": {"kind": "inline", "rows": rows}}, "sampling": {"seed": None}}
+    )
+    changed = override_spec(spec, {"engine.window": "16", "reasoning.close": "</t>"})
+    assert (changed.engine.window, changed.reasoning.close) == (16, "</t>")
+    assert changed.model_copy(update={"engine": spec.engine, "reasoning": None}) == spec
+    with pytest.raises(SpecError, match="sweep is not a usable spec"):
+        override_spec(spec, {"engine.widnow": "16"}, origin="sweep")
