@@ -9,7 +9,7 @@ minutes. So they are kept (`kept.py`), and a model is made of two parts under th
 
 In `live_metrics` there is a view for each raw table, of the same name, with the rows of runs that are not kept. A name
 without a schema in a view is looked up among temporary tables, then in the view's own schema, then in main: the file
-finds there what is not kept, and made in main it would find everything. With nothing left to compute the live part
+finds there what is not kept, and made in main it finds everything. With nothing left to compute the live part
 costs its plan and no more, as a join with no runs ends before it reads a table. Comments are in main, where people
 query.
 """
@@ -23,7 +23,7 @@ from assayline.store.model_files import ModelFile
 
 LIVE = "live_metrics"
 KEPT = "kept_metrics"
-LAYERS_VERSION = 1
+LAYERS_VERSION = 2
 """Raise it when this module makes other views of the same files: they are made anew then, and nothing is kept."""
 
 NOT_OF_RUNS = ("baselines",)
@@ -76,16 +76,21 @@ def _make_model(connection: duckdb.DuckDBPyConnection, model: ModelFile) -> None
     columns = _list_columns(connection, LIVE, model.name)
     if "run_id" not in columns:
         connection.execute(f"drop view {LIVE}.{model.name}")
-    if "run_id" not in columns or model.reason:
+        connection.execute(model.text)
+        return
+    if model.reason:
+        with work_in(connection, KEPT):  # for those who read one kept run and nothing else
+            connection.execute(model.definition)
         connection.execute(model.text)
         return
     if model.table:
         names = ", ".join(columns)
         kept = f"select {names} from main.{model.table} where run_id in (select run_id from {KEPT}.kept_runs)"  # noqa: S608
+        connection.execute(f"create view {KEPT}.{model.name} as {kept}")
     else:
-        kept = f"select * from {KEPT}.{model.name}"  # noqa: S608 - names are ours
         connection.execute(f"create table {KEPT}.{model.name} as from {LIVE}.{model.name} limit 0")
-    connection.execute(f"create view main.{model.name} as {kept} union all select * from {LIVE}.{model.name}")  # noqa: S608
+    union = f"select * from {KEPT}.{model.name} union all select * from {LIVE}.{model.name}"  # noqa: S608
+    connection.execute(f"create view main.{model.name} as {union}")
     connection.execute(model.comments)
 
 

@@ -78,8 +78,8 @@ def read_report(connection: duckdb.DuckDBPyConnection, run_id: str) -> ReportRow
         errors=of_run(_ERRORS, ERROR_KINDS),
         error_samples=of_run(_ERROR_SAMPLES, ERROR_SAMPLES),
         slowest=of_run(_SLOWEST, SLOWEST),
-        worst=of_run(_select_samples("mean_value < 1", "asc"), run_id, WORST, run_id),
-        best=of_run(_select_samples("mean_value > 0", "desc"), run_id, BEST, run_id),
+        worst=of_run(_select_samples("mean_value < 1", "asc"), WORST),
+        best=of_run(_select_samples("mean_value > 0", "desc"), BEST),
     )
 
 
@@ -101,21 +101,24 @@ def cut_and_count(column: str, name: str | None = None) -> str:
 
 
 def _select_samples(which: str, direction: str) -> str:
-    """SQL for one sample of each of the prompts that come first: of equal ones by their digest, so from anywhere."""
+    """SQL for one sample of each of the prompts that come first: of equal ones by their digest, so from anywhere.
+
+    $1 is the run, named wherever rows are read, as no filter goes through a join; $2 is how many prompts.
+    """
     return f"""
     with
 
     choose_scorer as (
-        select run_id, scorer from accuracy where run_id = ? order by ordinal limit 1
+        select run_id, scorer from accuracy where run_id = $1 order by ordinal limit 1
     ),
 
     choose_prompts as (
         select prompt_score.*
         from prompt_score
         join choose_scorer on choose_scorer.run_id = prompt_score.run_id and choose_scorer.scorer = prompt_score.scorer
-        where prompt_score.run_id = ? and {which}
+        where prompt_score.run_id = $1 and {which}
         order by mean_value {direction}, prompt_id, occurrence
-        limit ?
+        limit $2
     ),
 
     choose_samples as (
@@ -129,6 +132,7 @@ def _select_samples(which: str, direction: str) -> str:
             and choose_prompts.scorer = scores.scorer
             and choose_prompts.prompt_id = scores.prompt_id
             and choose_prompts.occurrence = scores.occurrence
+        where scores.run_id = $1
         qualify row_number() over (
             partition by scores.prompt_id, scores.occurrence order by scores.value {direction}, scores.repeat_index
         ) = 1
@@ -137,7 +141,7 @@ def _select_samples(which: str, direction: str) -> str:
     read_reasoning as (
         select request_id, any_value(reasoning) as reasoning
         from completions
-        where run_id = ? and reasoning is not null
+        where run_id = $1 and reasoning is not null
         group by request_id
     )
 
@@ -165,8 +169,9 @@ def _select_samples(which: str, direction: str) -> str:
         and stg_samples.occurrence = choose_samples.occurrence
         and stg_samples.repeat_index = choose_samples.repeat_index
     left join requests
-        on requests.run_id = stg_samples.run_id and requests.request_id = stg_samples.request_id
+        on requests.run_id = $1 and requests.request_id = stg_samples.request_id
     left join read_reasoning on read_reasoning.request_id = stg_samples.request_id
+    where stg_samples.run_id = $1
     order by choose_samples.mean_value {direction}, choose_samples.prompt_id, choose_samples.occurrence
     """  # noqa: S608 - names are ours
 
