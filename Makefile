@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv/bin
 
-.PHONY: help setup setup-dev demo test test-fast test-faults lint bench bench-memory bench-false-alarms bench-agreement clean
+.PHONY: help setup setup-dev demo test test-fast test-faults lint bench bench-memory bench-false-alarms bench-agreement bench-many-runs clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ bench-agreement: setup-dev ## scores against lm-evaluation-harness, prompt by pr
 
 bench-false-alarms: setup-dev ## how often the gate cries wolf, and how often it should; about 15 minutes
 	@$(VENV)/python -m benchmarks.false_alarms
+
+bench-many-runs: setup-dev ## every model over a thousand runs of ten thousand requests; slow, 4 GB of disk
+	@$(VENV)/python -m benchmarks.many_runs
 
 clean: ## remove .venv, caches and data
 	rm -rf .venv .cache data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
