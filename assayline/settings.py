@@ -46,6 +46,7 @@ class Settings(BaseSettings):
     engine_memory_limit_bytes: int | None = Field(
         None, ge=1, description="Address space that an engine's process may use (RLIMIT_AS); for CPU engines."
     )
+    bar: bool = Field(True, description="Show a progress bar in place of log lines where the output is a terminal.")
     tracebacks: bool = Field(False, description="Show tracebacks of errors that are explained in a sentence.")
     hf_token: SecretStr | None = Field(None, description="Hugging Face token for gated models; passed on as HF_TOKEN.")
 

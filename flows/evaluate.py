@@ -30,6 +30,7 @@ from flows.logs import speak_in_sentences
 from flows.progress import Progress
 from flows.reporting import Reporting
 from flows.runners import worker_runner
+from flows.screen import Screen, open_screen
 from flows.summary import describe_run
 from flows.watched import Watched, wait_for_one
 from tasks.generate import generate
@@ -99,6 +100,7 @@ def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
     if evaluation.is_answered:
         return evaluation.prepare(), True
     with ExitStack() as stack:
+        screen = stack.enter_context(open_screen(evaluation.run_dir, evaluation.settings))
         local: TaskRunner[Any] = stack.enter_context(ThreadPoolTaskRunner(max_workers=1))
         workers = stack.enter_context(worker_runner(evaluation.spec))
         try:
@@ -106,7 +108,7 @@ def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
                 workers.submit(generate, {"order": evaluation.order(i)}) for i in range(evaluation.spec.workers)
             ]
             prepared = local.submit(prepare_prompts, {"evaluation": evaluation})
-            reachable = _watch(evaluation, prepared, generated)
+            reachable = _watch(evaluation, prepared, generated, screen)
             counts: PromptCounts = prepared.result()
             for i, future in enumerate(generated):
                 _take_result(i, future)
@@ -116,7 +118,12 @@ def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
     return counts, reachable
 
 
-def _watch(evaluation: Evaluation, prepared: PrefectFuture[PromptCounts], generated: list[PrefectFuture[Any]]) -> bool:
+def _watch(
+    evaluation: Evaluation,
+    prepared: PrefectFuture[PromptCounts],
+    generated: list[PrefectFuture[Any]],
+    screen: Screen | None,
+) -> bool:
     """Shows progress and loads parts until all tasks are over; a failed one stops the others.
 
     Returns whether all progress could be shown.
@@ -129,6 +136,8 @@ def _watch(evaluation: Evaluation, prepared: PrefectFuture[PromptCounts], genera
             evaluation.stop()
         expected = prepared.result().requests if tasks[0].has_completed else None
         progress.show(evaluation.count_answered(), expected)
+        if screen:
+            screen.show(expected)
         if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:
             if obstacle := evaluation.try_load():
                 progress.warn_once(f"{obstacle} Results go on being stored as part files.")

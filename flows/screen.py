@@ -1,0 +1,99 @@
+"""A run in the terminal: a bar with what is left, speed, window and errors, and above it only what needs attention.
+
+Prefect's log lines, and the engine's, go on to the run's page and to files. Where the output is no terminal, or with
+ASSAYLINE_BAR=false, there is no bar and every line is shown.
+"""
+
+import logging
+import os
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import TracebackType
+
+from prefect.logging.handlers import PrefectConsoleHandler
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from assayline.settings import Settings
+from assayline.store.tally import Tally
+
+CHILD_LEVEL = "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"
+"""Read by Prefect in the processes of several workers, whose lines would go through the bar."""
+
+
+class Screen:
+    """The bar. Use as a context manager; log lines below WARNING stay off the terminal meanwhile."""
+
+    def __init__(self, run_dir: Path, console: Console) -> None:
+        self._console = console
+        self._tally = Tally(run_dir)
+        self._handlers: list[tuple[PrefectConsoleHandler, Console, int]] = []
+        self._child_level = os.environ.get(CHILD_LEVEL)
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[counts]}", markup=False),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=console,
+            transient=True,
+            expand=True,
+        )
+        self._task = self._bar.add_task("engine is loading", total=None, counts="")
+
+    def __enter__(self) -> "Screen":
+        for handler in _console_handlers():
+            self._handlers.append((handler, handler.console, handler.level))
+            handler.console = self._console
+            handler.setLevel(max(handler.level, logging.WARNING))
+        os.environ[CHILD_LEVEL] = "WARNING"
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+        for handler, console, level in self._handlers:
+            handler.console = console
+            handler.setLevel(level)
+        if self._child_level is None:
+            os.environ.pop(CHILD_LEVEL, None)
+        else:
+            os.environ[CHILD_LEVEL] = self._child_level
+
+    def show(self, expected: int | None) -> None:
+        """Moves the bar. `expected` is None while prompts are still read."""
+        standing = self._tally.count()
+        answering = standing.window_requests is not None
+        counts = [f"{standing.answered:,}{'' if expected is None else f'/{expected:,}'}"]
+        if standing.output_tokens_per_s is not None:
+            counts.append(f"{standing.output_tokens_per_s:,.0f} tokens/s")
+        if answering:
+            counts.append(f"window {standing.window_requests:,}")
+        counts.append(f"{standing.errors:,} errors" if standing.errors != 1 else "1 error")
+        self._bar.update(
+            self._task,
+            description="answering" if answering else "engine is loading",
+            completed=standing.answered,
+            total=expected,
+            counts=", ".join(counts) if standing.answered else "",
+        )
+
+
+def open_screen(run_dir: Path, settings: Settings) -> AbstractContextManager[Screen | None]:
+    """A screen where there is a terminal that can have one; otherwise None, in a context that does nothing."""
+    console = Console(stderr=True)
+    if settings.bar and console.is_interactive and sys.stderr.isatty():
+        return Screen(run_dir, console)
+    return nullcontext()
+
+
+def _console_handlers() -> list[PrefectConsoleHandler]:
+    """Those of all loggers that write to the terminal."""
+    loggers = [logging.getLogger(), *(logging.getLogger(name) for name in list(logging.root.manager.loggerDict))]
+    found = {handler for logger in loggers for handler in logger.handlers if isinstance(handler, PrefectConsoleHandler)}
+    return list(found)

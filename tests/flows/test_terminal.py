@@ -1,0 +1,102 @@
+"""The command in a terminal: a bar and what needs attention, not every log line. The terminal is a real one (a pty)."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import flow_kit
+import pytest
+
+pytestmark = pytest.mark.prefect
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+TIMEOUT_S = 120
+
+
+def run_in_terminal(arguments: list[str], env: dict[str, str], columns: int = 120) -> tuple[int, list[str]]:
+    """Exit code, and what was on the screen at one time or another, line by line."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    process = subprocess.Popen(
+        arguments,
+        cwd=flow_kit.ROOT,
+        env={**env, "TERM": "xterm-256color"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = b""
+    deadline = time.monotonic() + TIMEOUT_S
+    try:
+        while time.monotonic() < deadline:
+            if not select.select([ours], [], [], 1)[0]:
+                continue
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not piece:
+                break
+            shown += piece
+        return process.wait(timeout=10), re.split(r"[\r\n]+", ESCAPES.sub("", shown.decode("utf-8", "replace")))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=10)
+        os.close(ours)
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path, slow_spec: dict[str, Any]) -> Path:
+    """Sixty requests, and one that is asked twice, which is a warning."""
+    rows = tmp_path / "slow.jsonl"
+    lines = rows.read_text(encoding="utf-8").splitlines(keepends=True)
+    rows.write_text("".join([*lines, lines[0]]), encoding="utf-8")
+    slow_spec["sampling"]["max_tokens"] = 1_000
+    return flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec)
+
+
+def test_a_terminal_has_a_bar_and_warnings_and_the_table(served_env: dict[str, str], spec_file: Path) -> None:
+    code, lines = run_in_terminal(flow_kit.evaluate_command(spec_file), served_env)
+    text = "\n".join(lines)
+    assert code == 0, text
+    bars = [line for line in lines if line.startswith("answering")]
+    full = re.compile(r"answering .*[━╸╺].* \d+% \d+/61, [\d,]+ tokens/s, window 1, 0 errors \d:\d\d:\d\d [-\d:]+ left")
+    assert any(full.match(line) for line in bars), bars[-3:]
+    assert len({re.search(r"\d+/61", line)[0] for line in bars if "/61" in line}) >= 3, "it moves"  # type: ignore[index]
+    begun = next(index for index, line in enumerate(lines) if line.startswith(("engine is loading", "answering")))
+    ended = max(index for index, line in enumerate(lines) if line.startswith("answering"))
+    logged = [line for line in lines[begun:ended] if "| " in line]
+    assert any("repeat an earlier one" in line and "WARNING" in line for line in logged)
+    assert [line for line in logged if "| INFO" in line] == []
+    assert "throughput, output tokens" in "\n".join(lines[ended:])
+    assert "Report: " in "\n".join(lines[ended:])
+
+
+def test_without_the_bar_every_line_is_shown(served_env: dict[str, str], spec_file: Path) -> None:
+    code, lines = run_in_terminal(flow_kit.evaluate_command(spec_file), {**served_env, "ASSAYLINE_BAR": "false"})
+    text = "\n".join(lines)
+    assert code == 0, text
+    assert not [line for line in lines if line.startswith("answering")]
+    assert "61 of 61 requests answered" in text
+    assert re.search(r"\| INFO .*worker-0 answered 61 requests", text)
+
+
+def test_a_terminal_that_can_do_nothing_has_lines(served_env: dict[str, str], spec_file: Path) -> None:
+    command = ["env", "TERM=dumb", *flow_kit.evaluate_command(spec_file)]
+    code, lines = run_in_terminal(command, served_env)
+    assert code == 0
+    assert "61 of 61 requests answered" in "\n".join(lines)
+    assert not [line for line in lines if line.startswith("answering")]
