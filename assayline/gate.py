@@ -11,6 +11,7 @@ from typing import Any
 from assayline.errors import ComparisonError
 from assayline.gate_report import Check, GateReport, Verdict
 from assayline.gate_spec import GateSpec
+from assayline.report.words import show_value
 from assayline.store.comparison import (
     Side,
     choose_repeats,
@@ -152,7 +153,8 @@ def judge_speed(metric: str, limit: float, row: dict[str, Any] | None) -> Check:
     worse = row["worsening_share"]
     change = "changed from zero" if worse is None else f"{abs(worse):.1%} {'worse' if worse > 0 else 'better'}"
     words = (
-        f"{metric} is {change} (medians {row['candidate_median']:.4g} and {row['baseline_median']:.4g} {row['unit']} "
+        f"{metric} is {change} (medians {show_value(row['candidate_median'])} and "
+        f"{show_value(row['baseline_median'])} {row['unit']} "
         f"over {counts}, p {row['holm_p']:.2g} by Holm; {row['verdict']}); the limit is {limit:.1%}."
     )
     return Check(metric, "broken" if row["verdict"] == "worse" else "held", words, limit=limit, **values)

@@ -214,6 +214,15 @@ def test_another_environment_or_an_obstacle_is_no_repeat(store):
     assert chosen(store, "new", "other") == {"candidate": ["new"], "baseline": ["other"]}
 
 
+def test_another_prompt_set_under_the_same_spec_is_no_repeat(store):
+    for night, prompts in enumerate(["ab", "ba", "ac", "ab"]):
+        given_night(store, f"n{night}", night)
+        store.given("prompts", *({"run_id": f"n{night}", "prompt_id": prompt} for prompt in prompts))
+    given_night(store, "new", 5, "d")
+    assert chosen(store, "new", "n3")["baseline"] == ["n0", "n1", "n3"]
+    assert chosen(store, "new", "n2")["baseline"] == ["n2"]
+
+
 def test_repeats_of_a_benchmark_are_those_of_the_same_benchmark(store):
     for night in range(12):
         given_night(store, f"b{night:02}", night, benchmark="b1")

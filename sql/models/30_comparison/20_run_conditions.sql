@@ -17,6 +17,15 @@ read_engines as (
     group by run_id
 ),
 
+-- In no order: the sum, bit by bit, of a digest per prompt row.
+digest_prompts as (
+    select
+        run_id,
+        'prompts ' || to_hex(bit_xor(md5_number_lower(prompt_id || '/' || cast(occurrence as varchar)))) as prompt_set
+    from prompts
+    group by run_id
+),
+
 judge_runs as (
     select
         runs.run_id,
@@ -27,7 +36,8 @@ judge_runs as (
             '; ',
             runs.host_name,
             'assayline ' || runs.assayline_version,
-            list_aggregate(read_engines.engines, 'string_agg', '; ')
+            list_aggregate(read_engines.engines, 'string_agg', '; '),
+            digest_prompts.prompt_set
         ) as environment,
         case
             when runs.state <> 'completed' then 'it is ' || runs.state || ', not completed'
@@ -38,6 +48,7 @@ judge_runs as (
         end as obstacle
     from runs
     left join read_engines on read_engines.run_id = runs.run_id
+    left join digest_prompts on digest_prompts.run_id = runs.run_id
 )
 
 select * from judge_runs;
@@ -47,5 +58,5 @@ comment on column run_conditions.run_id is 'The run.';
 comment on column run_conditions.config_id is 'What decides answers and speed; see runs.config_id.';
 comment on column run_conditions.benchmark_id is 'The benchmark that the run is a part of, NULL for a run of its own.';
 comment on column run_conditions.started_at is 'UTC wall clock at the start of the run.';
-comment on column run_conditions.environment is 'Machine, version of assayline, and what the engines said: device, versions of vLLM and torch. Speeds are repeats only where it is the same.';
+comment on column run_conditions.environment is 'Machine, version of assayline, what the engines said (device, versions of vLLM and torch), and a digest of the prompt rows, whose file may change under the same spec. Speeds are repeats only where all of it is the same.';
 comment on column run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, resumed, an engine failed, not warmed up. NULL where it counts.';
