@@ -7,8 +7,8 @@ import duckdb
 import pytest
 
 from assayline.errors import StoreError
-from assayline.store.database import apply_schema, list_models
-from assayline.store.kept import forget_metrics, is_kept, keep_metrics, list_unkept
+from assayline.store.database import apply_schema, connect, list_models
+from assayline.store.kept import forget_metrics, is_kept, keep_metrics, list_unkept, read_kept
 from assayline.store.layers import KEPT, LIVE, NOT_OF_RUNS
 from assayline.store.model_files import read_model
 from assayline.store.models import read_metric_table
@@ -38,6 +38,12 @@ def runs():
 def list_kept_models(connection):
     tables = "select table_name from duckdb_tables() where schema_name = ? and table_name <> 'kept_runs'"
     return sorted(name for (name,) in connection.execute(tables, [KEPT]).fetchall())
+
+
+def list_run_views(connection):
+    columns = "select distinct table_name from duckdb_columns() where schema_name = ? and column_name = 'run_id'"
+    views = [name for (name,) in connection.execute(columns, [LIVE]).fetchall()]
+    return sorted({model.name for model in MODELS} & set(views))
 
 
 def read_all(connection, models):
@@ -88,6 +94,38 @@ def test_what_is_kept_is_read_and_not_computed(runs):
     forget_metrics(runs, "run-000000")
     answered = {row["metric"]: row["value"] for row in read_metric_table(runs, "run-000000")}["answered"]
     assert (before[0]["value"], answered) == (REQUESTS, 0)
+
+
+def test_a_kept_run_is_read_where_it_is_kept(runs):
+    keep_metrics(runs, "run-000000")
+    for run_id, schema in (("run-000000", KEPT), ("run-000001", "main")):
+        with read_kept(runs, run_id):
+            assert runs.execute("select current_schema()").fetchall() == [(schema,)]
+            with read_kept(runs, "run-000000"):
+                pass
+            assert runs.execute("select current_schema()").fetchall() == [(schema,)]
+            for view in list_run_views(runs):
+                short, full = (
+                    rounded(runs.execute(f"from {prefix}{view} where run_id = '{run_id}'").fetchall())
+                    for prefix in ("", "main.")
+                )
+                assert short == full, view
+        assert runs.execute("select current_schema()").fetchall() == [("main",)]
+    with pytest.raises(duckdb.Error), read_kept(runs, "run-000000"):
+        runs.execute("select nothing")
+    assert runs.execute("select current_schema()").fetchall() == [("main",)]
+
+
+def test_a_database_can_be_renamed_and_attached(tmp_path):
+    with connect(tmp_path / "first.duckdb", 0) as connection:
+        invent_runs(connection, 2, 10)
+        keep_metrics(connection, "run-000000")
+    (tmp_path / "first.duckdb").rename(tmp_path / "second.duckdb")
+    with duckdb.connect() as connection:
+        connection.execute(f"attach '{tmp_path / 'second.duckdb'}' as elsewhere (read_only)")
+        query = "select run_id, ok_requests from elsewhere.run_summary order by run_id"
+        assert connection.execute(query).fetchall() == [("run-000000", 10), ("run-000001", 10)]
+        assert connection.execute("select count(*) from elsewhere.stg_requests").fetchall() == [(20,)]
 
 
 def test_a_run_is_kept_by_itself_and_once(runs):
