@@ -264,8 +264,8 @@ class EvalSpec(SpecPart):
         has_form = self.output is not None or self.sampling.get("structured_outputs") is not None
         if has_form and self.reasoning and not (in_config or self.engine.args.get("reasoning_parser")):
             raise ValueError(
-                "with a form of the output and reasoning, vLLM holds the thinking to the form as well, unless it knows "
-                "where the thinking ends. Set engine.args.reasoning_parser to vLLM's name for this model's, such as qwen3"
+                "with a form of the output and reasoning, vLLM holds the thinking to it, unless it knows where that "
+                "ends. Set engine.args.reasoning_parser to vLLM's name for this model's, such as qwen3"
             )
         return self
 
