@@ -87,7 +87,7 @@ def write_run(run_dir: Path, night: Night) -> None:
             "model": "invented/sums-of-two",
             "prompts": {
                 "source": {"kind": "file", "path": "examples/arithmetic.jsonl"},
-                "columns": {"target": "answer"},
+                "columns": {"target": "answer", "metadata": ["operation"]},
                 "template": "{{ question }}",
                 "limit": night.prompts,
             },

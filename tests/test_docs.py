@@ -4,10 +4,17 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import metric_docs  # noqa: E402
+import query_docs  # noqa: E402
 import spec_docs  # noqa: E402
+
+from assayline.store.database import connect  # noqa: E402
+from examples.two_weeks import make_database  # noqa: E402
 
 
 def test_the_page_of_the_spec_is_the_one_that_its_models_make() -> None:
@@ -18,6 +25,31 @@ def test_every_field_of_the_spec_is_explained() -> None:
     for _, model in spec_docs.PARTS:
         for name, field in model.model_fields.items():
             assert field.description or name == "kind", f"{model.__name__}.{name} has no description"
+
+
+def test_the_page_of_metrics_is_the_one_that_the_comments_make() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert page == metric_docs.render(), "run python -m scripts.metric_docs"
+
+
+def test_every_model_is_on_the_page_of_metrics() -> None:
+    headings = re.findall(r"^### (\w+)$", metric_docs.render(), flags=re.MULTILINE)
+    files = [*(ROOT / "sql").rglob("*.sql")]
+    assert sorted(headings) == sorted(re.sub(r"^\d+_", "", file.stem) for file in files)
+
+
+def test_a_number_without_a_unit_is_no_metric() -> None:
+    with pytest.raises(ValueError, match=r"some_view\.speed is a number without a unit"):
+        metric_docs.name_unit("some_view", "speed", "DOUBLE")
+
+
+def test_each_query_of_the_page_gives_the_answer_on_the_page(tmp_path: Path) -> None:
+    with connect(make_database(tmp_path), 10, read_only=True) as connection:
+        page = query_docs.render(connection)
+    assert (ROOT / "docs" / "queries.md").read_text(encoding="utf-8") == page, "run python -m scripts.query_docs"
+    assert page.count("```sql") == 10
+    answers = re.findall(r"^\|[-:|]+\|\n((?:\|.*\n)*)", page, flags=re.MULTILINE)
+    assert len(answers) == 10 and all(answers), "each has an answer"
 
 
 def test_files_that_the_readme_names_exist() -> None:

@@ -1,0 +1,165 @@
+"""Writes docs/metrics.md from the comments of sql/: `python -m scripts.metric_docs`. A test keeps it current."""
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from assayline.store.database import SQL_FOLDER, Connection, connect, list_models, name_model  # noqa: E402
+
+FOLDERS = {
+    "models/10_staging": "Staging: a row per request, gap or sample",
+    "models/20_metrics": "Metrics of a run",
+    "models/30_comparison": "Comparison of runs",
+    "models/30_report": "For charts and the report",
+    "scorers": "What scorers and intervals are made of",
+    "schema": "Raw tables",
+}
+UNITS = [
+    (r"scores\.value", "score, 0 to 1"),
+    (r"(run_metric|line_up_repeats)\.value|benchmark_metric\.\w+_value", "as `unit` says"),
+    (r"compare_metrics\.\w+_value|compare_repeats\.(\w+_(median|lowest|highest)|shift\w*)", "as `unit` says"),
+    (r"(compare|pair)_\w+\.(difference|low|high)", "score, −1 to 1"),
+    (r"(compare|pair)_\w+\.(candidate|baseline)_(mean|value)", "score, 0 to 1"),
+    (r".*_at_s", "s since the run's start"),
+    (r".*tokens_per_s", "tokens/s"),
+    (r".*requests_per_s", "requests/s"),
+    (r".*_per_step", "tokens/step"),
+    (r"(.*_)?(low|high|value)_s|.*_s|second", "s"),
+    (r".*_share|.*_rate|accuracy.*|gpu_memory_utilization|relative_shift|minimum_effect", "share"),
+    (
+        r"(.*_)?(mean|standard_error|mean_low|mean_high|mean_value|wilson_\w+)|(candidate|baseline)_mean",
+        "score, 0 to 1",
+    ),
+    (r"(.*_)?(index|row|occurrence|ordinal|generation|attempt|version|exit_code|position|rank)|k", "number"),
+    (r"max_model_len", "tokens"),
+    (r"max_num_seqs", "sequences"),
+    (r"mean_in_flight_requests", "requests"),
+    (r"(.*_)?(tokens|steps|requests|prompts|samples|rows|events|parts|repeats|scores|engines|attempts)", None),
+    (r".*logprobs?", "natural logarithm"),
+    (r"percentile|confidence|p_value|holm_p|mcnemar_p", "0 to 1"),
+]
+"""What a number is counted in, by its column's name; None: the name's last word says it."""
+TYPES = {"VARCHAR": "text", "BOOLEAN": "true or false", "TIMESTAMP": "UTC"}
+COLUMN_LINE = re.compile(r"^-- (\w+): (.*(?:\n--     .*)*)", re.MULTILINE)
+
+
+class Column(NamedTuple):
+    """A column as the page shows it."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+def main() -> None:
+    (ROOT / "docs" / "metrics.md").write_text(render(), encoding="utf-8")
+
+
+def render() -> str:
+    """The whole page."""
+    lines = [
+        "# Every metric",
+        "",
+        "Written by `python -m scripts.metric_docs` from the comments in [sql/](../sql), which the database has too:",
+        "`select column_name, comment from duckdb_columns() where table_name = 'run_summary'`. A definition",
+        "begins with what the number is and has its formula where there is one. NULL means undefined or not measured,",
+        "never 0. Times named `_at_s` are seconds since the run's start; durations are differences of stamps of one",
+        "monotonic clock.",
+        "",
+    ]
+    with tempfile.TemporaryDirectory() as folder, connect(Path(folder) / "empty.duckdb", 5) as connection:
+        for path, title in FOLDERS.items():
+            lines += [f"## {title}", ""]
+            for file in _list_files(path):
+                lines += _describe(connection, file)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _list_files(folder: str) -> list[Path]:
+    files = sorted((SQL_FOLDER / "schema").glob("*.sql")) if folder == "schema" else list_models()
+    return [file for file in files if file.parent == SQL_FOLDER / folder]
+
+
+def _describe(connection: Connection, file: Path) -> list[str]:
+    name = name_model(file)
+    text = file.read_text(encoding="utf-8")
+    made = re.search(r"^create (?:or replace )?(view|macro|table)", text, re.MULTILINE)
+    kind = made[1] if made else "table"
+    grain = re.match(r"-- Grain: (.*)", text)
+    columns = _read_macro_columns(connection, name, text) if kind == "macro" else read_columns(connection, name)
+    lines = [f"### {name}", "", _read_comment(connection, name, kind)]
+    if grain and kind != "macro":
+        lines += ["", f"Grain: {grain[1]}"]
+    lines += [
+        "",
+        f"[sql/{file.relative_to(SQL_FOLDER).as_posix()}](../sql/{file.relative_to(SQL_FOLDER).as_posix()})",
+        "",
+    ]
+    if columns:
+        lines += ["| column | unit | definition |", "|---|---|---|"]
+        lines += [f"| `{column.name}` | {column.unit} | {_cell(column.meaning)} |" for column in columns]
+        lines.append("")
+    return lines
+
+
+def read_columns(connection: Connection, name: str) -> list[Column]:
+    """A table's or view's columns, in order."""
+    rows = connection.execute(
+        "select column_name, data_type, comment from duckdb_columns() where table_name = ? and schema_name = 'main' "
+        "order by column_index",
+        [name],
+    ).fetchall()
+    return [Column(column, name_unit(name, column, data_type), comment) for column, data_type, comment in rows]
+
+
+def name_unit(table: str, column: str, data_type: str) -> str:
+    """What a column is counted in. Raises ValueError for a number of which that is not known."""
+    if data_type.endswith("[]"):
+        return "list"
+    if data_type in TYPES:
+        return TYPES[data_type]
+    for pattern, unit in UNITS:
+        if re.fullmatch(pattern, column) or re.fullmatch(pattern, f"{table}.{column}"):
+            return unit or column.rpartition("_")[2]
+    if data_type == "DOUBLE":
+        raise ValueError(f"{table}.{column} is a number without a unit: add it to UNITS of scripts/metric_docs.py")
+    return "count"
+
+
+def _read_macro_columns(connection: Connection, name: str, text: str) -> list[Column]:
+    """DuckDB keeps no comments on a macro's columns: they are lines at the head of its file."""
+    head = text.partition("create or replace")[0]
+    if " as table" not in text:
+        return []
+    argument = "['']" if "_runs," in text.partition("create or replace")[2].partition(" as table")[0] else "''"
+    described = connection.execute(f"describe from {name}({argument}, {argument})").fetchall()
+    types = {column: data_type for column, data_type, *_ in described}
+    found = COLUMN_LINE.findall(head)
+    return [
+        Column(column, name_unit(name, column, types[column]), re.sub(r"\n--\s+", " ", meaning))
+        for column, meaning in found
+        if column in types
+    ]
+
+
+def _read_comment(connection: Connection, name: str, kind: str) -> str:
+    query = {
+        "view": "select comment from duckdb_views() where view_name = ? and schema_name = 'main'",
+        "table": "select comment from duckdb_tables() where table_name = ? and schema_name = 'main'",
+        "macro": "select distinct comment from duckdb_functions() where function_name = ? and not internal",
+    }[kind]
+    return _cell(str(connection.execute(query, [name]).fetchall()[0][0]))
+
+
+def _cell(text: str) -> str:
+    """Text in a table of Markdown: nothing in it is a column's end, a tag or emphasis."""
+    return re.sub(r"([|<>*_\[\]])", r"\\\1", " ".join(text.split()))
+
+
+if __name__ == "__main__":
+    main()
