@@ -41,23 +41,8 @@ create or replace macro compare_repeats(
 ) as table
 with
 
-list_sides as (
-    select unnest(candidate_runs) as run_id, true as is_candidate
-    union all
-    select unnest(baseline_runs) as run_id, false as is_candidate
-),
-
-read_values as (
-    select
-        run_metric.metric,
-        run_metric.unit,
-        run_metric.higher_is_better,
-        list_sides.is_candidate,
-        run_metric.value,
-        row_number() over (partition by run_metric.metric order by list_sides.is_candidate, run_id) as position
-    from list_sides
-    join run_metric using (run_id)
-    where run_metric.value is not null
+read_values as materialized (
+    select * from line_up_repeats(candidate_runs, baseline_runs)
 ),
 
 describe_sides as (
@@ -65,7 +50,6 @@ describe_sides as (
         metric,
         any_value(unit) as unit,
         any_value(higher_is_better) as higher_is_better,
-        count(*) as n,
         count(*) filter (is_candidate) as candidate_repeats,
         count(*) filter (not is_candidate) as baseline_repeats,
         median(value) filter (is_candidate) as candidate_median,
@@ -74,165 +58,12 @@ describe_sides as (
         median(value) filter (not is_candidate) as baseline_median,
         min(value) filter (not is_candidate) as baseline_lowest,
         max(value) filter (not is_candidate) as baseline_highest,
-        avg(value) as mean,
-        max(value) - min(value) as spread,
         least(candidate_repeats, baseline_repeats) >= 5 as is_testable,
         cast(coalesce(limits[metric], other_limit) as double) as minimum_effect,
         limits[metric] is not null as in_family
     from read_values
     group by metric
     having candidate_repeats > 0 and baseline_repeats > 0
-),
-
--- Around the mean of all, the difference of the sides' means grows with the candidate's sum alone.
-center_values as (
-    select
-        read_values.metric,
-        read_values.is_candidate,
-        read_values.position,
-        (read_values.position - 1) % 2 as half,
-        (read_values.position - 1) // 2 as bit,
-        read_values.value - describe_sides.mean as centered,
-        describe_sides.n,
-        describe_sides.candidate_repeats
-    from read_values
-    join describe_sides using (metric)
-    where describe_sides.is_testable
-),
-
-sum_observed as (
-    select
-        metric,
-        any_value(n) as n,
-        any_value(candidate_repeats) as candidate_repeats,
-        abs(sum(centered) filter (is_candidate)) as observed_sum,
-        -- What rounding may make of equal sums: they count as equal.
-        1e-9 * max(abs(centered)) as tolerance
-    from center_values
-    group by metric
-),
-
--- All assignments of up to 20 values: the subsets of one half, joined to those of the other.
-list_halves as (
-    select metric, half, unnest(range(cast(1 << count(*) as bigint))) as mask
-    from center_values
-    where n <= 20
-    group by metric, half
-),
-
-sum_halves as (
-    select
-        list_halves.metric,
-        list_halves.half,
-        list_halves.mask,
-        bit_count(list_halves.mask) as chosen,
-        coalesce(sum(centered) filter ((mask >> bit) & 1 = 1), 0) as chosen_sum,
-        coalesce(sum(position) filter ((mask >> bit) & 1 = 1), 0) as chosen_positions
-    from list_halves
-    join center_values using (metric, half)
-    group by list_halves.metric, list_halves.half, list_halves.mask
-),
-
-find_partners as materialized (
-    select
-        sum_halves.metric,
-        sum_halves.chosen_sum,
-        sum_halves.chosen_positions,
-        sum_observed.candidate_repeats - sum_halves.chosen as wanted,
-        sum_observed.observed_sum - sum_observed.tolerance as extreme_sum
-    from sum_halves
-    join sum_observed using (metric)
-    where sum_halves.half = 0
-),
-
-assign_all as (
-    select
-        find_partners.metric,
-        abs(find_partners.chosen_sum + sum_halves.chosen_sum) >= find_partners.extreme_sum as is_extreme,
-        find_partners.chosen_positions + sum_halves.chosen_positions as positions
-    from find_partners
-    join sum_halves
-        on sum_halves.metric = find_partners.metric
-        and sum_halves.chosen = find_partners.wanted
-        and sum_halves.half = 1
-),
-
-count_all as (
-    select metric, 'exact' as p_method, count(*) filter (is_extreme) / count(*) as p_value
-    from assign_all
-    group by metric
-),
-
--- More than 20 values: the same draws for all metrics with as many.
-list_draws as (
-    select n, candidate_repeats, unnest(range(1, 10000)) as draw
-    from (select distinct n, candidate_repeats from sum_observed where n > 20)
-),
-
-draw_positions as (
-    select n, candidate_repeats, draw, position
-    from list_draws
-    cross join lateral (select unnest(range(1, n + 1)) as position)
-    qualify row_number() over (
-        partition by n, candidate_repeats, draw
-        order by hash(hash(hash(20261121, draw), position)), position
-    ) <= candidate_repeats
-),
-
-sum_draws as (
-    select metric, draw, sum(centered) as drawn_sum
-    from draw_positions
-    join center_values using (n, candidate_repeats, position)
-    group by metric, draw
-),
-
-count_draws as (
-    select
-        metric,
-        'drawn' as p_method,
-        (1 + count(*) filter (abs(drawn_sum) >= observed_sum - tolerance)) / (1 + count(*)) as p_value
-    from sum_draws
-    join sum_observed using (metric)
-    group by metric
-),
-
-find_p_values as (
-    select * from count_all
-    union all
-    select * from count_draws
-),
-
--- Positions are ranks in no order: over all assignments their sum is spread as U is where nothing differs.
-count_ranks as (
-    select metric, positions, count(*) as ways
-    from assign_all
-    group by metric, positions
-),
-
-add_ranks as (
-    select
-        metric,
-        positions - min(positions) over (partition by metric) as u,
-        sum(ways) over (partition by metric order by positions) / sum(ways) over (partition by metric) as probability
-    from count_ranks
-),
-
-find_ranks as (
-    select metric, cast(max(u) + 1 as bigint) as end_rank
-    from add_ranks
-    where probability <= 0.025
-    group by metric
-
-    union all
-
-    select
-        metric,
-        greatest(1, cast(floor(
-            candidate_repeats * (n - candidate_repeats) / 2
-            - 1.959963984540054 * sqrt(candidate_repeats * (n - candidate_repeats) * (n + 1) / 12)
-        ) as bigint)) as end_rank
-    from sum_observed
-    where n > 20
 ),
 
 list_differences as (
@@ -249,17 +80,16 @@ list_differences as (
 measure_shifts as (
     select
         describe_sides.*,
-        find_p_values.p_value,
-        find_p_values.p_method,
+        permuted.p_value,
+        permuted.p_method,
         list_differences.shift,
-        list_differences.ranked[find_ranks.end_rank] as shift_low,
-        list_differences.ranked[len(list_differences.ranked) + 1 - find_ranks.end_rank] as shift_high,
+        list_differences.ranked[permuted.end_rank] as shift_low,
+        list_differences.ranked[len(list_differences.ranked) + 1 - permuted.end_rank] as shift_high,
         list_differences.shift / nullif(abs(baseline_median), 0) as relative_shift,
         case when higher_is_better then -relative_shift else relative_shift end as worsening_share
     from describe_sides
     join list_differences using (metric)
-    left join find_p_values using (metric)
-    left join find_ranks using (metric)
+    left join permute_repeats(candidate_runs, baseline_runs) as permuted using (metric)
 ),
 
 -- Holm: the i-th smallest of m p-values × (m − i + 1), at most 1 and not below that of a smaller one.

@@ -1,0 +1,37 @@
+-- Grain: one row per metric of run_metric × run with a value, on either side.
+--
+-- Both arguments are lists of run ids.
+--
+-- metric: the metric, as in run_metric.
+-- unit: its unit.
+-- higher_is_better: as in run_metric.
+-- is_candidate: whether the run is of the first list.
+-- run_id: the run.
+-- value: its value.
+-- position: 1 for the first run of the metric, and so on, the second list's before the first's.
+create or replace macro line_up_repeats(candidate_runs, baseline_runs) as table
+with
+
+list_sides as (
+    select unnest(candidate_runs) as run_id, true as is_candidate
+    union all
+    select unnest(baseline_runs) as run_id, false as is_candidate
+),
+
+read_values as (
+    select
+        run_metric.metric,
+        run_metric.unit,
+        run_metric.higher_is_better,
+        list_sides.is_candidate,
+        run_id,
+        run_metric.value,
+        row_number() over (partition by run_metric.metric order by list_sides.is_candidate, run_id) as position
+    from list_sides
+    join run_metric using (run_id)
+    where run_metric.value is not null
+)
+
+select * from read_values;
+
+comment on macro table line_up_repeats is 'line_up_repeats(candidate_runs, baseline_runs), two lists of run ids: one row per metric and run, with its value. What compare_repeats compares.';
