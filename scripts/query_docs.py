@@ -148,11 +148,11 @@ where run_id = '20261121-013000-nightly-0002';
 
 INTRODUCTION = (
     "Each with its query and its answer. The answers come from a database that anyone can make in a few seconds, "
-    "without an engine: `python -m examples.two_weeks` writes `data/two-weeks/assayline.duckdb`. It has two nights of "
-    "the demo's prompts a week apart, the second worse and with engines that ran out of memory; a run with room to think; "
-    "and a benchmark of two windows, five repeats each. **Its answers and times are invented**, so that they are the "
-    "same everywhere: they measure nothing. On your own database the same queries work with your run ids; `from runs` "
-    "lists them. What every column means: [metrics.md](metrics.md)."
+    "without an engine: `python -m examples.two_weeks` writes `data/two-weeks/assayline.duckdb`. It has two nights of"
+    " the demo's prompts a week apart, the second worse and with engines that ran out of memory; a run with room to "
+    "think; and a benchmark of two windows, five repeats each. **Its answers and times are invented**, so that they "
+    "are the same everywhere: they measure nothing. On your own database the same queries work with your run ids; "
+    "`from runs` lists them. What every column means: [metrics.md](metrics.md)."
 )
 
 

@@ -4,6 +4,7 @@ from assayline.report.charts import draw_intervals
 from assayline.report.document import Block, Chart, Paragraph, Quote, Sample, Section, Table
 from assayline.report.words import count, show_range, show_share, show_value
 from assayline.store.report import ReportRows, Row
+from assayline.store.score_rows import USUAL_K
 
 
 def describe_accuracy(rows: ReportRows) -> Section:
@@ -70,6 +71,7 @@ def say_unscored(rows: ReportRows) -> str:
 
 def _tabulate_repeats(rows: ReportRows) -> list[Block]:
     """What asking again brings: a right answer among k, and the answer that most repeats gave."""
+    most = max((row["k"] for row in rows.pass_at_k), default=0)
     cells = [
         (
             f"pass@{row['k']}: one of {row['k']:,} right",
@@ -80,6 +82,7 @@ def _tabulate_repeats(rows: ReportRows) -> list[Block]:
             show_value(row["prompts"]),
         )
         for row in rows.pass_at_k
+        if row["k"] in (*USUAL_K, most)
     ]
     cells += [
         (
