@@ -1,7 +1,8 @@
 """Scoring: a run's stored answers, held against their targets.
 
 Scorers are macros of `sql/scorers/`; this module picks one, gives it its arguments, and keeps what it says. JSON is the
-exception: DuckDB calls a Python function for each answer. Either way samples are streamed, none is kept in memory.
+exception: DuckDB calls a Python function for each answer. Either way samples are streamed, none is kept in memory;
+those of options, which are put together from several requests, come in portions.
 """
 
 import json
@@ -31,6 +32,8 @@ from assayline.scorer_spec import (
 from assayline.store.kept import forget_metrics
 
 JSON_FUNCTION = "score_json"
+ROWS_AT_ONCE = 50_000
+"""Prompt rows whose options are put together at once: DuckDB cannot put that on the disk."""
 
 _INSERT = """
 insert into scores
@@ -44,7 +47,7 @@ from (
             when status = 'ok' then {call}
         end as score
     from stg_samples
-    where run_id = $run_id and status <> 'missing'
+    where run_id = $run_id and status <> 'missing' {portion}
 )
 where score is not null
 """
@@ -112,9 +115,20 @@ def _reason(error: duckdb.Error) -> str:
 def _insert_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: Scorer) -> int:
     call, arguments = _call(scorer)
     values = {"run_id": run_id, "scorer": scorer.label, "needs_target": scorer.needs_target, **arguments}
+    if isinstance(scorer, Loglikelihood):
+        statement = _INSERT.format(call=call, portion="and source_row between $first and $last")
+        portions = [{**values, "first": first, "last": last} for first, last in _list_portions(connection, run_id)]
+    else:
+        statement, portions = _INSERT.format(call=call, portion=""), [values]
     with _json_function(connection, scorer):
-        rows = connection.execute(_INSERT.format(call=call), values).fetchall()
-    return int(rows[0][0])
+        return sum(int(connection.execute(statement, portion).fetchall()[0][0]) for portion in portions)
+
+
+def _list_portions(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[tuple[int, int]]:
+    """First and last source rows of portions of a run. A request without a prompt has none, and no target either."""
+    found = connection.execute("select max(source_row) from stg_requests where run_id = ?", [run_id]).fetchall()
+    rows = 0 if found[0][0] is None else int(found[0][0]) + 1
+    return [(first, first + ROWS_AT_ONCE - 1) for first in range(0, rows, ROWS_AT_ONCE)]
 
 
 def _insert_scorer(connection: duckdb.DuckDBPyConnection, run_id: str, ordinal: int, scorer: Scorer) -> None:

@@ -246,6 +246,14 @@ def test_thousands_separators_change_nothing(schema, number):
         )
 
 
+@MANY
+@given(text=st.text("0123456789.,-/%e ×^'AB){}\n", min_size=90, max_size=160))
+def test_the_end_of_a_long_text_is_enough_for_its_last_number(schema, text):
+    query = "select take_number($text, 'last'), read_number(find_numbers($text)[-1])"
+    ((found, expected),) = schema.execute(query, {"text": text}).fetchall()
+    assert found == expected
+
+
 # --- choice
 
 
