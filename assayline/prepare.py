@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assayline.chat import ChatRenderer, load_tokenizer
-from assayline.errors import PromptsChangedError, SpecError, StoreError
+from assayline.errors import PromptError, PromptsChangedError, SpecError, StoreError
 from assayline.identity import ModelIdentity, identify_model
 from assayline.manifest import PromptCounts
 from assayline.prompts import load_prompts
@@ -54,7 +54,9 @@ class Preparation:
         max_model_len = max_model_len_of(model.folder, args)
         self._renderer = ChatRenderer(spec.chat, tokenizer, max_model_len)
         prepared = build_requests(spec, load_prompts(spec.prompts, tokenizer), self._renderer, max_model_len)
-        self._prepared = itertools.chain([next(prepared)], prepared)  # the first row shows most mistakes
+        first = next(prepared)  # it shows most mistakes
+        _check_target(spec, first)
+        self._prepared = itertools.chain([first], prepared)
 
     @property
     def template_id(self) -> str:
@@ -85,6 +87,17 @@ class Preparation:
             raise _changed(run_dir, f"it has {shard.written} shards of prompts now, and had more")
         queue.close()
         return PromptCounts(rows, duplicates, shard.total_requests, shard.total_errors, shard.written)
+
+
+def _check_target(spec: EvalSpec, first: Prepared) -> None:
+    """Raises PromptError where scorers need targets that no column was named for, and the first row has none."""
+    needy = [scorer.label for scorer in spec.scorers or [] if scorer.needs_target]
+    if needy and spec.prompts.columns.target is None and first.prompt.target is None and not first.errors:
+        raise PromptError(
+            f"The scorer {needy[0]} holds answers against a target, and the first row of {spec.prompts.set_name} has "
+            "no column `target`. Name the column with the expected answers in prompts.columns.target, or take a scorer "
+            "that needs none: json."
+        )
 
 
 class _Shard:

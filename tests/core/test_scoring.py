@@ -9,7 +9,7 @@ import pytest
 from core_records import completion_of
 from run_kit import FAKE, begin_and_vanish, complete, query
 
-from assayline.errors import SpecError
+from assayline.errors import PromptError, SpecError
 from assayline.evaluation import Evaluation, begin_evaluation, plan_run
 from assayline.rebuild import rebuild_run
 from assayline.run_locks import lock_run
@@ -165,6 +165,20 @@ def test_a_bad_pattern_is_refused_before_an_engine_starts(
 ) -> None:
     with pytest.raises(SpecError, match=sentence):
         plan_run(make_sums(scorers=[scorer]), settings)
+
+
+def test_a_scorer_that_no_row_can_serve_stops_the_run_at_once(make_sums: Any, settings: Settings) -> None:
+    evaluation = begin_evaluation(make_sums(columns={}, scorers=[{"kind": "json"}, {"kind": "numeric"}]), settings)
+    with pytest.raises(PromptError, match=r"The scorer numeric holds answers against a target.*prompts.columns.target"):
+        evaluation.prepare()
+    evaluation.abandon("failed")
+    assert query(settings, "from runs") == []
+
+
+def test_a_named_column_may_be_empty_in_the_first_row(make_sums: Any, settings: Settings) -> None:
+    rows = [{"question": "1", "answer": None}, {"question": "2", "answer": "2"}]
+    run_with(make_sums(rows=rows, scorers=[{"kind": "numeric"}]), settings, "1", "2")
+    assert query(settings, "select samples, mean from accuracy") == [(1, 1.0)]
 
 
 @pytest.mark.parametrize(
