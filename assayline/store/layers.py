@@ -57,23 +57,13 @@ def make_models(connection: duckdb.DuckDBPyConnection, models: list[ModelFile]) 
         _make_model(connection, model)
 
 
-def _list_columns(connection: duckdb.DuckDBPyConnection, schema: str, name: str) -> list[str]:
-    """Columns of a table or view, in order; none if it is not there."""
-    rows = connection.execute(
-        "select column_name from duckdb_columns() where schema_name = ? and table_name = ? "
-        "and database_name = current_database() order by column_index",
-        [schema, name],
-    ).fetchall()
-    return [column for (column,) in rows]
-
-
 def _make_model(connection: duckdb.DuckDBPyConnection, model: ModelFile) -> None:
     if not model.is_view:
         connection.execute(model.text)
         return
     with work_in(connection, LIVE):
         connection.execute(model.definition)
-    columns = _list_columns(connection, LIVE, model.name)
+    columns = {name: kind for name, kind, *_ in connection.execute(f"describe {LIVE}.{model.name}").fetchall()}
     if "run_id" not in columns:
         connection.execute(f"drop view {LIVE}.{model.name}")
         connection.execute(model.text)
@@ -88,7 +78,8 @@ def _make_model(connection: duckdb.DuckDBPyConnection, model: ModelFile) -> None
         kept = f"select {names} from main.{model.table} where run_id in (select run_id from {KEPT}.kept_runs)"  # noqa: S608
         connection.execute(f"create view {KEPT}.{model.name} as {kept}")
     else:
-        connection.execute(f"create table {KEPT}.{model.name} as from {LIVE}.{model.name} limit 0")
+        typed = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
+        connection.execute(f"create table {KEPT}.{model.name} ({typed})")
     union = f"select * from {KEPT}.{model.name} union all select * from {LIVE}.{model.name}"  # noqa: S608
     connection.execute(f"create view main.{model.name} as {union}")
     connection.execute(model.comments)

@@ -102,11 +102,13 @@ def test_a_held_file_is_waited_for_and_then_said_who_holds_it(path, hold, role, 
 
 def test_a_file_that_is_freed_in_time_is_opened(path, hold):
     holder = hold("writer")
-    threading.Timer(0.4, holder.release).start()
+    timer = threading.Timer(0.4, holder.release)
+    timer.start()
     began = time.monotonic()
     with connect(path, wait_s=30) as connection:
         assert connection.execute("select count(*) from runs").fetchall() == [(0,)]
     assert 0.3 < time.monotonic() - began < 20
+    timer.join()
 
 
 def test_readers_do_not_hold_up_readers(path, hold):
