@@ -50,7 +50,7 @@ class Preparation:
             else model.folder
         )
         tokenizer = load_tokenizer(folder, trust_remote_code=bool(args.get("trust_remote_code")))
-        _check_tags(spec, tokenizer)
+        _check_tag(spec, tokenizer)
         max_model_len = max_model_len_of(model.folder, args)
         self._renderer = ChatRenderer(spec.chat, tokenizer, max_model_len)
         prepared = build_requests(spec, load_prompts(spec.prompts, tokenizer), self._renderer, max_model_len)
@@ -148,13 +148,12 @@ class _Shard:
             write_part(self._run_dir, table, name, records)
 
 
-def _check_tags(spec: EvalSpec, tokenizer: Any) -> None:
-    """Raises SpecError for a tag of the thinking that would never be seen."""
-    tags = [] if spec.reasoning is None else [spec.reasoning.close, spec.reasoning.open]
-    hidden = [tag for tag in tags if tag in tokenizer.all_special_tokens]
-    if hidden and spec.sampling.get("skip_special_tokens", True):
+def _check_tag(spec: EvalSpec, tokenizer: Any) -> None:
+    """Raises SpecError for a closing tag that would never be seen."""
+    close = None if spec.reasoning is None else spec.reasoning.close
+    if close in tokenizer.all_special_tokens and spec.sampling.get("skip_special_tokens", True):
         raise SpecError(
-            f"reasoning: {hidden[0]} is a special token of this model, which is left out of its text. Set "
+            f"reasoning.close: {close} is a special token of this model, which is left out of its text. Set "
             "sampling.skip_special_tokens to false."
         )
 
