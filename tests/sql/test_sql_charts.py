@@ -1,5 +1,6 @@
 """activity and latency_histogram: what charts show, against counting by hand and NumPy."""
 
+import itertools
 import math
 
 import numpy as np
@@ -42,7 +43,7 @@ def test_activity_against_counting_by_hand(store, seed, scale_s):
     width_s = rows[0]["ends_at_s"] - rows[0]["begins_at_s"]
     assert is_nice(width_s) and width_s >= 0.00099
     assert len(rows) <= 61
-    for row, following in zip(rows, rows[1:], strict=False):
+    for row, following in itertools.pairwise(rows):
         assert row["ends_at_s"] == pytest.approx(following["begins_at_s"])
     assert rows[0]["begins_at_s"] <= min(answer["arrived_at_s"] for answer in answers) < rows[0]["ends_at_s"]
     assert rows[-1]["begins_at_s"] <= max(answer["finished_at_s"] for answer in answers) < rows[-1]["ends_at_s"]
