@@ -55,7 +55,7 @@ def read_text(file: Path) -> str:
             return repr(pq.read_table(file).to_pylist())
         case ".duckdb":
             with duckdb.connect(file, read_only=True) as connection:
-                tables = connection.execute("select table_name from duckdb_tables()").fetchall()
+                tables = connection.execute("select schema_name || '.' || table_name from duckdb_tables()").fetchall()
                 return "\n".join(repr(connection.execute(f"from {table}").fetchall()) for (table,) in tables)
         case ".db":
             with closing(sqlite3.connect(file)) as connection:
