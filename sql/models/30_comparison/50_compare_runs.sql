@@ -12,8 +12,8 @@
 -- standard_error: of the difference, clustered by prompt_id: sqrt(G / (G − 1) × Σ over prompt ids of (Σ of (d −
 --     difference) in it)²) / prompts. Where no prompt occurs twice it is that of the paired t-test. NULL for fewer than
 --     two prompt ids.
--- low: lower end of the 95 % interval: difference − t × standard_error, t with G − 1 degrees of freedom by the
---     expansion of Cornish and Fisher. NULL for fewer than five prompt ids, where the expansion is not good.
+-- low: lower end of the 95 % interval: difference − t × standard_error, t with G − 1 degrees of freedom. NULL for fewer
+--     than five prompt ids, too few to say anything.
 -- high: upper end, with + t × standard_error.
 -- better_prompts: pairs in which the candidate scored higher.
 -- worse_prompts: pairs in which it scored lower.
@@ -68,19 +68,6 @@ spread_differences as (
     group by scorer
 ),
 
--- The expansion of Cornish and Fisher for the 0.975 quantile of t: within 0.3 % from 4 degrees of freedom on.
-find_quantiles as (
-    select
-        *,
-        1.959963984540054 as z,
-        clusters - 1 as df,
-        z + (z ** 3 + z) / (4 * df)
-            + (5 * z ** 5 + 16 * z ** 3 + 3 * z) / (96 * df ** 2)
-            + (3 * z ** 7 + 19 * z ** 5 + 17 * z ** 3 - 15 * z) / (384 * df ** 3) as t
-    from spread_differences
-    where clusters > 1
-),
-
 list_tails as (
     select
         scorer,
@@ -126,9 +113,9 @@ join_parts as (
         count_pairs.candidate_mean,
         count_pairs.baseline_mean,
         count_pairs.difference,
-        find_quantiles.root / prompts as standard_error,
-        case when find_quantiles.clusters >= 5 then difference - find_quantiles.t * standard_error end as low,
-        case when find_quantiles.clusters >= 5 then difference + find_quantiles.t * standard_error end as high,
+        spread_differences.root / prompts as standard_error,
+        case when clusters >= 5 then difference - t_quantile(clusters - 1) * standard_error end as low,
+        case when clusters >= 5 then difference + t_quantile(clusters - 1) * standard_error end as high,
         count_pairs.better_prompts,
         count_pairs.worse_prompts,
         add_tails.mcnemar_p,
@@ -143,7 +130,7 @@ join_parts as (
         end as verdict
     from count_pairs
     cross join count_errors
-    left join find_quantiles using (scorer)
+    left join spread_differences using (scorer)
     left join add_tails using (scorer)
     left join compare_scorers using (scorer)
 )
