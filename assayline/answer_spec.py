@@ -1,11 +1,27 @@
 """What an answer must look like: the parts of a spec that say so, and the checks that need no engine."""
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from assayline.spec_part import SpecPart
+
+
+def _check_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    import jsonschema  # here: most specs have no schema, and it takes a tenth of a second
+
+    validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        validator.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        where = "/".join(str(part) for part in error.absolute_path) or "its top"
+        raise ValueError(f"this is no JSON schema: at {where}, {error.message:.300}") from None
+    return schema
+
+
+JsonSchema = Annotated[dict[str, Any], AfterValidator(_check_schema)]
+"""A JSON schema, which says of itself by which draft."""
 
 
 class ReasoningSpec(SpecPart):
@@ -18,17 +34,10 @@ class ReasoningSpec(SpecPart):
 class OutputSpec(SpecPart):
     """A form that every answer must have: vLLM's structured output. Exactly one of the fields."""
 
-    json_schema: dict[str, Any] | None = Field(None, description="JSON schema of the answer.")
+    json_schema: JsonSchema | None = Field(None, description="JSON schema of the answer.")
     regex: str | None = Field(None, min_length=1, description="Regular expression that the whole answer matches.")
     choice: list[str] | None = Field(None, min_length=1, description="The answer is one of these.")
     grammar: str | None = Field(None, min_length=1, description="Context-free grammar, in EBNF.")
-
-    @field_validator("json_schema")
-    @classmethod
-    def _check_schema(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
-        if schema is not None and (problem := find_schema_problem(schema)):
-            raise ValueError(problem)
-        return schema
 
     @field_validator("regex")
     @classmethod
@@ -60,16 +69,3 @@ class OutputSpec(SpecPart):
         """The same for `structured_outputs` of vLLM's SamplingParams, as plain JSON."""
         named = {"json": self.json_schema, "regex": self.regex, "choice": self.choice, "grammar": self.grammar}
         return {name: value for name, value in named.items() if value is not None}
-
-
-def find_schema_problem(schema: Any) -> str | None:
-    """Why this is no JSON schema, in words; None if it is one."""
-    import jsonschema  # here: most specs have no schema, and it takes a tenth of a second
-
-    validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    try:
-        validator.check_schema(schema)
-    except jsonschema.SchemaError as error:
-        where = "/".join(str(part) for part in error.absolute_path) or "its top"
-        return f"this is no JSON schema: at {where}, {error.message:.300}"
-    return None

@@ -1,11 +1,11 @@
 """Scorers as a spec names them: what counts as a right answer. What each does to an answer is in `sql/scorers/`."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from assayline.answer_spec import find_schema_problem
+from assayline.answer_spec import JsonSchema
 from assayline.spec_part import SpecPart
 
 
@@ -82,16 +82,9 @@ class JsonMatch(ScorerPart):
     """1 where the answer is JSON, and valid under a schema if one is given."""
 
     kind: Literal["json"] = "json"
-    json_schema: dict[str, Any] | None = Field(None, description="JSON schema that the answer must satisfy.")
+    json_schema: JsonSchema | None = Field(None, description="JSON schema that the answer must satisfy.")
 
     needs_target: ClassVar[bool] = False
-
-    @field_validator("json_schema")
-    @classmethod
-    def _check_schema(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
-        if schema is not None and (problem := find_schema_problem(schema)):
-            raise ValueError(problem)
-        return schema
 
 
 class Loglikelihood(ScorerPart):
