@@ -117,7 +117,8 @@ class Undisturbed:
     requests: list[Request]
     model: Path
     address_space: int
-    resident: int
+    anonymous: int
+    """What no file backs: a control group cannot take it away, and may have none of a library that others use."""
 
 
 @pytest.fixture(scope="module")
@@ -131,11 +132,11 @@ def undisturbed(tiny_model: Path, asker: Asker, tmp_path_factory: pytest.TempPat
             host = max(hosts, key=lambda process: process.create_time())  # other tests keep engines open
             for line in Path(f"/proc/{host.pid}/status").read_text().splitlines():
                 name, _, value = line.partition(":")
-                if name in ("VmPeak", "VmHWM"):
+                if name in ("VmPeak", "RssAnon"):
                     sizes[name] = int(value.split()[0]) * 1024
 
     run_worker(run.order(), lambda _: None, lambda _: None, measure)
-    return Undisturbed(run.texts(), run.requests, tiny_model, sizes["VmPeak"], sizes["VmHWM"])
+    return Undisturbed(run.texts(), run.requests, tiny_model, sizes["VmPeak"], sizes["RssAnon"])
 
 
 def assert_recovered(run: Run, undisturbed: Undisturbed, how: str) -> None:
@@ -203,7 +204,7 @@ def test_an_engine_that_the_kernel_kills_for_memory_is_followed_by_a_smaller_one
     """A SIGKILL without a word: the control group's count of kills tells what it was."""
     limit = limit_file(memory_group)
     assert limit is not None
-    limit.write_text(str(WORKER_BYTES + undisturbed.resident + ROOM_BYTES))
+    limit.write_text(str(WORKER_BYTES + undisturbed.anonymous + ROOM_BYTES))
     run = run_of(undisturbed.requests, undisturbed.model, tmp_path)
     order = tmp_path / "order"
     order.write_bytes(pickle.dumps(run.order()))
