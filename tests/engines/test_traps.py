@@ -61,10 +61,11 @@ def test_a_killed_engine_core_is_a_death_and_no_wait(tiny_model: Path, tmp_path:
     env = engine_environment(Settings(), {}, OWN_PROCESSES)
     with closing(open_engine(tiny_model, tmp_path / "engine.log", env=env)) as engine:
         engine.warm_up(asker.ask())
-        answers = engine.generate([asker.ask(), asker.ask(max_tokens=None, ignore_eos=True)])
-        assert next(answers).text == "7"
         cores = engine_cores(engine.host_pid)
         assert cores, "vLLM has processes of its own"
+        endless = [asker.ask(max_tokens=None, ignore_eos=True) for _ in range(60)]
+        answers = engine.generate([asker.ask(), *endless])
+        assert next(answers).text == "7"
         cores[0].kill()
         killed = time.monotonic()
         with pytest.raises(EngineDiedError) as caught:
