@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import NIGHT, NIGHT_BEFORE, Sad
+from report_kit import NIGHT, NIGHT_BEFORE, Sad
 
 from assayline.report.make import make_report
 from assayline.settings import Settings

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import NIGHT, NIGHT_BEFORE, Sad, text_of
+from report_kit import NIGHT, NIGHT_BEFORE, Sad, text_of
 
 from assayline.errors import SpecError, StoreError
 from assayline.report.make import make_report
