@@ -55,6 +55,8 @@ class Request:
     """That option's text, as it ends the prompt."""
     option_tokens: int | None = None
     """How many of the prompt's last tokens are the option."""
+    messages: list[dict[str, Json]] | None = None
+    """The chat, where a server is to render it; then there are no token ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +67,14 @@ class Completion:
     worker: str
     engine_generation: int
     """How many engines this worker had started before this one, over all attempts of the run: 0 for its first."""
-    window_requests: int
-    """The most requests that were allowed in flight when this one ran."""
+    window_requests: int | None
+    """The most requests that were allowed in flight when this one ran; None in an open loop, which knows no limit."""
     due_at_s: float | None = None
-    """When an arrival pattern wanted it sent; None for offline engines, which send when there is room."""
+    """When an open-loop arrival pattern wanted it sent; None where it was sent because there was room."""
     sent_at_s: float | None = None
-    """When the worker handed it to the engine's process."""
+    """When it was handed to the engine's process, to the async engine, or for the first time to the server."""
     arrived_at_s: float | None = None
-    """When it reached the engine; the zero of TTFT and end-to-end latency."""
+    """When it reached the engine; the zero of TTFT and end-to-end latency. Of a server that is sent_at_s."""
     queued_at_s: float | None = None
     scheduled_at_s: float | None = None
     first_token_at_s: float | None = None
@@ -82,6 +84,8 @@ class Completion:
     cached_tokens: int | None = None
     output_tokens: int | None = None
     preemptions: int | None = None
+    retries: int | None = None
+    """How often a server was asked again before it answered; None where no server was."""
     finish_reason: str | None = None
     stop_reason: str | None = None
     text: str | None = None
@@ -123,6 +127,7 @@ class TelemetrySample:
     worker: str
     engine_generation: int
     at_s: float
-    engine_steps: int
+    engine_steps: int | None
+    """None of a server, which does not say."""
     in_flight_requests: int
     output_tokens: int

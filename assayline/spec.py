@@ -2,44 +2,24 @@
 
 The same model is the YAML file, the flow's parameter and so the form in Prefect's UI. What a machine decides
 (folders, time-outs, tokens) is in `settings.py`. Reading from YAML, with errors for people: `spec_file.py`.
-
-A spec is stored, hashed and shown. So it holds no secrets: names that say they are one are refused.
 """
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from assayline.answer_spec import OutputSpec, ReasoningSpec
+from assayline.engine_spec import EngineSpec
 from assayline.gate_spec import GateSpec
+from assayline.load_spec import LoadSpec
 from assayline.scorer_spec import Loglikelihood, Scorer, name_scorers
+from assayline.slo_spec import SloSpec
 from assayline.spec_part import SpecPart
-
-SECRET_NAME = re.compile(
-    r"(TOKEN|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)$|SECRET|PASSWORD|PASSWD|PASSPHRASE", re.IGNORECASE
-)
-
 
 OPTION_SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
 """How the likelihood of an option is asked for: the option is part of the prompt, whose tokens' log-probabilities come
 back (0: of the prompt's own tokens alone), and the one token that vLLM insists on generating is not looked at."""
-
-
-def _refuse_secret(name: str) -> str:
-    if SECRET_NAME.search(name):
-        is_ours = name.upper() == "HF_TOKEN"
-        where = "as ASSAYLINE_HF_TOKEN in .env, or as HF_TOKEN in" if is_ours else f"as {name} in"
-        raise ValueError(
-            "this is a secret by its name, and a spec is stored. Take it out of the spec and give it "
-            f"{where} the environment that the flow and its workers are started in: engines inherit it"
-        )
-    return name
-
-
-PublicName = Annotated[str, AfterValidator(_refuse_secret)]
-"""A key, so that an error shows the name alone and not the value."""
 
 
 class FileSource(SpecPart):
@@ -181,41 +161,6 @@ class ChatSpec(SpecPart):
     kwargs: dict[str, Any] = Field(default_factory=dict, description="More variables for the template.")
 
 
-class RecoverySpec(SpecPart):
-    """What is done when an engine dies, above all of memory."""
-
-    enabled: bool = Field(True, description="Rebuild a dead engine and go on; false: the run fails with the engine.")
-    min_batch_size: int = Field(
-        1, ge=1, description="Fewest requests in flight that a reduction may lead to. Below it the run fails."
-    )
-    grow: bool = Field(
-        False, description="Widen a reduced window again after sustained success. Off: batching stays reproducible."
-    )
-
-
-class EngineSpec(SpecPart):
-    """Which engine answers and how it is fed."""
-
-    backend: Literal["offline", "fake"] = Field("offline", description="offline: vllm.LLM; fake: no model, for trials.")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: what the installed vLLM was built for.")
-    mode: Literal["continuous", "barrier"] = Field(
-        "continuous", description="continuous: fed as requests finish; barrier: a batch at a time, for comparison."
-    )
-    window: int | None = Field(
-        None, ge=1, description="Most requests in flight (default: 1.25 x max_num_seqs). Mode continuous."
-    )
-    batch_size: int = Field(32, ge=1, description="Requests per batch. Mode barrier.")
-    record_token_times: bool = Field(False, description="Keep a stamp per output token (for inter-token latency).")
-    warm_up: bool = Field(True, description="Prime compilation and the prompts' shared prefix before the clock starts.")
-    recovery: RecoverySpec = Field(RecoverySpec(), description="What is done when an engine dies.")
-    args: dict[PublicName, Any] = Field(
-        default_factory=dict, description="Any argument of vLLM's EngineArgs, by its name."
-    )
-    env: dict[PublicName, str] = Field(
-        default_factory=dict, description="Environment of the engine's process (VLLM_*, ...)."
-    )
-
-
 class EvalSpec(SpecPart):
     """One evaluation: a model, at these settings, on these prompts."""
 
@@ -231,6 +176,10 @@ class EvalSpec(SpecPart):
         None, description="How answers are scored, the most important one first (default: exact_match, given targets)."
     )
     engine: EngineSpec = Field(EngineSpec(), description="What answers, and how it is fed.")
+    load: LoadSpec | None = Field(
+        None, description="When requests are sent (default: as many at once as engine.window allows)."
+    )
+    slos: list[SloSpec] = Field(default_factory=list, description="What counts as good enough, for goodput.")
     workers: int = Field(1, ge=1, description="Engines side by side, each on its own device.")
     runner: Literal["local", "ray"] = Field("local", description="Where workers run: this machine, or a Ray cluster.")
     ray_address: str | None = Field(None, description="Address of a running Ray cluster; unset: a local one.")
@@ -250,6 +199,25 @@ class EvalSpec(SpecPart):
             )
         if self.asks_for_options and not self.prompts.columns.options:
             raise ValueError("the scorer loglikelihood needs prompts.columns.options: a column with a list of answers")
+        return self
+
+    @model_validator(mode="after")
+    def _check_load(self) -> "EvalSpec":
+        names = [slo.name for slo in self.slos]
+        if len(set(names)) < len(names):
+            raise ValueError(f"slos: two have the same name, given {names}. Give each a name of its own")
+        if self.load and not self.engine.is_streaming:
+            raise ValueError(
+                f"load: the backend {self.engine.backend} takes requests as fast as it can and has no arrival pattern. "
+                "Set engine.backend to async or server"
+            )
+        if self.load and self.workers > 1:
+            raise ValueError(
+                f"load: one worker keeps a pattern, given workers {self.workers}. Set workers to 1; a server may have "
+                "as many GPUs as it likes"
+            )
+        if self.engine.backend == "server" and self.asks_for_options:
+            raise ValueError("the scorer loglikelihood needs the engine itself. Set engine.backend to offline or async")
         return self
 
     @model_validator(mode="after")

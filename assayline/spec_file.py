@@ -16,7 +16,7 @@ from assayline.errors import SpecError
 from assayline.identity import digest_json
 from assayline.spec import EvalSpec
 
-JUDGES = frozenset({"scorers", "gate"})
+JUDGES = frozenset({"scorers", "gate", "slos"})
 """Fields that say how answers are judged, and decide none; but for options, other requests are made."""
 
 

@@ -42,6 +42,7 @@ UNITS = [
     (r"(.*_)?(tokens|steps|requests|prompts|samples|rows|events|parts|repeats|scores|engines|attempts)", None),
     (r".*logprobs?", "natural logarithm"),
     (r"percentile|confidence|p_value|holm_p|mcnemar_p", "0 to 1"),
+    (r"burstiness", "shape of the distribution"),
 ]
 """What a number is counted in, by its column's name; None: the name's last word says it."""
 TYPES = {"VARCHAR": "text", "BOOLEAN": "true or false", "TIMESTAMP": "UTC"}

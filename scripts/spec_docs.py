@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from assayline import answer_spec, gate_spec, scorer_spec, spec  # noqa: E402
+from assayline import answer_spec, engine_spec, gate_spec, load_spec, scorer_spec, server_spec, slo_spec, spec  # noqa: E402
 
 PARTS: list[tuple[str, type[BaseModel]]] = [
     ("The spec", spec.EvalSpec),
@@ -35,8 +35,17 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
     ("scorers, kind: token_f1", scorer_spec.TokenF1),
     ("scorers, kind: json", scorer_spec.JsonMatch),
     ("scorers, kind: loglikelihood", scorer_spec.Loglikelihood),
-    ("engine", spec.EngineSpec),
-    ("engine.recovery", spec.RecoverySpec),
+    ("engine", engine_spec.EngineSpec),
+    ("engine.server", server_spec.ServerSpec),
+    ("engine.recovery", engine_spec.RecoverySpec),
+    ("load", load_spec.LoadSpec),
+    ("load.arrival, kind: all_at_once", load_spec.AllAtOnce),
+    ("load.arrival, kind: concurrency", load_spec.Concurrency),
+    ("load.arrival, kind: constant", load_spec.ConstantRate),
+    ("load.arrival, kind: poisson", load_spec.Poisson),
+    ("load.arrival, kind: gamma", load_spec.Gamma),
+    ("load.arrival, kind: trace", load_spec.Trace),
+    ("slos", slo_spec.SloSpec),
     ("gate", gate_spec.GateSpec),
 ]
 

@@ -6,13 +6,13 @@ from types import MappingProxyType
 
 from assayline.answer_spec import ReasoningSpec
 from assayline.clock import RunClock
+from assayline.engine_spec import EngineSpec
 from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.environment import engine_environment
 from assayline.engines.fake import FakeEngine
 from assayline.engines.offline import OfflineConfig, OfflineEngine
 from assayline.engines.sizes import Sizes
 from assayline.settings import Settings
-from assayline.spec import EngineSpec
 
 FIRST_SIZES = Sizes()
 

@@ -83,7 +83,7 @@ class OfflineEngine:
         self._in_flight = 0
         self._closed = False
         self._lost = False
-        self._steps = 0
+        self._progress: tuple[int | None, int] = (0, 0)
         self._stepped_s = time.monotonic()
         self._heard_s = time.monotonic()
         started = time.monotonic()
@@ -242,8 +242,9 @@ class OfflineEngine:
 
     def _check_progress(self, sample: TelemetrySample) -> None:
         """Raises EngineDiedError for an engine that beats, has requests, and makes no step."""
-        if sample.engine_steps != self._steps or not self._in_flight:
-            self._steps, self._stepped_s = sample.engine_steps, time.monotonic()
+        progress = (sample.engine_steps, sample.output_tokens)
+        if progress != self._progress or not self._in_flight:
+            self._progress, self._stepped_s = progress, time.monotonic()
         elif time.monotonic() - self._stepped_s > self._config.stall_timeout_s:
             raise self._stalled(
                 f"The engine has made no step for {self._config.stall_timeout_s:.0f} s, with {self._in_flight} "

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from assayline.answer_spec import ReasoningSpec
 from assayline.clock import RunClock
 from assayline.records import Completion, Json, Request, TelemetrySample
+from assayline.server_spec import ServerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,10 @@ class Open:
     record_token_times: bool
     reasoning: ReasoningSpec | None = None
     """Set where the model thinks before it answers."""
+    backend: str = "offline"
+    """offline, async or server, as in the spec."""
+    server: ServerSpec | None = None
+    """Which endpoint answers; backend server alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,11 @@ class Generate:
 
     request: Request
     sent_at_s: float
-    window_requests: int
+    """When it left the worker; a streaming engine stamps anew when it really sends."""
+    window_requests: int | None
+    """Most requests in flight; None in an open loop."""
+    due_at_s: float | None = None
+    """When a streaming engine is to send it; None: as soon as the window has room."""
 
 
 @dataclass(frozen=True, slots=True)

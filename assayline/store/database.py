@@ -26,7 +26,7 @@ Connection = duckdb.DuckDBPyConnection
 """For annotations elsewhere: only this package imports DuckDB."""
 
 SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
-TABLE_VERSION = 3
+TABLE_VERSION = 4
 """Raise it when a raw table's columns change: databases of another version are refused, as nothing converts them."""
 
 UNUSABLE = re.compile(r"[?\\\ud800-\udfff]")

@@ -1,15 +1,23 @@
-"""The table `runs`: what was asked for, of which model, and how it ended. A row is the run's manifest and spec."""
+"""The tables `runs`, `loads` and `slos`: what was asked for, of which model, and how it ended.
 
+A run's rows are its manifest and its spec.
+"""
+
+import json
 from datetime import UTC, datetime
+from typing import Any
 
 import duckdb
 
 from assayline.manifest import Manifest
+from assayline.slo_spec import LIMITS
 from assayline.store.kept import forget_metrics
+
+LOAD_COLUMNS = ("warmup_s", "cooldown_s", "max_requests", "max_duration_s", "max_errors")
 
 
 def save_run(connection: duckdb.DuckDBPyConnection, run: Manifest, spec_json: str) -> None:
-    """Makes the run's row, or makes it anew, inside the caller's transaction."""
+    """Makes the run's rows, or makes them anew, inside the caller's transaction."""
     counts = run.prompts
     row = {
         "run_id": run.run_id,
@@ -37,12 +45,39 @@ def save_run(connection: duckdb.DuckDBPyConnection, run: Manifest, spec_json: st
     }
     forget_metrics(connection, run.run_id)
     connection.execute("delete from runs where run_id = ?", [run.run_id])
+    _insert(connection, "runs", row)
+    _save_load(connection, run.run_id, json.loads(spec_json))
+
+
+def _save_load(connection: duckdb.DuckDBPyConnection, run_id: str, spec: dict[str, Any]) -> None:
+    """The rows of `loads` and `slos`, from the spec, which may be one of before these fields were there."""
+    for table in ("loads", "slos"):
+        connection.execute(f"delete from {table} where run_id = ?", [run_id])  # noqa: S608 - table is ours
+    if load := spec.get("load"):
+        arrival = load["arrival"]
+        row = {
+            "arrival": arrival["kind"],
+            "requests_per_s": arrival.get("rate_per_s"),
+            "concurrency": arrival.get("requests"),
+            "burstiness": arrival.get("burstiness"),
+            **{name: load[name] for name in LOAD_COLUMNS},
+        }
+        _insert(connection, "loads", {"run_id": run_id, **row})
+    for slo in spec.get("slos") or ():
+        for metric in LIMITS:
+            if slo[metric] is not None:
+                row = {"run_id": run_id, "slo": slo["name"], "metric": metric, "limit_s": slo[metric]}
+                _insert(connection, "slos", row)
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, table: str, row: dict[str, Any]) -> None:
     names, marks = ", ".join(row), ", ".join("?" * len(row))
-    connection.execute(f"insert into runs ({names}) values ({marks})", list(row.values()))  # noqa: S608 - names are ours
+    query = f"insert into {table} ({names}) values ({marks})"  # noqa: S608 - names are ours
+    connection.execute(query, list(row.values()))
 
 
 def delete_run(connection: duckdb.DuckDBPyConnection, run_id: str, tables: list[str]) -> None:
     """Deletes the run's rows of these tables, inside the caller's transaction."""
     forget_metrics(connection, run_id)
-    for table in [*tables, "scorers", "scores", "loaded_parts", "runs"]:
+    for table in [*tables, "scorers", "scores", "loads", "slos", "loaded_parts", "runs"]:
         connection.execute(f"delete from {table} where run_id = ?", [run_id])  # noqa: S608 - table is ours

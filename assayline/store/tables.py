@@ -40,6 +40,7 @@ REQUESTS = pa.schema(
         ("option_index", _INT),
         ("option", _TEXT),
         ("option_tokens", _INT),
+        ("messages_json", _TEXT),
     ]
 )
 COMPLETIONS = pa.schema(
@@ -60,6 +61,7 @@ COMPLETIONS = pa.schema(
         ("cached_tokens", _INT),
         ("output_tokens", _INT),
         ("preemptions", _INT),
+        ("retries", _INT),
         ("finish_reason", _TEXT),
         ("stop_reason", _TEXT),
         ("text", _TEXT),
@@ -143,6 +145,7 @@ def request_from_row(row: dict[str, Any]) -> Request:
         row["option_index"],
         row["option"],
         row["option_tokens"],
+        json.loads(row["messages_json"]) if row["messages_json"] else None,
     )
 
 

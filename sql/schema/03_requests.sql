@@ -10,7 +10,8 @@ create table if not exists requests (
     rendered varchar,
     option_index integer,
     option varchar,
-    option_tokens integer
+    option_tokens integer,
+    messages_json varchar
 );
 
 comment on table requests is 'One row per request: a prompt row × a repeat, × an option where likelihoods are asked for, as the engine received it.';
@@ -19,9 +20,10 @@ comment on column requests.request_id is 'Digest of prompt_id, occurrence, repea
 comment on column requests.prompt_id is 'The prompt.';
 comment on column requests.occurrence is 'Which of the run''s rows with that prompt_id.';
 comment on column requests.repeat_index is '0-based repeat.';
-comment on column requests.prompt_token_ids is 'The rendered prompt as token ids; NULL where its error row was written before any engine saw it.';
+comment on column requests.prompt_token_ids is 'The rendered prompt as token ids; NULL where its error row was written before any engine saw it, and where a server renders the prompt.';
 comment on column requests.sampling_json is 'Arguments of vllm.SamplingParams for this request, as JSON.';
 comment on column requests.rendered is 'The rendered prompt as text, special tokens included.';
 comment on column requests.option_index is '0-based option whose likelihood is asked for; NULL where an answer is generated.';
 comment on column requests.option is 'That option''s text, which ends the rendered prompt.';
 comment on column requests.option_tokens is 'How many of the prompt''s last tokens are the option.';
+comment on column requests.messages_json is 'The chat as JSON, where a server renders the prompt; NULL where it was rendered here.';

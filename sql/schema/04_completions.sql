@@ -4,7 +4,7 @@ create table if not exists completions (
     request_id varchar not null,
     worker varchar not null,
     engine_generation integer not null,
-    window_requests integer not null,
+    window_requests integer,
     due_at_s double,
     sent_at_s double,
     arrived_at_s double,
@@ -17,6 +17,7 @@ create table if not exists completions (
     cached_tokens integer,
     output_tokens integer,
     preemptions integer,
+    retries integer,
     finish_reason varchar,
     stop_reason varchar,
     text varchar,
@@ -36,19 +37,20 @@ comment on column completions.run_id is 'The run.';
 comment on column completions.request_id is 'The request.';
 comment on column completions.worker is 'The worker whose engine answered; prepare for rows that never reached an engine.';
 comment on column completions.engine_generation is 'Engines that this worker had started before this one, over all attempts of the run.';
-comment on column completions.window_requests is 'The most requests allowed in flight when this one ran.';
-comment on column completions.due_at_s is 'When an arrival pattern wanted it sent; NULL offline. Seconds since the run''s start, as all *_at_s.';
-comment on column completions.sent_at_s is 'When the worker handed it to the engine''s process.';
-comment on column completions.arrived_at_s is 'When it reached the engine.';
-comment on column completions.queued_at_s is 'When the engine''s scheduler accepted it.';
+comment on column completions.window_requests is 'The most requests allowed in flight when this one ran; NULL in an open loop, which knows no limit.';
+comment on column completions.due_at_s is 'When an open-loop arrival pattern wanted it sent; NULL where it was sent because there was room. Seconds since the run''s start, as all *_at_s.';
+comment on column completions.sent_at_s is 'When it was handed to the engine''s process, to the async engine, or for the first time to the server.';
+comment on column completions.arrived_at_s is 'When it reached the engine; of a server that is sent_at_s.';
+comment on column completions.queued_at_s is 'When the engine''s scheduler accepted it; NULL of a server, as scheduled_at_s.';
 comment on column completions.scheduled_at_s is 'When it was first scheduled.';
-comment on column completions.first_token_at_s is 'End of the engine step that made its first token.';
-comment on column completions.last_token_at_s is 'End of the engine step that made its last token.';
+comment on column completions.first_token_at_s is 'End of the engine step that made its first token; of a server, when the first event with a token arrived here.';
+comment on column completions.last_token_at_s is 'End of the engine step that made its last token; of a server, when the last event with a token arrived here.';
 comment on column completions.finished_at_s is 'When the finished result left the engine.';
 comment on column completions.prompt_tokens is 'Tokens of the prompt.';
 comment on column completions.cached_tokens is 'Prompt tokens served from the prefix cache.';
 comment on column completions.output_tokens is 'Tokens generated, the end-of-sequence token included.';
 comment on column completions.preemptions is 'How often the scheduler preempted it; NULL where the engine does not say.';
+comment on column completions.retries is 'How often a server was asked again before it answered, which its latencies contain; NULL where no server was.';
 comment on column completions.finish_reason is 'stop, length, abort or repetition, as vLLM names it.';
 comment on column completions.stop_reason is 'Stop string or token id that ended it; NULL for the end-of-sequence token.';
 comment on column completions.text is 'The generated text; of a model that reasons, what comes after its closing tag.';
@@ -59,5 +61,5 @@ comment on column completions.cumulative_logprob is 'Sum of the log-probabilitie
 comment on column completions.logprobs_json is 'Per output token {token id: log-probability}, as JSON, where asked for.';
 comment on column completions.prompt_logprobs_json is 'Per prompt token {token id: log-probability}, as JSON, where asked for.';
 comment on column completions.option_logprob is 'Sum of the log-probabilities (natural logarithm) of the option''s tokens; NULL where an answer was generated.';
-comment on column completions.error_kind is 'Kind of error, NULL for a result.';
+comment on column completions.error_kind is 'Kind of error, NULL for a result. not_sent: the end of the load came before its turn, which is no error.';
 comment on column completions.error_message is 'What went wrong.';

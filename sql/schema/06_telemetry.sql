@@ -4,7 +4,7 @@ create table if not exists telemetry (
     worker varchar not null,
     engine_generation integer not null,
     at_s double not null,
-    engine_steps bigint not null,
+    engine_steps bigint,
     in_flight_requests integer not null,
     output_tokens bigint not null
 );
@@ -14,6 +14,6 @@ comment on column telemetry.run_id is 'The run.';
 comment on column telemetry.worker is 'The worker that owns the engine.';
 comment on column telemetry.engine_generation is 'Engines that this worker had started before this one, over all attempts of the run.';
 comment on column telemetry.at_s is 'When the sample was taken, in seconds since the run''s start.';
-comment on column telemetry.engine_steps is 'Engine steps so far, counted from 0 per generation, warm-up left out.';
+comment on column telemetry.engine_steps is 'Engine steps so far, counted from 0 per generation, warm-up left out. NULL of a server, which does not say.';
 comment on column telemetry.in_flight_requests is 'Requests in the engine, waiting or running.';
 comment on column telemetry.output_tokens is 'Output tokens of finished requests so far, counted from 0 per generation.';

@@ -265,4 +265,4 @@ def test_changed_columns_need_another_table_version(schema):
         """
     ).fetchall()
     digest = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
-    assert (TABLE_VERSION, digest) == (3, "4a24914a5f843eb1")
+    assert (TABLE_VERSION, digest) == (4, "49e904cecb44e52a")

@@ -88,6 +88,7 @@ def test_durations_are_named_in_seconds(schema):
     ).fetchall()
     named = re.compile(r"(_s|_share|_rate|_per_step|^mean_\w+|^accuracy\w*|^wilson_\w+|^mean|^standard_error|_value)$")
     assert sorted(name for (name,) in names if not named.search(name)) == [
+        "burstiness",
         "cumulative_logprob",
         "effective_samples",
         "gpu_memory_utilization",

@@ -22,3 +22,4 @@ comment on column one_request.rendered is 'As in requests.';
 comment on column one_request.option_index is 'As in requests.';
 comment on column one_request.option is 'As in requests.';
 comment on column one_request.option_tokens is 'As in requests.';
+comment on column one_request.messages_json is 'As in requests.';

@@ -33,6 +33,7 @@ comment on column one_answer.prompt_tokens is 'As in completions.';
 comment on column one_answer.cached_tokens is 'As in completions.';
 comment on column one_answer.output_tokens is 'As in completions.';
 comment on column one_answer.preemptions is 'As in completions.';
+comment on column one_answer.retries is 'As in completions.';
 comment on column one_answer.finish_reason is 'As in completions.';
 comment on column one_answer.stop_reason is 'As in completions.';
 comment on column one_answer.text is 'As in completions.';

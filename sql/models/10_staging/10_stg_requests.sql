@@ -21,6 +21,7 @@ join_answers as (
         one_prompt.target,
         case
             when one_answer.request_id is null then 'missing'
+            when one_answer.error_kind = 'not_sent' then 'unsent'
             when one_answer.error_kind is not null then 'error'
             else 'ok'
         end as status
@@ -70,6 +71,7 @@ measure_requests as (
         output_tokens,
         max_tokens,
         preemptions,
+        retries,
         finish_reason,
         case
             when finish_reason is null then null
@@ -97,7 +99,7 @@ comment on column stg_requests.occurrence is 'Which of the run''s rows with that
 comment on column stg_requests.repeat_index is '0-based repeat.';
 comment on column stg_requests.option_index is '0-based option whose likelihood was asked for; NULL where an answer was generated.';
 comment on column stg_requests.source_row is '0-based position of the prompt''s row in its source.';
-comment on column stg_requests.status is 'ok: a result; error: an error row; missing: no answer (yet).';
+comment on column stg_requests.status is 'ok: a result; error: an error row; unsent: the end of the load came before its turn; missing: no answer (yet).';
 comment on column stg_requests.worker is 'The worker that answered; prepare where the request never reached an engine; NULL where missing.';
 comment on column stg_requests.engine_generation is 'Engines that this worker had started before the one that answered, over all attempts of the run.';
 comment on column stg_requests.window_requests is 'The most requests allowed in flight when this one ran.';
@@ -122,6 +124,7 @@ comment on column stg_requests.cached_tokens is 'Prompt tokens served from the p
 comment on column stg_requests.output_tokens is 'Tokens generated, the end-of-sequence token included.';
 comment on column stg_requests.max_tokens is 'The most output tokens that the request allowed; NULL: as many as the context has room for.';
 comment on column stg_requests.preemptions is 'How often the scheduler preempted it; NULL where the engine does not say.';
+comment on column stg_requests.retries is 'How often a server was asked again before it answered; NULL where no server was.';
 comment on column stg_requests.finish_reason is 'stop, length, abort or repetition; NULL for an error or a missing answer.';
 comment on column stg_requests.context_limited is 'Whether the context ended the output, not max_tokens: finish_reason is length and output_tokens < max_tokens, or max_tokens is NULL. NULL without a finish_reason.';
 comment on column stg_requests.text is 'The generated text; of a model that reasons, what comes after its closing tag.';

@@ -1,0 +1,25 @@
+-- Grain: one row per run whose spec has a load.
+create table if not exists loads (
+    run_id varchar not null,
+    arrival varchar not null,
+    requests_per_s double,
+    concurrency integer,
+    burstiness double,
+    warmup_s double not null,
+    cooldown_s double not null,
+    max_requests bigint,
+    max_duration_s double,
+    max_errors bigint
+);
+
+comment on table loads is 'One row per run whose spec has a load: when requests were to be sent.';
+comment on column loads.run_id is 'The run.';
+comment on column loads.arrival is 'all_at_once, concurrency, constant, poisson, gamma or trace.';
+comment on column loads.requests_per_s is 'Requests per second that were to be sent; NULL for patterns without a rate.';
+comment on column loads.concurrency is 'Requests that were to be in flight; NULL but for concurrency, the one closed loop.';
+comment on column loads.burstiness is 'Shape of the gamma distribution; NULL but for gamma.';
+comment on column loads.warmup_s is 'What was sent in the first seconds of an engine''s work is left out of metrics.';
+comment on column loads.cooldown_s is 'What was sent in the last seconds of an engine''s sending is left out of metrics.';
+comment on column loads.max_requests is 'Most requests to send; NULL: all.';
+comment on column loads.max_duration_s is 'Seconds after which nothing was sent; NULL: no such limit.';
+comment on column loads.max_errors is 'Error rows after which nothing was sent; NULL: no such limit.';
