@@ -17,9 +17,7 @@ import os
 import random
 import subprocess
 import sys
-import sysconfig
 import tempfile
-import venv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import distributions
@@ -32,9 +30,9 @@ from assayline.settings import Settings
 from assayline.spec_file import parse_spec
 from assayline.store.database import connect
 from assayline.worker import run_worker
+from benchmarks.peer_environment import prepare_environment
 from examples.tiny_model import build_rows, ensure_tiny_model
 
-ROOT = Path(__file__).resolve().parents[1]
 HARNESS = ("lm_eval==0.4.13", "accelerate==1.15.0", "peft==0.21.2")
 MAX_TOKENS = 16
 SEED = 7
@@ -178,7 +176,7 @@ def ask_harness(folder: Path, model: Path) -> list[Answer]:
         task = text.format(rows=json.dumps(str(folder / "rows.jsonl")), max_tokens=MAX_TOKENS)
         (folder / f"{name}.yaml").write_text(task)
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "cache")}
-    command = [str(prepare_harness()), "-c", RUN, str(folder), str(model)]
+    command = [str(prepare_environment(*HARNESS)), "-c", RUN, str(folder), str(model)]
     done = subprocess.run(command, env={**os.environ, **offline}, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"lm-evaluation-harness failed:\n{done.stderr[-3000:]}")
@@ -201,22 +199,6 @@ def _read_harness(by_key: dict[tuple[str, str, int], dict[str, Any]], row: int) 
         tuple(float(option[0][0]) for option in options["resps"]),
         values,
     )
-
-
-def prepare_harness() -> Path:
-    """The Python of the harness's environment, made if it is not there."""
-    home = ROOT / ".cache" / HARNESS[0].replace("==", "-")
-    python, stamp = home / "bin" / "python", home / "ready"
-    if not stamp.exists():
-        print(f"agreement: installing {', '.join(HARNESS)} into {home.relative_to(ROOT)}", flush=True)
-        venv.create(home, with_pip=True, clear=True)
-        (own,) = home.glob("lib/python*/site-packages")
-        (own / "zz_borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-        pip = [str(python), "-m", "pip", "install", "-qq", *HARNESS]
-        if subprocess.run(pip, check=False, stderr=subprocess.DEVNULL).returncode:
-            sys.exit(f"agreement: `{' '.join(pip)}` failed. Is there a package index that has them?")
-        stamp.touch()
-    return python
 
 
 def compare(ours: list[Answer], theirs: list[Answer], rows: list[dict[str, Any]]) -> dict[str, Any]:
