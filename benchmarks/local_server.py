@@ -1,0 +1,86 @@
+"""A real vLLM server for benchmarks of clients, with a core of its own where the machine has more than one."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.client_view import Server
+
+START_TIMEOUT_S = 600.0
+STOP_TIMEOUT_S = 30.0
+MODEL_NAME = "model"
+
+
+def split_cores() -> tuple[set[int], set[int]]:
+    """Cores of the server and of its clients: the first one and the others, or the only one for both."""
+    cores = sorted(os.sched_getaffinity(0))
+    return {cores[0]}, set(cores[1:] or cores)
+
+
+@contextlib.contextmanager
+def serve_model(folder: Path, log: Path, max_num_seqs: int) -> Iterator[Server]:
+    """vLLM's OpenAI-compatible server on the CPU, on a free port, warmed up; stopped at the end."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = Server(f"http://127.0.0.1:{port}", MODEL_NAME, folder)
+    cores, _ = split_cores()
+    env = {
+        **os.environ,
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(cores))),
+        "OMP_NUM_THREADS": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "HF_HUB_OFFLINE": "1",
+    }
+    options = {
+        "model": folder,
+        "served-model-name": MODEL_NAME,
+        "host": "127.0.0.1",
+        "port": port,
+        "max-model-len": 1024,
+        "max-num-seqs": max_num_seqs,
+        "dtype": "float32",
+        "kv-cache-memory-bytes": 2**30,
+    }
+    flags = ["--enforce-eager", "--no-enable-prefix-caching", "--disable-uvicorn-access-log"]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags]
+    command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    with log.open("w") as output:
+        process = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
+    try:
+        os.sched_setaffinity(process.pid, cores)
+        wait_until_healthy(server, process, log)
+        yield server
+    finally:
+        stop_group(process)
+
+
+def wait_until_healthy(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Returns once the server answers; ends the benchmark with its log if it does not come up."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+            urllib.request.urlopen(f"{server.url}/health", timeout=5).close()
+            return
+        time.sleep(0.5)
+    sys.exit(f"The server did not come up; the end of its log:\n{log.read_text()[-3000:]}")
+
+
+def stop_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends the server and the engine's processes, which are in its session."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(STOP_TIMEOUT_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,97 @@
+"""assayline as a client of a server: `python -m flows.evaluate` on a load, and its database read.
+
+TTFT is from handing the request to the client library to the first event with a token, ITL every gap between tokens,
+TPOT (last − first) / (n − 1), percentiles linear; throughput from the first request to the end of the last.
+"""
+
+import itertools
+import json
+import sys
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from assayline.store.database import connect
+from benchmarks.client_view import Load, Measurement, Observation, Server
+from benchmarks.process_tree import CpuSamples, run_sampled
+
+OWN_METRICS = {"ttft_s": "ttft", "tpot_s": "tpot", "itl_s": "itl", "e2e_s": "e2e"}
+DATABASE_WAIT_S = 30.0
+
+
+def measure_with_assayline(load: Load, server: Server, folder: Path, cores: set[int]) -> tuple[Measurement, CpuSamples]:
+    """One run of the command, in a data folder of its own."""
+    prompts = folder / "assayline.jsonl"
+    lines = (
+        {"prompt": one.text, "sampling": {"max_tokens": one.output_tokens, "min_tokens": one.output_tokens}}
+        for one in load.prompts
+    )
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    spec = folder / "assayline.yaml"
+    spec.write_text(yaml.safe_dump(make_spec(load, server, prompts)))
+    env = {
+        "ASSAYLINE_DATA_DIR": str(folder / "data"),
+        "PREFECT_HOME": str(folder / "prefect"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    }
+    command = [sys.executable, "-m", "flows.evaluate", str(spec), "--fresh"]
+    samples = run_sampled(command, cores, env, folder / "assayline.log")
+    return read_newest_run(folder / "data" / "assayline.duckdb", len(load.prompts)), samples
+
+
+def make_spec(load: Load, server: Server, prompts: Path) -> dict[str, Any]:
+    """The load as a spec."""
+    arrival = (
+        {"kind": "concurrency", "requests": load.concurrency}
+        if load.rate_per_s is None
+        else {"kind": "constant", "rate_per_s": load.rate_per_s}
+    )
+    return {
+        "name": "serving",
+        "model": str(server.folder),
+        "prompts": {"source": {"kind": "file", "path": str(prompts)}, "columns": {"sampling": "sampling"}},
+        "chat": {"template": "plain"},
+        "sampling": {"temperature": 0, "ignore_eos": True},
+        "engine": {"backend": "server", "server": {"url": f"{server.url}/v1", "model": server.model_name}},
+        "load": {"arrival": arrival},
+    }
+
+
+def read_newest_run(database: Path, requests: int) -> Measurement:
+    """What the database says of its newest run; a request without a result has failed."""
+    with connect(database, DATABASE_WAIT_S, read_only=True) as connection:
+        ((run_id, started_at),) = connection.execute(
+            "select run_id, started_at from runs order by started_at desc limit 1"
+        ).fetchall()
+        rows = connection.execute(
+            "select sent_at_s, first_token_at_s, last_token_at_s, output_tokens, due_at_s, token_at_s "
+            "from stg_requests where run_id = ? and status = 'ok' and retries = 0",
+            [run_id],
+        ).fetchall()
+        percentiles = connection.execute(
+            "select metric, percentile, value_s from latency_percentile where run_id = ? and percentile in (0.5, 0.95)",
+            [run_id],
+        ).fetchall()
+        ((output_tokens_per_s,),) = connection.execute(
+            "select output_tokens_per_s from run_summary where run_id = ?", [run_id]
+        ).fetchall()
+    observations = tuple(
+        Observation(sent, first, last, tokens, find_gaps(stamps), due)
+        for sent, first, last, tokens, due, stamps in rows
+    )
+    own: dict[str, float | None] = {
+        f"{OWN_METRICS[metric]}_p{percentile * 100:.0f}_s": value
+        for metric, percentile, value in percentiles
+        if metric in OWN_METRICS
+    }
+    own["output_tokens_per_s"] = output_tokens_per_s
+    zero_s = started_at.replace(tzinfo=UTC).timestamp()
+    return Measurement(observations, requests - len(observations), own, zero_s)
+
+
+def find_gaps(stamps: list[float] | None) -> tuple[float, ...]:
+    """Between the tokens of one answer."""
+    return tuple(later - earlier for earlier, later in itertools.pairwise(stamps or []))

@@ -1,0 +1,88 @@
+"""GuideLLM, in an environment of its own: run on a load, and its report read.
+
+Its definitions, as its source has them: TTFT from the first byte of the request's headers to the first event whose text
+is not empty; `time_per_output_token` (last − start) / n, so with the first token's wait in it; `inter_token_latency`
+(last − first) / (n − 1) per request, weighted by tokens: our TPOT. Single gaps are not kept, so there is no ITL of our
+kind. Percentiles are nearest rank. Its throughput divides by the time from the first request to the end of the last.
+
+It asks for usage in every event, which makes events longer; here it asks for it once, as the others do, so that all
+clients read the same amount.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.client_view import Load, Measurement, Observation, Server, write_rows
+from benchmarks.peer_environment import prepare_environment
+from benchmarks.process_tree import CpuSamples, run_sampled
+
+GUIDELLM = "guidellm==0.8.1"
+OWN_NAMES = {
+    "ttft": "time_to_first_token_ms",
+    "tpot": "time_per_output_token_ms",
+    "itl": "inter_token_latency_ms",
+}
+
+
+def measure_with_guidellm(
+    load: Load, server: Server, folder: Path, cores: set[int], worker_processes: int | None = None
+) -> tuple[Measurement, CpuSamples]:
+    """One run in processes of its own: ten workers, unless told otherwise."""
+    rows = write_rows(folder / "guidellm.jsonl", load.prompts, "output_tokens_count")
+    profile: dict[str, Any] = {"kind": "concurrent", "streams": [load.concurrency]}
+    if load.rate_per_s is not None:
+        profile = {"kind": "constant", "rate": [load.rate_per_s]}
+    body = {"temperature": 0, "stream_options": {"include_usage": True}}
+    scenario = {
+        "spec": {
+            "backend": {
+                "kind": "openai_http",
+                "target": server.url,
+                "model": server.model_name,
+                "request_format": "/v1/completions",
+                "extras": {"body": body},
+            },
+            "profile": profile,
+            "constraints": [{"kind": "max_requests", "count": len(load.prompts)}],
+            "data": [{"kind": "json_file", "path": str(rows)}],
+            "tokenizer": {"kind": "huggingface_auto", "model": str(server.folder)},
+            "outputs": [{"kind": "json", "path": str(folder / "guidellm.json")}],
+        }
+    }
+    (folder / "guidellm_scenario.json").write_text(json.dumps(scenario))
+    python = prepare_environment(GUIDELLM)
+    command = [str(python), "-m", "guidellm", "run", "-c", str(folder / "guidellm_scenario.json"), "--disable-console"]
+    env = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "datasets")}
+    if worker_processes is not None:
+        env["GUIDELLM__MAX_WORKER_PROCESSES"] = str(worker_processes)
+    samples = run_sampled(command, cores, env, folder / "guidellm.log")
+    return read_report(json.loads((folder / "guidellm.json").read_text()), len(load.prompts)), samples
+
+
+def read_report(report: dict[str, Any], requests: int) -> Measurement:
+    """The report's one benchmark; a request that is missing from it has failed, too."""
+    (benchmark,) = report["benchmarks"]
+    answered = benchmark["requests"]["successful"]
+    observations = []
+    for request in answered:
+        timings = request["info"]["timings"]
+        observations.append(
+            Observation(
+                timings["request_start"],
+                timings["first_token_iteration"],
+                timings["last_token_iteration"],
+                request["output_tokens"],
+                due_s=timings["targeted_start"],
+            )
+        )
+    metrics = benchmark["metrics"]
+    own: dict[str, float | None] = {
+        f"{ours}_{percentile}_s": metrics[theirs]["successful"]["percentiles"][percentile] / 1000
+        for ours, theirs in OWN_NAMES.items()
+        for percentile in ("p50", "p95")
+    }
+    latency = metrics["request_latency"]["successful"]["percentiles"]
+    own |= {"e2e_p50_s": latency["p50"], "e2e_p95_s": latency["p95"]}
+    own["output_tokens_per_s"] = metrics["output_tokens_per_second"]["successful"]["mean"]
+    return Measurement(tuple(observations), requests - len(answered), own)
