@@ -124,5 +124,5 @@ def test_a_completion_has_no_field_that_the_fake_engine_fills_with_the_wrong_typ
     assert answer.text == "7" and answer.finish_reason == "length"
     assert {field.name for field in fields(answer) if getattr(answer, field.name) is None} == {
         "due_at_s", "stop_reason", "token_at_s", "cumulative_logprob", "logprobs", "prompt_logprobs",
-        "reasoning", "option_logprob", "error_kind", "error_message",
+        "reasoning", "retries", "option_logprob", "error_kind", "error_message",
     }  # fmt: skip
