@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv/bin
 
-.PHONY: help setup setup-dev demo test test-fast test-faults lint bench bench-memory bench-false-alarms bench-agreement bench-many-runs clean
+.PHONY: help setup setup-dev demo test test-fast test-faults lint bench bench-memory bench-false-alarms bench-agreement bench-many-runs bench-serving bench-client clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,12 @@ bench-false-alarms: setup-dev ## how often the gate cries wolf, and how often it
 
 bench-many-runs: setup-dev ## every model over a thousand runs of ten thousand requests; slow, 4 GB of disk
 	@$(VENV)/python -m benchmarks.many_runs
+
+bench-serving: setup-dev ## latencies against vllm bench serve and GuideLLM, one server; about 25 minutes
+	@$(VENV)/python -m benchmarks.agreement
+
+bench-client: setup-dev ## CPU and send lag of the load generator against GuideLLM's; about 10 minutes
+	@$(VENV)/python -m benchmarks.client_overhead
 
 clean: ## remove .venv, caches and data
 	rm -rf .venv .cache data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,13 +1,13 @@
-"""What measuring costs: CPU of the load generators and how late they send, at the highest rate that the server sustains.
+"""What measuring costs: CPU of load generators and how late they send, at the highest rate that the server sustains.
 
     python -m benchmarks.client_overhead [--rounds 3] [--seconds 20] [--rate 40]
 
-The tiny model is served on one core, clients have the others. First the rate is looked for, with `vllm bench serve`:
-so many at a time show what the server can do, and from there it goes down until answers take as long at the end as in
-the middle. Then the clients take turns at that rate: assayline, GuideLLM as it comes (ten worker processes), GuideLLM
-with one worker, and vllm bench serve. CPU seconds are those of a client's whole process tree between its first request
-and its last token, so that start-up, prompt preparation and reports stay out. The last line is JSON. Exit code 1: a
-request failed, or assayline used more CPU or sent later than either GuideLLM.
+A tiny model is served on one core, clients have the others. First the rate is looked for, with `vllm bench serve`: so
+many at a time show what the server can do, and from there it goes down until few requests are still waiting for their
+answer when the last is sent. Then the clients take turns at that rate: assayline, GuideLLM as it comes (ten worker
+processes), GuideLLM with one worker, and vllm bench serve. CPU seconds are those of a client's whole process tree
+between its first request and its last token, so that start-up, what is prepared before and reports stay out. The last
+line is JSON. Exit code 1: a request failed, or assayline used more CPU or sent later than either GuideLLM.
 """
 
 import argparse
@@ -38,8 +38,8 @@ CLIENTS: dict[str, Client] = {
 OURS, RIVALS = "assayline", ("guidellm", "guidellm, 1 worker")
 MAX_NUM_SEQS = 64
 SHARES_TRIED = (0.9, 0.8, 0.7, 0.6, 0.5)
-MOST_GROWTH = 1.5
-"""Of the latency from the second quarter of the requests to the last: a queue that grows shows here."""
+MOST_IN_FLIGHT = MAX_NUM_SEQS // 2
+"""When the last request is sent: above it, the server's seats are nearly taken, and requests wait for one."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class Cost:
     """Of the process with the most: the one that is first at its limit."""
     seconds: float
     output_tokens: int
+    events: int
+    """With tokens in them: a server that is behind puts several tokens into one, which spares its clients work."""
     failed: int
     figures: dict[str, float | None]
 
@@ -69,9 +71,14 @@ def price_run(measurement: Measurement, samples: CpuSamples) -> Cost:
     start_s = min(one.sent_s for one in measurement.observations)
     end_s = max(one.last_s for one in measurement.observations)
     cpu = samples.cpu_between(start_s + measurement.zero_s, end_s + measurement.zero_s)
-    tokens = sum(one.output_tokens for one in measurement.observations)
     return Cost(
-        sum(cpu.values()), max(cpu.values()), end_s - start_s, tokens, measurement.failed, summarize(measurement)
+        cpu_s=sum(cpu.values()),
+        busiest_cpu_s=max(cpu.values()),
+        seconds=end_s - start_s,
+        output_tokens=sum(one.output_tokens for one in measurement.observations),
+        events=sum(one.events for one in measurement.observations),
+        failed=measurement.failed,
+        figures=summarize(measurement),
     )
 
 
@@ -85,19 +92,17 @@ def find_highest_rate(server: Server, folder: Path, options: argparse.Namespace)
     for share in SHARES_TRIED:
         rate = round(share * most, 1)
         load = make_load(round(rate * options.seconds), rate, options)
-        growth = find_growth(measure_with_vllm_bench(load, server, folder, cores)[0])
-        print(f"{rate:g} requests/s: the last quarter's latency is {growth:.2f} of the second's", flush=True)
-        if growth <= MOST_GROWTH:
+        waiting = count_in_flight(measure_with_vllm_bench(load, server, folder, cores)[0])
+        print(f"{rate:g} requests/s: {waiting} in flight when the last is sent", flush=True)
+        if waiting <= MOST_IN_FLIGHT:
             return rate
     sys.exit(f"The server sustains none of the rates tried, down to {SHARES_TRIED[-1]:.0%} of what it does at most.")
 
 
-def find_growth(measurement: Measurement) -> float:
-    """Median latency of the last quarter of requests over that of the second quarter."""
-    seen = sorted(measurement.observations, key=lambda one: one.sent_s)
-    latencies = [one.last_s - one.sent_s for one in seen]
-    quarter = len(latencies) // 4
-    return statistics.median(latencies[-quarter:]) / statistics.median(latencies[quarter : 2 * quarter])
+def count_in_flight(measurement: Measurement) -> int:
+    """Requests whose last token came after the last request was sent."""
+    end_s = max(one.sent_s for one in measurement.observations)
+    return sum(one.last_s > end_s for one in measurement.observations)
 
 
 def make_load(count: int, rate_per_s: float | None, options: argparse.Namespace) -> Load:
@@ -144,6 +149,7 @@ def summarize_costs(costs: dict[str, list[Cost]]) -> dict[str, dict[str, Any]]:
             "cpu_share_range": [min(shares), max(shares)],
             "busiest_process_share": statistics.median(run.busiest_cpu_s / run.seconds for run in runs),
             "cpu_ms_per_1000_tokens": statistics.median(run.cpu_ms_per_1000_tokens for run in runs),
+            "events_per_token": statistics.median(run.events / run.output_tokens for run in runs),
             "failed": sum(run.failed for run in runs),
         }
         for key in ("send_lag_p50_s", "send_lag_p95_s", "ttft_p50_s", "tpot_p50_s", "output_tokens_per_s"):
@@ -155,17 +161,22 @@ def summarize_costs(costs: dict[str, list[Cost]]) -> dict[str, dict[str, Any]]:
 
 def print_table(summary: dict[str, dict[str, Any]]) -> None:
     """In Markdown."""
-    print(
-        "\n| client | cores (range) | busiest process | CPU-ms per 1,000 tokens | send lag p50, p95 | TTFT p50 | TPOT p50 |"
-    )
-    print("|---|---:|---:|---:|---:|---:|---:|")
+    titles = ["cores (range)", "busiest process", "CPU-ms per 1,000 tokens", "events per token"]
+    titles += ["send lag p50, p95", "TTFT p50", "TPOT p50"]
+    print(f"\n| client | {' | '.join(titles)} |\n|---|{'---:|' * len(titles)}")
     for name, row in summary.items():
         low, high = row["cpu_share_range"]
-        print(
-            f"| {name} | {row['cpu_share']:.3f} ({low:.3f}–{high:.3f}) | {row['busiest_process_share']:.3f} | "
-            f"{row['cpu_ms_per_1000_tokens']:.0f} | {show(row['send_lag_p50_s'])}, {show(row['send_lag_p95_s'])} ms | "
-            f"{show(row['ttft_p50_s'])} ms | {show(row['tpot_p50_s'])} ms |"
-        )
+        cells = [
+            name,
+            f"{row['cpu_share']:.3f} ({low:.3f}–{high:.3f})",
+            f"{row['busiest_process_share']:.3f}",
+            f"{row['cpu_ms_per_1000_tokens']:.0f}",
+            f"{row['events_per_token']:.3f}",
+            f"{show(row['send_lag_p50_s'])}, {show(row['send_lag_p95_s'])} ms",
+            f"{show(row['ttft_p50_s'])} ms",
+            f"{show(row['tpot_p50_s'])} ms",
+        ]
+        print(f"| {' | '.join(cells)} |")
 
 
 def is_cheaper(summary: dict[str, dict[str, Any]]) -> bool:

@@ -56,8 +56,10 @@ class Observation:
     last_s: float
     """When the last token came, not when the response ended."""
     output_tokens: int
+    events: int
+    """With tokens in them; a server that is behind puts several tokens into one."""
     gaps_s: tuple[float, ...] | None = None
-    """Between events with tokens; None where the client keeps none."""
+    """Between tokens (of one event: 0), or between events; None where the client keeps none."""
     due_s: float | None = None
     """When it was to be sent; None where the client does not say."""
 

@@ -79,7 +79,7 @@ def read_newest_run(database: Path, requests: int) -> Measurement:
             "select output_tokens_per_s from run_summary where run_id = ?", [run_id]
         ).fetchall()
     observations = tuple(
-        Observation(sent, first, last, tokens, find_gaps(stamps), due)
+        Observation(sent, first, last, tokens, len(set(stamps)), find_gaps(stamps), due)
         for sent, first, last, tokens, due, stamps in rows
     )
     own: dict[str, float | None] = {
@@ -92,6 +92,6 @@ def read_newest_run(database: Path, requests: int) -> Measurement:
     return Measurement(observations, requests - len(observations), own, zero_s)
 
 
-def find_gaps(stamps: list[float] | None) -> tuple[float, ...]:
+def find_gaps(stamps: list[float]) -> tuple[float, ...]:
     """Between the tokens of one answer."""
-    return tuple(later - earlier for earlier, later in itertools.pairwise(stamps or []))
+    return tuple(later - earlier for earlier, later in itertools.pairwise(stamps))

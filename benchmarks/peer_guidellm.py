@@ -73,6 +73,7 @@ def read_report(report: dict[str, Any], requests: int) -> Measurement:
                 timings["first_token_iteration"],
                 timings["last_token_iteration"],
                 request["output_tokens"],
+                timings["token_iterations"],
                 due_s=timings["targeted_start"],
             )
         )

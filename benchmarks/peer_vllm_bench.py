@@ -55,7 +55,7 @@ def read_result(result: dict[str, Any]) -> Measurement:
     """The file that --save-result and --save-detailed write."""
     lists = (result[name] for name in ("start_times", "ttfts", "itls", "output_lens", "errors"))
     observations = [
-        Observation(start, start + ttft, start + ttft + sum(gaps), tokens, tuple(gaps))
+        Observation(start, start + ttft, start + ttft + sum(gaps), tokens, 1 + len(gaps), tuple(gaps))
         for start, ttft, gaps, tokens, error in zip(*lists, strict=True)
         if not error
     ]
