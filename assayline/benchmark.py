@@ -1,17 +1,15 @@
 """A benchmark: configurations of one spec, each run several times, in an order that is fair to all of them.
 
-Its plan is a file in a folder of its own, written before the first run, so that a killed benchmark goes on where it
-stopped: what is done is told by the manifests of its runs.
+They are combinations of fields (`sweep.py`), or the points of a profile (`sweep_profile.py`). The plan is a file in a
+folder of its own, written before the first run, so that a killed benchmark goes on where it stopped: what is done is
+told by the manifests of its runs.
 """
 
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import product
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-
-import yaml
 
 from assayline.clock import RunClock
 from assayline.durable import replace_file
@@ -22,6 +20,8 @@ from assayline.manifest import list_manifests
 from assayline.settings import Settings
 from assayline.spec import EvalSpec
 from assayline.spec_file import canonical_json, config_id, override_spec, parse_spec
+from assayline.sweep import combine_values
+from assayline.sweep_profile import ENDS, SweepProfile, check_profile, list_points, space_rates
 
 PLAN_NAME = "benchmark.json"
 CACHING = "engine.args.enable_prefix_caching"
@@ -48,10 +48,27 @@ class Plan:
     """Values, as YAML text, by dotted field."""
     repeats: int
     config_ids: list[str]
+    profile: SweepProfile | None = None
+    """Set where the configurations are points of a load sweep; then there is no `sweep`."""
+
+    @property
+    def planned(self) -> int:
+        """Runs that cannot be listed yet, as the rates of a sweep are not known before its ends are measured."""
+        return self.repeats * self.profile.points if self.profile and not self.profile.rates_per_s else 0
+
+    @property
+    def total(self) -> int:
+        """Runs that it is made of."""
+        return self.repeats * len(self.config_ids) + self.planned
 
 
 def plan_benchmark(
-    spec: EvalSpec, sweep: Mapping[str, Sequence[str]], repeats: int, settings: Settings, asked: Sequence[str] = ()
+    spec: EvalSpec,
+    sweep: Mapping[str, Sequence[str]],
+    repeats: int,
+    settings: Settings,
+    asked: Sequence[str] = (),
+    profile: SweepProfile | None = None,
 ) -> tuple[Plan, list[Configuration]]:
     """Settles and checks every configuration. `asked` are fields that a person set on purpose.
 
@@ -60,30 +77,49 @@ def plan_benchmark(
     """
     if repeats < 1:
         raise SpecError(f"--repeats was given {repeats}, expected 1 or more; five are needed for a comparison.")
+    if profile:
+        check_profile(profile, spec)
+        if sweep:
+            raise SpecError("--profile and --sweep both say what is varied. Give one of them, or make two benchmarks.")
     settled = {}
-    if CACHING not in {*asked, *sweep} and "enable_prefix_caching" not in spec.engine.args:
+    is_asked = CACHING in {*asked, *sweep} or "enable_prefix_caching" in spec.engine.args
+    if not is_asked and not spec.engine.is_remote:  # which has the arguments that it was started with
         settled[CACHING] = "false"
     if WARM_UP not in {*asked, *sweep}:
         settled[WARM_UP] = "true"
     base = override_spec(spec, settled)
-    configurations = list_configurations(base, sweep, settings)
+    variants = list_points(base, profile) if profile else combine_values(sweep)
+    configurations = list_configurations(base, variants, settings)
     plan = Plan(
         benchmark_id=new_run_id(f"benchmark {spec.name}", RunClock.start()),
         spec_json=canonical_json(base),
         sweep={field: list(values) for field, values in sweep.items()},
         repeats=repeats,
         config_ids=[configuration.config_id for configuration in configurations],
+        profile=profile,
     )
     return plan, configurations
 
 
-def list_configurations(base: EvalSpec, sweep: Mapping[str, Sequence[str]], settings: Settings) -> list[Configuration]:
-    """Every combination of the sweep's values, the first field varying slowest. Raises SpecError or ModelError."""
+def add_rates(plan: Plan, achieved: Sequence[float | None], settings: Settings) -> tuple[Plan, list[Configuration]]:
+    """The plan of a sweep with the rates between the requests per second that its two ends achieved.
+
+    Raises RunFailedError where there are none.
+    """
+    assert plan.profile is not None, "only a sweep has rates"
+    profile = space_rates(plan.profile, *achieved)
+    base = parse_spec(json.loads(plan.spec_json))
+    configurations = list_configurations(base, list_points(base, profile), settings)
+    return replace(plan, profile=profile, config_ids=[one.config_id for one in configurations]), configurations
+
+
+def list_configurations(
+    base: EvalSpec, variants: Sequence[tuple[str, Mapping[str, str]]], settings: Settings
+) -> list[Configuration]:
+    """The spec with each of the variants laid over it. Raises SpecError or ModelError."""
     found: dict[str, Configuration] = {}
     models: dict[tuple[str, str | None], str] = {}
-    for values in product(*sweep.values()):
-        overrides = dict(zip(sweep, values, strict=True))
-        label = ", ".join(f"{field}={value}" for field, value in overrides.items()) or "as given"
+    for label, overrides in variants:
         varied = override_spec(base, overrides, origin=label)
         spec = varied.model_copy(update={"name": f"{base.name} {label}" if overrides else f"{base.name} benchmark"})
         digest = _identify_config(spec, settings, models)
@@ -105,17 +141,21 @@ def _identify_config(spec: EvalSpec, settings: Settings, models: dict[tuple[str,
     return config_id(spec, models[key])
 
 
-def order_runs(configurations: Sequence[Configuration], repeats: int) -> Iterator[Configuration]:
-    """Round after round, every other one backwards: a machine that drifts favours none of them."""
-    for number in range(repeats):
-        yield from configurations if number % 2 == 0 else reversed(configurations)
+def order_runs(
+    configurations: Sequence[Configuration], repeats: int, profile: SweepProfile | None = None
+) -> Iterator[Configuration]:
+    """Round after round, every other one backwards: a machine that drifts favours none. A sweep's ends come first."""
+    stages = [configurations[:ENDS], configurations[ENDS:]] if profile else [configurations]
+    for stage in stages:
+        for number in range(repeats):
+            yield from stage if number % 2 == 0 else reversed(stage)
 
 
 def list_left(plan: Plan, configurations: Sequence[Configuration], settings: Settings) -> list[Configuration]:
     """The runs still to do, in order: a completed run of the benchmark counts as the next of its configuration's."""
     done = count_done(plan.benchmark_id, settings)
     left = []
-    for configuration in order_runs(configurations, plan.repeats):
+    for configuration in order_runs(configurations, plan.repeats, plan.profile):
         if done[configuration.config_id] > 0:
             done[configuration.config_id] -= 1
         else:
@@ -155,11 +195,13 @@ def read_plan(benchmark_id: str, settings: Settings) -> tuple[Plan, list[Configu
         told = f"newest: {', '.join(known[:3])}" if known else "there is none yet"
         raise SpecError(f"There is no benchmark {benchmark_id!r} in {folder.parent} ({told}). Give the id of one.")
     try:
-        plan = Plan(**json.loads((folder / PLAN_NAME).read_text(encoding="utf-8")))
+        plan = _parse_plan((folder / PLAN_NAME).read_text(encoding="utf-8"))
         base = json.loads(plan.spec_json)
     except (OSError, ValueError, TypeError) as error:
         raise StoreError(f"{folder / PLAN_NAME} cannot be read: {error}. Put a copy in its place.") from None
-    configurations = list_configurations(parse_spec(base, origin=str(folder / PLAN_NAME)), plan.sweep, settings)
+    spec = parse_spec(base, origin=str(folder / PLAN_NAME))
+    variants = list_points(spec, plan.profile) if plan.profile else combine_values(plan.sweep)
+    configurations = list_configurations(spec, variants, settings)
     if [configuration.config_id for configuration in configurations] != plan.config_ids:
         raise SpecError(
             f"Benchmark {benchmark_id} cannot be gone on with: the files of a model, or what this assayline makes of "
@@ -168,25 +210,6 @@ def read_plan(benchmark_id: str, settings: Settings) -> tuple[Plan, list[Configu
     return plan, configurations
 
 
-def parse_sweep(texts: Sequence[str]) -> dict[str, list[str]]:
-    """`field=a,b,c` or `field=[YAML list]`, each of them, as values by field. Raises SpecError."""
-    sweep: dict[str, list[str]] = {}
-    for text in texts:
-        field, equals, rest = text.partition("=")
-        values = _split_values(rest) if equals else []
-        if not field.strip() or not all(values) or not values:
-            raise SpecError(f"--sweep was given {text!r}, expected FIELD=VALUE,VALUE such as engine.window=16,32,64.")
-        if field in sweep:
-            raise SpecError(f"--sweep names {field} twice. Give all its values at once, separated by commas.")
-        sweep[field.strip()] = values
-    return sweep
-
-
-def _split_values(text: str) -> list[str]:
-    if not text.strip().startswith("["):
-        return [value.strip() for value in text.split(",")]
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return []
-    return [value if isinstance(value, str) else json.dumps(value) for value in values]
+def _parse_plan(text: str) -> Plan:
+    plan = Plan(**json.loads(text))
+    return replace(plan, profile=SweepProfile(**plan.profile)) if isinstance(plan.profile, dict) else plan

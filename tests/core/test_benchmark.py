@@ -12,7 +12,6 @@ from assayline.benchmark import (
     count_done,
     list_left,
     order_runs,
-    parse_sweep,
     plan_benchmark,
     read_plan,
     write_plan,
@@ -22,6 +21,7 @@ from assayline.evaluation import begin_evaluation
 from assayline.resume import NEVER
 from assayline.settings import Settings
 from assayline.spec import EvalSpec
+from assayline.sweep import parse_sweep
 
 
 @pytest.fixture
