@@ -71,7 +71,7 @@ def test_deployments_are_as_written(prefect_client: Any) -> None:
     gate = prefect_client.read_deployment_by_name("gate/on-demand")
     assert (nightly.entrypoint, on_demand.entrypoint) == ("flows.nightly.nightly", "flows.evaluate.evaluate")
     assert (benchmark.entrypoint, gate.entrypoint) == ("flows.benchmark.benchmark", "flows.gate.gate")
-    assert benchmark.parameters == {"spec": "examples/arithmetic.yaml", "repeats": 5, "sweep": {}}
+    assert benchmark.parameters == {"spec": "examples/arithmetic.yaml", "sweep": {}}
     assert set(gate.parameter_openapi_schema["properties"]) == {"run_id", "baseline", "limits"}
     for deployment in (nightly, on_demand):
         assert deployment.work_pool_name == "evaluations"
