@@ -9,6 +9,8 @@ from typing import Any
 
 Json = Any
 """A value that `json.dumps` takes."""
+NOT_SENT = "not_sent"
+"""error_kind of a request whose turn never came, as its load had ended; no error, and in no way an answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ class Worker:
 
     def _claim(self, stack: contextlib.ExitStack) -> Device:
         spec, settings = self.order.spec, self.order.settings
-        if spec.engine.backend == "fake":
+        if spec.engine.backend == "fake" or spec.engine.is_remote:
             return Device("none", {}, ())
         devices = list_devices(
             spec.engine.device,
@@ -217,14 +217,15 @@ class Worker:
         return first
 
     def _warm_up(self, engine: Engine, first: list[Request]) -> None:
-        room = engine.facts.max_model_len - WARM_UP_OUTPUT_TOKENS - 1
+        limit = engine.facts.max_model_len
+        room = None if limit is None else limit - WARM_UP_OUTPUT_TOKENS - 1
         prefix = shared_prefix([request.prompt_token_ids for request in first])
-        filler = [first[0].prompt_token_ids[0]] * (MIN_WARM_UP_TOKENS - len(prefix))
+        filler = first[0].prompt_token_ids[:1] * (MIN_WARM_UP_TOKENS - len(prefix))
         sampling = {name: value for name, value in self.order.spec.sampling_defaults.items() if name != "min_tokens"}
         sampling["max_tokens"] = WARM_UP_OUTPUT_TOKENS
-        duration_s = engine.warm_up(
-            Request(f"warm-up-{self.order.worker}", "", 0, 0, (prefix + filler)[:room], sampling)
-        )
+        name, messages = f"warm-up-{self.order.worker}", first[0].messages  # a server renders messages itself
+        request = Request(name, "", 0, 0, (prefix + filler)[:room], sampling, messages=messages)
+        duration_s = engine.warm_up(request)
         self.log(f"Warmed up in {duration_s:.2f} s; the prompts share {len(prefix)} leading tokens")
 
     def record(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from assayline.load.course import LoadEnd
 from assayline.records import Completion, Json, Request, TelemetrySample
 
 
@@ -23,14 +24,20 @@ class EngineHooks:
     on_sample: Callable[[TelemetrySample], None] = _ignore
     on_log: Callable[[str], None] = _ignore
     should_stop: Callable[[], bool] = lambda: False
+    on_note: Callable[[str], None] = _ignore
+    """Gets what a person should know of how requests were sent, in sentences."""
+    on_load_ended: Callable[[LoadEnd], None] = _ignore
+    """Hears, once, why the rest of the input is not sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What an opened engine says of itself."""
 
-    window_requests: int
-    max_model_len: int
+    window_requests: int | None
+    """Most requests in flight; None in an open loop, which knows no limit."""
+    max_model_len: int | None
+    """None of a server that does not say."""
     load_s: float
     """From the start of its process to ready."""
     details: dict[str, Json] = field(default_factory=dict)

@@ -1,11 +1,13 @@
 """The engine host: the process that holds vLLM, so that a worker outlives whatever happens to it.
 
 Started by `hosting.py` as `python -m assayline.engines.host FD` in a session of its own, with its environment complete
-before the first import. It builds the engine that the first message orders, then makes one engine step after another,
-taking in new requests between steps. A reader and a writer thread keep the socket off the engine's path. When the
-worker is gone, however it died, the socket closes and the host kills its whole process group: no orphan keeps a GPU.
+before the first import. It builds the engine that the first message orders: `vllm.LLM`, which it drives here, one
+step after another, taking in new requests between steps, or a streaming core, which `stream_host.py` drives in an event
+loop. A reader and a writer thread keep the socket off the engine's path. When the worker is gone, however it died, the
+socket closes and the host kills its whole process group: no orphan keeps a GPU.
 """
 
+import asyncio
 import multiprocessing
 import multiprocessing.process
 import os
@@ -16,11 +18,14 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 from assayline.engines.environment import MEMORY_LIMIT
 from assayline.engines.orphans import note_engine
+from assayline.engines.stream_core import StreamCore
+from assayline.engines.stream_host import StreamHost
 from assayline.engines.vllm_core import VllmCore, check_before_load
 from assayline.engines.wire import (
     AbortAll,
@@ -49,7 +54,7 @@ class Host:
         self._connection = connection
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._core: VllmCore | None = None
+        self._core: VllmCore | StreamCore | None = None
         self._closing = False
         self._children: list[multiprocessing.process.BaseProcess] = []
 
@@ -57,8 +62,7 @@ class Host:
         """Serves until `Close`. Returns the exit code."""
         writer = threading.Thread(target=self._write, name="write", daemon=True)
         writer.start()
-        for loop in (self._read, self._beat):
-            threading.Thread(target=loop, name=loop.__name__, daemon=True).start()
+        threading.Thread(target=self._beat, name="beat", daemon=True).start()
         code = self._run()
         self._outbox.put(None)
         writer.join(SEND_TIMEOUT_S)
@@ -66,7 +70,13 @@ class Host:
 
     def _run(self) -> int:
         try:
-            self._serve(self._open(self._inbox.get()))
+            order = self._receive()
+            if order.backend == "offline":
+                self._start_reading(self._inbox.put)
+                self._serve(self._open(order))
+            else:
+                # Not asyncio.run: it would wait for whatever tasks a dead engine leaves behind.
+                asyncio.new_event_loop().run_until_complete(self._stream(order))
         except Exception as error:
             if not isinstance(error, AssaylineError):
                 traceback.print_exc()  # first: the worker kills this process as soon as it hears
@@ -77,10 +87,28 @@ class Host:
     def _open(self, order: Open) -> VllmCore:
         check_before_load(order)
         core = VllmCore(order)
-        self._children = multiprocessing.active_children()
-        self._core = core
+        self._watch(core)
         self._outbox.put(core.describe())
         return core
+
+    async def _stream(self, order: Open) -> None:
+        loop = asyncio.get_running_loop()
+        core = make_core(order)
+        host = StreamHost(core, order, self._outbox.put)
+
+        def take(message: Any) -> None:
+            self._closing = self._closing or isinstance(message, Close)
+            host.take(message)
+
+        self._start_reading(lambda message: loop.call_soon_threadsafe(take, message))
+        await host.open()
+        self._watch(core)
+        await host.serve()
+
+    def _watch(self, core: VllmCore | StreamCore) -> None:
+        """From now on it beats, and the processes that it started are looked after."""
+        self._children = multiprocessing.active_children()
+        self._core = core
 
     def _serve(self, core: VllmCore) -> None:
         while True:
@@ -112,10 +140,16 @@ class Host:
         else:
             self._outbox.put(Warm())
 
-    def _read(self) -> None:
-        try:
+    def _start_reading(self, put: Callable[[Any], object]) -> None:
+        def read() -> None:
             while True:
-                self._inbox.put(self._connection.recv())
+                put(self._receive())
+
+        threading.Thread(target=read, name="read", daemon=True).start()
+
+    def _receive(self) -> Any:
+        try:
+            return self._connection.recv()
         except (EOFError, OSError):
             os.killpg(0, signal.SIGKILL)  # the worker is gone: nobody waits for anything here
 
@@ -143,8 +177,19 @@ class Host:
         time.sleep(BEAT_INTERVAL_S)
         os._exit(1)
 
-    def _put_beat(self, core: VllmCore) -> None:
+    def _put_beat(self, core: VllmCore | StreamCore) -> None:
         self._outbox.put(Beat(core.sample()))
+
+
+def make_core(order: Open) -> StreamCore:
+    """The streaming core that an order asks for. Its libraries are imported when it opens."""
+    if order.backend == "server":
+        from assayline.engines.server_core import ServerCore
+
+        return ServerCore(order)
+    from assayline.engines.async_core import AsyncCore
+
+    return AsyncCore(order)
 
 
 def main() -> None:

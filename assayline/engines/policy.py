@@ -91,7 +91,7 @@ class RecoveryPolicy:
         changes = list_changes(replace(self._given, window_requests=None), replace(self.sizes, window_requests=None))
         return {name: change["to"] for name, change in changes.items()}
 
-    def opened(self, details: Mapping[str, Json], window_requests: int) -> None:
+    def opened(self, details: Mapping[str, Json], window_requests: int | None) -> None:
         """An engine is up and says what it resolved."""
         unchanged = self.sizes == self._given
         self.sizes = self.sizes.resolve(details, window_requests)

@@ -23,7 +23,7 @@ class Sizes:
     kv_cache_memory_bytes: int | None = None
     """Size of the KV cache; where it is given, vLLM ignores gpu_memory_utilization for it."""
 
-    def resolve(self, details: Mapping[str, Json], window_requests: int) -> "Sizes":
+    def resolve(self, details: Mapping[str, Json], window_requests: int | None) -> "Sizes":
         """These sizes with vLLM's own choices filled in, as an opened engine tells them."""
         values = {name: details.get(name) if value is None else value for name, value in asdict(self).items()}
         return Sizes(**{**values, "window_requests": self.window_requests or window_requests})

@@ -37,8 +37,10 @@ class Open:
 class Opened:
     """The engine is ready."""
 
-    max_num_seqs: int
-    max_model_len: int
+    max_num_seqs: int | None
+    """Sequences that run at once; None of a server that does not say."""
+    max_model_len: int | None
+    """Tokens of prompt and answer; None of a server that does not say."""
     details: dict[str, Json] = field(default_factory=dict)
 
 
@@ -67,6 +69,13 @@ class Generate:
     """Most requests in flight; None in an open loop."""
     due_at_s: float | None = None
     """When a streaming engine is to send it; None: as soon as the window has room."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopSending:
+    """Send nothing more: every request that waits is answered `not_sent`, for this reason. What is sent finishes."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from assayline.clock import RunClock
-from assayline.engines import offline
+from assayline.engines import hosted
 from assayline.engines.base import EngineHooks
 from assayline.engines.deaths import Death, Kind, classify
 from assayline.engines.offline import OfflineConfig, OfflineEngine
@@ -71,8 +71,8 @@ def converse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., t
         def start_host(env: Mapping[str, str], log_path: Path, on_log: Callable[[str], None]) -> Scripted:
             return host
 
-        monkeypatch.setattr(offline, "HostProcess", start_host)
-        monkeypatch.setattr(offline.time, "monotonic", lambda: host.now_s)
+        monkeypatch.setattr(hosted, "HostProcess", start_host)
+        monkeypatch.setattr(hosted.time, "monotonic", lambda: host.now_s)
         config = OfflineConfig("model", "id", RunClock(0.0, 0.0, "boot"), tmp_path / "engine.log", window=4)
         return OfflineEngine(config, EngineHooks(should_stop=should_stop)), host
 
@@ -115,7 +115,7 @@ def test_a_silent_host_is_taken_for_dead(converse: Any) -> None:
     engine, host = converse(silent_host)
     with pytest.raises(EngineError, match="silent for 120 s"):
         list(engine.generate(requests(1)))
-    assert host.now_s == pytest.approx(offline.SILENCE_LIMIT_S, abs=5)
+    assert host.now_s == pytest.approx(hosted.SILENCE_LIMIT_S, abs=5)
 
 
 def test_a_host_that_beats_is_alive_however_long_a_request_takes(converse: Any) -> None:

@@ -1,0 +1,106 @@
+"""The course of a load: how far it is, over all engines of an attempt, and what has ended it.
+
+It outlives engines: one that replaces a dead one goes on in the pattern where that one was, and so does another attempt
+of the run, which is told what was settled before.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from assayline.load.arrivals import list_offsets
+from assayline.load_spec import Concurrency, LoadSpec
+from assayline.records import NOT_SENT, Completion
+
+
+@dataclass(frozen=True, slots=True)
+class LoadEnd:
+    """Why nothing more is sent."""
+
+    reason: str
+    """max_requests, max_duration_s, max_errors, saturated or end_of_trace."""
+    message: str
+    """The same in a sentence."""
+
+
+class LoadCourse:
+    """Counts what is settled, and says when sending is over. Without a `LoadSpec` it never is."""
+
+    def __init__(
+        self, spec: LoadSpec | None = None, *, settled: int = 0, errors: int = 0, end: LoadEnd | None = None
+    ) -> None:
+        """`settled`, `errors` and `end` are those of earlier attempts."""
+        self.spec = spec
+        self.settled = settled
+        self.errors = errors
+        self.end = end
+        self.is_announced = end is not None
+        """Whether the end was told to whoever listens."""
+        self._deadline_s: float | None = None
+
+    @property
+    def is_open_loop(self) -> bool:
+        """Whether requests are due at times."""
+        return self.spec is not None and self.spec.is_open_loop
+
+    @property
+    def window_requests(self) -> int | None:
+        """Requests in flight, where the pattern says how many."""
+        if self.spec is not None and isinstance(self.spec.arrival, Concurrency):
+            return self.spec.arrival.requests
+        return None
+
+    @property
+    def watches_saturation(self) -> bool:
+        """Whether an engine that is overrun ends the load."""
+        return self.spec is not None and self.spec.stop_when_saturated
+
+    def list_offsets(self) -> Iterator[float]:
+        """Due times of the requests that are not settled yet, in seconds since the pattern's start."""
+        if self.spec is None:
+            raise ValueError("without a load there is no arrival pattern")
+        return list_offsets(self.spec.arrival, self.settled)
+
+    def settle(self, completion: Completion) -> None:
+        """One more request is over."""
+        if completion.error_kind == NOT_SENT:
+            return
+        self.settled += 1
+        self.errors += completion.error_kind is not None
+        limit = self.spec.max_errors if self.spec else None
+        if limit is not None and self.errors >= limit:
+            self.stop("max_errors", f"{self.errors} requests ended as error rows, and load.max_errors is {limit}")
+
+    def admit(self, number: int, offset_s: float | None) -> bool:
+        """Whether the request of this number, 0 being the first of the run, may be sent; if not, that is the end.
+
+        `offset_s` is its place in an open loop's pattern; None beyond the end of a trace.
+        """
+        if self.spec is not None and self.end is None:
+            self._check(self.spec, number, offset_s)
+        return self.end is None
+
+    def begin(self, now_s: float) -> None:
+        """The first request of this attempt is sent: from now on a closed loop's time counts."""
+        if self._deadline_s is None and self.spec is not None and self.spec.max_duration_s and not self.is_open_loop:
+            self._deadline_s = now_s + self.spec.max_duration_s
+
+    def check_time(self, now_s: float) -> None:
+        """Ends a closed loop whose time is over."""
+        if self.spec is not None and self._deadline_s is not None and now_s >= self._deadline_s:
+            self._end_by_time(self.spec.max_duration_s)
+
+    def stop(self, reason: str, why: str) -> None:
+        """Ends the load, if nothing has ended it before."""
+        if self.end is None:
+            self.end = LoadEnd(reason, f"Sending has ended: {why}.")
+
+    def _check(self, spec: LoadSpec, number: int, offset_s: float | None) -> None:
+        if spec.max_requests is not None and number >= spec.max_requests:
+            self.stop("max_requests", f"load.max_requests is {spec.max_requests}")
+        elif spec.is_open_loop and offset_s is None:
+            self.stop("end_of_trace", f"the trace has {number} stamps, and every request needs one")
+        elif offset_s is not None and spec.max_duration_s is not None and offset_s > spec.max_duration_s:
+            self._end_by_time(spec.max_duration_s)
+
+    def _end_by_time(self, limit_s: float | None) -> None:
+        self.stop("max_duration_s", f"load.max_duration_s is {limit_s:g}")
