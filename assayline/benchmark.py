@@ -163,6 +163,16 @@ def list_left(plan: Plan, configurations: Sequence[Configuration], settings: Set
     return left
 
 
+def count_left(benchmark_id: str, settings: Settings) -> int | None:
+    """How many runs a benchmark has still to do; None where its plan is not at hand."""
+    try:
+        plan = _parse_plan((benchmark_dir(settings, benchmark_id) / PLAN_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return None
+    done = count_done(benchmark_id, settings)
+    return plan.total - sum(min(done[config_id], plan.repeats) for config_id in plan.config_ids)
+
+
 def count_done(benchmark_id: str, settings: Settings) -> Counter[str]:
     """Runs of a benchmark that are completed in one go, by configuration."""
     return Counter(

@@ -1,8 +1,10 @@
 """report: what a run was, how good and how fast, and what changed against a baseline, as a page and as Markdown.
 
     python -m flows.report RUN_ID [--baseline RUN_ID|NAME] [--out FOLDER] [--open]
+    python -m flows.report --benchmark BENCHMARK_ID [--out FOLDER] [--open]
 
-No Prefect flow: it reads the database and writes two files. `flows.evaluate` does the same at the end of a run.
+No Prefect flow: it reads the database and writes two files. `flows.evaluate` does the same at the end of a run, and
+`flows.benchmark` at the end of a sweep.
 """
 
 import argparse
@@ -12,6 +14,7 @@ from pathlib import Path
 
 from assayline.errors import AssaylineError
 from assayline.report.make import make_report
+from assayline.report.make_benchmark import make_benchmark_report
 from assayline.settings import load_settings
 
 EPILOG = """The page is one file that loads nothing, and can be sent or kept as it is.
@@ -24,18 +27,30 @@ def main(arguments: list[str] | None = None) -> int:
     """Writes the report that the command line asks for, and prints where it is. Returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.report",
-        description="Write the report of a run: report.html and report.md.",
+        usage="python -m flows.report (RUN_ID [--baseline RUN_ID|NAME] | --benchmark BENCHMARK_ID) [--out FOLDER] [--open]",
+        description="Write the report of a run or of a benchmark: report.html and report.md.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("run_id", metavar="RUN_ID", help="the run, as `from runs` lists them")
+    parser.add_argument("run_id", metavar="RUN_ID", nargs="?", help="the run, as `from runs` lists them")
+    parser.add_argument(
+        "--benchmark", metavar="BENCHMARK_ID", help="the benchmark: latency under load, if it has loads"
+    )
     parser.add_argument("--baseline", metavar="RUN_ID|NAME", help="the run or pinned baseline it is held against")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to (default: the run's folder in data/runs)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to (default: the run's or benchmark's own)")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     known = parser.parse_args(arguments)
+    if (known.run_id is None) == (known.benchmark is None):
+        parser.error("give a RUN_ID, or --benchmark BENCHMARK_ID")
+    if known.benchmark and known.baseline:
+        parser.error("--baseline is for the report of a run: a benchmark is held against none")
     try:
-        written = make_report(load_settings(), known.run_id, known.baseline, known.out)
+        written = (
+            make_benchmark_report(load_settings(), known.benchmark, known.out)
+            if known.benchmark
+            else make_report(load_settings(), known.run_id, known.baseline, known.out)
+        )
     except AssaylineError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -28,7 +28,7 @@ RATES = {
 
 def draw_distribution(bins: list[Row], percentiles: list[Row]) -> Spec:
     """A histogram of one latency, with its percentiles as marked lines. The last bin is open: all that is longer."""
-    unit, factor = _choose_unit([row["from_s"] for row in bins])
+    unit, factor = choose_unit([row["from_s"] for row in bins])
     width_s = next((row["until_s"] - row["from_s"] for row in bins if row["until_s"] is not None), 0.0)
     bars = [
         {
@@ -50,7 +50,7 @@ def draw_distribution(bins: list[Row], percentiles: list[Row]) -> Spec:
         if row["percentile"] in (0.5, 0.95) and row["value_s"] is not None and row["value_s"] * factor <= end
     ]
     histogram = (
-        alt.Chart(_inline(bars))
+        alt.Chart(inline(bars))
         .mark_bar(style="quantity")
         .encode(
             x=alt.X(
@@ -62,19 +62,19 @@ def draw_distribution(bins: list[Row], percentiles: list[Row]) -> Spec:
             tooltip=[alt.Tooltip("tip:N", title="latency"), alt.Tooltip("requests:Q", title="requests")],
         )
     )
-    rules = alt.Chart(_inline(lines)).mark_rule(style="percentile").encode(x="at:Q")
+    rules = alt.Chart(inline(lines)).mark_rule(style="percentile").encode(x="at:Q")
     names = (
-        alt.Chart(_inline(lines))
+        alt.Chart(inline(lines))
         .mark_text(style="percentile-name", align="center", baseline="bottom")
         .encode(x="at:Q", y=alt.value(-2), text="name:N")
     )
-    return _finish(alt.layer(histogram, rules, names), 140)
+    return finish(alt.layer(histogram, rules, names), 140)
 
 
 def draw_rate(activity: list[Row], events: list[Row], column: str) -> Spec:
     """How much was finished per second over time, with what happened to engines."""
     area = (
-        alt.Chart(_inline(_slices(activity)))
+        alt.Chart(inline(_slices(activity)))
         .mark_bar(style="quantity")
         .encode(
             x=_time_axis(activity),
@@ -86,13 +86,13 @@ def draw_rate(activity: list[Row], events: list[Row], column: str) -> Spec:
             ],
         )
     )
-    return _finish(alt.layer(area, *_event_rules(activity, events)))
+    return finish(alt.layer(area, *_event_rules(activity, events)))
 
 
 def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row]) -> Spec:
     """Requests in flight over time, below the window that each engine allowed."""
     flown = (
-        alt.Chart(_inline(_slices(activity)))
+        alt.Chart(inline(_slices(activity)))
         .mark_bar(style="quantity")
         .encode(
             x=_time_axis(activity),
@@ -115,7 +115,7 @@ def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row]) -
         if engine["work_began_at_s"] is not None and engine["last_window_requests"] is not None
     ]
     lines = (
-        alt.Chart(_inline(windows))
+        alt.Chart(inline(windows))
         .mark_rule(style="window", clip=True)
         .encode(
             x="from:Q",
@@ -124,12 +124,12 @@ def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row]) -
             tooltip=[alt.Tooltip("name:N", title="engine"), alt.Tooltip("window:Q", title="window")],
         )
     )
-    return _finish(alt.layer(flown, lines, *_event_rules(activity, events)))
+    return finish(alt.layer(flown, lines, *_event_rules(activity, events)))
 
 
 def draw_intervals(rows: list[Row]) -> Spec:
     """Shares with their intervals, one line each: rows have name, mean, low, high."""
-    base = alt.Chart(_inline(rows)).encode(
+    base = alt.Chart(inline(rows)).encode(
         y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=160, ticks=False, domain=False))
     )
     bars = base.mark_rule(style="interval").encode(
@@ -145,13 +145,13 @@ def draw_intervals(rows: list[Row]) -> Spec:
             alt.Tooltip("high:Q", title="to", format=".1%"),
         ],
     )
-    return _finish(alt.layer(bars, points), 34 * len(rows) + 10)
+    return finish(alt.layer(bars, points), 34 * len(rows) + 10)
 
 
 def draw_differences(rows: list[Row]) -> Spec:
     """Differences of mean scores with their intervals, around a line at no difference."""
     points = [{"name": row["scorer"], **{key: 100 * row[key] for key in ("difference", "low", "high")}} for row in rows]
-    base = alt.Chart(_inline(points)).encode(
+    base = alt.Chart(inline(points)).encode(
         y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=160, ticks=False, domain=False))
     )
     spans = base.mark_rule(style="interval").encode(
@@ -161,8 +161,8 @@ def draw_differences(rows: list[Row]) -> Spec:
         x="difference:Q",
         tooltip=[alt.Tooltip("name:N", title="scorer"), alt.Tooltip("difference:Q", title="points", format="+.1f")],
     )
-    zero = alt.Chart(_inline([{"at": 0}])).mark_rule(style="percentile").encode(x="at:Q")
-    return _finish(alt.layer(zero, spans, estimates), 34 * len(rows) + 10)
+    zero = alt.Chart(inline([{"at": 0}])).mark_rule(style="percentile").encode(x="at:Q")
+    return finish(alt.layer(zero, spans, estimates), 34 * len(rows) + 10)
 
 
 def _slices(activity: list[Row]) -> list[Row]:
@@ -206,7 +206,7 @@ def _event_rules(activity: list[Row], events: list[Row]) -> list[alt.Chart]:
         for at_s, together in at_once.items()
     ]
     rules = (
-        alt.Chart(_inline(shown))
+        alt.Chart(inline(shown))
         .mark_rule(style="event")
         .encode(
             x="at:Q",
@@ -218,23 +218,26 @@ def _event_rules(activity: list[Row], events: list[Row]) -> list[alt.Chart]:
         )
     )
     names = (
-        alt.Chart(_inline(shown[:MOST_NAMES]))
+        alt.Chart(inline(shown[:MOST_NAMES]))
         .mark_text(style="event-name", align="center", baseline="bottom")
         .encode(x="at:Q", y=alt.value(-2), text="event:N")
     )
     return [rules, names]
 
 
-def _choose_unit(seconds: list[float]) -> tuple[str, float]:
+def choose_unit(seconds: list[float]) -> tuple[str, float]:
+    """The unit that suits the largest, and how many of it are a second."""
     largest = max(seconds, default=0.0)
     return ("seconds", 1.0) if largest >= 1 else ("milliseconds", 1e3) if largest >= 1e-3 else ("microseconds", 1e6)
 
 
-def _inline(rows: list[Row]) -> alt.InlineData:
+def inline(rows: list[Row]) -> alt.InlineData:
+    """Rows as data of a chart."""
     return alt.InlineData(values=rows)
 
 
-def _finish(chart: alt.TopLevelMixin, height: int = HEIGHT) -> Spec:
+def finish(chart: alt.TopLevelMixin, height: int = HEIGHT) -> Spec:
+    """The specification, as wide as the page has room."""
     spec: Spec = chart.properties(width="container", height=height).to_dict()
     spec.pop("config", None)  # the page's, which knows light and dark
     return spec

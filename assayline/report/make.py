@@ -27,13 +27,19 @@ def make_report(
     `baseline` is a run's id or a pinned name. Raises SpecError for a run or baseline that is not there or has not
     finished, and StoreError.
     """
-    if database is None and not settings.database_path.exists():
+    database = database or open_database(settings)
+    document = database.run(lambda connection: _compose(connection, run_id, baseline))
+    return write_report(document, folder or settings.run_dir(run_id), settings.data_dir / "cache")
+
+
+def open_database(settings: Settings) -> DatabaseThread:
+    """The database to report from. Raises StoreError where there is none: reading must not make one."""
+    if not settings.database_path.exists():
         raise StoreError(
             f"There is no database at {settings.database_path}. Run an evaluation first, or set ASSAYLINE_DATA_DIR or "
             "ASSAYLINE_DATABASE to where it is."
         )
-    document = (database or DatabaseThread(settings)).run(lambda connection: _compose(connection, run_id, baseline))
-    return write_report(document, folder or settings.run_dir(run_id), settings.data_dir / "cache")
+    return DatabaseThread(settings)
 
 
 def _compose(connection: Connection, run_id: str, baseline: str | None) -> Document:

@@ -19,6 +19,8 @@
         titleFontSize: 11, gridColor: colour("line"), domainColor: colour("line"), tickColor: colour("line"),
       },
       axisX: { grid: false },
+      range: { category: [colour("accent"), colour("second"), colour("good"), colour("third"), colour("quiet")] },
+      legend: { labelColor: colour("quiet"), labelFontSize: 11, symbolStrokeWidth: 0, symbolType: "circle" },
       style: {
         quantity: { color: colour("accent") },
         percentile: { color: colour("ink"), strokeWidth: 1, strokeDash: [3, 3] },
@@ -28,6 +30,7 @@
         "event-name": { color: colour("bad"), fontSize: 11 },
         interval: { color: colour("accent"), strokeWidth: 3 },
         estimate: { color: colour("ink"), size: 55, filled: true, opacity: 1 },
+        flag: { color: colour("bad"), size: 150, filled: false, strokeWidth: 1.5, opacity: 1 },
       },
     };
   }
