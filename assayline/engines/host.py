@@ -26,7 +26,8 @@ from assayline.engines.environment import MEMORY_LIMIT
 from assayline.engines.orphans import note_engine
 from assayline.engines.stream_core import StreamCore
 from assayline.engines.stream_host import StreamHost
-from assayline.engines.vllm_core import VllmCore, check_before_load
+from assayline.engines.vllm_checks import check_before_load
+from assayline.engines.vllm_core import VllmCore
 from assayline.engines.wire import (
     AbortAll,
     Aborted,

@@ -17,6 +17,9 @@ from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
 from assayline.engines.environment import engine_environment
 from assayline.engines.offline import OfflineConfig, OfflineEngine
+from assayline.engines.streaming import AsyncEngine, StreamingConfig
+from assayline.load.course import LoadCourse, LoadEnd
+from assayline.load_spec import LoadSpec
 from assayline.records import Completion, Request, TelemetrySample
 from assayline.settings import Settings
 from assayline.spec import ChatSpec
@@ -38,21 +41,41 @@ class Control:
 
     samples: list[TelemetrySample] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    ends: list[LoadEnd] = field(default_factory=list)
     stop: bool = False
 
     @property
     def hooks(self) -> EngineHooks:
-        return EngineHooks(self.samples.append, self.lines.append, lambda: self.stop)
+        return EngineHooks(
+            self.samples.append, self.lines.append, lambda: self.stop, self.notes.append, self.ends.append
+        )
+
+
+def values_of(model: Path | str, log_path: Path, settings: Settings | None = None, **changes: Any) -> dict[str, Any]:
+    env = engine_environment(settings or Settings(), {"OMP_NUM_THREADS": "1"}, {})
+    known = {"model_id": "tiny", "clock": RunClock.start(), "log_path": log_path, "args": ARGS, "env": env}
+    return {"model": str(model), **known, **changes}
 
 
 def config_of(model: Path | str, log_path: Path, settings: Settings | None = None, **changes: Any) -> OfflineConfig:
-    env = engine_environment(settings or Settings(), {"OMP_NUM_THREADS": "1"}, {})
-    values = {"model_id": "tiny", "clock": RunClock.start(), "log_path": log_path, "args": ARGS, "env": env, **changes}
-    return OfflineConfig(str(model), **values)
+    return OfflineConfig(**values_of(model, log_path, settings, **changes))
 
 
 def open_engine(model: Path | str, log_path: Path, control: Control | None = None, **changes: Any) -> OfflineEngine:
     return OfflineEngine(config_of(model, log_path, **changes), (control or Control()).hooks)
+
+
+def open_async(model: Path | str, log_path: Path, control: Control | None = None, **changes: Any) -> AsyncEngine:
+    """vLLM's async engine, warmed up: its first prefill must not be a short one (docs/decisions.md)."""
+    config = StreamingConfig(**values_of(model, log_path, record_token_times=True, **changes))
+    engine = AsyncEngine(config, (control or Control()).hooks)
+    engine.warm_up(Request("warm-up", "", 0, 0, [1] * 32, {**GREEDY, "max_tokens": 2}))
+    return engine
+
+
+def course_of(arrival: dict[str, Any], **constraints: Any) -> LoadCourse:
+    return LoadCourse(LoadSpec.model_validate({"arrival": arrival, **constraints}))
 
 
 class Asker:

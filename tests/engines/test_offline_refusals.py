@@ -16,7 +16,7 @@ from assayline.errors import DeviceError, SpecError
 CHECK = """
 import json, sys
 from assayline.clock import RunClock
-from assayline.engines.vllm_core import check_before_load
+from assayline.engines.vllm_checks import check_before_load
 from assayline.engines.wire import Open
 for args, sampling, device in json.load(sys.stdin):
     try:

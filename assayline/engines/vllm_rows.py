@@ -1,0 +1,78 @@
+"""From a request to vLLM's sampling parameters, and from vLLM's outputs to a completion: the same for both engines."""
+
+import time
+from typing import Any
+
+from assayline.engines.live import Live
+from assayline.engines.reasoning import AnswerStops
+from assayline.engines.vllm_checks import build_sampling_params
+from assayline.engines.wire import Open
+from assayline.errors import SpecError
+from assayline.records import Completion, Request
+
+
+class VllmRows:
+    """Makes the rows of one engine."""
+
+    def __init__(self, order: Open) -> None:
+        self._order = order
+        self._clock = order.clock
+
+    def build_params(self, request: Request, live: Live) -> Any:
+        """Sampling parameters; stop texts of a model that reasons stay here, with `live`, to be found in the answer."""
+        params = build_sampling_params(request.sampling, record_token_times=self._order.record_token_times)
+        if live.reasoning is None or not params.stop:
+            return params
+        live.stops = AnswerStops(
+            params.stop,
+            live.reasoning.close,
+            keep_stop=params.include_stop_str_in_output,
+            min_tokens=params.min_tokens,
+        )
+        return build_sampling_params({**request.sampling, "stop": None}, record_token_times=True)
+
+    def refuse(self, live: Live, error: Exception) -> Completion:
+        """The row of a request that vLLM does not take."""
+        return self._completion(
+            live,
+            finished=time.monotonic(),
+            prompt_tokens=len(live.message.request.prompt_token_ids),
+            error_kind="sampling_error" if isinstance(error, SpecError) else "rejected_by_engine",
+            error_message=str(error),
+        )
+
+    def finish(self, live: Live, output: Any, now: float) -> Completion:
+        """The row of a request that is answered; `output` is its last one."""
+        stats = output.metrics
+        return self._completion(
+            live,
+            finished=now,
+            queued_at_s=self._at(stats.queued_ts),
+            scheduled_at_s=self._at(stats.scheduled_ts),
+            first_token_at_s=self._at(stats.first_token_ts),
+            last_token_at_s=self._at(stats.last_token_ts),
+            prompt_tokens=len(output.prompt_token_ids),
+            cached_tokens=output.num_cached_tokens,
+            output_tokens=len(live.token_ids),
+            preemptions=getattr(stats, "num_preemptions", None),
+            finish_reason=live.finish_reason,
+            stop_reason=None if live.stop_reason is None else str(live.stop_reason),
+            **live.answer(),
+            token_at_s=[self._clock.at_s(stamp) for stamp in live.stamps] if self._order.record_token_times else None,
+        )
+
+    def _completion(self, live: Live, *, finished: float, **values: Any) -> Completion:
+        message = live.message
+        return Completion(
+            request_id=message.request.request_id,
+            worker=self._order.worker,
+            engine_generation=self._order.engine_generation,
+            window_requests=message.window_requests,
+            sent_at_s=message.sent_at_s,
+            arrived_at_s=self._clock.at_s(live.arrived),
+            finished_at_s=self._clock.at_s(finished),
+            **values,
+        )
+
+    def _at(self, stamp: float) -> float | None:
+        return self._clock.at_s(stamp) if stamp else None  # vLLM's 0.0 means "never"
