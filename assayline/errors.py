@@ -58,6 +58,10 @@ class DeviceError(EngineError):
     """The device that the spec asks for is not here, or is taken."""
 
 
+class ServerError(EngineError):
+    """The server that the spec names cannot be used as it is: unreachable, not trusted, or failing."""
+
+
 class EngineInterruptedError(EngineError):
     """Generation was stopped on request; what had finished is kept."""
 

@@ -24,6 +24,7 @@ from assayline.errors import (
     EngineDiedError,
     EngineError,
     EngineInterruptedError,
+    ServerError,
     SpecError,
 )
 from assayline.records import Completion, Json, Request, TelemetrySample
@@ -215,9 +216,9 @@ class HostedEngine:
         raise self._stalled(f"The engine did not answer within {timeout_s:.0f} s.")
 
     def _explain(self, failed: Failed) -> AssaylineError:
-        known: dict[str, type[AssaylineError]] = {"SpecError": SpecError, "DeviceError": DeviceError}
-        if failed.kind in known:
-            return known[failed.kind](failed.message)
+        for known in (SpecError, DeviceError, ServerError):
+            if failed.kind == known.__name__:
+                return known(failed.message)
         words = f"The engine failed: {failed.kind}: {failed.message}\n    Its whole log: {self._host.log_path}"
         return EngineDiedError(words, self._host.evidence(failed.kind, failed.message))
 

@@ -31,6 +31,8 @@ class Open:
     """offline, async or server, as in the spec."""
     server: ServerSpec | None = None
     """Which endpoint answers; backend server alone."""
+    chat_kwargs: dict[str, Json] = field(default_factory=dict)
+    """Variables of the chat template, where a server renders."""
 
 
 @dataclass(frozen=True, slots=True)
