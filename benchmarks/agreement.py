@@ -143,7 +143,7 @@ def main() -> int:
     loads = make_loads(options)
     clients = {name: CLIENTS[name] for name in options.clients}
     model = build_random_model(
-        Path(".cache") / f"random-{options.layers}x{options.hidden}", options.layers, options.hidden
+        Path(".cache") / f"serving-{options.layers}x{options.hidden}", options.layers, options.hidden
     )
     with tempfile.TemporaryDirectory(prefix="assayline-agreement-") as name:
         folder = Path(name)

@@ -203,7 +203,7 @@ def parse_options() -> argparse.Namespace:
 def main() -> int:
     options = parse_options()
     shape = f"{options.layers}x{options.hidden}"
-    model = build_random_model(Path(".cache") / f"random-{shape}", options.layers, options.hidden)
+    model = build_random_model(Path(".cache") / f"serving-{shape}", options.layers, options.hidden)
     with tempfile.TemporaryDirectory(prefix="assayline-client-overhead-") as name:
         folder = Path(name)
         with serve_model(model.resolve(), folder / "server.log", MAX_NUM_SEQS) as server:

@@ -61,12 +61,13 @@ def measure_with_guidellm(
 
 
 def read_report(report: dict[str, Any], requests: int) -> Measurement:
-    """The report's one benchmark; a request that is missing from it has failed, too."""
+    """The report's one benchmark; a request that is missing from it has failed, and one without stamps has, too."""
     (benchmark,) = report["benchmarks"]
-    answered = benchmark["requests"]["successful"]
     observations = []
-    for request in answered:
+    for request in benchmark["requests"]["successful"]:
         timings = request["info"]["timings"]
+        if timings["first_token_iteration"] is None:
+            continue
         observations.append(
             Observation(
                 timings["request_start"],
@@ -86,4 +87,4 @@ def read_report(report: dict[str, Any], requests: int) -> Measurement:
     latency = metrics["request_latency"]["successful"]["percentiles"]
     own |= {"e2e_p50_s": latency["p50"], "e2e_p95_s": latency["p95"]}
     own["output_tokens_per_s"] = metrics["output_tokens_per_second"]["successful"]["mean"]
-    return Measurement(tuple(observations), requests - len(answered), own)
+    return Measurement(tuple(observations), requests - len(observations), own)

@@ -7,6 +7,9 @@ import argparse
 from pathlib import Path
 
 VOCABULARY = 8192
+SPECIALS = ("<unk>", "<bos>", "<eos>")
+FIRST_WORD = len(SPECIALS) + 256
+"""Ids below are special tokens and single bytes, which may have no text to stream."""
 
 
 def build_random_model(folder: Path, layers: int, hidden: int, *, weights: bool = True) -> Path:
@@ -32,12 +35,14 @@ def build_random_model(folder: Path, layers: int, hidden: int, *, weights: bool 
     )
     if weights:
         torch.manual_seed(0)
-        LlamaForCausalLM(config).save_pretrained(folder)
+        model = LlamaForCausalLM(config)
+        model.lm_head.weight.data[:FIRST_WORD] = 0  # never the likeliest: each output token is a text of its own
+        model.save_pretrained(folder)
     else:
         config.save_pretrained(folder)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {"<unk>": 0, "<bos>": 1, "<eos>": 2} | {letter: i + 3 for i, letter in enumerate(letters)}
-    vocabulary |= {f"<{i}>": i for i in range(len(vocabulary), VOCABULARY)}
+    vocabulary = {token: i for i, token in enumerate([*SPECIALS, *letters])}
+    vocabulary |= {f"<{i}>": i for i in range(FIRST_WORD, VOCABULARY)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -24,7 +24,7 @@ BENCH: dict[str, Any] = {
 
 
 def guidellm_report() -> dict[str, Any]:
-    def answer(start: float, first: float, last: float) -> dict[str, Any]:
+    def answer(start: float, first: float | None, last: float | None) -> dict[str, Any]:
         timings = {
             "targeted_start": start - 0.005,
             "request_start": start,
@@ -44,7 +44,7 @@ def guidellm_report() -> dict[str, Any]:
         "request_latency": metric(0.31),
         "output_tokens_per_second": metric(12.0),
     }
-    answers = [answer(100.0, 100.1, 100.3), answer(101.0, 101.1, 101.3)]
+    answers = [answer(100.0, 100.1, 100.3), answer(101.0, 101.1, 101.3), answer(102.0, None, None)]
     return {"benchmarks": [{"requests": {"successful": answers}, "metrics": metrics}]}
 
 
@@ -62,8 +62,8 @@ def test_vllm_bench_is_read_without_what_failed() -> None:
 
 
 def test_guidellm_is_read_by_our_definitions_and_its_own() -> None:
-    measurement = read_report(guidellm_report(), requests=3)
-    assert measurement.failed == 1, "three were sent and two are in the report"
+    measurement = read_report(guidellm_report(), requests=4)
+    assert measurement.failed == 2, "one of four is not in its report, and it saw no token of another"
     figures = summarize(measurement)
     assert figures["ttft_p50_s"] == pytest.approx(0.1)
     assert figures["tpot_p50_s"] == pytest.approx(0.05), "the first token's wait is not in it"
