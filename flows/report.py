@@ -27,7 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Writes the report that the command line asks for, and prints where it is. Returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.report",
-        usage="python -m flows.report (RUN_ID [--baseline RUN_ID|NAME] | --benchmark BENCHMARK_ID) [--out FOLDER] [--open]",
+        usage="python -m flows.report (RUN_ID [--baseline RUN_ID|NAME] | --benchmark BENCHMARK_ID) [--out FOLDER] "
+        "[--open]",
         description="Write the report of a run or of a benchmark: report.html and report.md.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

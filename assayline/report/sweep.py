@@ -37,7 +37,7 @@ def compose_benchmark(rows: BenchmarkRows, left: int | None = None) -> Document:
         state="unfinished" if unfinished or left else "completed",
         headline=_write_headline(points, rows, left),
         figures=_choose_figures(points, rows),
-        sections=[*(under_load if points else []), _tabulate_medians(rows), _describe_runs(rows)],
+        sections=[*(under_load if points else [_tabulate_medians(rows)]), _describe_runs(rows)],
     )
 
 
@@ -112,18 +112,18 @@ def _choose_figures(points: list[Row], rows: BenchmarkRows) -> list[Figure]:
     behind, saturated = count_marked(points)
     return [
         Figure(
-            "Knee",
-            show_rate(knee["requests_per_s"] if knee else None, "requests"),
+            "Knee, requests",
+            show_rate(knee["requests_per_s"] if knee else None),
             f"at {knee['label']}" if knee else "not to be told",
         ),
         Figure("First token at the knee", show_seconds(knee["ttft_p50_s"] if knee else None), "median"),
         Figure(
-            "Most throughput",
-            show_rate(fastest["requests_per_s"], "requests"),
+            "Most throughput, requests",
+            show_rate(fastest["requests_per_s"]),
             f"{show_rate(fastest['output_tokens_per_s'], 'tokens')}, {fastest['label']}",
         ),
         *(
-            Figure(f"Goodput, {slo}", show_rate(row["good_requests_per_s"], "requests"), "the most of all points")
+            Figure(f"Good for {slo}, requests", show_rate(row["good_requests_per_s"]), "the most of all points")
             for slo, row in list(_find_best_goodput(rows).items())[:2]
         ),
         Figure(

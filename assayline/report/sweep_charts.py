@@ -3,6 +3,7 @@
 As in `charts.py`, rows are drawn as they are, and colours are the page's.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,15 +41,14 @@ def draw_latency(points: Sequence[Row], columns: Mapping[str, str], is_small: bo
         for column, name in columns.items()
         if point[column] is not None and point["requests_per_s"] is not None
     ]
-    kind = "log" if min(values) > 0 and max(values) > LOG_FROM * min(values) else "linear"
     base = alt.Chart(inline(rows)).encode(
         x=alt.X(
             "x:Q",
             title="requests per second answered",
-            scale=alt.Scale(zero=False, padding=14),
-            axis=alt.Axis(tickCount=6),
+            scale=alt.Scale(zero=False, padding=14 if is_small else 26),
+            axis=alt.Axis(tickCount=4 if is_small else 6),
         ),
-        y=alt.Y("y:Q", title=unit, scale=_y_scale(kind), axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM)),
+        y=_latency_axis(unit, min(values) * factor, max(values) * factor),
         color=_colour(list(columns.values()), len(columns) > 1),
     )
     tips = [
@@ -61,9 +61,7 @@ def draw_latency(points: Sequence[Row], columns: Mapping[str, str], is_small: bo
         *_draw_knee(points),
         base.mark_line(strokeWidth=1.5).encode(order="order:Q"),
         base.mark_point(filled=True, size=40, opacity=1).encode(tooltip=tips),
-        alt.Chart(inline([row for row in rows if row["is_marked"]]))
-        .mark_point(style="flag")
-        .encode(x="x:Q", y="y:Q", tooltip=tips),
+        _ring(rows),
     ]
     if not is_small:
         first = [row for row in rows if row["line"] == next(iter(columns.values()))]
@@ -80,20 +78,32 @@ def draw_goodput(points: Sequence[Row], goodput: Sequence[Row], offered: Mapping
 
     `goodput` are rows of its model, `offered` the rates by run.
     """
+    marked = {point["run_id"] for point in points if point["is_marked"]}
     answered = [
-        {"x": offered[point["run_id"]], "y": point["requests_per_s"], "line": ANSWERED}
+        {
+            "x": offered[point["run_id"]],
+            "y": point["requests_per_s"],
+            "line": ANSWERED,
+            "is_marked": point["run_id"] in marked,
+        }
         for point in points
         if point["run_id"] in offered and point["requests_per_s"] is not None
     ]
     good = [
-        {"x": offered[row["run_id"]], "y": row["good_requests_per_s"], "line": f"good for {row['slo']}"}
+        {
+            "x": offered[row["run_id"]],
+            "y": row["good_requests_per_s"],
+            "line": f"good for {row['slo']}",
+            "is_marked": row["run_id"] in marked,
+        }
         for row in goodput
         if row["run_id"] in offered and row["good_requests_per_s"] is not None
     ]
     end = max(offered.values())
     diagonal = alt.Chart(inline([{"x": 0, "y": 0}, {"x": end, "y": end}])).mark_line(style="window")
     lines = _draw_over_offered([*answered, *good], "requests per second", alt.Axis(tickCount=4, minExtent=AXIS_ROOM))
-    return finish(alt.layer(diagonal.encode(x="x:Q", y="y:Q"), *_draw_knee(points, offered), *lines), TALL)
+    layers = [diagonal.encode(x="x:Q", y="y:Q"), *_draw_knee(points, offered), *lines, _ring([*answered, *good])]
+    return finish(alt.layer(*layers), TALL)
 
 
 def draw_good_share(goodput: Sequence[Row], offered: Mapping[str, float]) -> Spec:
@@ -119,7 +129,7 @@ def _draw_over_offered(
     """Lines and points; `before` are lines of a chart above, whose colours are not to be used again."""
     names = [*before, *dict.fromkeys(row["line"] for row in rows)]
     base = alt.Chart(inline(rows)).encode(
-        x=alt.X("x:Q", title="requests per second offered", axis=alt.Axis(tickCount=6)),
+        x=alt.X("x:Q", title="requests per second offered", scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=6)),
         y=alt.Y("y:Q", title=title, scale=scale, axis=axis),
         color=_colour(names, True, shown=names[len(before) :]),
     )
@@ -150,8 +160,21 @@ def _draw_knee(points: Sequence[Row], offered: Mapping[str, float] | None = None
     ]
 
 
-def _y_scale(kind: str) -> alt.Scale:
-    return alt.Scale(type="log", nice=False, padding=14) if kind == "log" else alt.Scale(zero=True)
+def _ring(rows: Sequence[Row]) -> alt.Chart:
+    """Rings around what is marked."""
+    return (
+        alt.Chart(inline([row for row in rows if row["is_marked"]])).mark_point(style="flag").encode(x="x:Q", y="y:Q")
+    )
+
+
+def _latency_axis(unit: str, lowest: float, highest: float) -> alt.Y:
+    """From 0, or logarithmic where one point would be all there is to see."""
+    if lowest <= 0 or highest <= LOG_FROM * lowest:
+        return alt.Y("y:Q", title=unit, axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM))
+    decades = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
+    ticks = [step * 10.0**decade for decade in decades for step in (1, 3)]
+    axis = alt.Axis(values=ticks, format="~g", minExtent=AXIS_ROOM)
+    return alt.Y("y:Q", title=unit, scale=alt.Scale(type="log", nice=False, padding=14), axis=axis)
 
 
 def _colour(names: Sequence[str], has_legend: bool, shown: Sequence[str] | None = None) -> alt.Color:

@@ -50,7 +50,7 @@ def show_seconds(value: float | None) -> str:
     return f"{_three_digits(value / 3600)}{SPACE}h"
 
 
-def show_rate(value: float | None, what: str) -> str:
+def show_rate(value: float | None, what: str = "") -> str:
     """How many per second."""
     return DASH if value is None else f"{_three_digits(value)}{SPACE}{what}/s"
 
