@@ -35,10 +35,8 @@ CONTROL_TIMEOUT_S = 30.0
 """For what is asked of a server before the run."""
 IDLE_CONNECTION_S = 2.0
 """A connection is used again for so long: less than servers keep it (vLLM: 5 s), which would fail the request."""
-STREAM_OPTIONS: Any = {
-    "headers": {"X-Stainless-Raw-Response": "stream"},  # the client's mark for an answer that it is not to read
-    "timeout": httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
-}
+UNREAD = {"X-Stainless-Raw-Response": "stream"}
+"""The client's mark for an answer that it is not to read."""
 
 BROKEN = (openai.APIConnectionError, httpx2.HTTPError, aiohttp.ClientError, OSError)
 """How a broken connection shows: not everything below reaches us in the client's own words."""
@@ -53,15 +51,17 @@ class ServedClient:
         self.url = url
         is_own = key is not None
         key = key or os.environ.get(server.api_key_env)
-        headers: dict[str, Any] = {"Accept-Encoding": "identity"}
-        if not key:
-            headers["Authorization"] = openai.Omit()
+        headers = {"Accept-Encoding": "identity", **({} if key else {"Authorization": openai.Omit()})}
+        self._options: Any = {"headers": headers}
+        self._streaming: Any = {
+            "headers": {**headers, **UNREAD},
+            "timeout": httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
+        }
         self._client = openai.AsyncOpenAI(
             base_url=url,
             api_key=key or "none",
             max_retries=0,  # ours are counted
             timeout=httpx2.Timeout(CONTROL_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            default_headers=headers,
             http_client=openai.DefaultAioHttpClient(
                 verify=_trust(server.ca_file),
                 trust_env=not is_own,  # no proxy is between us and our own server
@@ -72,16 +72,16 @@ class ServedClient:
 
     async def get(self, path: str) -> Any:
         """The JSON that is at a path or URL. Raises what the client raises, and ValueError for what is no JSON."""
-        return (await self._client.get(path, cast_to=httpx2.Response)).json()
+        return (await self._client.get(path, cast_to=httpx2.Response, options=self._options)).json()
 
     async def post(self, path: str, body: dict[str, Json]) -> None:
         """Sends a body and throws the answer away. Raises what the client raises."""
-        await self._client.post(path, body=body, cast_to=httpx2.Response)
+        await self._client.post(path, body=body, cast_to=httpx2.Response, options=self._options)
 
     async def stream(self, path: str, body: dict[str, Json], answer: ServedAnswer) -> None:
         """Sends a body and adds the events of its answer to `answer`, to the end. Raises ServedFailure."""
         try:
-            response = await self._client.post(path, body=body, cast_to=httpx2.Response, options=STREAM_OPTIONS)
+            response = await self._client.post(path, body=body, cast_to=httpx2.Response, options=self._streaming)
         except openai.APIStatusError as error:
             raise explain_status(error) from None
         except BROKEN as error:
