@@ -2,7 +2,8 @@
 
 Fifty configurations take turns, so that each has its repeats. Requests keep `WINDOW` in flight; latencies differ by
 configuration, run and request. One run in four has error rows, one in 25 an engine that died half-way, one in 50 the
-stamps of its tokens. The same numbers make the same rows.
+stamps of its tokens; one in ten is a point of a sweep, sent at a rate, with windows and an SLO. The same numbers make
+the same rows.
 """
 
 from assayline.store.database import Connection, transaction
@@ -30,6 +31,7 @@ select
     number % 4 = 3 as has_errors,
     number % 25 = 24 as loses_engine,
     number % 50 = 7 as has_token_times,
+    number % 10 = 4 as has_load,
     0.006 * (1 + 0.02 * (number % {configurations})) * (0.98 + 0.04 * dice(number, 0, 'noise')) as seconds_per_token,
     0.5 + 0.4 * (number % {configurations}) / {configurations} as skill
 from range({first}, {last}) as numbers(number)
@@ -77,12 +79,26 @@ INSERTS = (
         md5('model' || configuration % 5) as model_id, md5('tokenizer') as tokenizer_id, md5('chat') as template_id,
         md5('sampling' || configuration) as sampling_id, md5('spec' || configuration) as spec_hash,
         '{{"name": "night", "max_error_fraction": 0.5}}' as spec_json,
-        md5('configuration' || configuration) as config_id,
+        md5('configuration' || configuration) as config_id, if(has_load, 'sweep', null) as benchmark_id,
         '0' as assayline_version, 'host' as host_name, 1 as attempt, 'completed' as state,
         timestamp '2026-01-01' + to_hours(number::integer) as started_at,
         timestamp '2026-01-01' + to_hours(number::integer) + interval 10 minute as finished_at,
         {requests} // repeats as prompt_rows, 0 as duplicate_prompts, {requests} as expected_requests
     from invented_runs
+    """,
+    """
+    insert into loads by name
+    select
+        run_id, 'constant' as arrival, {window} / (64 * seconds_per_token + 0.09) as requests_per_s,
+        0.01 as warmup_s, 0.01 as cooldown_s
+    from invented_runs
+    where has_load
+    """,
+    """
+    insert into slos by name
+    select run_id, 'interactive' as slo, unnest(['ttft_s', 'e2e_s']) as metric, unnest([0.05, 0.6]) as limit_s
+    from invented_runs
+    where has_load
     """,
     """
     insert into prompts by name
@@ -106,6 +122,7 @@ INSERTS = (
     insert into completions by name
     select
         run_id, request_id, 'worker-0' as worker, engine_generation, {window} as window_requests,
+        if(has_load, arrived_at_s - 0.001 - 0.0005 * dice(number, request, 'lag'), null) as due_at_s,
         arrived_at_s - 0.001 as sent_at_s, arrived_at_s,
         if(is_error, null, arrived_at_s) as queued_at_s,
         if(is_error, null, arrived_at_s + queue_s) as scheduled_at_s,

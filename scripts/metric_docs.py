@@ -12,6 +12,7 @@ sys.path.insert(0, str(ROOT))
 from assayline.store.database import SQL_FOLDER, Connection, connect, list_models, name_model  # noqa: E402
 
 FOLDERS = {
+    "models/05_load": "Load: what of it is measured",
     "models/10_staging": "Staging: a row per request, gap or sample",
     "models/20_metrics": "Metrics of a run",
     "models/30_comparison": "Comparison of runs",
@@ -26,6 +27,8 @@ UNITS = [
     (r"(compare|pair)_\w+\.(difference|low|high)", "score, −1 to 1"),
     (r"(compare|pair)_\w+\.(candidate|baseline)_(mean|value)", "score, 0 to 1"),
     (r".*_at_s", "s since the run's start"),
+    (r"saturation\.in_flight_growth_per_s", "requests/s"),
+    (r"sweep_point\.power", "requests/s²"),
     (r".*tokens_per_s", "tokens/s"),
     (r".*requests_per_s", "requests/s"),
     (r".*_per_step", "tokens/step"),

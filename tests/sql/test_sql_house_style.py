@@ -94,5 +94,6 @@ def test_durations_are_named_in_seconds(schema):
         "gpu_memory_utilization",
         "option_logprob",
         "percentile",
+        "power",
         "value",
     ]

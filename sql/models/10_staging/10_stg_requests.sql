@@ -19,6 +19,9 @@ join_answers as (
         one_answer.* exclude (run_id, request_id),
         one_prompt.source_row,
         one_prompt.target,
+        load_stretch.run_id is not null as has_windows,
+        load_stretch.begins_at_s,
+        load_stretch.ends_at_s,
         case
             when one_answer.request_id is null then 'missing'
             when one_answer.error_kind = 'not_sent' then 'unsent'
@@ -33,6 +36,12 @@ join_answers as (
         on one_prompt.run_id = one_request.run_id
         and one_prompt.prompt_id = one_request.prompt_id
         and one_prompt.occurrence = one_request.occurrence
+    -- Nothing to join without a load, or with one that has no windows: most runs, at nearly no cost.
+    left join load_stretch
+        on load_stretch.run_id = one_request.run_id
+        and load_stretch.worker = one_answer.worker
+        and load_stretch.engine_generation = one_answer.engine_generation
+        and load_stretch.has_windows
 ),
 
 measure_requests as (
@@ -45,6 +54,13 @@ measure_requests as (
         option_index,
         source_row,
         status,
+        case
+            when status in ('missing', 'unsent') or worker = 'prepare' then null
+            when not has_windows then 'measured'
+            when sent_at_s < begins_at_s then 'warmup'
+            when sent_at_s > ends_at_s then 'cooldown'
+            when sent_at_s is not null then 'measured'
+        end as phase,
         worker,
         engine_generation,
         window_requests,
@@ -100,9 +116,10 @@ comment on column stg_requests.repeat_index is '0-based repeat.';
 comment on column stg_requests.option_index is '0-based option whose likelihood was asked for; NULL where an answer was generated.';
 comment on column stg_requests.source_row is '0-based position of the prompt''s row in its source.';
 comment on column stg_requests.status is 'ok: a result; error: an error row; unsent: the end of the load came before its turn; missing: no answer (yet).';
+comment on column stg_requests.phase is 'measured, or warmup or cooldown where it was sent in a window that the load leaves out of metrics (load_stretch); without such windows all are measured. Latencies, throughput, goodput and what is said of the load are of measured requests; counts, tokens, scores and what was in flight are of all. NULL where it never reached an engine, or where there are windows and no sent_at_s.';
 comment on column stg_requests.worker is 'The worker that answered; prepare where the request never reached an engine; NULL where missing.';
 comment on column stg_requests.engine_generation is 'Engines that this worker had started before the one that answered, over all attempts of the run.';
-comment on column stg_requests.window_requests is 'The most requests allowed in flight when this one ran.';
+comment on column stg_requests.window_requests is 'The most requests allowed in flight when this one ran; NULL in an open loop, which knows no limit.';
 comment on column stg_requests.due_at_s is 'When an arrival pattern wanted it sent, NULL offline. Seconds since the run''s start, as all *_at_s.';
 comment on column stg_requests.sent_at_s is 'When the worker handed it to the process of the engine that answered it.';
 comment on column stg_requests.arrived_at_s is 'When it reached the engine that answered it. What an engine lost by dying is asked again from the start, and its first tries leave no stamps.';

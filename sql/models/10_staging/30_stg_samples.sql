@@ -10,14 +10,14 @@ take_answers as (
         repeat_index,
         source_row,
         request_id,
-        status,
+        case when status = 'unsent' then 'missing' else status end as status,
         case when status = 'ok' then text end as answer,
         target,
         cast(null as varchar[]) as options,
         cast(null as double[]) as option_logprobs,
         cast(null as integer[]) as option_tokens,
-        error_kind,
-        error_message
+        case when status = 'error' then error_kind end as error_kind,
+        case when status = 'error' then error_message end as error_message
     from stg_requests
     where option_index is null
 ),
@@ -32,7 +32,7 @@ gather_options as (
         source_row,
         arg_min(request_id, option_index) as request_id,
         case
-            when count(*) filter (status = 'missing') > 0 then 'missing'
+            when count(*) filter (status in ('missing', 'unsent')) > 0 then 'missing'
             when count(*) filter (status = 'error') > 0 then 'error'
             else 'ok'
         end as status,
@@ -68,11 +68,11 @@ comment on column stg_samples.occurrence is 'Which of the run''s rows with that 
 comment on column stg_samples.repeat_index is '0-based repeat.';
 comment on column stg_samples.source_row is '0-based position of the prompt''s row in its source.';
 comment on column stg_samples.request_id is 'The sample''s request; of options the first one''s.';
-comment on column stg_samples.status is 'ok, error or missing; of options, missing where one is, else error where one is.';
+comment on column stg_samples.status is 'ok, error or missing, which the unsent are too: what was not asked is neither right nor wrong. Of options, missing where one is, else error where one is.';
 comment on column stg_samples.answer is 'The generated text, without what a model wrote while it reasoned. NULL for an error, a missing answer, or options.';
 comment on column stg_samples.target is 'The expected answer as the prompt set has it, NULL where there is none.';
 comment on column stg_samples.options is 'The answers to choose from, NULL where text was generated.';
 comment on column stg_samples.option_logprobs is 'Their sums of log-probabilities, in the same order. NULL where one is an error or missing.';
 comment on column stg_samples.option_tokens is 'Their lengths in tokens, in the same order.';
-comment on column stg_samples.error_kind is 'Kind of error, of options the first one''s; NULL for a result.';
+comment on column stg_samples.error_kind is 'Kind of error, of options the first one''s; NULL for a result or a missing answer.';
 comment on column stg_samples.error_message is 'What went wrong.';

@@ -11,7 +11,7 @@ list_rows as (
     select runs.run_id, metrics.metric, list_percentiles.percentile, list_percentiles.position
     from runs
     cross join (
-        select unnest(['ttft_s', 'queue_s', 'prefill_s', 'decode_s', 'tpot_s', 'e2e_s', 'itl_s']) as metric
+        select unnest(['ttft_s', 'queue_s', 'prefill_s', 'decode_s', 'tpot_s', 'e2e_s']) as metric
     ) as metrics
     cross join list_percentiles
 ),
@@ -22,7 +22,7 @@ stack_latencies as not materialized (
     from (
         select run_id, ttft_s, queue_s, prefill_s, decode_s, tpot_s, e2e_s
         from stg_requests
-        where status = 'ok'
+        where status = 'ok' and phase = 'measured'
     )
     unpivot (value_s for metric in (ttft_s, queue_s, prefill_s, decode_s, tpot_s, e2e_s))
 ),
@@ -36,17 +36,6 @@ rank_latencies as (
         list(value_s order by value_s) as ranked_s
     from stack_latencies
     group by run_id, metric
-
-    union all
-
-    select
-        run_id,
-        'itl_s' as metric,
-        count(itl_s) as n,
-        quantile_cont(itl_s, [0.5, 0.9, 0.95, 0.99, 0.999]::double[]) as quantiles_s,
-        null as ranked_s
-    from token_gap
-    group by run_id
 ),
 
 count_latencies as (
@@ -106,15 +95,22 @@ read_percentiles as (
         on choose_ranks.run_id = list_rows.run_id
         and choose_ranks.n = rank_latencies.n
         and choose_ranks.percentile = list_rows.percentile
+),
+
+-- Gaps share engine steps and so are not independent: no interval.
+add_gaps as (
+    select * from read_percentiles
+    union all
+    select run_id, 'itl_s', percentile, gaps, value_s, null, null from itl_percentile
 )
 
-select * from read_percentiles;
+select * from add_gaps;
 
-comment on view latency_percentile is 'One row per run × latency metric × percentile over ok requests, with a distribution-free 95 % interval. The interval is about the requests of this run; it knows nothing of the spread between runs.';
+comment on view latency_percentile is 'One row per run × latency metric × percentile over measured ok requests, with a distribution-free 95 % interval. The interval is about the requests of this run; it knows nothing of the spread between runs.';
 comment on column latency_percentile.run_id is 'The run.';
-comment on column latency_percentile.metric is 'ttft_s, queue_s, prefill_s, decode_s, tpot_s or e2e_s of stg_requests, or itl_s of token_gap.';
+comment on column latency_percentile.metric is 'ttft_s, queue_s, prefill_s, decode_s, tpot_s or e2e_s of stg_requests, or itl_s of itl_percentile.';
 comment on column latency_percentile.percentile is 'As a fraction: 0.5, 0.9, 0.95, 0.99 or 0.999.';
-comment on column latency_percentile.n is 'Values it was read from: ok requests for which the metric is defined; gaps for itl_s.';
+comment on column latency_percentile.n is 'Values it was read from: measured ok requests for which the metric is defined; gaps for itl_s.';
 comment on column latency_percentile.value_s is 'The percentile, seconds: quantile_cont, linear between the two nearest values at rank (n − 1) × percentile. NULL where n is 0.';
 comment on column latency_percentile.low_s is 'Lower end of the 95 % interval, seconds: the value at rank l, the smallest k with P(B ≤ k) ≥ 0.025, B ~ Binomial(n, percentile). NULL where n is too small for either end (below 6, 36, 72, 368, 3,688 by percentile), and for itl_s, whose gaps share engine steps and so are not independent.';
 comment on column latency_percentile.high_s is 'Upper end of the 95 % interval, seconds: the value at rank u, 1 + the smallest k with P(B ≤ k) ≥ 0.975. NULL where low_s is.';

@@ -38,7 +38,7 @@ share_errors as (
 
 select * from share_errors;
 
-comment on view error_breakdown is 'One row per run × kind of error × worker. A run without errors has no row.';
+comment on view error_breakdown is 'One row per run × kind of error × worker. A run without errors has no row. What was never sent is no error.';
 comment on column error_breakdown.run_id is 'The run.';
 comment on column error_breakdown.error_kind is 'Kind of error.';
 comment on column error_breakdown.worker is 'The worker that recorded it; prepare for requests that never reached an engine.';

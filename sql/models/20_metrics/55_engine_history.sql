@@ -59,7 +59,7 @@ count_answers as (
         min(arrived_at_s) filter (status = 'ok') as first_ok_arrived_at_s,
         max(finished_at_s) filter (status = 'ok') as last_ok_finished_at_s
     from stg_requests
-    where status <> 'missing' and worker <> 'prepare'
+    where status in ('ok', 'error') and worker <> 'prepare'
     group by run_id, worker, engine_generation
 ),
 
@@ -210,12 +210,19 @@ measure_engines as (
         coalesce(error_requests, 0) as error_requests,
         cast(ok_output_tokens as bigint) as ok_output_tokens,
         ok_output_tokens / nullif(work_ended_at_s - work_began_at_s, 0) as ok_output_tokens_per_s,
-        coalesce(try_cast(opened_json ->> '$.window_requests' as bigint), first_window_requests) as window_requests,
-        coalesce(
-            try_cast(grown_window_requests as bigint),
-            last_window_requests,
-            try_cast(opened_json ->> '$.window_requests' as bigint)
-        ) as last_window_requests,
+        -- Of an engine whose answers know of no window, an open loop's, the one that it opened with was not applied.
+        case
+            when coalesce(ok_requests, 0) + coalesce(error_requests, 0) = 0 or last_window_requests is not null
+            then coalesce(try_cast(opened_json ->> '$.window_requests' as bigint), first_window_requests)
+        end as window_requests,
+        case
+            when coalesce(ok_requests, 0) + coalesce(error_requests, 0) = 0 or last_window_requests is not null
+            then coalesce(
+                try_cast(grown_window_requests as bigint),
+                last_window_requests,
+                try_cast(opened_json ->> '$.window_requests' as bigint)
+            )
+        end as last_window_requests,
         try_cast(opened_json ->> '$.max_num_seqs' as bigint) as max_num_seqs,
         try_cast(opened_json ->> '$.max_num_batched_tokens' as bigint) as max_num_batched_tokens,
         try_cast(opened_json ->> '$.max_model_len' as bigint) as max_model_len,
@@ -265,8 +272,8 @@ comment on column engine_history.ok_requests is 'Results that it gave.';
 comment on column engine_history.error_requests is 'Error rows that it gave, or that were written after it for requests that kill engines.';
 comment on column engine_history.ok_output_tokens is 'Output tokens of its results.';
 comment on column engine_history.ok_output_tokens_per_s is 'Output tokens per second at work: ok_output_tokens / working_s. NULL for no time.';
-comment on column engine_history.window_requests is 'The most requests allowed in flight when it opened; where no event says, the smallest window that its answers tell of.';
-comment on column engine_history.last_window_requests is 'The most requests allowed in flight at the end: as the last growth says, else the widest window that its answers tell of, else window_requests.';
+comment on column engine_history.window_requests is 'The most requests allowed in flight when it opened; where no event says, the smallest window that its answers tell of. NULL in an open loop, whose answers tell of none.';
+comment on column engine_history.last_window_requests is 'The most requests allowed in flight at the end: as the last growth says, else the widest window that its answers tell of, else window_requests. NULL likewise.';
 comment on column engine_history.max_num_seqs is 'Sequences that one step of it may hold, as it resolved. NULL where it did not open or does not say, as all that follow.';
 comment on column engine_history.max_num_batched_tokens is 'Tokens that one step of it may hold.';
 comment on column engine_history.max_model_len is 'Tokens that a request may have, prompt and output.';
@@ -275,5 +282,5 @@ comment on column engine_history.kv_cache_tokens is 'Tokens that its KV cache ho
 comment on column engine_history.vllm_version is 'Version of vLLM.';
 comment on column engine_history.device_name is 'The device.';
 comment on column engine_history.telemetry_samples is 'Samples of its counters.';
-comment on column engine_history.engine_steps is 'Engine steps up to the last sample, warm-up left out. NULL without a sample.';
+comment on column engine_history.engine_steps is 'Engine steps up to the last sample, warm-up left out. NULL without a sample, and of a server, which does not say.';
 comment on column engine_history.output_tokens is 'Output tokens of requests finished up to the last sample. An engine that died has made more: what it had begun is not in it.';

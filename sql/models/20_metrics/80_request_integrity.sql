@@ -64,7 +64,7 @@ check_requests as (
     select
         run_id,
         count(*) as prepared_requests,
-        count(*) filter (status <> 'missing') as answered_requests,
+        count(*) filter (status <> 'missing') as accounted_requests,
         count(*) filter (least(
             send_lag_s, arrived_at_s - sent_at_s, queued_at_s - arrived_at_s, queue_s, prefill_s, decode_s,
             finished_at_s - last_token_at_s, ttft_s, e2e_s
@@ -84,7 +84,7 @@ join_counts as (
         coalesce(find_orphan_completions.completions_without_request, 0) as completions_without_request,
         greatest(0,
             coalesce(count_run_rows.expected_requests, check_requests.prepared_requests, 0)
-            - coalesce(check_requests.answered_requests, 0)
+            - coalesce(check_requests.accounted_requests, 0)
         ) as missing_requests,
         greatest(0, coalesce(check_requests.prepared_requests, 0) - count_run_rows.expected_requests)
             as unexpected_requests,
@@ -120,7 +120,7 @@ comment on column request_integrity.duplicate_requests is 'Rows of requests whos
 comment on column request_integrity.duplicate_completions is 'Rows of completions whose request_id the run has already.';
 comment on column request_integrity.requests_without_prompt is 'Requests whose prompt is not there.';
 comment on column request_integrity.completions_without_request is 'Completions whose request is not there.';
-comment on column request_integrity.missing_requests is 'Requests still to be answered: expected_requests (prepared ones, where that is NULL) − answered ones, not below 0.';
+comment on column request_integrity.missing_requests is 'Requests still to be answered: expected_requests (prepared ones, where that is NULL) − those with a result, an error or the note that they were not sent, not below 0.';
 comment on column request_integrity.unexpected_requests is 'Prepared requests beyond expected_requests.';
 comment on column request_integrity.ambiguous_completions is 'Completions that have both an error_kind and a finish_reason.';
 comment on column request_integrity.negative_durations is 'Requests with a stamp before an earlier one in due, sent, arrived, queued, scheduled, first token, last token, finished: a negative duration.';

@@ -8,9 +8,12 @@ count_requests as (
         count(*) as prepared_requests,
         count(*) filter (status = 'ok') as ok_requests,
         count(*) filter (status = 'error') as error_requests,
+        count(*) filter (status = 'unsent') as unsent_requests,
+        count(*) filter (phase = 'measured') as measured_requests,
+        count(*) filter (retries > 0) as retried_requests,
         count(*) filter (context_limited) as context_limited_requests,
         count(distinct prompt_id) as prompts,
-        count(distinct worker) filter (worker <> 'prepare') as workers,
+        count(distinct worker) filter (status in ('ok', 'error') and worker <> 'prepare') as workers,
         sum(prompt_tokens) filter (status = 'ok') as prompt_tokens,
         sum(output_tokens) filter (status = 'ok') as output_tokens,
         sum(cached_tokens) filter (status = 'ok') as cached_tokens,
@@ -21,15 +24,10 @@ count_requests as (
     group by run_id
 ),
 
--- gap_s: seconds before this engine's work in which no engine worked, as every earlier work had ended.
-find_gaps as (
+-- Where an engine's steps or its window are not known, its tokens are not held against them.
+select_engines as (
     select
         *,
-        greatest(0, work_began_at_s - max(work_ended_at_s) over (
-            partition by run_id
-            order by work_began_at_s
-            rows between unbounded preceding and 1 preceding
-        )) as gap_s,
         case when ok_requests + error_requests > 0 then last_window_requests end as answered_window_requests
     from engine_history
 ),
@@ -38,9 +36,6 @@ add_attempts as (
     select
         run_id,
         attempt,
-        min(work_began_at_s) as work_began_at_s,
-        max(work_ended_at_s) as work_ended_at_s,
-        sum(gap_s) as gap_s,
         max(load_s) filter (not is_rebuild) as load_s,
         max(warmup_s) filter (not is_rebuild) as warmup_s,
         max(load_s + coalesce(warmup_s, 0)) filter (not is_rebuild) as start_s,
@@ -53,10 +48,10 @@ add_attempts as (
         count(*) filter (ending = 'vanished') as vanished_engines,
         sum(lost_s) as lost_s,
         sum(engine_steps) as engine_steps,
-        sum(output_tokens) as step_tokens,
-        sum(output_tokens) filter (answered_window_requests is not null) as window_tokens,
+        sum(output_tokens) filter (engine_steps is not null) as step_tokens,
+        sum(output_tokens) filter (engine_steps * answered_window_requests is not null) as window_tokens,
         sum(engine_steps * answered_window_requests) as window_steps
-    from find_gaps
+    from select_engines
     group by run_id, attempt
 ),
 
@@ -73,8 +68,6 @@ add_engines as (
         max(load_s) filter (start_order = 1) as load_s,
         max(warmup_s) filter (start_order = 1) as warmup_s,
         sum(start_s) filter (start_order > 1) as resume_load_s,
-        max(work_ended_at_s) - min(work_began_at_s) as duration_s,
-        sum(gap_s) as gap_s,
         sum(rebuilds) as rebuilds,
         sum(rebuild_s) as rebuild_s,
         sum(recovery_s) as recovery_s,
@@ -120,6 +113,9 @@ join_runs as (
         coalesce(count_requests.ok_requests, 0) + coalesce(count_requests.error_requests, 0) as answered_requests,
         coalesce(count_requests.ok_requests, 0) as ok_requests,
         coalesce(count_requests.error_requests, 0) as error_requests,
+        coalesce(count_requests.unsent_requests, 0) as unsent_requests,
+        coalesce(count_requests.measured_requests, 0) as measured_requests,
+        coalesce(count_requests.retried_requests, 0) as retried_requests,
         coalesce(count_requests.context_limited_requests, 0) as context_limited_requests,
         coalesce(count_requests.prompts, 0) as prompts,
         count_requests.prompt_tokens,
@@ -132,9 +128,7 @@ join_runs as (
         add_engines.load_s,
         add_engines.warmup_s,
         add_engines.resume_load_s,
-        add_engines.duration_s,
-        case when add_engines.duration_s is not null then coalesce(add_engines.gap_s, 0) end as downtime_s,
-        add_engines.duration_s - downtime_s as working_s,
+        throughput.* exclude (run_id, finished_requests, finished_prompt_tokens, finished_output_tokens),
         add_engines.lost_s,
         add_engines.rebuild_s,
         add_engines.recovery_s,
@@ -157,6 +151,7 @@ join_runs as (
         take_first_scorer.mean_high as accuracy_high
     from runs
     left join count_requests on count_requests.run_id = runs.run_id
+    left join throughput on throughput.run_id = runs.run_id
     left join add_engines on add_engines.run_id = runs.run_id
     left join average_concurrency on average_concurrency.run_id = runs.run_id
     left join take_first_scorer on take_first_scorer.run_id = runs.run_id
@@ -176,7 +171,10 @@ summarize_runs as (
         answered_requests,
         ok_requests,
         error_requests,
-        greatest(0, expected_requests - answered_requests) as missing_requests,
+        unsent_requests,
+        greatest(0, expected_requests - answered_requests - unsent_requests) as missing_requests,
+        measured_requests,
+        retried_requests,
         error_requests / nullif(answered_requests, 0) as error_share,
         context_limited_requests,
         prompts,
@@ -197,14 +195,15 @@ summarize_runs as (
         resume_load_s,
         duration_s,
         working_s,
+        measured_s,
         downtime_s,
         idle_s,
         lost_s,
         rebuild_s,
         recovery_s,
-        ok_requests / nullif(working_s, 0) as requests_per_s,
-        output_tokens / nullif(working_s, 0) as output_tokens_per_s,
-        (prompt_tokens + output_tokens) / nullif(working_s, 0) as total_tokens_per_s,
+        requests_per_s,
+        output_tokens_per_s,
+        total_tokens_per_s,
         mean_in_flight_requests,
         max_in_flight_requests,
         max_send_lag_s,
@@ -222,7 +221,7 @@ summarize_runs as (
 
 select * from summarize_runs;
 
-comment on view run_summary is 'One row per run: what a person reads first. Tokens and throughput are those of ok requests, over the seconds that an engine was at work: load, warm-up, rebuilds and the pauses between attempts are outside. What became of each engine is in engine_history.';
+comment on view run_summary is 'One row per run: what a person reads first. Counts, tokens and accuracy are of all requests, throughput is of what was finished over the seconds that an engine was at work, or between the load''s windows where it has any (throughput). What became of each engine is in engine_history.';
 comment on column run_summary.run_id is 'The run.';
 comment on column run_summary.name is 'The spec''s name.';
 comment on column run_summary.model is 'The model as the spec names it: hub id or folder.';
@@ -235,7 +234,10 @@ comment on column run_summary.expected_requests is 'Requests that the run must a
 comment on column run_summary.answered_requests is 'Requests with a result or an error: ok_requests + error_requests.';
 comment on column run_summary.ok_requests is 'Requests with a result.';
 comment on column run_summary.error_requests is 'Requests with an error, those that could not be rendered included.';
-comment on column run_summary.missing_requests is 'Requests without an answer (yet): expected_requests − answered_requests, not below 0.';
+comment on column run_summary.unsent_requests is 'Requests that were never sent, as the load ended before their turn: no error, and nothing to ask again.';
+comment on column run_summary.missing_requests is 'Requests without an answer (yet): expected_requests − answered_requests − unsent_requests, not below 0.';
+comment on column run_summary.measured_requests is 'Results and errors that metrics are about: sent outside of the load''s warm-up and cool-down windows (stg_requests.phase). Without windows all that reached an engine.';
+comment on column run_summary.retried_requests is 'Requests that a server was asked for more than once before it answered; their latencies contain the wait.';
 comment on column run_summary.error_share is 'error_requests / answered_requests, 0 to 1. NULL where nothing was answered.';
 comment on column run_summary.context_limited_requests is 'Results that the context cut off, not max_tokens; see stg_requests.context_limited.';
 comment on column run_summary.prompts is 'Different prompts (prompt_id) among the requests.';
@@ -255,18 +257,19 @@ comment on column run_summary.load_s is 'Cold start, seconds: the longest start-
 comment on column run_summary.warmup_s is 'Longest warm-up of a worker''s first engine in that attempt, seconds.';
 comment on column run_summary.resume_load_s is 'What later attempts spent on starting again, seconds: the longest start-up and warm-up of a worker''s first engine in each, added up. NULL where no later attempt started an engine.';
 comment on column run_summary.duration_s is 'The whole window, seconds: from the first beginning to the last end of any engine''s work (engine_history.work_began_at_s and work_ended_at_s). For engines that did not fail: max(finished_at_s) − min(arrived_at_s) of ok requests. NULL where no engine''s work has both ends.';
-comment on column run_summary.working_s is 'Seconds of the window with at least one engine at work, from the first arrival at the engine to the end of its work: the union of those stretches, duration_s − downtime_s. What throughput is divided by.';
+comment on column run_summary.working_s is 'Seconds of the window with at least one engine at work, from the first arrival at the engine to the end of its work: the union of those stretches, duration_s − downtime_s.';
+comment on column run_summary.measured_s is 'What throughput is divided by, seconds: working_s, or the time between the load''s windows; see throughput.measured_s.';
 comment on column run_summary.downtime_s is 'Seconds of the window with no engine at work: every engine was being rebuilt, or the run was between two attempts. 0 where some engine always worked.';
 comment on column run_summary.idle_s is 'Seconds between the first arrival and the last end in concurrency with nothing in flight that was answered: it comes of downtime, of work that a dead engine lost, and of pauses between arrivals.';
 comment on column run_summary.lost_s is 'Seconds of work that failed and vanished engines threw away, summed over engines; inside working_s. See engine_history.lost_s. NULL where no engine failed or vanished at work.';
 comment on column run_summary.rebuild_s is 'Seconds of start-up and warm-up of rebuilt engines, summed over workers: later engines of a worker in the same attempt. Lies inside the window. NULL where none was rebuilt.';
 comment on column run_summary.recovery_s is 'Seconds that workers were without an engine, from the end of one to the readiness of the next in the same attempt, summed over workers. Contains rebuild_s. NULL where none was rebuilt; see engine_history.recovery_s.';
-comment on column run_summary.requests_per_s is 'Ok requests per second at work: ok_requests / working_s.';
-comment on column run_summary.output_tokens_per_s is 'Output tokens per second at work: output_tokens / working_s.';
-comment on column run_summary.total_tokens_per_s is 'Prompt and output tokens per second at work: (prompt_tokens + output_tokens) / working_s.';
+comment on column run_summary.requests_per_s is 'Ok requests per second: ok_requests / working_s; with windows those that finished between them / measured_s. See throughput.';
+comment on column run_summary.output_tokens_per_s is 'Output tokens per second, of the same requests over the same seconds.';
+comment on column run_summary.total_tokens_per_s is 'Prompt and output tokens per second, likewise.';
 comment on column run_summary.mean_in_flight_requests is 'Requests in flight averaged over time: sum of in-flight × seconds / seconds, from the first arrival to the last end of the sweep in concurrency. Times with nothing in flight count, downtime included; a request that a dead engine lost counts from its arrival at the engine that answered it.';
 comment on column run_summary.max_in_flight_requests is 'The most requests in flight at once.';
-comment on column run_summary.max_send_lag_s is 'Latest sending against the arrival pattern, seconds: max(sent_at_s − due_at_s). NULL without a pattern.';
+comment on column run_summary.max_send_lag_s is 'Latest sending against the arrival pattern, seconds: max(sent_at_s − due_at_s). NULL without a pattern. More in send_lag.';
 comment on column run_summary.workers is 'Workers that answered.';
 comment on column run_summary.engine_failures is 'Engines that died or did not start.';
 comment on column run_summary.vanished_engines is 'Engines whose worker was killed with them: no event says how they ended.';
@@ -274,5 +277,5 @@ comment on column run_summary.rebuilds is 'Engines beyond the first of each atte
 comment on column run_summary.reductions is 'Times that the next engine got less of something than the one that died.';
 comment on column run_summary.isolated_requests is 'Requests that became error rows because they kill engines.';
 comment on column run_summary.engine_steps is 'Engine steps of all engines, warm-up left out, lost work included. NULL without telemetry.';
-comment on column run_summary.output_tokens_per_step is 'Mean output tokens per engine step over all engines: sum of output tokens / sum of engine_steps of batch_efficiency.';
-comment on column run_summary.window_share is 'How much of the window an average step used: sum of output tokens / sum of (engine_steps × window_requests) of batch_efficiency.';
+comment on column run_summary.output_tokens_per_step is 'Mean output tokens per engine step over all engines whose steps are known: sum of output tokens / sum of engine_steps of batch_efficiency.';
+comment on column run_summary.window_share is 'How much of the window an average step used: sum of output tokens / sum of (engine_steps × window_requests) of batch_efficiency. NULL in an open loop, which has no window.';

@@ -1,0 +1,37 @@
+-- Grain: one row per run × percentile.
+-- The one place where gaps are ranked: itl and latency_percentile read it.
+create or replace view itl_percentile as
+with
+
+list_percentiles as (
+    select unnest([0.5, 0.9, 0.95, 0.99, 0.999]::double[]) as percentile, unnest(range(1, 6)) as position
+),
+
+pool_gaps as (
+    select
+        run_id,
+        count(itl_s) as gaps,
+        quantile_cont(itl_s, [0.5, 0.9, 0.95, 0.99, 0.999]::double[]) as quantiles_s
+    from token_gap
+    where phase = 'measured'
+    group by run_id
+),
+
+read_percentiles as (
+    select
+        runs.run_id,
+        list_percentiles.percentile,
+        coalesce(pool_gaps.gaps, 0) as gaps,
+        pool_gaps.quantiles_s[list_percentiles.position] as value_s
+    from runs
+    cross join list_percentiles
+    left join pool_gaps on pool_gaps.run_id = runs.run_id
+)
+
+select * from read_percentiles;
+
+comment on view itl_percentile is 'One row per run × percentile: inter-token latency over every gap of every measured ok request, pooled. Without intervals, as gaps share engine steps and so are not independent.';
+comment on column itl_percentile.run_id is 'The run.';
+comment on column itl_percentile.percentile is 'As a fraction: 0.5, 0.9, 0.95, 0.99 or 0.999.';
+comment on column itl_percentile.gaps is 'Gaps pooled; 0 where token stamps were not recorded.';
+comment on column itl_percentile.value_s is 'The percentile, seconds: quantile_cont(itl_s, percentile), linear between the two nearest gaps. NULL where gaps is 0.';

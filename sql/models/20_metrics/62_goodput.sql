@@ -1,0 +1,94 @@
+-- Grain: one row per run × service level objective (SLO) of its spec.
+-- A request is good if it is a result and within every limit that the SLO sets. What has no stamp was not seen to be in
+-- time; an answer of one token, or of none, has no time per further token and nothing to be late with.
+--
+-- vllm bench serve counts as we do with three differences: it leaves requests that failed out of its share, it divides
+-- by all seconds from the first sending to the last end, with no windows, and its TPOT ends with the stream, not with
+-- the last token.
+create or replace view goodput as
+with
+
+spread_limits as (
+    select
+        run_id,
+        slo,
+        max(limit_s) filter (metric = 'ttft_s') as ttft_limit_s,
+        max(limit_s) filter (metric = 'tpot_s') as tpot_limit_s,
+        max(limit_s) filter (metric = 'e2e_s') as e2e_limit_s
+    from slos
+    group by run_id, slo
+),
+
+-- is_finished: among those that throughput counts.
+judge_requests as (
+    select
+        spread_limits.run_id,
+        spread_limits.slo,
+        stg_requests.phase,
+        stg_requests.output_tokens,
+        stg_requests.status = 'ok'
+            and (ttft_limit_s is null or coalesce(ttft_s <= ttft_limit_s, false))
+            and (tpot_limit_s is null or coalesce(output_tokens <= 1, false) or coalesce(tpot_s <= tpot_limit_s, false))
+            and (e2e_limit_s is null or coalesce(e2e_s <= e2e_limit_s, false)) as is_good,
+        load_stretch.run_id is null or coalesce(finished_at_s between begins_at_s and ends_at_s, false) as is_finished
+    from spread_limits
+    join stg_requests on stg_requests.run_id = spread_limits.run_id
+    left join load_stretch
+        on load_stretch.run_id = stg_requests.run_id
+        and load_stretch.worker = stg_requests.worker
+        and load_stretch.engine_generation = stg_requests.engine_generation
+        and load_stretch.has_windows
+    where stg_requests.status in ('ok', 'error')
+),
+
+count_requests as (
+    select
+        run_id,
+        slo,
+        count(*) filter (phase = 'measured') as requests,
+        count(*) filter (phase = 'measured' and is_good) as good_requests,
+        count(*) filter (is_finished and is_good) as finished_good_requests,
+        sum(output_tokens) filter (is_finished and is_good) as finished_good_output_tokens
+    from judge_requests
+    group by run_id, slo
+),
+
+fill_objectives as (
+    select
+        spread_limits.run_id,
+        spread_limits.slo,
+        spread_limits.ttft_limit_s,
+        spread_limits.tpot_limit_s,
+        spread_limits.e2e_limit_s,
+        coalesce(count_requests.requests, 0) as requests,
+        coalesce(count_requests.good_requests, 0) as good_requests,
+        count_requests.good_requests / nullif(count_requests.requests, 0) as good_share,
+        throughput.measured_s,
+        coalesce(count_requests.finished_good_requests, 0) as finished_good_requests,
+        count_requests.finished_good_requests / nullif(throughput.measured_s, 0) as good_requests_per_s,
+        case
+            when count_requests.finished_good_requests = 0 then 0
+            else count_requests.finished_good_output_tokens
+        end / nullif(throughput.measured_s, 0) as good_output_tokens_per_s
+    from spread_limits
+    left join count_requests
+        on count_requests.run_id = spread_limits.run_id
+        and count_requests.slo = spread_limits.slo
+    left join throughput on throughput.run_id = spread_limits.run_id
+)
+
+select * from fill_objectives;
+
+comment on view goodput is 'One row per run × service level objective (SLO) of its spec: how many requests were answered within its limits, and how many a second. A request is good if it is a result and within every limit that is set; without the stamp that a limit needs it is not, but an answer of at most one token passes any tpot_s.';
+comment on column goodput.run_id is 'The run.';
+comment on column goodput.slo is 'Name of the objective.';
+comment on column goodput.ttft_limit_s is 'Longest good ttft_s, seconds. NULL where the SLO does not limit it, as the next two.';
+comment on column goodput.tpot_limit_s is 'Longest good tpot_s, seconds.';
+comment on column goodput.e2e_limit_s is 'Longest good e2e_s, seconds.';
+comment on column goodput.requests is 'Measured requests (stg_requests.phase), results and errors.';
+comment on column goodput.good_requests is 'Those of them that are good.';
+comment on column goodput.good_share is 'good_requests / requests, 0 to 1. NULL where requests is 0.';
+comment on column goodput.measured_s is 'The seconds that throughput is divided by, as in throughput.';
+comment on column goodput.finished_good_requests is 'Good ones among the requests that throughput counts: with windows those that finished between them, so that goodput never exceeds throughput.';
+comment on column goodput.good_requests_per_s is 'Goodput, requests per second: finished_good_requests / measured_s.';
+comment on column goodput.good_output_tokens_per_s is 'Output tokens of these requests / measured_s.';
