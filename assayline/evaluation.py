@@ -18,6 +18,7 @@ from assayline.engines.arguments import check_arguments
 from assayline.errors import StoreError
 from assayline.identity import ModelIdentity, digest_json, identify_model
 from assayline.inputs import digest_inputs
+from assayline.load.traces import check_trace
 from assayline.manifest import SPEC_NAME, Manifest, write_manifest
 from assayline.resume import AUTO, choose_run
 from assayline.run import Evaluation, RunResult
@@ -73,6 +74,7 @@ def plan_run(spec: EvalSpec, settings: Settings) -> tuple[Manifest, ModelIdentit
     """What the manifest of a new run of this spec is, and where its model is. Raises SpecError or ModelError."""
     check_arguments(spec)
     check_scorers(spec.scorers or [])
+    check_trace(spec.load)
     if settings.hf_token:
         os.environ["HF_TOKEN"] = settings.hf_token.get_secret_value()  # the hub's client reads it from there
     model = identify_model(spec.model, spec.revision)

@@ -10,12 +10,13 @@ from pathlib import Path
 from assayline.digests import digest_file
 from assayline.errors import ModelError, PromptError
 from assayline.identity import identify_model
+from assayline.load_spec import Trace
 from assayline.prompts.sources import find_files
 from assayline.spec import EvalSpec, FileSource, HubSource
 
 
 def digest_inputs(spec: EvalSpec) -> dict[str, str] | None:
-    """sha256 of files of prompts and of examples, chat template file and a tokenizer of its own, by name.
+    """sha256 of files of prompts, of examples and of a trace, chat template file and a tokenizer of its own, by name.
 
     None if one of them has no digest. What is missing has none: preparing says what is wrong, better than it could be
     said here.
@@ -31,6 +32,8 @@ def digest_inputs(spec: EvalSpec) -> dict[str, str] | None:
         for source in sources:
             if isinstance(source, FileSource):
                 files += find_files(source.path)
+        if spec.load is not None and isinstance(spec.load.arrival, Trace):
+            files.append(Path(spec.load.arrival.path).expanduser())
         if (template := _template_file(spec.chat.template)) is not None:
             files.append(template)
         if "tokenizer" in spec.engine.args:

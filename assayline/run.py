@@ -106,7 +106,7 @@ class Evaluation:
             self.clock,
             worker,
             self.manifest.attempt,
-            self.earlier.first_generations.get(worker, 0) if self.earlier else 0,
+            **({} if self.earlier is None else _read_earlier(self.earlier, worker)),
         )
 
     def prepare(self) -> PromptCounts:
@@ -247,3 +247,13 @@ class Evaluation:
     def _let_go(self) -> None:
         self._is_over = True
         self.lock.release()
+
+
+def _read_earlier(earlier: Answers, worker: str) -> dict[str, Any]:
+    """What a worker must know of earlier attempts."""
+    return {
+        "first_generation": earlier.first_generations.get(worker, 0),
+        "sent_before": earlier.sent,
+        "errors_before": earlier.sent_errors,
+        "load_end_before": earlier.load_end,
+    }

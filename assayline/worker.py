@@ -23,6 +23,7 @@ from assayline.engines.memory import DeviceMemory
 from assayline.engines.policy import RecoveryPolicy
 from assayline.engines.sizes import Sizes, sizes_of
 from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedError
+from assayline.load.course import LoadCourse, LoadEnd
 from assayline.records import EngineEvent, Json, Request
 from assayline.run_locks import hold_worker_lock
 from assayline.settings import Settings
@@ -35,8 +36,8 @@ FIRST_SHARD_POLL_S = 0.05
 MIN_WARM_UP_TOKENS = 32
 """A first prefill of a few tokens kills vLLM's CPU worker on AMX machines (SIGILL); 32 is safe everywhere."""
 WARM_UP_OUTPUT_TOKENS = 4
-URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored"})
-"""Written at once: the engine is gone anyway, and the next thing to die may be the worker."""
+URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored", "load_ended"})
+"""Written at once: the engine has nothing to do anyway, and the next thing to die may be the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,12 @@ class WorkOrder:
     """Which start of the run this is."""
     first_generation: int = 0
     """Number of this worker's first engine: one more than the last of earlier attempts."""
+    sent_before: int = 0
+    """Requests of the run that earlier attempts sent and settled."""
+    errors_before: int = 0
+    """Those of them that are error rows."""
+    load_end_before: str | None = None
+    """Why earlier attempts stopped sending, if they did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,9 @@ class Worker:
         self.device = Device("none", {}, ())
         self.answered = 0
         self.generation = order.first_generation
+        self.course = LoadCourse(
+            order.spec.load, settled=order.sent_before, errors=order.errors_before, end_before=order.load_end_before
+        )
         self.writer = PartWriter(
             order.run_dir, order.worker, order.settings.flush_rows, order.settings.flush_interval_s
         )
@@ -154,11 +164,13 @@ class Worker:
         order, spec = self.order, self.order.spec
         self.log(f"Opening an engine for {order.model} on {self.device.name}")
         window = spec.engine.batch_size if spec.engine.mode == "barrier" else spec.engine.window
+        window = None if self.course.is_open_loop else self.course.window_requests or window
         policy = RecoveryPolicy(
             sizes_of(spec.engine.args, window),
             enabled=spec.engine.recovery.enabled,
             min_batch_size=spec.engine.recovery.min_batch_size,
             grow=spec.engine.recovery.grow,
+            has_window=not self.course.is_open_loop,
             prompt_logprobs=spec.sampling_defaults.get("prompt_logprobs") is not None,
         )
         engine = AdaptiveEngine(
@@ -188,14 +200,24 @@ class Worker:
             engine_generation=generation,
             sizes=sizes,
             changed_args=changed_args,
+            course=self.course,
             device_env=self.device.env,
             log_path=order.run_dir / "logs" / f"{order.worker}-generation-{generation}.log",
             settings=order.settings,
             reasoning=order.spec.reasoning,
             hooks=EngineHooks(
-                on_sample=self.writer.add, on_log=self.on_engine_log, should_stop=_throttle(self.queue.is_stopped)
+                on_sample=self.writer.add,
+                on_log=self.on_engine_log,
+                should_stop=_throttle(self.queue.is_stopped),
+                on_note=self.log,
+                on_load_ended=self._note_end,
             ),
         )
+
+    def _note_end(self, end: LoadEnd) -> None:
+        self.log(end.message)
+        details = {"reason": end.reason, "sent_requests": self.course.settled}
+        self.record(self.generation, "load_ended", message=end.message, details=details)
 
     def _may_isolate(self, isolated: int) -> bool:
         """Whether so many requests may be given up: one always, else a share of those prepared so far."""

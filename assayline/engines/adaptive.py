@@ -18,7 +18,7 @@ from assayline.engines.memory import DeviceMemory
 from assayline.engines.policy import Isolate, Rebuild, RecoveryPolicy, Stop
 from assayline.engines.sizes import Sizes, describe_changes
 from assayline.errors import EngineDiedError, EngineError
-from assayline.records import Completion, Json, Request
+from assayline.records import NOT_SENT, Completion, Json, Request
 
 KILLED_ENGINE = "killed_engine"
 """error_kind of a request that kills even the smallest engine."""
@@ -132,6 +132,8 @@ class AdaptiveEngine:
         for completion in self._engine.generate(ledger):
             ledger.settle(completion.request_id)
             yield completion
+            if completion.error_kind == NOT_SENT:
+                continue  # no engine had anything to do with it
             if changes := self._policy.answered():
                 self._engine.set_window(self._policy.window_requests)
                 self._record(self.generation, "grown", message=describe_changes(changes), details=dict(changes))
@@ -172,7 +174,7 @@ class AdaptiveEngine:
         self._record(self.generation, "isolated", message=words, details={"request_id": request.request_id})
         if not self._may_isolate(self._isolated):
             raise self._give_up(f"{self._isolated} requests killed it, more than max_error_fraction allows")
-        window_requests = self._policy.window_requests
+        window_requests = self._policy.sizes.window_requests
         if changes := self._policy.isolated(request.request_id):
             undone = f"The reductions were that request's doing: back to {describe_changes(changes)}"
             self._record(self.generation, "restored", message=undone, details=dict(changes))

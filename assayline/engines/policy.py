@@ -65,13 +65,16 @@ class RecoveryPolicy:
         enabled: bool = True,
         min_batch_size: int = 1,
         grow: bool = False,
+        has_window: bool = True,
         prompt_logprobs: bool = False,
     ) -> None:
+        """`has_window` is False in an open loop, where nothing but vLLM's max_num_seqs bounds what runs at once."""
         self.sizes = sizes
         self._enabled = enabled
         self._given = sizes
         self._min = min_batch_size
         self._grow = grow
+        self._has_window = has_window
         self._prompt_logprobs = prompt_logprobs  # asked for by the spec's sampling, or for the likelihood of options
         self._chunked_prefill = True
         self._failed_starts = self._strikes = self._answered = self._deaths = 0
@@ -82,8 +85,9 @@ class RecoveryPolicy:
 
     @property
     def window_requests(self) -> int:
-        """Most requests in flight."""
-        return self.sizes.window_requests or DEFAULT_NUM_SEQS
+        """Most requests in flight; in an open loop, most that run at once."""
+        bound = self.sizes.window_requests if self._has_window else self.sizes.max_num_seqs
+        return bound or DEFAULT_NUM_SEQS
 
     @property
     def changed_arguments(self) -> dict[str, Json]:
@@ -109,7 +113,7 @@ class RecoveryPolicy:
         self._answered = self._strikes = 0
         self._before_descent, self._suspects = None, frozenset()  # later deaths are another story
         before = self.sizes
-        if self._grow:
+        if self._grow and self._has_window:
             self._widen(window)
         return list_changes(before, self.sizes)
 
@@ -174,6 +178,9 @@ class RecoveryPolicy:
         smaller = max(self._min, min(window, in_flight or window) // 2)
         if smaller >= window:
             return False
+        if not self._has_window:
+            self.sizes = replace(self.sizes, max_num_seqs=smaller)
+            return True
         self._dead_window = min(self._dead_window or window, window)
         num_seqs = self.sizes.max_num_seqs
         if num_seqs is not None and not self._grow:  # a window that may grow again needs the seats

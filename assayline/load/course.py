@@ -17,7 +17,7 @@ class LoadEnd:
     """Why nothing more is sent."""
 
     reason: str
-    """max_requests, max_duration_s, max_errors, saturated or end_of_trace."""
+    """max_requests, max_duration_s, max_errors, saturated or end_of_trace; before: an earlier attempt knew."""
     message: str
     """The same in a sentence."""
 
@@ -26,14 +26,14 @@ class LoadCourse:
     """Counts what is settled, and says when sending is over. Without a `LoadSpec` it never is."""
 
     def __init__(
-        self, spec: LoadSpec | None = None, *, settled: int = 0, errors: int = 0, end: LoadEnd | None = None
+        self, spec: LoadSpec | None = None, *, settled: int = 0, errors: int = 0, end_before: str | None = None
     ) -> None:
-        """`settled`, `errors` and `end` are those of earlier attempts."""
+        """`settled`, `errors` and, in words, the end are those of earlier attempts."""
         self.spec = spec
         self.settled = settled
         self.errors = errors
-        self.end = end
-        self.is_announced = end is not None
+        self.end = LoadEnd("before", end_before) if end_before else None
+        self.is_announced = self.end is not None
         """Whether the end was told to whoever listens."""
         self._deadline_s: float | None = None
 

@@ -11,12 +11,24 @@ from pathlib import Path
 
 import duckdb
 
+from assayline.records import NOT_SENT
 from assayline.store.damage import describe_damage, find_damaged
 from assayline.store.load import list_new_parts
 from assayline.store.parts import list_parts
 from assayline.store.tables import TABLES
 
 ROWS_PER_FETCH = 10_000
+SENT_QUERY = """
+    with keep_sent as (
+        select distinct on (request_id) request_id, error_kind, error_message
+        from run_completions where worker <> 'prepare'
+    )
+    select
+        count(*) filter (where error_kind is distinct from $not_sent),
+        count(*) filter (where error_kind <> $not_sent),
+        max(error_message) filter (where error_kind = $not_sent)
+    from keep_sent
+"""
 WORKER_TABLES = ("completions", "engine_events", "telemetry")
 
 
@@ -30,6 +42,12 @@ class Answers:
     prepared_prompts: int
     prepared_errors: int
     """Answers that came from preparing, not from an engine."""
+    sent: int
+    """Requests that were sent to an engine and are settled."""
+    sent_errors: int
+    """Those of them that are error rows."""
+    load_end: str | None
+    """Why the rest is not sent, if an earlier attempt came to the load's end."""
     whole_shards: list[str]
     """Shards whose requests are all answered."""
     strays: frozenset[str]
@@ -74,11 +92,15 @@ def _survey(
     generations = connection.execute(
         "select worker, max(engine_generation) + 1 from run_engines group by worker"
     ).fetchall()
+    [(sent, sent_errors, load_end)] = connection.execute(SENT_QUERY, {"not_sent": NOT_SENT}).fetchall()
     return Answers(
         answered=_count(connection, "select count(*) from answered"),
         prepared_requests=_count(connection, "select coalesce(sum(requests), 0) from shards"),
         prepared_prompts=_count(connection, "select count(*) from prompt_parts"),
         prepared_errors=_count(connection, "select count(*) from run_completions where worker = 'prepare'"),
+        sent=sent,
+        sent_errors=sent_errors,
+        load_end=load_end,
         whole_shards=[shard for (shard,) in whole],
         strays=frozenset(request_id for (request_id,) in strays),
         first_generations=dict(generations),
@@ -94,7 +116,7 @@ def _view_run(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path)
 
     engines = " union all ".join(rows_of(table, "worker, engine_generation") for table in WORKER_TABLES)
     for name, query in {
-        "run_completions": rows_of("completions", "request_id, worker"),
+        "run_completions": rows_of("completions", "request_id, worker, error_kind, error_message"),
         "run_engines": engines,
         "request_parts": _read_parts(list_parts(run_dir, "requests"), "request_id, filename"),
         "prompt_parts": _read_parts(list_parts(run_dir, "prompts"), "prompt_id"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from engine_helpers import living_members, open_engine
 
-from assayline.engines import offline
+from assayline.engines import hosted
 from assayline.engines.hosting import HostProcess
 from assayline.errors import DeviceError, SpecError
 
@@ -81,7 +81,7 @@ def test_an_engine_refuses_before_it_looks_at_the_model(
             super().__init__(*given)
             hosts.append(self)
 
-    monkeypatch.setattr(offline, "HostProcess", Watched)
+    monkeypatch.setattr(hosted, "HostProcess", Watched)
     with pytest.raises(kind, match=expected):
         open_engine(tmp_path / "no-such-model", tmp_path / "engine.log", **changes)
     assert living_members(hosts[0].pid) == []
