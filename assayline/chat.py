@@ -45,6 +45,8 @@ class Rendered:
     text: str
     """What was tokenised. In mode plain the tokenizer's own BOS is in `token_ids` alone."""
     token_ids: list[int]
+    messages: list[Message] | None = None
+    """The chat as it is, where a server renders it; then there is neither text nor token ids."""
 
 
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
@@ -108,7 +110,7 @@ class ChatRenderer:
     def render(self, messages: list[Message]) -> Rendered:
         """Raises RowError: template_error for what the template raises, row_error for parts that are not text, and
         PromptError for a template that has to be stopped again and again."""
-        conversation = self._complete([_check_parts(message) for message in messages])
+        conversation = self._complete([check_parts(message) for message in messages])
         self._check_length(sum(_count_chars(message.get("content")) for message in conversation))
         if self._mode == "plain":
             text = " ".join(filter(None, (_join_parts(message.get("content"), " ") for message in conversation)))
@@ -194,7 +196,8 @@ class ChatRenderer:
         return SpecError(f"{message} It was given in chat.template.")
 
 
-def _check_parts(message: Message) -> Message:
+def check_parts(message: Message) -> Message:
+    """The message itself. Raises RowError for a part that is no text."""
     content = message.get("content")
     foreign = [part.get("type") for part in content if part.get("type") != "text"] if isinstance(content, list) else []
     if foreign:

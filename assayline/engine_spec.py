@@ -79,6 +79,11 @@ class EngineSpec(SpecPart):
         return self.backend in ("async", "server")
 
     @property
+    def sends_messages(self) -> bool:
+        """Whether a server renders the chats, and gets no token ids."""
+        return self.backend == "server" and self.server.endpoint == "chat"
+
+    @property
     def is_remote(self) -> bool:
         """Whether a server answers that is none of ours."""
         return self.backend == "server" and self.server.url is not None

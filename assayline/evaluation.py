@@ -16,10 +16,11 @@ from assayline.clock import RunClock
 from assayline.durable import replace_file
 from assayline.engines.arguments import check_arguments
 from assayline.errors import StoreError
-from assayline.identity import ModelIdentity, digest_json, identify_model
+from assayline.identity import ModelIdentity, digest_json
 from assayline.inputs import digest_inputs
 from assayline.load.traces import check_trace
 from assayline.manifest import SPEC_NAME, Manifest, write_manifest
+from assayline.model_identity import identify_spec_model
 from assayline.resume import AUTO, choose_run
 from assayline.run import Evaluation, RunResult
 from assayline.run_locks import keep_workers_out, lock_run
@@ -77,7 +78,7 @@ def plan_run(spec: EvalSpec, settings: Settings) -> tuple[Manifest, ModelIdentit
     check_trace(spec.load)
     if settings.hf_token:
         os.environ["HF_TOKEN"] = settings.hf_token.get_secret_value()  # the hub's client reads it from there
-    model = identify_model(spec.model, spec.revision)
+    model = identify_spec_model(spec)
     inputs = digest_inputs(spec)
     clock = RunClock.start()
     manifest = Manifest(

@@ -32,7 +32,8 @@ TEMPLATES = ("chat_template*",)
 class ModelIdentity:
     """Where a model's files are, and what names their content."""
 
-    folder: Path
+    folder: Path | None
+    """None of a model that is known by its server's name for it alone."""
     model_id: str
     tokenizer_id: str
 

@@ -23,15 +23,16 @@ from assayline.manifest import PromptCounts
 from assayline.prompts import load_prompts
 from assayline.records import Completion, Prompt, Request
 from assayline.requests import Prepared, build_requests, max_model_len_of
+from assayline.served_chat import ServedChat
 from assayline.shards import ShardQueue
 from assayline.spec import EvalSpec
 from assayline.store.parts import list_parts, parts_dir, write_part
-from assayline.store.tables import Record, clean
+from assayline.store.tables import Record, to_arrow
 
 IDENTITY = {
     "prompts": ("prompt_id", "occurrence"),
     "completions": ("request_id",),
-    "requests": ("request_id", "rendered"),
+    "requests": ("request_id", "rendered", "messages_json"),
 }
 """Columns that say what a part holds. What was rendered is among them: examples of a prompt are not in its id."""
 LARGEST_SHARD = 2**25
@@ -43,16 +44,13 @@ class Preparation:
 
     def __init__(self, spec: EvalSpec, model: ModelIdentity) -> None:
         self._spec = spec
-        args = spec.engine.args
-        folder = (
-            identify_model(args["tokenizer"], args.get("tokenizer_revision")).folder
-            if "tokenizer" in args
-            else model.folder
-        )
-        tokenizer = load_tokenizer(folder, trust_remote_code=bool(args.get("trust_remote_code")))
-        _check_tag(spec, tokenizer)
-        max_model_len = max_model_len_of(model.folder, args)
-        self._renderer = ChatRenderer(spec.chat, tokenizer, max_model_len)
+        tokenizer, max_model_len = None, None
+        self._renderer: ServedChat | ChatRenderer
+        if spec.engine.sends_messages:
+            self._renderer = ServedChat(spec.chat)
+        else:
+            tokenizer, max_model_len = _load_tokenizer(spec, model)
+            self._renderer = ChatRenderer(spec.chat, tokenizer, max_model_len)
         prepared = build_requests(spec, load_prompts(spec.prompts, tokenizer), self._renderer, max_model_len)
         first = next(prepared)  # it shows most mistakes
         _check_target(spec, first)
@@ -119,7 +117,7 @@ class _Shard:
         self._prompts.append(prompt)
         self._requests.extend(requests)
         self._errors.extend(errors)
-        self._size += sum(len(request.rendered or "") + len(request.prompt_token_ids) for request in requests)
+        self._size += sum(map(_measure, requests))
         if len(self._requests) >= self._most or self._size >= LARGEST_SHARD:
             self.write()
 
@@ -148,6 +146,24 @@ class _Shard:
             write_part(self._run_dir, table, name, records)
 
 
+def _measure(request: Request) -> int:
+    """Characters and tokens of a request."""
+    said = sum(len(str(message.get("content"))) for message in request.messages or ())
+    return len(request.rendered or "") + len(request.prompt_token_ids) + said
+
+
+def _load_tokenizer(spec: EvalSpec, model: ModelIdentity) -> tuple[Any, int | None]:
+    """The tokenizer that renders, and the context's length in tokens where it is known."""
+    args, folder = spec.engine.args, model.folder
+    assert folder is not None, "a model without files is for servers that render"
+    tokenizer_folder = folder
+    if "tokenizer" in args:
+        tokenizer_folder = identify_model(args["tokenizer"], args.get("tokenizer_revision")).folder or folder
+    tokenizer = load_tokenizer(tokenizer_folder, trust_remote_code=bool(args.get("trust_remote_code")))
+    _check_tag(spec, tokenizer)
+    return tokenizer, max_model_len_of(folder, args)
+
+
 def _check_tag(spec: EvalSpec, tokenizer: Any) -> None:
     """Raises SpecError for a closing tag that would never be seen."""
     close = None if spec.reasoning is None else spec.reasoning.close
@@ -159,7 +175,8 @@ def _check_tag(spec: EvalSpec, tokenizer: Any) -> None:
 
 
 def _identity_of(table: str, record: Record) -> tuple[Any, ...]:
-    return tuple(clean(getattr(record, column)) for column in IDENTITY[table])
+    row = to_arrow(table, [record]).to_pylist()[0]
+    return tuple(row[column] for column in IDENTITY[table])
 
 
 def _read_identities(table: str, part: Path) -> list[tuple[Any, ...]]:

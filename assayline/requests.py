@@ -95,7 +95,8 @@ def _prepare(
             raise RowError(item.kind, item.message)
         sampling = _overlay(sampling, prompt.sampling)
         rendered = _render(prompt, renderer)
-        _check_length(len(rendered.token_ids), max_model_len)
+        if rendered.messages is None:
+            _check_length(len(rendered.token_ids), max_model_len)
     except RowError as error:
         # Without ids a request can be stored, but not be run by mistake.
         requests = _repeat(prompt, Rendered(rendered.text, []), _overlay(sampling, {}), repeats)
@@ -160,6 +161,7 @@ def _repeat(prompt: Prompt, rendered: Rendered, sampling: Mapping[str, Any], rep
             prompt_token_ids=rendered.token_ids,
             sampling=_seed_repeat(sampling, repeat_index),
             rendered=rendered.text or None,
+            messages=rendered.messages,
         )
         for repeat_index in range(repeats)
     ]

@@ -92,15 +92,16 @@ class Evaluation:
 
     def order(self, index: int) -> WorkOrder:
         """What the worker number `index` must know."""
+        folder = self.model.folder
         local = self.spec.engine.backend == "fake" or Path(self.spec.model).expanduser().is_dir()
-        revision = None if local else self.model.folder.name
+        revision = None if local or folder is None else folder.name
         worker = f"worker-{index}"
         return WorkOrder(
             self.run_id,
             self.run_dir,
             self.spec,
             self.settings,
-            str(self.model.folder.absolute()) if local else self.spec.model,
+            str(folder.absolute()) if local and folder else self.spec.model,
             self.model.model_id,
             {"revision": revision, "tokenizer_revision": revision} if revision else {},
             self.clock,

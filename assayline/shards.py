@@ -131,7 +131,8 @@ def read_shard(path: Path, answered: frozenset[str] = frozenset()) -> Iterator[R
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=256):
                 for row in batch.to_pylist():
-                    if row["prompt_token_ids"] and row["request_id"] not in answered:
+                    is_ready = row["prompt_token_ids"] or row["messages_json"]
+                    if is_ready and row["request_id"] not in answered:
                         yield request_from_row(row)
     except (OSError, pa.ArrowException) as error:
         raise StoreError(

@@ -183,7 +183,7 @@ class AdaptiveEngine:
             self._worker,
             self.generation,
             window_requests,
-            prompt_tokens=len(request.prompt_token_ids),
+            prompt_tokens=len(request.prompt_token_ids) or None,
             error_kind=KILLED_ENGINE,
             error_message=f"{words}: {cause.summary}",
         )
@@ -212,7 +212,7 @@ class AdaptiveEngine:
     def _warm(self) -> None:
         if self._warm_up_request is not None:
             self._warm_up_s = self._engine.warm_up(self._warm_up_request)
-            tokens = len(self._warm_up_request.prompt_token_ids)
+            tokens = len(self._warm_up_request.prompt_token_ids) or None
             self._record(self.generation, "warmed_up", self._warm_up_s, details={"prompt_tokens": tokens})
 
     def _bury(self, error: EngineDiedError, in_flight: list[Request]) -> Cause:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from assayline.errors import EngineError, SpecError
 from assayline.records import Json
+from assayline.server_checks import check_server
 from assayline.spec import EvalSpec
 from assayline.spec_file import nearest
 
@@ -33,9 +34,10 @@ PARSE_TRIES = 5
 def check_arguments(spec: EvalSpec) -> None:
     """Raises SpecError for engine arguments and sampling parameters that the installed vLLM does not have.
 
-    A spec for the fake engine may leave vLLM out; sampling is checked if vLLM is there.
+    A spec for the fake engine or for a server that runs may leave vLLM out; sampling is checked if vLLM is there.
     """
-    if spec.engine.backend == "fake" and not vllm_is_installed():
+    check_server(spec)
+    if (spec.engine.backend == "fake" or spec.engine.is_remote) and not vllm_is_installed():
         return
     _check_names("engine.args", list(spec.engine.args), engine_argument_names())
     _check_names("sampling", list(spec.sampling), sampling_parameter_names())
