@@ -44,8 +44,13 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     )
     if first is not None:
         print_text(f"sampling  {json.dumps(first.sampling, default=str)}", console)
-        print_text(f"first prompt, {len(first.prompt_token_ids)} tokens:", console)
-        console.print(Syntax(first.rendered or "", "text", word_wrap=True))
+        if first.messages is None:
+            print_text(f"first prompt, {len(first.prompt_token_ids)} tokens:", console)
+            console.print(Syntax(first.rendered or "", "text", word_wrap=True))
+        else:
+            print_text("first prompt, which the server renders:", console)
+            shown = json.dumps(first.messages, indent=2, ensure_ascii=False)
+            console.print(Syntax(shown, "json", word_wrap=True))
     for note in notes:
         print_text(note, console)
     if found:
