@@ -18,8 +18,9 @@ from assayline.engines import open_engine
 from assayline.engines.adaptive import AdaptiveEngine
 from assayline.engines.arguments import count_devices
 from assayline.engines.base import Engine, EngineHooks
-from assayline.engines.devices import Device, claim_device, list_devices
+from assayline.engines.devices import Device, list_devices
 from assayline.engines.memory import DeviceMemory
+from assayline.engines.parking import hold_device
 from assayline.engines.policy import RecoveryPolicy
 from assayline.engines.sizes import Sizes, sizes_of
 from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedError
@@ -158,7 +159,7 @@ class Worker:
             count_devices(spec.engine.args),
             whole_machine=spec.runner == "local",
         )
-        return stack.enter_context(claim_device(devices, settings.lock_dir, settings.device_wait_s))
+        return stack.enter_context(hold_device(devices, settings.lock_dir, settings.device_wait_s))
 
     def _open(self) -> AdaptiveEngine:
         order, spec = self.order, self.order.spec
@@ -201,10 +202,12 @@ class Worker:
             sizes=sizes,
             changed_args=changed_args,
             course=self.course,
+            run_id=order.run_id,
             device_env=self.device.env,
             log_path=order.run_dir / "logs" / f"{order.worker}-generation-{generation}.log",
             settings=order.settings,
             reasoning=order.spec.reasoning,
+            chat_kwargs=order.spec.chat.kwargs,
             hooks=EngineHooks(
                 on_sample=self.writer.add,
                 on_log=self.on_engine_log,

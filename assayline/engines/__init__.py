@@ -36,16 +36,18 @@ def open_engine(
     settings: Settings,
     hooks: EngineHooks,
     reasoning: ReasoningSpec | None = None,
+    chat_kwargs: Mapping[str, object] = MappingProxyType({}),
     engine_generation: int = 0,
     sizes: Sizes = FIRST_SIZES,
     changed_args: Mapping[str, object] = MappingProxyType({}),
     course: LoadCourse | None = None,
+    run_id: str = "",
 ) -> Engine:
     """Opens an engine and waits until it is ready. Raises EngineDiedError, DeviceError or SpecError.
 
     `model_args` are engine arguments that belong to the model, such as the resolved revision of a hub id;
     `changed_args` are those that a recovery lays over the spec's, and so is the window of `sizes`. `course` is the load
-    that a streaming engine follows, and how far it is.
+    that a streaming engine follows, and how far it is; `run_id` the run that all this is for.
     """
     window = sizes.window_requests or spec.window
     if spec.backend == "fake":
@@ -57,10 +59,12 @@ def open_engine(
         "model_id": model_id,
         "clock": clock,
         "log_path": log_path,
+        "run_id": run_id,
         "worker": worker,
         "engine_generation": engine_generation,
         "device": spec.device,
         "reasoning": reasoning,
+        "chat_kwargs": chat_kwargs,
         "args": {**spec.args, **model_args, **changed_args},
         "sampling": dict(sampling),
         "env": engine_environment(settings, device_env, spec.env),

@@ -51,6 +51,13 @@ class AsyncCore:
         )
         return describe_engine(self._engine.vllm_config)
 
+    async def rejoin(self, order: Open) -> Opened:
+        """Goes on for another run."""
+        self._order, self._rows = order, VllmRows(order)
+        await self._engine.reset_prefix_cache()
+        self._steps_before, self._tokens_before = self._steps.count, self._output_tokens
+        return describe_engine(self._engine.vllm_config)
+
     async def answer(self, message: Generate) -> Completion:
         """Hands the request to vLLM now, and returns when it is over. Raises what ends the engine."""
         arrived = time.monotonic()

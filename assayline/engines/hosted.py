@@ -8,7 +8,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +17,8 @@ from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
 from assayline.engines.deaths import STALL
 from assayline.engines.hosting import HostProcess
-from assayline.engines.wire import AbortAll, Aborted, Beat, Close, Failed, Finished, Open, Opened, Warm, WarmUp
+from assayline.engines.parking import Parked, find_lot
+from assayline.engines.wire import AbortAll, Aborted, Beat, Failed, Finished, Open, Opened, Rejoin, Warm, WarmUp
 from assayline.errors import (
     AssaylineError,
     DeviceError,
@@ -38,6 +39,8 @@ WINDOW_WITHOUT_FACTS = 64
 """Default window of a server, which does not say how many requests it runs at once."""
 SILENCE_LIMIT_S = 120.0
 """A host that sends no beat for so long is taken for dead."""
+REJOIN_TIMEOUT_S = 60.0
+"""A parked engine that does not answer within this is not well, and another one is opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +51,16 @@ class HostedConfig:
     model_id: str
     clock: RunClock
     log_path: Path
+    run_id: str = ""
+    """The run that it is for, so that a later one can say where its engine is from."""
     worker: str = "worker-0"
     engine_generation: int = 0
     device: str = "auto"
     window: int | None = None
     record_token_times: bool = False
     reasoning: ReasoningSpec | None = None
+    chat_kwargs: Mapping[str, Json] = field(default_factory=dict)
+    """Variables of the chat template, where a server renders."""
     args: Mapping[str, Json] = field(default_factory=dict)
     sampling: Mapping[str, Json] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
@@ -78,27 +85,21 @@ class HostedEngine:
         self._stepped_s = time.monotonic()
         self._heard_s = time.monotonic()
         started = time.monotonic()
-        self._host = HostProcess(config.env, config.log_path, hooks.on_log)
-        try:
-            self._host.send(
-                Open(
-                    config.model,
-                    dict(config.args),
-                    dict(config.sampling),
-                    config.device,
-                    config.clock,
-                    config.worker,
-                    config.engine_generation,
-                    config.record_token_times,
-                    config.reasoning,
-                    backend,
-                    server,
-                )
-            )
-            opened = self._expect(Opened, config.start_timeout_s)
-        except BaseException:
-            self._host.kill()
-            raise
+        self._order = Open(
+            config.model,
+            dict(config.args),
+            dict(config.sampling),
+            config.device,
+            config.clock,
+            config.worker,
+            config.engine_generation,
+            config.record_token_times,
+            config.reasoning,
+            backend,
+            server,
+            dict(config.chat_kwargs),
+        )
+        opened = self._take_over() or self._start()
         self._window_requests = self._first_window(opened)
         self._facts = EngineFacts(
             self._window_requests, opened.max_model_len, time.monotonic() - started, opened.details
@@ -133,18 +134,54 @@ class HostedEngine:
         return time.monotonic() - started
 
     def close(self) -> None:
-        """Ends the engine's processes and returns their memory. Safe to call twice."""
+        """Ends the engine's processes and returns their memory, or parks it where that is done. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
-        try:
-            if self._host.exit_code is None and not self._lost:
-                self._host.send(Close())
-                self._drain_until_exit()
-        except EngineError:
-            pass  # it died while closing: there is nothing left to ask
-        finally:
+        is_well = self._host.exit_code is None and not self._lost and not self._in_flight
+        if (lot := find_lot()) and is_well and self.may_park:
+            kept_from = str(self._facts.details.get("kept_from") or self._base.run_id)
+            lot.park(Parked(self._host, self._order, self._base.env, kept_from, self._base.close_timeout_s))
+        elif self._lost:
             self._host.kill()
+        else:
+            self._host.end(self._base.close_timeout_s)
+
+    @property
+    def may_park(self) -> bool:
+        """Whether another run can go on with this engine as if it were new."""
+        return False
+
+    def _start(self) -> Opened:
+        """A process with a new engine in it."""
+        self._host = HostProcess(self._base.env, self._base.log_path, self._hooks.on_log)
+        try:
+            self._host.send(self._order)
+            return self._expect(Opened, self._base.start_timeout_s)
+        except BaseException:
+            self._host.kill()
+            raise
+
+    def _take_over(self) -> Opened | None:
+        """The engine of a run before, if one is parked that was ordered alike and still answers."""
+        lot = find_lot()
+        parked = lot.take(self._order, self._base.env) if lot else None
+        if parked is None:
+            return None
+        self._host = parked.host
+        try:
+            self._host.listen(self._hooks.on_log)
+            self._host.send(Rejoin(self._order))
+            opened = self._expect(Opened, REJOIN_TIMEOUT_S)
+        except EngineDiedError:
+            self._host.kill()
+            return None
+        except BaseException:
+            self._host.kill()
+            raise
+        self._base.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._base.log_path.write_text(f"Kept from run {parked.run_id}: the log goes on in {self._host.log_path}\n")
+        return replace(opened, details={**opened.details, "kept_from": parked.run_id})
 
     def _first_window(self, opened: Opened) -> int | None:
         """Most requests in flight, as long as nobody says otherwise; None where there is no such limit."""
@@ -219,6 +256,7 @@ class HostedEngine:
         for known in (SpecError, DeviceError, ServerError):
             if failed.kind == known.__name__:
                 return known(failed.message)
+        self._lost = True
         words = f"The engine failed: {failed.kind}: {failed.message}\n    Its whole log: {self._host.log_path}"
         return EngineDiedError(words, self._host.evidence(failed.kind, failed.message))
 
@@ -234,12 +272,8 @@ class HostedEngine:
             )
 
     def _stalled(self, what: str) -> EngineDiedError:
+        self._lost = True
         return EngineDiedError(f"{what} {self._host.describe_death()}", self._host.evidence(STALL, what))
-
-    def _drain_until_exit(self) -> None:
-        deadline = time.monotonic() + self._base.close_timeout_s
-        while self._host.exit_code is None and time.monotonic() < deadline:
-            self._host.receive(0.05)
 
     def _abort(self) -> None:
         self._host.send(AbortAll())

@@ -19,6 +19,7 @@ from typing import Any
 
 from assayline.engines.deaths import Death
 from assayline.engines.kernel import count_oom_kills
+from assayline.engines.wire import Close
 from assayline.errors import EngineDiedError
 
 POLL_INTERVAL_S = 0.5
@@ -88,6 +89,26 @@ class HostProcess:
             if text := line.decode("utf-8", "replace").strip():
                 self._tail.append(text)
                 self._on_log(text)
+
+    def listen(self, on_log: Callable[[str], None]) -> None:
+        """From now on the log's new lines go there, and what it says of causes counts from here."""
+        self.relay_log()
+        self._on_log = on_log
+        self._log_start = self._log.tell()
+        self.phase = "start"
+
+    def end(self, timeout_s: float) -> None:
+        """Asks it to close its engine, and kills what is left after `timeout_s`. Safe to call twice."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            if self.exit_code is None:
+                self.send(Close())
+                while self.exit_code is None and time.monotonic() < deadline:
+                    self.receive(0.05)
+        except EngineDiedError:
+            pass  # it died while closing: there is nothing left to ask
+        finally:
+            self.kill()
 
     def describe_death(self) -> str:
         """A sentence with the exit code and the end of the log."""

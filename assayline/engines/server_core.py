@@ -38,6 +38,7 @@ class ServerCore:
         self._output_tokens = 0
         self._client: ServedClient
         self._writer: RequestWriter
+        self._opened: Opened
 
     async def open(self) -> Opened:
         """Starts our server, or meets the one that runs. Raises SpecError, ServerError or EngineDeadError."""
@@ -55,7 +56,14 @@ class ServerCore:
         self._writer.check(self._order.sampling)
         max_num_seqs = self._order.args.get("max_num_seqs") if self._process else None
         details = describe_server(self._order, model, self._client.url)
-        return Opened(max_num_seqs, model.max_model_len, details)
+        self._opened = Opened(max_num_seqs, model.max_model_len, details)
+        return self._opened
+
+    async def rejoin(self, order: Open) -> Opened:
+        """Goes on for another run. What a server has cached cannot be told to go: see `StreamingEngine.may_park`."""
+        self._order = order
+        self._output_tokens = 0
+        return self._opened
 
     async def answer(self, message: Generate) -> Completion:
         """Sends now, and again where that may help; a result or an error row.

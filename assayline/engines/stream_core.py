@@ -6,7 +6,7 @@ host's business (`stream_host.py`); a core sends at once.
 
 from typing import Protocol
 
-from assayline.engines.wire import Generate, Opened
+from assayline.engines.wire import Generate, Open, Opened
 from assayline.records import Completion, Request, TelemetrySample
 
 
@@ -15,6 +15,9 @@ class StreamCore(Protocol):
 
     async def open(self) -> Opened:
         """Starts or connects. Raises SpecError or DeviceError for what a person must change, else what it meets."""
+
+    async def rejoin(self, order: Open) -> Opened:
+        """Goes on for another run, with nothing in flight: its clock and names, counters at 0, no cached prefixes."""
 
     async def answer(self, message: Generate) -> Completion:
         """Sends now, streams to the end, and returns a result or an error row.

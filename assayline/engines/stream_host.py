@@ -22,6 +22,7 @@ from assayline.engines.wire import (
     Finished,
     Generate,
     Open,
+    Rejoin,
     StopSending,
     Warm,
     WarmUp,
@@ -67,6 +68,8 @@ class StreamHost:
                 self._send_due()
             case WarmUp(request):
                 self._run(self._warm_up(request))
+            case Rejoin(order):
+                self._run(self._rejoin(order))
             case StopSending(reason):
                 self._give_back(reason)
             case AbortAll():
@@ -152,6 +155,11 @@ class StreamHost:
             self._put(Warm(str(error)))
         else:
             self._put(Warm())
+
+    async def _rejoin(self, order: Open) -> None:
+        opened = await self._core.rejoin(order)
+        self._order = order
+        self._put(opened)
 
     def _run(self, errand: Any) -> None:
         task = asyncio.get_running_loop().create_task(errand)

@@ -68,6 +68,12 @@ class StreamingEngine(HostedEngine):
                     yield self._settle(completion)
                 self._check_stop()
 
+    @property
+    def may_park(self) -> bool:
+        """Whether another run can go on with this engine: what our own server has cached cannot be told to go."""
+        is_own = self._config.server is not None and self._config.server.url is None
+        return not is_own or self._config.args.get("enable_prefix_caching") is False
+
     def _first_window(self, opened: Opened) -> int | None:
         if self._course.is_open_loop:
             return None

@@ -36,6 +36,16 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejoin:
+    """Work for another run from now on: the same engine, with the clock and the names of this order.
+
+    Answered by `Opened`, once nothing is left of the run before: no counters, and no cached prefixes.
+    """
+
+    order: Open
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """The engine is ready."""
 

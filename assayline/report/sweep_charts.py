@@ -162,9 +162,9 @@ def _draw_knee(points: Sequence[Row], offered: Mapping[str, float] | None = None
 
 def _ring(rows: Sequence[Row]) -> alt.Chart:
     """Rings around what is marked."""
-    return (
-        alt.Chart(inline([row for row in rows if row["is_marked"]])).mark_point(style="flag").encode(x="x:Q", y="y:Q")
-    )
+    marked = inline([row for row in rows if row["is_marked"]])
+    rings: alt.Chart = alt.Chart(marked).mark_point(style="flag").encode(x="x:Q", y="y:Q")
+    return rings
 
 
 def _latency_axis(unit: str, lowest: float, highest: float) -> alt.Y:

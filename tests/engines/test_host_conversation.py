@@ -12,6 +12,7 @@ from assayline.clock import RunClock
 from assayline.engines import hosted
 from assayline.engines.base import EngineHooks
 from assayline.engines.deaths import Death, Kind, classify
+from assayline.engines.hosting import HostProcess
 from assayline.engines.offline import OfflineConfig, OfflineEngine
 from assayline.engines.wire import AbortAll, Aborted, Beat, Close, Failed, Finished, Generate, Open, Opened
 from assayline.errors import DeviceError, EngineDiedError, EngineError, EngineInterruptedError, SpecError
@@ -31,6 +32,7 @@ class Scripted:
     pid = exit_code = None
     phase = "start"
     log_path = Path("engine.log")
+    end = HostProcess.end
 
     def __init__(self, answer: Callable[[Any], list[Any]], loads_s: float) -> None:
         self.now_s = 0.0
