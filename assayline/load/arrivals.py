@@ -29,10 +29,11 @@ def _list_all(arrival: Arrival) -> Iterator[float]:
         case ConstantRate(rate_per_s=rate):
             return (number / rate for number in itertools.count())
         case Poisson(rate_per_s=rate, seed=seed):
-            return _add_up(random.Random(seed).expovariate(rate) for _ in itertools.count())
+            generator = random.Random(seed)
+            return _add_up(generator.expovariate(rate) for _ in itertools.count())
         case Gamma(rate_per_s=rate, burstiness=shape, seed=seed):
-            draw = random.Random(seed).gammavariate
-            return _add_up(draw(shape, 1 / (shape * rate)) for _ in itertools.count())
+            generator = random.Random(seed)
+            return _add_up(generator.gammavariate(shape, 1 / (shape * rate)) for _ in itertools.count())
         case Trace():
             return read_offsets(arrival)
         case Concurrency():

@@ -1,15 +1,91 @@
-"""Over-saturation: whether an open loop sends more than the engine can do."""
+"""Over-saturation: whether an open loop sends more than the engine can do, so that what is in flight piles up.
+
+In a stable queue the number in flight wanders, but comes back; beyond saturation it grows by what is sent and not
+finished, without end. The rule looks at the second half of the time so far, about once a second, and wants three things:
+
+1. The beginning is over. Requests in flight grow at first in any system, for as long as one request takes. Here that is
+   the time by which 90 % of the first 50 requests were finished, and the half looked at begins after twice that time.
+2. It matters: at least a tenth of what was sent in that half is still there, on top of what was there before.
+3. It is not chance: the growth from look to look is above 0 by a one-sided t-test with t ≥ 4. The hypothesis tested is
+   the worst that is not overload, a load of exactly 100 %, under which the number in flight is a random walk without
+   drift. Below that the drift is downwards, and alarms are rarer still. Since the half doubles as time passes, looks
+   are nearly independent only once per doubling, which is why t ≥ 4 suffices for runs of any length.
+
+In simulations (tests/core/test_saturation.py) of one to sixteen servers with exponential and log-normal services, Poisson
+and bursty arrivals at 90 % load, at most one run in a hundred is stopped. A load of 120 % is found after some two
+thousand requests if arrivals and services are as irregular as exponential ones, and sooner if they are not.
+"""
+
+import math
+from dataclasses import dataclass
+
+FIRST_REQUESTS = 50
+FINISHED_SHARE = 0.9
+BEGINNING_TIMES = 2.0
+"""The half looked at begins after so many times the first requests took."""
+MIN_LOOKS = 10
+MIN_GROWTH_SHARE = 0.1
+MIN_T = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    at_s: float
+    in_flight: int
+    sent: int
+    squares: float
+    """Sum of the squared changes of `in_flight` so far: differences of it give the variance of any stretch."""
 
 
 class SaturationWatch:
-    """Looks at a load about once a second. Skeleton: never alarms."""
+    """Watches one engine from its first request on."""
+
+    def __init__(self) -> None:
+        self._expected = self._finished_first = 0
+        self._first_until_s = -math.inf
+        self._settled_s: float | None = None
+        self._looks: list[_Look] = []
+        self._half = 0
 
     def expect(self, due_at_s: float) -> None:
         """A request will be sent at this time."""
+        if self._expected < FIRST_REQUESTS:
+            self._expected += 1
+            self._first_until_s = due_at_s
 
     def finish(self, due_at_s: float, now_s: float) -> None:
         """The request that was due then is over."""
+        if self._settled_s is None and due_at_s <= self._first_until_s:
+            self._finished_first += 1
+            if self._expected == FIRST_REQUESTS and self._finished_first >= FINISHED_SHARE * FIRST_REQUESTS:
+                self._settled_s = now_s
 
     def observe(self, now_s: float, in_flight_requests: int, finished_requests: int) -> str | None:
-        """Why the engine is taken for saturated, or None."""
-        return None
+        """Takes one look. Returns why the engine is taken for saturated, or None."""
+        before = self._looks[-1] if self._looks else None
+        change = 0 if before is None else in_flight_requests - before.in_flight
+        squares = (0.0 if before is None else before.squares) + change**2
+        sent = in_flight_requests + finished_requests
+        self._looks.append(_Look(now_s, in_flight_requests, sent, squares))
+        return self._judge(self._looks[-1])
+
+    def _judge(self, now: _Look) -> str | None:
+        begun_s = self._looks[0].at_s
+        while self._looks[self._half].at_s < begun_s + (now.at_s - begun_s) / 2:
+            self._half += 1
+        half = self._looks[self._half]
+        looks = len(self._looks) - 1 - self._half
+        if self._settled_s is None or half.at_s - begun_s < BEGINNING_TIMES * (self._settled_s - begun_s):
+            return None
+        growth, sent = now.in_flight - half.in_flight, now.sent - half.sent
+        if looks < MIN_LOOKS or growth <= 0 or growth < MIN_GROWTH_SHARE * sent:
+            return None
+        mean = growth / looks
+        variance = max(0.0, (now.squares - half.squares - looks * mean**2) / (looks - 1))
+        if mean < MIN_T * math.sqrt(variance / looks):
+            return None
+        seconds = now.at_s - half.at_s
+        return (
+            f"the engine cannot keep up. Of {sent} requests sent in the last {seconds:.0f} s, {growth} came on top of "
+            f"those in flight, now {now.in_flight}"
+        )
