@@ -139,7 +139,7 @@ def request_from_row(row: dict[str, Any]) -> Request:
         row["prompt_id"],
         row["occurrence"],
         row["repeat_index"],
-        row["prompt_token_ids"],
+        row["prompt_token_ids"] or [],
         json.loads(row["sampling_json"]),
         row["rendered"],
         row["option_index"],
