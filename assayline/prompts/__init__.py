@@ -22,7 +22,7 @@ from assayline.prompts.selection import select_rows
 from assayline.prompts.sources import read_rows
 from assayline.prompts.synthetic import SyntheticPrompts
 from assayline.records import Prompt
-from assayline.spec import PromptSpec, SyntheticSource
+from assayline.spec import Columns, PromptSpec, SyntheticSource
 
 __all__ = ["BadRow", "RowError", "load_prompts"]
 
@@ -45,7 +45,7 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None) -> Iterator[Prompt | B
     that the first row lacks. While iterating, PromptError for a file that turns out to be damaged further on.
     """
     if isinstance(spec.source, SyntheticSource):
-        if spec.template is not None or spec.columns.model_fields_set:
+        if spec.template is not None or spec.columns != Columns():  # a stored spec has its defaults written out
             raise SpecError("prompts.template and prompts.columns were given with a synthetic source, which has no "
                             "columns. Remove them, or use a file.")
         if spec.few_shot is not None:

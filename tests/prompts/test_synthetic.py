@@ -167,3 +167,10 @@ def test_prompts_are_made_as_they_are_asked_for(tokenizer: Any) -> None:
     assert all(isinstance(prompt, Prompt) and len(prompt.prompt_token_ids or []) == 64 for prompt in prompts)
     shuffled = load_prompts(spec.model_copy(update={"source": source(1000), "shuffle_seed": 1, "limit": 3}), tokenizer)
     assert [isinstance(prompt, Prompt) and prompt.source_row for prompt in shuffled] != [0, 1, 2]
+
+
+def test_a_stored_spec_is_read_like_the_one_it_was(tokenizer: Any) -> None:
+    spec = PromptSpec(source=source(count=3))
+    stored = PromptSpec.model_validate(spec.model_dump(mode="json"))
+    assert stored.columns.model_fields_set, "its defaults are written out"
+    assert list(load_prompts(stored, tokenizer)) == list(load_prompts(spec, tokenizer))
