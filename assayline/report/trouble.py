@@ -10,6 +10,10 @@ MESSAGE_CHARACTERS = 200
 def describe_errors(rows: ReportRows) -> Section:
     """How many of which kind, and what a request that failed looked like."""
     section = Section("errors", "Errors")
+    unsent = rows.summary["unsent_requests"]
+    if unsent:
+        said = f"{count(unsent, 'request was', 'requests were')} not sent, as the load had ended. That is no error."
+        section.blocks.append(Paragraph(said))
     if not rows.errors:
         section.blocks.append(Paragraph("No request ended in an error."))
         return section

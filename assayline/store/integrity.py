@@ -1,4 +1,4 @@
-"""Count in = count out: what `request_integrity` and `error_breakdown` say of a run."""
+"""Count in = count out: what `request_integrity` and `error_breakdown` say of a run, and how its load ended."""
 
 from typing import NamedTuple
 
@@ -12,6 +12,12 @@ class Verdict(NamedTuple):
     """The counts of `request_integrity` that should be 0 and are not."""
     errors: dict[str, int]
     """Error rows by kind, most first."""
+    unsent: int
+    """Requests that the end of the load left unsent."""
+    sent: int
+    """Results and errors of requests that reached an engine."""
+    load_ends: dict[str, str]
+    """Why the load ended before its requests did, by reason: what the worker said of it."""
 
     @property
     def error_rows(self) -> int:
@@ -27,7 +33,18 @@ def judge_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> Verdict:
         "group by error_kind order by requests desc, error_kind",
         [run_id],
     ).fetchall()
-    return Verdict(broken, {str(kind): int(count) for kind, count in rows})
+    errors = {str(kind): int(count) for kind, count in rows}
+    [(unsent, sent)] = connection.execute(
+        "select count(*) filter (status = 'unsent'), "
+        "count(*) filter (status in ('ok', 'error') and worker <> 'prepare') from stg_requests where run_id = ?",
+        [run_id],
+    ).fetchall()
+    ends = connection.execute(
+        "select details_json ->> '$.reason', message from engine_events where run_id = ? and event = 'load_ended' "
+        "order by at_s",
+        [run_id],
+    ).fetchall()
+    return Verdict(broken, errors, unsent, sent, {str(reason): str(message or "") for reason, message in ends})
 
 
 def read_integrity(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, int]:

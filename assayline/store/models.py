@@ -38,6 +38,8 @@ METRIC_ROWS: tuple[SummaryRow | LatencyRow, ...] = (
     SummaryRow("answered", "requests", "answered_requests", n="expected_requests"),
     SummaryRow("errors", "requests", "error_requests", n="answered_requests"),
     SummaryRow("missing", "requests", "missing_requests", n="expected_requests"),
+    SummaryRow("not sent, as the load had ended", "requests", "unsent_requests", n="expected_requests", only_above=0),
+    SummaryRow("sent more than once", "requests", "retried_requests", n="answered_requests", only_above=0),
     SummaryRow("cut off by the context", "requests", "context_limited_requests", n="ok_requests"),
     SummaryRow("accuracy", "share", "accuracy", low="accuracy_low", high="accuracy_high", n="scored_samples"),
     SummaryRow("generation window", "s", "duration_s"),

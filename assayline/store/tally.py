@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from assayline.records import NOT_SENT
 from assayline.store.parts import list_part_names, parts_dir
 
 RATE_OVER_S = 15.0
@@ -23,7 +24,8 @@ class Standing:
     answered: int
     errors: int
     window_requests: int | None
-    """The most requests in flight, of all workers that answered so far, as of their newest answers."""
+    """The most requests in flight, of all workers that answered so far, as of their newest answers; None in an open
+    loop."""
     output_tokens_per_s: float | None
     """Over the last `RATE_OVER_S` seconds, as parts came in; None before the first."""
 
@@ -64,7 +66,8 @@ class Tally:
     def _read(self, part: Path) -> None:
         table = pq.read_table(part, columns=["worker", "window_requests", "output_tokens", "error_kind"])
         self._answered += table.num_rows
-        self._errors += table.num_rows - table["error_kind"].null_count
+        kinds = table["error_kind"].to_pylist()
+        self._errors += sum(kind not in (None, NOT_SENT) for kind in kinds)
         self._tokens += sum(filter(None, table["output_tokens"].to_pylist()))
         windows = dict(zip(table["worker"].to_pylist(), table["window_requests"].to_pylist(), strict=True))
-        self._windows.update({worker: window for worker, window in windows.items() if worker != "prepare"})
+        self._windows.update({worker: window for worker, window in windows.items() if worker != "prepare" and window})

@@ -43,6 +43,8 @@ DEFAULTS: dict[str, Row] = {
     },
     "scores": {"scorer": "exact_match", "prompt_id": "p", "occurrence": 0, "repeat_index": 0},
     "engine_events": {"worker": "w", "attempt": 1, "engine_generation": 0, "at_s": 0.0, "details_json": "{}"},
+    "loads": {"arrival": "poisson", "warmup_s": 0.0, "cooldown_s": 0.0},
+    "slos": {"slo": "interactive"},
     "telemetry": {"worker": "w", "engine_generation": 0, "at_s": 0.0, "in_flight_requests": 0, "output_tokens": 0},
 }
 

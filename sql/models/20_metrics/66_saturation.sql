@@ -146,6 +146,12 @@ pool_slopes as (
     group by run_id
 ),
 
+find_stopped as (
+    select distinct run_id
+    from engine_events
+    where event = 'load_ended' and details_json ->> '$.reason' = 'saturated'
+),
+
 judge_runs as (
     select
         loads.run_id,
@@ -159,6 +165,7 @@ judge_runs as (
         growth_requests / slices as mean_change,
         (squares - slices * mean_change ** 2) / (slices - 1) as variance,
         case
+            when find_stopped.run_id is not null then true
             when judged_requests >= 50 and loads.arrival <> 'all_at_once'
             then growth_requests > 0.02 * judged_requests
                 and mean_change ** 2 * slices > t_quantile(slices - 1) ** 2 * variance
@@ -167,6 +174,7 @@ judge_runs as (
     left join add_rates on add_rates.run_id = loads.run_id
     left join add_slices on add_slices.run_id = loads.run_id
     left join pool_slopes on pool_slopes.run_id = loads.run_id
+    left join find_stopped on find_stopped.run_id = loads.run_id
     where loads.arrival <> 'concurrency'
 ),
 
@@ -186,4 +194,4 @@ comment on column saturation.finished_requests_per_s is 'Requests per second tha
 comment on column saturation.judged_s is 'Seconds over which the number in flight is judged: the stretch without its beginning, until the ten requests that were sent first had finished. Summed over engines. NULL where nothing is left, as the slope.';
 comment on column saturation.judged_requests is 'Requests sent in them.';
 comment on column saturation.in_flight_growth_per_s is 'By how many requests a second the number in flight grew: slope of the least-squares line through the exact number at every moment of judged_s. About 0 for a load that is served, offered − finished rate for one that is not.';
-comment on column saturation.is_saturated is 'Whether the growth is beyond chance: with judged_s cut into ten slices per engine, mean change of the number in flight per slice > t × its standard error (t: 97.5 % quantile of Student, slices − 1 degrees of freedom), and total growth > 2 % of judged_requests. False: no such growth was seen. NULL for fewer than 50 judged_requests and for all_at_once, where it cannot be told.';
+comment on column saturation.is_saturated is 'Whether the growth is beyond chance: with judged_s cut into ten slices per engine, mean change of the number in flight per slice > t × its standard error (t: 97.5 % quantile of Student, slices − 1 degrees of freedom), and total growth > 2 % of judged_requests; or the load was ended for it (stop_when_saturated), too early for that. False: no such growth was seen. NULL for fewer than 50 judged_requests and for all_at_once, where it cannot be told.';

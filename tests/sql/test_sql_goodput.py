@@ -1,0 +1,161 @@
+"""goodput: requests within every limit of an objective, over the seconds of throughput."""
+
+import numpy as np
+import pytest
+
+SEEDS = range(5)
+TIMES = {"ttft_s": 0.5, "tpot_s": 0.1, "e2e_s": 2.0}
+
+
+def given_limits(store, run_id="run", slo="interactive", **limits_s):
+    store.given(
+        "slos",
+        *({"run_id": run_id, "slo": slo, "metric": metric, "limit_s": limit} for metric, limit in limits_s.items()),
+    )
+
+
+def answer(ttft_s=0.1, tpot_s=0.05, e2e_s=1.0, tokens=10, at_s=0.0, **columns):
+    """An answer that takes so long by each metric."""
+    return {
+        "sent_at_s": at_s,
+        "arrived_at_s": at_s,
+        "first_token_at_s": at_s + ttft_s,
+        "last_token_at_s": at_s + ttft_s + tpot_s * (tokens - 1),
+        "finished_at_s": at_s + e2e_s,
+        "output_tokens": tokens,
+        **columns,
+    }
+
+
+def is_good(store, **columns):
+    store.given_answers(answer(**columns))
+    return store.row("goodput", "good_requests")["good_requests"] == 1
+
+
+@pytest.mark.parametrize("late", [None, *TIMES])
+def test_a_good_request_is_within_every_limit(store, late):
+    given_limits(store, **TIMES)
+    columns = {"ttft_s": 0.5, "tpot_s": 0.0625, "e2e_s": 2.0}
+    if late:
+        columns[late] = 2.5
+    assert is_good(store, **columns) is (late is None)
+
+
+def test_what_is_not_limited_may_take_any_time(store):
+    given_limits(store, ttft_s=0.5)
+    assert is_good(store, ttft_s=0.4, tpot_s=100.0, e2e_s=10_000.0)
+
+
+@pytest.mark.parametrize("tokens", [0, 1])
+def test_an_answer_without_further_tokens_passes_any_tpot(store, tokens):
+    given_limits(store, tpot_s=0.001)
+    assert is_good(store, tokens=tokens)
+
+
+@pytest.mark.parametrize(
+    ("metric", "missing"),
+    [
+        ("ttft_s", "first_token_at_s"),
+        ("tpot_s", "last_token_at_s"),
+        ("tpot_s", "output_tokens"),
+        ("e2e_s", "finished_at_s"),
+    ],
+)
+def test_what_has_no_stamp_was_not_seen_in_time(store, metric, missing):
+    given_limits(store, **{metric: 1000.0})
+    assert not is_good(store, **{missing: None})
+
+
+def test_errors_count_and_are_not_good_and_the_unsent_do_not_count(store):
+    given_limits(store, ttft_s=1.0)
+    store.given_answers(
+        answer(),
+        answer(error_kind="timeout"),
+        {"request_id": "b", "error_kind": "refused"},
+        {"request_id": "c", "error_kind": "not_sent"},
+        {"request_id": "d", "error_kind": "render", "worker": "prepare"},
+    )
+    store.expect("goodput", {"requests": 3, "good_requests": 1, "good_share": 1 / 3})
+
+
+def test_each_objective_is_a_row_with_its_limits(store):
+    given_limits(store, slo="strict", ttft_s=0.05, e2e_s=3.0)
+    given_limits(store, slo="lax", e2e_s=3.0)
+    store.given_answers(answer(), answer(e2e_s=4.0))
+    unlimited = {"ttft_limit_s": None, "tpot_limit_s": None}
+    store.expect(
+        "goodput",
+        {"slo": "strict", **unlimited, "ttft_limit_s": 0.05, "e2e_limit_s": 3.0, "good_requests": 0, "good_share": 0.0,
+         "good_requests_per_s": 0.0, "good_output_tokens_per_s": 0.0},
+        {"slo": "lax", **unlimited, "e2e_limit_s": 3.0, "good_requests": 1, "good_share": 0.5,
+         "good_requests_per_s": 0.25, "good_output_tokens_per_s": 2.5},
+    )  # fmt: skip
+
+
+def test_a_run_of_nothing_has_no_share(store):
+    given_limits(store, ttft_s=1.0)
+    store.given("runs", {"expected_requests": 0})
+    store.expect(
+        "goodput",
+        {"requests": 0, "good_requests": 0, "good_share": None, "measured_s": None, "good_requests_per_s": None},
+    )
+
+
+def test_runs_without_objectives_have_no_row(store):
+    store.given_answers(answer())
+    store.expect("goodput")
+
+
+def test_goodput_never_exceeds_throughput_though_late_requests_meet_a_tpot(store):
+    """Every token comes quickly once it comes, and the queue grows: sent in the windows are twice as many."""
+    store.given("loads", {"warmup_s": 10.0, "cooldown_s": 10.0})
+    given_limits(store, tpot_s=0.1)
+    store.given_answers(*(answer(at_s=float(i), ttft_s=float(i), e2e_s=i + 1.0) for i in range(101)))
+    found = store.row("goodput")
+    assert (found["requests"], found["good_requests"], found["good_share"]) == (81, 81, 1.0)
+    assert found["finished_good_requests"] == 40
+    assert found["good_requests_per_s"] == store.row("throughput")["requests_per_s"] == 0.5
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("windows_s", [0.0, 3.0])
+def test_goodput_against_plain_python(store, seed, windows_s):
+    random = np.random.default_rng(seed)
+    n = 300
+    at_s = np.cumsum(random.exponential(0.1, n))
+    rows = []
+    for i in range(n):
+        tokens = int(random.integers(0, 12))
+        ttft_s, tpot_s = random.exponential(0.5), random.exponential(0.1)
+        e2e_s = ttft_s + tpot_s * max(tokens - 1, 0) + random.exponential(0.2)
+        error = "any" if random.random() < 0.1 else None
+        rows.append(answer(ttft_s, tpot_s, e2e_s, tokens, at_s[i], error_kind=error))
+    store.given("loads", {"warmup_s": windows_s, "cooldown_s": windows_s})
+    given_limits(store, **TIMES)
+    store.given_answers(*rows)
+    begins, ends = at_s[0] + windows_s, at_s[-1] - windows_s
+    requests = good = finished_good = tokens = 0
+    for row in rows:
+        tpot_s = (row["last_token_at_s"] - row["first_token_at_s"]) / max(row["output_tokens"] - 1, 1)
+        passes = (
+            row["error_kind"] is None
+            and row["first_token_at_s"] - row["arrived_at_s"] <= 0.5
+            and (row["output_tokens"] < 2 or tpot_s <= 0.1)
+            and row["finished_at_s"] - row["arrived_at_s"] <= 2.0
+        )
+        is_measured = not windows_s or begins <= row["sent_at_s"] <= ends
+        requests += is_measured
+        good += is_measured and passes
+        if passes and (not windows_s or begins <= row["finished_at_s"] <= ends):
+            finished_good += 1
+            tokens += row["output_tokens"]
+    ok = [row for row in rows if row["error_kind"] is None]
+    seconds = (
+        ends - begins if windows_s else max(row["finished_at_s"] for row in ok) - min(row["arrived_at_s"] for row in ok)
+    )
+    found = store.row("goodput")
+    assert (found["requests"], found["good_requests"]) == (requests, good)
+    assert found["finished_good_requests"] == finished_good > 0
+    assert found["good_requests_per_s"] == pytest.approx(finished_good / seconds)
+    assert found["good_output_tokens_per_s"] == pytest.approx(tokens / seconds)
+    assert found["good_requests_per_s"] <= store.row("throughput")["requests_per_s"]

@@ -1,0 +1,212 @@
+"""Phases of a load: what is sent in its windows is in the data, and in no latency and no throughput."""
+
+import numpy as np
+import pytest
+
+SEEDS = range(5)
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
+
+
+def sent(at_s, finished_at_s=None, **columns):
+    """An answer of two tokens, one second long unless said."""
+    end_s = at_s + 1.0 if finished_at_s is None else finished_at_s
+    return {
+        "sent_at_s": at_s,
+        "arrived_at_s": at_s,
+        "first_token_at_s": (at_s + end_s) / 2,
+        "last_token_at_s": end_s,
+        "finished_at_s": end_s,
+        "prompt_tokens": 10,
+        "output_tokens": 2,
+        **columns,
+    }
+
+
+def phases(store, run_id="run"):
+    return {row["request_id"]: row["phase"] for row in store.rows("stg_requests", run_id=run_id)}
+
+
+def test_what_is_sent_in_a_window_is_not_measured(store):
+    store.given("loads", {"warmup_s": 2.0, "cooldown_s": 3.0})
+    store.given_answers(*(sent(at_s) for at_s in (10.0, 11.9, 12.0, 15.0, 17.0, 17.1, 20.0)))
+    in_order = [phase for _, phase in sorted(phases(store).items())]
+    assert in_order == ["warmup"] * 2 + ["measured"] * 3 + ["cooldown"] * 2
+    store.expect(
+        "load_stretch",
+        {
+            "worker": "w",
+            "engine_generation": 0,
+            "has_windows": True,
+            "first_sent_at_s": 10.0,
+            "last_sent_at_s": 20.0,
+            "begins_at_s": 12.0,
+            "ends_at_s": 17.0,
+            "stretch_s": 5.0,
+        },
+    )
+
+
+def test_without_a_load_or_windows_everything_is_measured(store):
+    store.given_answers(sent(1.0), sent(2.0), {"error_kind": "any"}, run_id="bare")
+    store.given("loads", {"run_id": "whole"})
+    store.given_answers(sent(1.0), sent(2.0), {"error_kind": "any"}, run_id="whole")
+    for run_id in ("bare", "whole"):
+        assert set(phases(store, run_id).values()) == {"measured"}
+    store.expect("load_stretch", run_id="bare")
+    store.expect("load_stretch", {"has_windows": False, "begins_at_s": 1.0, "ends_at_s": 2.0}, run_id="whole")
+
+
+@pytest.mark.parametrize("windows", [0.0, 1.0])
+def test_what_never_reached_an_engine_has_no_phase(store, windows):
+    store.given("loads", {"warmup_s": windows})
+    store.given_answers(
+        sent(1.0),
+        {"request_id": "unsent", "error_kind": "not_sent"},
+        {"request_id": "prepared", "worker": "prepare", "error_kind": "render"},
+    )
+    store.given("requests", {"request_id": "silent", "prompt_id": "silent"})
+    found = phases(store)
+    assert [found[name] for name in ("unsent", "prepared", "silent")] == [None, None, None]
+
+
+def test_with_windows_an_error_without_a_stamp_has_no_phase(store):
+    store.given("loads", {"warmup_s": 1.0})
+    store.given_answers(sent(1.0), sent(3.0), {"request_id": "bare", "error_kind": "any"})
+    assert phases(store)["bare"] is None
+    store.given("loads", {"run_id": "alone", "warmup_s": 1.0})
+    store.given_answers({"request_id": "bare", "error_kind": "any"}, run_id="alone")
+    assert phases(store, "alone") == {"bare": None}
+    store.expect("load_stretch", {"first_sent_at_s": None, "stretch_s": None}, run_id="alone")
+
+
+def test_each_engine_has_windows_of_its_own(store):
+    store.given("loads", {"warmup_s": 2.0, "cooldown_s": 1.0})
+    store.given_answers(
+        *(sent(at_s, engine_generation=0) for at_s in (0.0, 3.0, 5.0)),
+        *(sent(at_s, engine_generation=1, request_id=f"b{at_s:g}") for at_s in (100.0, 103.0, 110.0)),
+    )
+    assert phases(store) == {
+        "0": "warmup", "1": "measured", "2": "cooldown",
+        "b100": "warmup", "b103": "measured", "b110": "cooldown",
+    }  # fmt: skip
+    assert store.row("throughput", "measured_s") == {"measured_s": (5 - 1 - 2) + (10 - 1 - 2)}
+
+
+def test_windows_may_leave_nothing(store):
+    store.given("loads", {"warmup_s": 5.0, "cooldown_s": 6.0})
+    store.given_answers(*(sent(at_s) for at_s in (0.0, 4.9, 5.5, 10.0)))
+    assert "measured" not in phases(store).values()
+    store.expect("run_summary", {"ok_requests": 4, "measured_requests": 0, "measured_s": None, "requests_per_s": None})
+    store.expect("latency_histogram")
+    assert {row["n"] for row in store.rows("latency_percentile")} == {0}
+
+
+def test_throughput_between_windows_is_of_what_finished_in_them(store):
+    """A server that serves half of what it is offered: what was sent in the windows would flatter it."""
+    store.given("loads", {"warmup_s": 10.0, "cooldown_s": 10.0})
+    store.given_answers(*(sent(float(i), 2.0 * i + 1.0) for i in range(101)))
+    store.expect(
+        "throughput",
+        {
+            "measured_s": 80.0,
+            "finished_requests": 40,  # 11, 13, … 89
+            "finished_output_tokens": 80,
+            "finished_prompt_tokens": 400,
+            "requests_per_s": 0.5,
+            "output_tokens_per_s": 1.0,
+            "total_tokens_per_s": 6.0,
+        },
+    )
+    store.expect(
+        "run_summary",
+        {"ok_requests": 101, "measured_requests": 81, "output_tokens": 202, "working_s": 201.0, "requests_per_s": 0.5},
+    )
+
+
+def test_throughput_without_windows_is_over_the_seconds_at_work(store):
+    store.given("loads", {})
+    store.given_answers(*(sent(float(i), 2.0 * i + 1.0) for i in range(101)))
+    store.expect(
+        "throughput",
+        {"duration_s": 201.0, "downtime_s": 0.0, "working_s": 201.0, "measured_s": 201.0, "finished_requests": 101},
+    )
+    assert store.row("throughput", "requests_per_s")["requests_per_s"] == pytest.approx(101 / 201)
+
+
+def test_where_nothing_finishes_in_the_windows_the_rate_is_zero(store):
+    store.given("loads", {"warmup_s": 1.0})
+    store.given_answers(sent(0.0, 50.0), sent(10.0, 60.0))
+    store.expect("throughput", {"measured_s": 9.0, "finished_requests": 0, "requests_per_s": 0.0})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_metrics_with_windows_against_numpy(store, seed):
+    random = np.random.default_rng(seed)
+    n = 400
+    at_s = np.cumsum(random.exponential(0.1, n)) + 7.0
+    steps = random.lognormal(-1, 1, (n, 3))
+    tokens = random.integers(1, 5, n)
+    first = at_s + steps[:, 0]
+    last = first + np.where(tokens > 1, steps[:, 1], 0)
+    finished = last + steps[:, 2]
+    failed = random.random(n) < 0.1
+    warmup_s, cooldown_s = 6.0, 4.0
+    store.given("loads", {"warmup_s": warmup_s, "cooldown_s": cooldown_s})
+    stamps = [np.linspace(first[i], last[i], tokens[i]).tolist() for i in range(n)]
+    store.given_answers(
+        *(
+            {
+                "sent_at_s": at_s[i],
+                "arrived_at_s": at_s[i],
+                "first_token_at_s": first[i],
+                "last_token_at_s": last[i],
+                "finished_at_s": finished[i],
+                "output_tokens": int(tokens[i]),
+                "token_at_s": stamps[i],
+                "error_kind": "any" if failed[i] else None,
+            }
+            for i in range(n)
+        )
+    )
+    begins, ends = at_s[0] + warmup_s, at_s[-1] - cooldown_s
+    measured = (at_s >= begins) & (at_s <= ends)
+    ok = measured & ~failed
+    values = {
+        "ttft_s": (first - at_s)[ok],
+        "tpot_s": ((last - first) / np.maximum(tokens - 1, 1))[ok & (tokens > 1)],
+        "e2e_s": (finished - at_s)[ok],
+        "itl_s": np.concatenate([np.diff(stamps[i]) for i in np.flatnonzero(ok)]),
+    }
+    for row in store.rows("latency_percentile"):
+        if row["metric"] in values:
+            known = values[row["metric"]]
+            assert row["n"] == known.size
+            assert row["value_s"] == pytest.approx(np.quantile(known, row["percentile"]))
+    for row in store.rows("itl_percentile"):
+        assert row["gaps"] == values["itl_s"].size
+        assert row["value_s"] == pytest.approx(np.quantile(values["itl_s"], row["percentile"]))
+    counts = dict.fromkeys(LATENCIES, 0)
+    for row in store.rows("latency_histogram"):
+        counts[row["metric"]] += row["requests"]
+    assert counts == {metric: values[metric].size for metric in LATENCIES}
+    inside = ~failed & (finished >= begins) & (finished <= ends)
+    found = store.row("run_summary")
+    assert (found["ok_requests"], found["measured_requests"]) == ((~failed).sum(), measured.sum())
+    assert found["requests_per_s"] == pytest.approx(inside.sum() / (ends - begins))
+    assert found["output_tokens_per_s"] == pytest.approx(tokens[inside].sum() / (ends - begins))
+    assert store.row("itl", "gaps", "p99_s")["p99_s"] == pytest.approx(np.quantile(values["itl_s"], 0.99))
+
+
+def test_what_was_in_flight_is_shown_of_everything(store):
+    store.given("loads", {"warmup_s": 5.0, "cooldown_s": 5.0})
+    store.given_answers(sent(0.0, 20.0), sent(10.0, 20.0), sent(19.0, 20.0))
+    assert store.row("run_summary", "max_in_flight_requests") == {"max_in_flight_requests": 3}
+    assert sum(row["finished_requests"] for row in store.rows("timeline")) == 3
+    assert sum(row["finished_requests"] for row in store.rows("activity")) == 3
+
+
+def test_gaps_know_their_phase(store):
+    store.given("loads", {"warmup_s": 5.0})
+    store.given_answers(sent(0.0, 1.0, token_at_s=[0.5, 1.0]), sent(9.0, 9.9, token_at_s=[9.0, 9.25]))
+    store.expect("token_gap", {"phase": "warmup", "itl_s": 0.5}, {"phase": "measured", "itl_s": 0.25})
+    store.expect("itl", {"requests": 1, "gaps": 1, "mean_s": 0.25, "max_s": 0.25})

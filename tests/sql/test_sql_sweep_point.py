@@ -1,0 +1,147 @@
+"""sweep_point: latency against throughput, and where the knee is."""
+
+import numpy as np
+import pytest
+
+SEEDS = range(5)
+
+
+def given_point(store, run_id, config_id, e2e_s, rate_per_s=1.0, lag_s=0.0, arrival="constant", **run):
+    """A run at a constant rate, of twenty answers that take so long."""
+    columns = {"concurrency": None, "requests_per_s": rate_per_s, "arrival": arrival}
+    if arrival == "concurrency":
+        columns |= {"concurrency": 4, "requests_per_s": None}
+    store.given("loads", {"run_id": run_id, **columns})
+    at_s = [i / rate_per_s + lag_s for i in range(20)]
+    store.given_answers(
+        *(
+            {
+                "due_at_s": None if arrival == "concurrency" else i / rate_per_s,
+                "sent_at_s": at_s[i],
+                "arrived_at_s": at_s[i],
+                "first_token_at_s": at_s[i] + e2e_s / 2,
+                "last_token_at_s": at_s[i] + e2e_s,
+                "finished_at_s": at_s[i] + e2e_s,
+                "output_tokens": 3,
+            }
+            for i in range(20)
+        ),
+        run_id=run_id,
+    )
+    changes = {"benchmark_id": "sweep", "config_id": config_id, **run}
+    for column, value in changes.items():
+        store.connection.execute(f"update runs set {column} = ? where run_id = ?", [value, run_id])  # noqa: S608
+
+
+def knees(store):
+    return {row["run_id"] for row in store.rows("sweep_point", run_id=None) if row["is_knee"]}
+
+
+def test_a_point_has_what_other_views_say_of_its_run(store):
+    given_point(store, "a", "slow", e2e_s=2.0, rate_per_s=4.0)
+    rate = 20 / (19 / 4 + 2.0)
+    store.expect(
+        "sweep_point",
+        {
+            "benchmark_id": "sweep",
+            "config_id": "slow",
+            "arrival": "constant",
+            "offered_requests_per_s": 4.0,
+            "concurrency": None,
+            "requests_per_s": rate,
+            "output_tokens_per_s": 3 * rate,
+            "ttft_p50_s": 1.0,
+            "ttft_p95_s": 1.0,
+            "ttft_p99_s": 1.0,
+            "tpot_p50_s": 0.5,
+            "itl_p99_s": None,
+            "e2e_p50_s": 2.0,
+            "mean_in_flight_requests": rate * 2.0,
+            "send_lag_p99_s": 0.0,
+            "kept_up": True,
+            "is_saturated": None,
+            "power": rate / 2.0,
+            "is_knee": True,
+        },
+        run_id="a",
+    )
+
+
+def test_runs_outside_of_benchmarks_and_without_a_load_are_no_points(store):
+    given_point(store, "alone", "a", 1.0, benchmark_id=None)
+    store.given_answers({"sent_at_s": 0.0, "arrived_at_s": 0.0, "finished_at_s": 1.0}, run_id="offline")
+    store.connection.execute("update runs set benchmark_id = 'sweep' where run_id = 'offline'")
+    store.expect("sweep_point", run_id=None)
+
+
+def test_a_closed_loop_is_a_point_without_a_rate(store):
+    given_point(store, "a", "a", 1.0, arrival="concurrency")
+    store.expect(
+        "sweep_point",
+        {"offered_requests_per_s": None, "concurrency": 4, "kept_up": None, "send_lag_p99_s": None, "is_knee": True},
+        run_id="a",
+    )
+
+
+def test_a_trace_has_the_rate_at_which_it_was_due(store):
+    given_point(store, "a", "a", 1.0, rate_per_s=8.0, arrival="trace")
+    store.connection.execute("update loads set requests_per_s = null")
+    store.expect("sweep_point", {"offered_requests_per_s": 8.0}, run_id="a")
+
+
+def test_the_knee_is_where_power_is_highest(store):
+    for run_id, rate, e2e_s in (("a", 1.0, 1.0), ("b", 4.0, 1.2), ("c", 5.0, 9.0)):
+        given_point(store, run_id, run_id, e2e_s, rate)
+    assert knees(store) == {"b"}
+
+
+def test_a_configuration_is_the_knee_by_the_median_of_its_repeats(store):
+    for number, e2e_s in enumerate((1.0, 1.0, 0.1)):
+        given_point(store, f"lucky-{number}", "lucky", e2e_s)
+        given_point(store, f"steady-{number}", "steady", 0.8)
+    assert knees(store) == {"steady-0", "steady-1", "steady-2"}
+
+
+def test_a_run_whose_generator_fell_behind_is_no_knee(store):
+    given_point(store, "a", "a", 1.0)
+    given_point(store, "flattered", "b", 0.1, lag_s=0.5)
+    assert knees(store) == {"a"}
+
+
+@pytest.mark.parametrize("state", ["failed", "running", "cancelled"])
+def test_a_run_that_was_not_completed_is_no_knee(store, state):
+    given_point(store, "a", "a", 1.0)
+    given_point(store, "b", "b", 0.1, state=state)
+    assert knees(store) == {"a"}
+
+
+def test_each_benchmark_has_its_knee(store):
+    given_point(store, "a", "a", 1.0)
+    given_point(store, "b", "a", 5.0, benchmark_id="other")
+    assert knees(store) == {"a", "b"}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_knee_against_plain_python(store, seed):
+    random = np.random.default_rng(seed)
+    power = {}
+    for config in range(4):
+        values = []
+        for number in range(3):
+            e2e_s, rate = float(random.uniform(0.5, 5)), float(random.uniform(0.5, 5))
+            given_point(store, f"{config}-{number}", str(config), e2e_s, rate)
+            values.append(20 / (19 / rate + e2e_s) / e2e_s)
+        power[str(config)] = np.median(values)
+    best = max(power, key=power.__getitem__)
+    assert knees(store) == {f"{best}-{number}" for number in range(3)}
+    found = {row["run_id"]: row["power"] for row in store.rows("sweep_point", run_id=None)}
+    assert np.median([found[f"{best}-{number}"] for number in range(3)]) == pytest.approx(power[best])
+
+
+def test_goodput_is_joined_by_run(store):
+    given_point(store, "a", "a", 1.0)
+    store.given("slos", {"run_id": "a", "metric": "e2e_s", "limit_s": 2.0})
+    found = store.connection.execute(
+        "select offered_requests_per_s, good_share from sweep_point join goodput using (run_id)"
+    ).fetchall()
+    assert found == [(1.0, 1.0)]
