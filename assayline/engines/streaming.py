@@ -5,6 +5,7 @@ and the host sends it on time; no window holds it back. In a closed loop the hos
 waits there so that it never waits for this process.
 """
 
+import contextlib
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from assayline.engines.hosted import HostedConfig, HostedEngine, default_window
 from assayline.engines.stream_host import unsent
 from assayline.engines.wire import Generate, Opened, StopSending
 from assayline.errors import EngineError
-from assayline.load.course import LoadCourse
+from assayline.load.course import LoadCourse, LoadEnd
 from assayline.load.saturation import SaturationWatch
 from assayline.load.schedule import Schedule
 from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
@@ -88,7 +89,7 @@ class StreamingEngine(HostedEngine):
             now_s = self._config.clock.now_s()
             self._course.check_time(now_s)
             if self._course.end is not None:
-                self._stop_sending(self._course.end.message)
+                self._take_back(self._course.end)
             elif not self._has_room(schedule, now_s):
                 return False
             request = feed.next()
@@ -122,12 +123,12 @@ class StreamingEngine(HostedEngine):
             return False
         return True
 
-    def _stop_sending(self, reason: str) -> None:
-        """Takes back what waits in the host."""
-        if not self._is_stopping:
+    def _take_back(self, end: LoadEnd) -> None:
+        """Takes back what waits in the host, if the end came suddenly."""
+        if end.is_sudden and not self._is_stopping:
             self._is_stopping = True
-            if self._in_flight:
-                self._host.send(StopSending(reason))
+            with contextlib.suppress(EngineError):  # it died: reading says so
+                self._host.send(StopSending(end.message))
 
     def _settle(self, completion: Completion) -> Completion:
         """Counts what is over; the first row that was not sent is when the load's end is told."""

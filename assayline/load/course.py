@@ -20,6 +20,10 @@ class LoadEnd:
     """max_requests, max_duration_s, max_errors, saturated or end_of_trace; before: an earlier attempt knew."""
     message: str
     """The same in a sentence."""
+    is_sudden: bool = True
+    """Whether what has its place already, and waits to be due, is not sent either."""
+    is_sudden: bool
+    """Whether what was handed over and waits for its turn is taken back; an end that was foreseen leaves it its turn."""
 
 
 class LoadCourse:
@@ -32,7 +36,7 @@ class LoadCourse:
         self.spec = spec
         self.settled = settled
         self.errors = errors
-        self.end = LoadEnd("before", end_before) if end_before else None
+        self.end = LoadEnd("before", end_before, is_sudden=False) if end_before else None
         self.is_announced = self.end is not None
         """Whether the end was told to whoever listens."""
         self._deadline_s: float | None = None
@@ -87,20 +91,20 @@ class LoadCourse:
     def check_time(self, now_s: float) -> None:
         """Ends a closed loop whose time is over."""
         if self.spec is not None and self._deadline_s is not None and now_s >= self._deadline_s:
-            self._end_by_time(self.spec.max_duration_s)
+            self.stop("max_duration_s", f"load.max_duration_s is {self.spec.max_duration_s:g}")
 
     def stop(self, reason: str, why: str) -> None:
-        """Ends the load, if nothing has ended it before."""
-        if self.end is None:
-            self.end = LoadEnd(reason, f"Sending has ended: {why}.")
+        """Ends the load at this moment, if nothing has ended it before."""
+        self._end(reason, why, is_sudden=True)
 
     def _check(self, spec: LoadSpec, number: int, offset_s: float | None) -> None:
         if spec.max_requests is not None and number >= spec.max_requests:
-            self.stop("max_requests", f"load.max_requests is {spec.max_requests}")
+            self._end("max_requests", f"load.max_requests is {spec.max_requests}", is_sudden=False)
         elif spec.is_open_loop and offset_s is None:
-            self.stop("end_of_trace", f"the trace has {number} stamps, and every request needs one")
+            self._end("end_of_trace", f"the trace has {number} stamps, and every request needs one")
         elif offset_s is not None and spec.max_duration_s is not None and offset_s > spec.max_duration_s:
-            self._end_by_time(spec.max_duration_s)
+            self._end("max_duration_s", f"load.max_duration_s is {spec.max_duration_s:g}")
 
-    def _end_by_time(self, limit_s: float | None) -> None:
-        self.stop("max_duration_s", f"load.max_duration_s is {limit_s:g}")
+    def _end(self, reason: str, why: str, *, is_sudden: bool = False) -> None:
+        if self.end is None:
+            self.end = LoadEnd(reason, f"Sending has ended: {why}.", is_sudden)

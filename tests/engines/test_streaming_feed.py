@@ -1,0 +1,353 @@
+"""How a streaming engine feeds its host: what it hands over when, and what a load's end makes of the rest.
+
+The host is played: it has a clock of its own, which passes only while somebody waits for it, and answers every request
+a given time after it was sent.
+"""
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_helpers import course_of
+
+from assayline.clock import RunClock
+from assayline.engines import hosted
+from assayline.engines.base import EngineHooks
+from assayline.engines.deaths import Death
+from assayline.engines.stream_host import unsent
+from assayline.engines.streaming import (
+    LOOKAHEAD_S,
+    MIN_SURPLUS_REQUESTS,
+    TURN_INTERVAL_S,
+    AsyncEngine,
+    StreamingConfig,
+)
+from assayline.engines.wire import AbortAll, Aborted, Beat, Finished, Generate, Open, Opened, StopSending
+from assayline.errors import EngineDiedError
+from assayline.load.course import LoadCourse, LoadEnd
+from assayline.load.schedule import LEAD_S
+from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
+
+
+class PlayedHost:
+    """Answers each request `service_s` after it is sent, with at most `servers` at once; beats once a second."""
+
+    pid = exit_code = None
+    phase = "start"
+    log_path = Path("engine.log")
+
+    def __init__(self, service_s: float = 1.0, servers: float = math.inf, max_num_seqs: int | None = 8) -> None:
+        self.now_s = 100.0
+        self.service_s, self.servers, self.max_num_seqs = service_s, servers, max_num_seqs
+        self.sent: list[Generate] = []
+        self.handed_s: list[float] = []
+        self.bad: set[str] = set()
+        self.dies_at: int | None = None
+        self._inbox: deque[Any] = deque()
+        self._queue: list[tuple[float, int, Completion]] = []
+        self._free = [0.0] * int(servers) if servers < math.inf else []
+        self._beat_s = 101.0
+
+    def send(self, message: Any) -> None:
+        match message:
+            case Open():
+                self._inbox.append(Opened(self.max_num_seqs, 64))
+            case Generate():
+                self._accept(message)
+            case StopSending(reason):
+                self._give_back(reason)
+            case AbortAll():
+                self._queue.clear()
+                self._inbox.clear()
+                self._inbox.append(Aborted())
+
+    def receive(self, timeout_s: float = 0.5) -> Any:
+        if self._inbox:
+            return self._inbox.popleft()
+        until_s = self.now_s + timeout_s
+        next_s = self._queue[0][0] if self._queue else math.inf
+        if self._beat_s <= min(until_s, next_s):
+            self.now_s, self._beat_s = max(self.now_s, self._beat_s), self._beat_s + 1
+            return Beat(TelemetrySample("w", 0, self.now_s, None, self._count_sent(), len(self.sent)))
+        if next_s <= until_s:
+            self.now_s = max(self.now_s, next_s)
+            return Finished([heapq.heappop(self._queue)[2]])
+        self.now_s = until_s
+        assert self.now_s < 1e5, "nobody gives up"
+        return None
+
+    def describe_death(self) -> str:
+        return "dead"
+
+    def evidence(self, exception: str = "", message: str = "") -> Death:
+        return Death(self.phase, self.exit_code, exception, message)
+
+    def relay_log(self) -> None: ...
+
+    def kill(self) -> None:
+        self.exit_code = -9
+
+    def _accept(self, message: Generate) -> None:
+        number = len(self.sent)
+        self.sent.append(message)
+        self.handed_s.append(self.now_s)
+        if self.dies_at == number:
+            raise EngineDiedError("dead", Death("run"))
+        start_s = max(self.now_s, message.due_at_s or 0.0)
+        if self._free:
+            start_s = max(start_s, heapq.heappop(self._free))
+            heapq.heappush(self._free, start_s + self.service_s)
+        name = message.request.request_id
+        error = "bad" if name in self.bad else None
+        row = Completion(name, "w", 0, message.window_requests, message.due_at_s, start_s, error_kind=error)
+        heapq.heappush(self._queue, (start_s + self.service_s, number, row))
+
+    def _give_back(self, reason: str) -> None:
+        waiting = [entry for entry in self._queue if (entry[2].sent_at_s or 0) > self.now_s]
+        self._queue = [entry for entry in self._queue if entry not in waiting]
+        heapq.heapify(self._queue)
+        if waiting:
+            self._inbox.append(Finished([unsent(row.request_id, "w", 0, reason) for _, _, row in sorted(waiting)]))
+
+    def _count_sent(self) -> int:
+        return sum((row.due_at_s or 0.0) <= self.now_s for _, _, row in self._queue)
+
+
+@dataclass
+class Play:
+    engine: AsyncEngine
+    host: PlayedHost
+    course: LoadCourse
+    notes: list[str] = field(default_factory=list)
+    ends: list[LoadEnd] = field(default_factory=list)
+
+    def rows(self, requests: Iterable[Request | None]) -> list[Completion]:
+        return list(self.engine.generate(requests))
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Play]:
+    def start(course: LoadCourse | None = None, window: int | None = None, **host_options: Any) -> Play:
+        host = PlayedHost(**host_options)
+
+        def start_host(env: Mapping[str, str], log_path: Path, on_log: Callable[[str], None]) -> PlayedHost:
+            return host
+
+        monkeypatch.setattr(hosted, "HostProcess", start_host)
+        monkeypatch.setattr(hosted.time, "monotonic", lambda: host.now_s)
+        notes: list[str] = []
+        ends: list[LoadEnd] = []
+        course = course or LoadCourse()
+        config = StreamingConfig(
+            "model", "id", RunClock(0.0, 0.0, "boot"), tmp_path / "engine.log", window=window, course=course
+        )
+        hooks = EngineHooks(on_note=notes.append, on_load_ended=ends.append)
+        return Play(AsyncEngine(config, hooks), host, course, notes, ends)
+
+    return start
+
+
+def requests(count: int) -> Iterator[Request]:
+    return (Request(str(number), "p", 0, 0, [1], {}) for number in range(count))
+
+
+def split(rows: list[Completion]) -> tuple[list[str], list[str]]:
+    """Ids of what was sent and of what was not, in the order of their names."""
+    sent = sorted((row.request_id for row in rows if row.error_kind != NOT_SENT), key=int)
+    return sent, sorted((row.request_id for row in rows if row.error_kind == NOT_SENT), key=int)
+
+
+def names(*range_of: int) -> list[str]:
+    return [str(number) for number in range(*range_of)]
+
+
+def due_of(host: PlayedHost) -> list[float]:
+    return [message.due_at_s or 0.0 for message in host.sent]
+
+
+CONSTANT = {"kind": "constant", "rate_per_s": 2.0}
+
+
+class TestOpenLoop:
+    def test_requests_are_due_by_the_pattern_and_handed_over_in_time(self, play: Any) -> None:
+        it = play(course_of({"kind": "poisson", "rate_per_s": 2.0, "seed": 4}), service_s=50.0)
+        start_s = it.host.now_s + LEAD_S
+        assert split(it.rows(requests(60))) == (names(60), [])
+        offsets = list(
+            itertools.islice(course_of({"kind": "poisson", "rate_per_s": 2.0, "seed": 4}).list_offsets(), 60)
+        )
+        assert due_of(it.host) == pytest.approx([start_s + offset for offset in offsets])
+        early = [due - handed for due, handed in zip(due_of(it.host), it.host.handed_s, strict=True)]
+        assert min(early) > 0 and max(early) <= LOOKAHEAD_S
+        assert max(offsets) > 10 * LOOKAHEAD_S / 4, "the pattern is longer than what is handed over ahead"
+        assert {message.window_requests for message in it.host.sent} == {None} == {it.engine.facts.window_requests}
+
+    def test_an_engine_that_answers_nothing_is_sent_everything(self, play: Any) -> None:
+        it = play(course_of({"kind": "all_at_once"}), service_s=500.0)
+        assert len(it.rows(requests(1000))) == 1000
+        assert max(it.host.handed_s) < 101
+
+    def test_the_pattern_begins_with_the_first_request(self, play: Any) -> None:
+        it = play(course_of(CONSTANT))
+        it.rows(itertools.chain(itertools.repeat(None, 500), requests(3)))
+        first_s = it.host.handed_s[0]
+        assert first_s > 100 + 400 * TURN_INTERVAL_S
+        assert due_of(it.host) == pytest.approx([first_s + LEAD_S + n / 2 for n in range(3)])
+        assert not it.notes
+
+    def test_input_that_dries_up_is_said_once_and_what_comes_late_is_sent(self, play: Any) -> None:
+        it = play(course_of(CONSTANT))
+        supply = requests(6)
+        dry = itertools.chain([next(supply)], itertools.repeat(None, 500), [next(supply)], [None] * 500, supply)
+        assert split(it.rows(dry)) == (names(6), [])
+        due = due_of(it.host)
+        assert due == pytest.approx([due[0] + n / 2 for n in range(6)]), "the times stay those of the pattern"
+        assert it.host.handed_s[1] > due[1]
+        assert len(it.notes) == 1 and "more slowly than they are due" in it.notes[0]
+
+    def test_input_is_looked_at_again_soon_while_the_engine_works(self, play: Any) -> None:
+        it = play(course_of({"kind": "all_at_once"}), service_s=300.0)
+        it.rows(itertools.chain(requests(1), [None] * 10, [Request("late", "p", 0, 0, [1], {})]))
+        assert it.host.handed_s[1] - it.host.handed_s[0] <= 11 * TURN_INTERVAL_S + 1e-6
+
+    def test_another_engine_goes_on_in_the_pattern(self, play: Any) -> None:
+        """The first one dies with some answered: the rest is due from now on, at the pattern's distances."""
+        pattern = {"kind": "gamma", "rate_per_s": 1.0, "burstiness": 0.5, "seed": 9}
+        course = course_of(pattern)
+        it = play(course, service_s=0.5)
+        first = list(itertools.islice(it.engine.generate(requests(40)), 7))
+        it.host.now_s += 1000
+        left = [request for request in requests(40) if request.request_id not in {row.request_id for row in first}]
+        it.host.sent.clear()
+        began_s = it.host.now_s
+        assert len(it.rows(left)) == 33
+        offsets = list(itertools.islice(course_of(pattern).list_offsets(), 40))[7:]
+        assert due_of(it.host) == pytest.approx(
+            [began_s + LEAD_S + offset - offsets[0] for offset in offsets], abs=0.05
+        )
+
+    def test_another_attempt_goes_on_in_the_pattern(self, play: Any) -> None:
+        course = LoadCourse(course_of(CONSTANT, max_requests=10).spec, settled=7)
+        it = play(course)
+        assert split(it.rows(requests(9))) == (names(3), names(3, 9))
+
+    def test_a_host_that_dies_is_no_load_s_end(self, play: Any) -> None:
+        it = play(course_of({"kind": "all_at_once"}))
+        it.host.dies_at = 3
+        answers = it.engine.generate(requests(9))
+        assert next(answers).request_id == "0"
+
+
+class TestClosedLoop:
+    @pytest.mark.parametrize("window", [1, 4, 40])
+    def test_a_surplus_waits_in_the_host_and_no_more(self, play: Any, window: int) -> None:
+        it = play(window=window, servers=window, max_num_seqs=999)
+        seen, most = 0, 0
+        for _ in it.engine.generate(requests(200)):
+            most = max(most, len(it.host.sent) - seen)
+            seen += 1
+        assert seen == 200 and most <= window + max(window, MIN_SURPLUS_REQUESTS)
+        assert most > window and {message.window_requests for message in it.host.sent} == {window}
+        assert {message.due_at_s for message in it.host.sent} == {None}
+
+    def test_the_window_is_the_pattern_s_or_follows_from_the_engine(self, play: Any) -> None:
+        assert play(course_of({"kind": "concurrency", "requests": 3}), window=3).engine.facts.window_requests == 3
+        assert play(max_num_seqs=8).engine.facts.window_requests == 10
+        assert play(max_num_seqs=None).engine.facts.window_requests == 64
+
+    def test_a_window_that_is_set_holds_from_the_next_request_on(self, play: Any) -> None:
+        it = play(window=4, servers=4)
+        answers = it.engine.generate(requests(90))
+        next(answers)
+        it.engine.set_window(2)
+        list(answers)
+        assert it.host.sent[-1].window_requests == 2
+
+
+class TestEnd:
+    def test_max_requests_in_both_loops(self, play: Any) -> None:
+        for arrival in (CONSTANT, {"kind": "concurrency", "requests": 2}):
+            it = play(course_of(arrival, max_requests=5), window=2, servers=2)
+            assert split(it.rows(requests(12))) == (names(5), names(5, 12))
+            assert [end.reason for end in it.ends] == ["max_requests"]
+            assert "load.max_requests is 5" in it.ends[0].message
+
+    def test_an_input_that_fits_has_no_end_to_tell(self, play: Any) -> None:
+        it = play(course_of(CONSTANT, max_requests=5, max_duration_s=2.0))
+        assert split(it.rows(requests(5))) == (names(5), []) and it.ends == []
+
+    def test_the_rows_of_what_is_not_sent(self, play: Any) -> None:
+        it = play(course_of(CONSTANT, max_requests=1))
+        row = it.rows(requests(2))[0]
+        assert (row.request_id, row.error_kind, row.window_requests) == ("1", NOT_SENT, None)
+        assert (row.sent_at_s, row.due_at_s, row.finished_at_s, row.prompt_tokens) == (None, None, None, None)
+
+    def test_max_duration_of_an_open_loop_is_seconds_of_the_pattern(self, play: Any) -> None:
+        it = play(course_of(CONSTANT, max_duration_s=3.0), service_s=20.0)
+        assert split(it.rows(requests(30))) == (names(7), names(7, 30))
+        assert [end.reason for end in it.ends] == ["max_duration_s"]
+
+    def test_a_resumed_open_loop_ends_where_it_would_have(self, play: Any) -> None:
+        it = play(LoadCourse(course_of(CONSTANT, max_duration_s=3.0).spec, settled=4))
+        assert split(it.rows(requests(9))) == (names(3), names(3, 9))
+
+    def test_max_duration_of_a_closed_loop_is_seconds_from_the_first_sending(self, play: Any) -> None:
+        it = play(course_of({"kind": "concurrency", "requests": 2}, max_duration_s=5.5), window=2, servers=2)
+        rows = it.rows(itertools.chain([None] * 200, requests(100)))
+        sent, left = split(rows)
+        assert sent == names(12) and left == names(12, 100)
+        first_s = min(row.sent_at_s or 0 for row in rows if row.sent_at_s)
+        assert all((row.sent_at_s or 0) - first_s <= 5.5 + TURN_INTERVAL_S for row in rows)
+
+    @pytest.mark.parametrize("arrival", [CONSTANT, {"kind": "concurrency", "requests": 2}])
+    def test_max_errors(self, play: Any, arrival: dict[str, Any]) -> None:
+        it = play(course_of(arrival, max_errors=3), window=2, servers=2)
+        it.host.bad = {"1", "4", "5", "6"}
+        sent, left = split(it.rows(requests(60)))
+        assert len(sent) < 16 and len(sent) + len(left) == 60 and {"1", "4", "5"} <= set(sent)
+        assert [end.reason for end in it.ends] == ["max_errors"]
+
+    def test_errors_of_earlier_attempts_count(self, play: Any) -> None:
+        it = play(LoadCourse(course_of(CONSTANT, max_errors=3).spec, settled=9, errors=2))
+        it.host.bad = {"0"}
+        sent, left = split(it.rows(requests(60)))
+        assert "0" in sent and len(left) > 40
+
+    def test_the_end_of_a_trace(self, play: Any, tmp_path: Path) -> None:
+        path = tmp_path / "trace.csv"
+        path.write_text("timestamp\n5\n6\n8\n")
+        it = play(course_of({"kind": "trace", "path": str(path)}))
+        assert split(it.rows(requests(5))) == (names(3), names(3, 5))
+        due = due_of(it.host)
+        assert due == pytest.approx([due[0], due[0] + 1, due[0] + 3])
+        assert [end.reason for end in it.ends] == ["end_of_trace"]
+
+    def test_an_end_that_earlier_attempts_knew_is_not_told_again(self, play: Any) -> None:
+        it = play(LoadCourse(course_of(CONSTANT).spec, settled=4, end_before="it was over"))
+        rows = it.rows(itertools.chain([None], requests(3), [None], requests(0)))
+        assert [row.error_message for row in rows] == ["it was over"] * 3
+        assert it.ends == [] and it.host.sent == []
+
+    def test_input_is_read_to_its_end_while_what_was_sent_finishes(self, play: Any) -> None:
+        it = play(course_of(CONSTANT, max_requests=1), service_s=100.0)
+        rows = it.rows(itertools.chain(requests(2), [None] * 20, requests(200)))
+        assert len(rows) == 202 and rows[-1].error_kind is None, "unsent rows do not wait for the slow one"
+
+    def test_over_saturation_ends_it(self, play: Any) -> None:
+        arrival = {"kind": "constant", "rate_per_s": 10.0}
+        it = play(course_of(arrival, stop_when_saturated=True), service_s=1.0, servers=5)
+        sent, _ = split(it.rows(requests(5000)))
+        assert [end.reason for end in it.ends] == ["saturated"] and len(sent) < 1500
+        assert "the engine cannot keep up" in it.ends[0].message
+
+    def test_without_the_wish_or_without_the_overload_it_goes_on(self, play: Any) -> None:
+        arrival = {"kind": "constant", "rate_per_s": 10.0}
+        for servers, wish in ((5, False), (20, True)):
+            it = play(course_of(arrival, stop_when_saturated=wish), service_s=1.0, servers=servers)
+            assert split(it.rows(requests(3000))) == (names(3000), [])
