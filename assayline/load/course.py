@@ -20,10 +20,8 @@ class LoadEnd:
     """max_requests, max_duration_s, max_errors, saturated or end_of_trace; before: an earlier attempt knew."""
     message: str
     """The same in a sentence."""
-    is_sudden: bool = True
-    """Whether what has its place already, and waits to be due, is not sent either."""
     is_sudden: bool
-    """Whether what was handed over and waits for its turn is taken back; an end that was foreseen leaves it its turn."""
+    """Whether what waits for its turn in the host is taken back; an end that was foreseen leaves it there."""
 
 
 class LoadCourse:
@@ -99,7 +97,7 @@ class LoadCourse:
 
     def _check(self, spec: LoadSpec, number: int, offset_s: float | None) -> None:
         if spec.max_requests is not None and number >= spec.max_requests:
-            self._end("max_requests", f"load.max_requests is {spec.max_requests}", is_sudden=False)
+            self._end("max_requests", f"load.max_requests is {spec.max_requests}")
         elif spec.is_open_loop and offset_s is None:
             self._end("end_of_trace", f"the trace has {number} stamps, and every request needs one")
         elif offset_s is not None and spec.max_duration_s is not None and offset_s > spec.max_duration_s:
