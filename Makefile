@@ -51,6 +51,7 @@ bench-many-runs: setup-dev ## every model over a thousand runs of ten thousand r
 	@$(VENV)/python -m benchmarks.many_runs
 
 bench-serving: setup-dev ## latencies against vllm bench serve and GuideLLM, one server; about 25 minutes
+	@$(VENV)/python -m benchmarks.client_accuracy
 	@$(VENV)/python -m benchmarks.agreement
 
 bench-client: setup-dev ## CPU and send lag of the load generator against GuideLLM's; about 10 minutes

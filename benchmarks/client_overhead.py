@@ -7,7 +7,7 @@ many at a time show what the server can do, and from there it goes down until fe
 answer when the last is sent. Then the clients take turns at that rate: assayline, GuideLLM as it comes (ten worker
 processes), GuideLLM with one worker, and vllm bench serve. CPU seconds are those of a client's whole process tree
 between its first request and its last token, so that start-up, what is prepared before and reports stay out. The last
-line is JSON. Exit code 1: a request failed, or assayline used more CPU or sent later than either GuideLLM.
+line is JSON. Exit code 1: a request failed, or assayline used more CPU per token or sent later than either GuideLLM.
 """
 
 import argparse
@@ -183,7 +183,7 @@ def is_cheaper(summary: dict[str, dict[str, Any]]) -> bool:
     """Whether assayline uses less CPU and sends less late than each rival, with no request lost by anybody."""
     if any(row["failed"] for row in summary.values()) or OURS not in summary:
         return False
-    names = ("cpu_share", "send_lag_p50_s", "send_lag_p95_s")
+    names = ("cpu_ms_per_1000_tokens", "send_lag_p50_s", "send_lag_p95_s")
     return all(summary[OURS][name] < summary[rival][name] for rival in RIVALS if rival in summary for name in names)
 
 

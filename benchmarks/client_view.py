@@ -4,6 +4,7 @@ Each peer's report has its own words: what it prints is kept beside (`own`), and
 `Observation`s, from which `summarize` computes everything by our definitions.
 """
 
+import itertools
 import json
 import random
 import statistics
@@ -115,6 +116,11 @@ def summarize(measurement: Measurement) -> dict[str, float | None]:
     seconds = max(one.last_s for one in seen) - min(one.sent_s for one in seen)
     figures["output_tokens_per_s"] = sum(one.output_tokens for one in seen) / seconds
     return figures
+
+
+def find_gaps(stamps: list[float]) -> tuple[float, ...]:
+    """Between the tokens of one answer."""
+    return tuple(later - earlier for earlier, later in itertools.pairwise(stamps))
 
 
 def find_quantile(values: list[float], share: float) -> float | None:

@@ -1,4 +1,4 @@
-"""A real vLLM server for benchmarks of clients, with a core of its own where the machine has more than one."""
+"""Servers for benchmarks of clients: a real vLLM, or a paced one, on a core of its own where the machine has more."""
 
 import contextlib
 import os
@@ -27,14 +27,9 @@ def split_cores() -> tuple[set[int], set[int]]:
 
 @contextlib.contextmanager
 def serve_model(folder: Path, log: Path, max_num_seqs: int) -> Iterator[Server]:
-    """vLLM's OpenAI-compatible server on the CPU, on a free port, warmed up; stopped at the end."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = Server(f"http://127.0.0.1:{port}", MODEL_NAME, folder)
-    cores, _ = split_cores()
+    """vLLM's OpenAI-compatible server on the CPU."""
+    port, (cores, _) = find_port(), split_cores()
     env = {
-        **os.environ,
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(cores))),
         "OMP_NUM_THREADS": "1",
         "VLLM_NO_USAGE_STATS": "1",
@@ -52,12 +47,41 @@ def serve_model(folder: Path, log: Path, max_num_seqs: int) -> Iterator[Server]:
         "kv-cache-memory-bytes": 2**30,
     }
     flags = ["--enforce-eager", "--no-enable-prefix-caching", "--disable-uvicorn-access-log"]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags]
+    command = ["vllm.entrypoints.openai.api_server", *flags]
     command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    with run_server(command, env, port, folder, log) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def pace_server(folder: Path, log: Path) -> Iterator[Server]:
+    """The server that goes by the clock; `folder` has the tokenizer that its clients count with."""
+    port = find_port()
+    with run_server(["benchmarks.paced_server", str(port)], {}, port, folder, log) as server:
+        yield server
+
+
+def find_port() -> int:
+    """One that is free now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@contextlib.contextmanager
+def run_server(module: list[str], env: dict[str, str], port: int, folder: Path, log: Path) -> Iterator[Server]:
+    """A module as a server, from when it answers to the end of the block."""
+    server = Server(f"http://127.0.0.1:{port}", MODEL_NAME, folder)
     with log.open("w") as output:
-        process = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
+        process = subprocess.Popen(
+            [sys.executable, "-m", *module],
+            env={**os.environ, **env},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
     try:
-        os.sched_setaffinity(process.pid, cores)
+        os.sched_setaffinity(process.pid, split_cores()[0])
         wait_until_healthy(server, process, log)
         yield server
     finally:

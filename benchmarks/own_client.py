@@ -4,7 +4,6 @@ TTFT is from handing the request to the client library to the first event with a
 TPOT (last − first) / (n − 1), percentiles linear; throughput from the first request to the end of the last.
 """
 
-import itertools
 import json
 import sys
 from datetime import UTC
@@ -14,7 +13,7 @@ from typing import Any
 import yaml
 
 from assayline.store.database import connect
-from benchmarks.client_view import Load, Measurement, Observation, Server
+from benchmarks.client_view import Load, Measurement, Observation, Server, find_gaps
 from benchmarks.process_tree import CpuSamples, run_sampled
 
 OWN_METRICS = {"ttft_s": "ttft", "tpot_s": "tpot", "itl_s": "itl", "e2e_s": "e2e"}
@@ -90,8 +89,3 @@ def read_newest_run(database: Path, requests: int) -> Measurement:
     own["output_tokens_per_s"] = output_tokens_per_s
     zero_s = started_at.replace(tzinfo=UTC).timestamp()
     return Measurement(observations, requests - len(observations), own, zero_s)
-
-
-def find_gaps(stamps: list[float]) -> tuple[float, ...]:
-    """Between the tokens of one answer."""
-    return tuple(later - earlier for earlier, later in itertools.pairwise(stamps))

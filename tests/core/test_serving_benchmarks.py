@@ -1,12 +1,15 @@
 """benchmarks.agreement and benchmarks.client_overhead: peers' reports read, one set of definitions, CPU of a window."""
 
+import json
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import agreement, client_overhead
+from benchmarks import agreement, client_accuracy, client_overhead
 from benchmarks.client_view import Load, Measurement, Observation, Prompt, make_prompts, summarize, write_rows
+from benchmarks.local_server import pace_server
 from benchmarks.peer_guidellm import read_report
 from benchmarks.peer_vllm_bench import read_result
 from benchmarks.process_tree import CpuSamples
@@ -98,6 +101,31 @@ def test_a_run_with_failures_says_so_first() -> None:
     assert Load((), rate_per_s=2.5).name == "2.5 requests/s" and Load((), concurrency=4).name == "4 at a time"
 
 
+def test_a_client_is_compared_with_its_own_run_of_the_server() -> None:
+    def run(late_s: float) -> tuple[Measurement, Measurement]:
+        true = Observation(1.0, 1.1, 1.5, 5, 5, (0.1,) * 4)
+        return Measurement((Observation(0.9, 1.1 + late_s, 1.5, 5, 5),), 0), Measurement((true,), 0)
+
+    row = client_accuracy.compare_with_truth([run(0.0), run(0.1)])
+    assert row["ttft_p50_s"] == pytest.approx({"saw_s": 0.25, "true_s": 0.1, "ratio": 2.5})
+    assert row["itl_p50_s"]["ratio"] is None, "what a client does not keep cannot be right or wrong"
+
+
+def test_the_paced_server_tells_when_it_wrote(tmp_path: Path) -> None:
+    asked = {"prompt": [5, 6, 7], "max_tokens": 4, "stream": True}
+    with pace_server(tmp_path, tmp_path / "log") as server:
+        request = urllib.request.Request(f"{server.url}/v1/completions", json.dumps(asked).encode())
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            lines = [line for line in answer.read().decode().splitlines() if line]
+        truth = client_accuracy.read_truth(server, 1)
+    events = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    assert lines[-1] == "data: [DONE]" and [len(event["choices"]) for event in events] == [1, 1, 1, 1, 0]
+    assert events[-1]["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    assert events[-2]["choices"][0]["finish_reason"] == "length"
+    (seen,) = truth.observations
+    assert seen.output_tokens == 4 and seen.first_s - seen.sent_s >= 0.1 and seen.last_s - seen.first_s >= 0.05
+
+
 def test_cpu_is_that_of_the_window_between_first_request_and_last_token() -> None:
     samples = CpuSamples(
         wall_s=[100.0, 101.0, 102.0, 103.0, 104.0],
@@ -117,7 +145,7 @@ def test_requests_in_flight_when_the_last_is_sent_are_counted() -> None:
 
 def test_being_cheaper_takes_all_of_cpu_and_lag_and_no_failure() -> None:
     def row(cpu: float, lag: float, failed: int = 0) -> dict[str, Any]:
-        return {"cpu_share": cpu, "send_lag_p50_s": lag, "send_lag_p95_s": lag, "failed": failed}
+        return {"cpu_ms_per_1000_tokens": cpu, "send_lag_p50_s": lag, "send_lag_p95_s": lag, "failed": failed}
 
     assert client_overhead.is_cheaper({"assayline": row(0.1, 0.001), "guidellm": row(0.2, 0.002)})
     assert not client_overhead.is_cheaper({"assayline": row(0.1, 0.003), "guidellm": row(0.2, 0.002)})
