@@ -11,34 +11,31 @@ stopped.
 
 import contextlib
 import sys
-from dataclasses import asdict
 from typing import Any, Literal
 
-from prefect import flow, get_run_logger
+from prefect import flow
 from prefect.runtime import flow_run
 
 from assayline.benchmark import (
     Configuration,
     Plan,
     benchmark_dir,
-    list_left,
+    count_left,
     plan_benchmark,
     read_plan,
     write_plan,
 )
-from assayline.benchmark_result import Measured, read_measured
-from assayline.errors import AssaylineError, RunFailedError, SpecError, StoreError
+from assayline.engines.parking import park_engines
+from assayline.errors import RunFailedError, SpecError, StoreError
 from assayline.run_locks import lock_run, name_holder
 from assayline.settings import Settings, load_settings
 from assayline.spec import EvalSpec
-from assayline.store.thread import DatabaseThread
+from flows.benchmark_end import conclude_benchmark, print_conclusion
 from flows.benchmark_runs import do_all_runs
-from flows.benchmark_summary import describe_benchmark, print_benchmark
 from flows.benchmark_words import choose_profile, choose_repeats, make_parser, plan_from_words, print_plan
-from flows.command import leave_after, plain_console, say_errors, start_server
+from flows.command import leave_after, say_errors, start_server
 from flows.evaluate import as_spec
 from flows.logs import quiet_shutdown, speak_in_sentences
-from tasks.publish import publish_benchmark
 
 
 def name_benchmark() -> str:
@@ -98,33 +95,18 @@ def run_plan(plan: Plan, configurations: list[Configuration], settings: Settings
     if lock is None:
         raise StoreError(f"Benchmark {plan.benchmark_id} is worked on by {name_holder(folder)}. Wait for its end.")
     try:
-        plan, configurations, failed = do_all_runs(plan, configurations, settings)
+        with park_engines() if plan.profile else contextlib.nullcontext():
+            plan, configurations, failed = do_all_runs(plan, configurations, settings)
     finally:
         lock.release()
-    measured = _measure(plan, configurations, settings)
-    _publish(plan.benchmark_id, measured)
+    result = conclude_benchmark(plan, configurations, settings)
     if failed:
         told = " ".join(f"{label}: {reason}" for label, reason in failed.items())
         raise RunFailedError(
             f"Benchmark {plan.benchmark_id} has configurations that did not complete. {told} The others are measured; "
             f"`python -m flows.benchmark --resume {plan.benchmark_id}` tries again."
         )
-    return {"benchmark_id": plan.benchmark_id, "measured": [asdict(one) for one in measured]}
-
-
-def _measure(plan: Plan, configurations: list[Configuration], settings: Settings) -> list[Measured]:
-    limits = {str(name): limit for name, limit in configurations[0].spec.gate.max_slowdown.items()}
-    return DatabaseThread(settings).run(
-        lambda connection: read_measured(connection, plan.benchmark_id, configurations, limits)
-    )
-
-
-def _publish(benchmark_id: str, measured: list[Measured]) -> None:
-    """The results are stored: an API that cannot take their picture does not fail the benchmark."""
-    try:
-        publish_benchmark(benchmark_id, describe_benchmark(benchmark_id, measured))
-    except Exception as error:
-        get_run_logger().error("The benchmark's page has no table: %s: %s", type(error).__name__, error)
+    return result
 
 
 def run_command(arguments: list[str] | None = None) -> int:
@@ -142,26 +124,20 @@ def run_command(arguments: list[str] | None = None) -> int:
         benchmark(resume=plan.benchmark_id)
     except RunFailedError as error:
         quiet_shutdown()
-        _print_measured(plan, configurations, settings)
+        print_conclusion(plan.benchmark_id, settings)
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except BaseException:
-        with contextlib.suppress(AssaylineError):  # the rates are in it, if they are known by now
-            plan, configurations = read_plan(plan.benchmark_id, settings)
-        left = len(list_left(plan, configurations, settings)) + plan.planned
         print(
-            f"Benchmark {plan.benchmark_id} is unfinished, {left} of {plan.total} runs left: "
+            f"Benchmark {plan.benchmark_id} is unfinished, {count_left(plan.benchmark_id, settings)} of {plan.total} "
+            "runs left: "
             f"`python -m flows.benchmark --resume {plan.benchmark_id}` goes on with it.",
             file=sys.stderr,
         )
         raise
     quiet_shutdown()
-    _print_measured(plan, configurations, settings)
+    print_conclusion(plan.benchmark_id, settings)
     return 0
-
-
-def _print_measured(plan: Plan, configurations: list[Configuration], settings: Settings) -> None:
-    print_benchmark(plan.benchmark_id, _measure(plan, configurations, settings), plain_console())
 
 
 if __name__ == "__main__":

@@ -4,13 +4,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as Grid
 
 from assayline.benchmark_result import SHOWN, Measured
+from assayline.report.document import Table
 from assayline.report.words import escape_markdown, show_value
 from flows.summary import print_text
 
 MEASURED = ("configuration", "metric", "repeats", "median", "lowest", "highest", "unit")
+POINT_COLUMNS = (
+    "load",
+    "answered /s",
+    "tokens /s",
+    "first token p50",
+    "first token p99",
+    "end to end p50",
+    "in flight",
+    "note",
+)
 COMPARED = ("configuration", "metric", "change", "95 % interval", "p", "verdict")
 
 
@@ -36,6 +47,14 @@ def print_benchmark(benchmark_id: str, measured: Sequence[Measured], console: Co
             f"Compared with {measured[0].label}; p is Holm's where a metric has a limit in gate.max_slowdown", console
         )
         _print_table(COMPARED, _list_comparisons(measured), console)
+
+
+def print_points(benchmark_id: str, table: Table, console: Console) -> None:
+    """The points of a sweep, in as many columns as a terminal has room for."""
+    print_text(f"\nBenchmark {benchmark_id}: latency under load", console)
+    shown = [index for index, column in enumerate(table.columns) if column in POINT_COLUMNS]
+    rows = [[row[index] for index in shown] for row in table.rows]
+    _print_table([table.columns[index] for index in shown], rows, console)
 
 
 def _list_medians(measured: Sequence[Measured]) -> list[list[str]]:
@@ -82,9 +101,9 @@ def _write_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> st
 
 
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
-    table = Table()
+    grid = Grid()
     for name in columns:
-        table.add_column(name, overflow="fold")
+        grid.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*(cell.replace("[", "\\[") for cell in row))
-    console.print(table)
+        grid.add_row(*(cell.replace("[", "\\[") for cell in row))
+    console.print(grid)

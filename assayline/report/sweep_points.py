@@ -107,6 +107,12 @@ def list_points(points: list[Row]) -> Section:
     section.blocks.append(
         Paragraph(f"{count(len(points), 'run')} of model sweep_point, from the lowest load to the highest.")
     )
+    section.blocks.append(tabulate_points(points))
+    return section
+
+
+def tabulate_points(points: list[Row]) -> Table:
+    """A line per point."""
     cells = [
         (
             point["label"],
@@ -137,8 +143,7 @@ def list_points(points: list[Row]) -> Section:
         "send lag p99",
         "note",
     )
-    section.blocks.append(Table("All points", columns, cells, frozenset(range(1, 11))))
-    return section
+    return Table("All points", columns, cells, frozenset(range(1, 11)))
 
 
 def _say_note(point: Row) -> str:

@@ -1,0 +1,74 @@
+"""The end of a benchmark: what was measured, on its page in Prefect, in the report of a sweep, and in the terminal."""
+
+from dataclasses import asdict
+from typing import Any
+
+from prefect import get_run_logger
+
+from assayline.benchmark import Configuration, Plan, benchmark_dir, read_plan
+from assayline.benchmark_result import Measured, read_measured
+from assayline.errors import AssaylineError
+from assayline.report.sweep_points import label_points, tabulate_points
+from assayline.report.write import HTML_NAME, Written
+from assayline.settings import Settings
+from assayline.store.report_benchmark import read_benchmark_rows
+from assayline.store.thread import DatabaseThread
+from flows.benchmark_summary import describe_benchmark, print_benchmark, print_points
+from flows.command import plain_console
+from flows.summary import print_text
+from tasks.publish import publish_benchmark
+
+
+def conclude_benchmark(plan: Plan, configurations: list[Configuration], settings: Settings) -> dict[str, Any]:
+    """Reads what was measured, and shows it. Returns it as the flow's result."""
+    measured = _measure(plan, configurations, settings)
+    report = _write_report(plan, settings) if plan.profile else None
+    _publish(plan.benchmark_id, report.text if report else describe_benchmark(plan.benchmark_id, measured))
+    found = {"benchmark_id": plan.benchmark_id, "measured": [asdict(one) for one in measured]}
+    return {**found, "report": str(report.html.absolute())} if report else found
+
+
+def print_conclusion(benchmark_id: str, settings: Settings) -> None:
+    """Tables at the end of a command."""
+    plan, configurations = read_plan(benchmark_id, settings)
+    console = plain_console()
+    if plan.profile is None:
+        print_benchmark(benchmark_id, _measure(plan, configurations, settings), console)
+        return
+    rows = DatabaseThread(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id))
+    print_points(benchmark_id, tabulate_points(label_points(rows.points)), console)
+    report = benchmark_dir(settings, benchmark_id) / HTML_NAME
+    if report.exists():
+        print_text(f"Report: {report}", console)
+
+
+def _measure(plan: Plan, configurations: list[Configuration], settings: Settings) -> list[Measured]:
+    limits = {str(name): limit for name, limit in configurations[0].spec.gate.max_slowdown.items()}
+    return DatabaseThread(settings).run(
+        lambda connection: read_measured(connection, plan.benchmark_id, configurations, limits)
+    )
+
+
+def _write_report(plan: Plan, settings: Settings) -> Written | None:
+    """The report, in the benchmark's folder. One that cannot be written is a warning, as the runs are stored."""
+    from assayline.report.make_benchmark import make_benchmark_report
+
+    try:
+        written = make_benchmark_report(settings, plan.benchmark_id)
+    except (AssaylineError, OSError) as error:
+        get_run_logger().warning(
+            "The report was not written: %s `python -m flows.report --benchmark %s` tries again.",
+            error,
+            plan.benchmark_id,
+        )
+        return None
+    get_run_logger().info("Report: %s", written.html.absolute())
+    return written
+
+
+def _publish(benchmark_id: str, summary: str) -> None:
+    """The results are stored: an API that cannot take their picture does not fail the benchmark."""
+    try:
+        publish_benchmark(benchmark_id, summary)
+    except Exception as error:
+        get_run_logger().error("The benchmark's page has no table: %s: %s", type(error).__name__, error)
