@@ -17,7 +17,7 @@ from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
 from assayline.engines.deaths import STALL
 from assayline.engines.hosting import HostProcess
-from assayline.engines.parking import Parked, find_lot
+from assayline.engines.parking import Parked, find_lot, own_variables
 from assayline.engines.wire import AbortAll, Aborted, Beat, Failed, Finished, Open, Opened, Rejoin, Warm, WarmUp
 from assayline.errors import (
     AssaylineError,
@@ -99,6 +99,7 @@ class HostedEngine:
             server,
             dict(config.chat_kwargs),
         )
+        self._own_variables = own_variables(config.env)
         opened = self._take_over() or self._start()
         self._window_requests = self._first_window(opened)
         self._facts = EngineFacts(
@@ -141,7 +142,7 @@ class HostedEngine:
         is_well = self._host.exit_code is None and not self._lost and not self._in_flight
         if (lot := find_lot()) and is_well and self.may_park:
             kept_from = str(self._facts.details.get("kept_from") or self._base.run_id)
-            lot.park(Parked(self._host, self._order, self._base.env, kept_from, self._base.close_timeout_s))
+            lot.park(Parked(self._host, self._order, self._own_variables, kept_from, self._base.close_timeout_s))
         elif self._lost:
             self._host.kill()
         else:
@@ -165,7 +166,7 @@ class HostedEngine:
     def _take_over(self) -> Opened | None:
         """The engine of a run before, if one is parked that was ordered alike and still answers."""
         lot = find_lot()
-        parked = lot.take(self._order, self._base.env) if lot else None
+        parked = lot.take(self._order, self._own_variables) if lot else None
         if parked is None:
             return None
         self._host = parked.host

@@ -10,6 +10,7 @@ time, and it is never parked twice.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ class Parked:
     order: Open
     """What it was opened with, or taken over with last."""
     env: Mapping[str, str]
+    """What `own_variables` said of its environment."""
     run_id: str
     """The run that it was loaded for, in whose folder its log is."""
     close_timeout_s: float
@@ -75,6 +77,11 @@ class ParkingLot:
                 parked.host.end(parked.close_timeout_s)
         finally:
             self._claim.close()
+
+
+def own_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """What an engine's environment has beyond this process's: libraries change that one while runs go on."""
+    return {name: value for name, value in env.items() if os.environ.get(name) != value}
 
 
 def _of_no_run(order: Open) -> Open:
