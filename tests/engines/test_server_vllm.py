@@ -1,0 +1,172 @@
+"""ServerEngine with a `vllm serve` of our own: started, asked, killed, recovered and gone afterwards."""
+
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from engine_helpers import ARGS, Asker, Control, by_id, living_members, wait_until_gone
+
+from assayline.clock import RunClock
+from assayline.engines.adaptive import AdaptiveEngine
+from assayline.engines.environment import engine_environment
+from assayline.engines.memory import DeviceMemory
+from assayline.engines.offline import OfflineEngine
+from assayline.engines.policy import RecoveryPolicy
+from assayline.engines.serve_flags import list_flags
+from assayline.engines.sizes import Sizes
+from assayline.engines.streaming import ServerEngine, StreamingConfig
+from assayline.errors import EngineDiedError
+from assayline.records import Request
+from assayline.server_spec import ServerSpec
+from assayline.settings import Settings
+
+pytestmark = pytest.mark.vllm
+
+
+def open_server(model: Path, log_path: Path, control: Control | None = None, **changes: Any) -> ServerEngine:
+    env = engine_environment(Settings(), {"OMP_NUM_THREADS": "1"}, {})
+    values = {"model_id": "tiny", "clock": RunClock.start(), "log_path": log_path, "args": ARGS, "env": env,
+              "server": ServerSpec(), "window": 8, **changes}  # fmt: skip
+    return ServerEngine(StreamingConfig(str(model), **values), (control or Control()).hooks)
+
+
+def find_server(host_pid: int) -> psutil.Process:
+    [server] = [p for p in psutil.Process(host_pid).children() if any("api_server" in word for word in p.cmdline())]
+    return server
+
+
+@pytest.fixture(scope="module")
+def served(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerEngine]:
+    log = tmp_path_factory.mktemp("served") / "server.log"
+    with closing(open_server(tiny_model, log)) as engine:
+        yield engine
+
+
+def test_greedy_answers_are_those_of_the_engine(served: ServerEngine, engine: OfflineEngine, asker: Asker) -> None:
+    requests = [asker.ask(row["question"], max_tokens=None) for row in asker.rows[:24]]
+    ours, theirs = by_id(served.generate(requests)), by_id(engine.generate(requests))
+    assert set(ours) == set(theirs) == {request.request_id for request in requests}
+    for request_id, answer in ours.items():
+        other = theirs[request_id]
+        for name in ("text", "output_token_ids", "finish_reason", "prompt_tokens", "output_tokens", "stop_reason"):
+            assert getattr(answer, name) == getattr(other, name), (name, answer, other)
+
+
+def test_every_token_is_stamped_by_our_clock(served: ServerEngine, asker: Asker) -> None:
+    [answer] = served.generate([asker.ask(min_tokens=8, max_tokens=8)])
+    assert answer.token_at_s is not None and len(answer.token_at_s) == answer.output_tokens == 8
+    assert answer.sent_at_s is not None and answer.finished_at_s is not None
+    assert answer.token_at_s == sorted(answer.token_at_s)
+    assert answer.sent_at_s == answer.arrived_at_s < answer.token_at_s[0]
+    assert answer.token_at_s[-1] <= answer.finished_at_s
+    assert answer.queued_at_s is None and answer.retries == 0
+
+
+def test_logprobs_are_those_of_the_engine(served: ServerEngine, engine: OfflineEngine, asker: Asker) -> None:
+    [ours], [theirs] = (list(one.generate([asker.ask(logprobs=2, max_tokens=4)])) for one in (served, engine))
+    assert ours.logprobs is not None and len(ours.logprobs) == len(theirs.logprobs)
+    for mine, other in zip(ours.logprobs, theirs.logprobs, strict=True):
+        assert mine == pytest.approx(other, abs=1e-3)
+    assert ours.cumulative_logprob == pytest.approx(theirs.cumulative_logprob, abs=1e-3)
+
+
+def test_a_form_of_the_output_is_kept(served: ServerEngine, asker: Asker) -> None:
+    [answer] = served.generate([asker.ask(structured_outputs={"choice": ["yes", "no"]})])
+    assert answer.text in ("yes", "no")
+
+
+def test_what_the_server_refuses_is_one_row(served: ServerEngine, asker: Asker) -> None:
+    requests = [asker.ask(), asker.send([5] * 400), asker.ask(temperature=-3), asker.ask(prompt_logprobs=1)]
+    answers = by_id(served.generate(requests))
+    kinds = [answers[request.request_id].error_kind for request in requests]
+    assert kinds == [None, "rejected_by_server", "rejected_by_server", "sampling_error"]
+    assert "256" in str(answers[requests[1].request_id].error_message)
+
+
+def test_what_is_known_of_our_own_server_is_told(served: ServerEngine) -> None:
+    details = served.facts.details
+    assert served.facts.max_model_len == 256 and details["max_num_seqs"] == 8
+    assert details["device"] == "cpu" and details["vllm_version"] and details["torch_version"]
+    assert details["server"] == "vllm serve, started for this run"
+
+
+def test_it_is_of_no_use_to_others_on_the_machine(served: ServerEngine) -> None:
+    words = find_server(served.host_pid).cmdline()
+    port = next(word.partition("=")[2] for word in words if word.startswith("--port="))
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=30)
+
+
+def test_flags_are_read_as_the_arguments_that_they_were(tiny_model: Path) -> None:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    given = {
+        "model": str(tiny_model), "max_num_seqs": 8, "max_model_len": -1, "gpu_memory_utilization": 0.5,
+        "enforce_eager": True, "enable_prefix_caching": False, "dtype": "float32", "kv_cache_memory_bytes": 2**27, "seed": None,
+        "cudagraph_capture_sizes": [1, 2, 4], "hf_overrides": {"a.b": {"c": 1}}, "served_model_name": ["x y"],
+        "logits_processors": ["a.b:C"],
+    }  # fmt: skip
+    parsed = AsyncEngineArgs.from_cli_args(make_arg_parser(FlexibleArgumentParser()).parse_args(list_flags(given)))
+    default = AsyncEngineArgs(model=str(tiny_model))
+    for name, value in given.items():
+        assert getattr(parsed, name) == (getattr(default, name) if value is None else value), name
+
+
+def test_chats_are_rendered_by_the_server(served: ServerEngine, tiny_model: Path, tmp_path: Path, asker: Asker) -> None:
+    words = find_server(served.host_pid)
+    url = next(f"http://127.0.0.1:{word.partition('=')[2]}/v1" for word in words.cmdline() if "--port" in word)
+    key = words.environ()["VLLM_API_KEY"]
+    env = {**engine_environment(Settings(), {}, {}), "SERVED_KEY": key}
+    server = ServerSpec(url=url, endpoint="chat", api_key_env="SERVED_KEY")
+    question = asker.rows[0]["question"]
+    message = {"role": "user", "content": question}
+    chat = Request("chat", "prompt", 0, 0, [], {"temperature": 0, "max_tokens": None}, messages=[message])
+    with closing(open_server(tiny_model, tmp_path / "chat.log", server=server, env=env, args={})) as remote:
+        [answer] = remote.generate([chat])
+        [same] = served.generate([asker.ask(question, max_tokens=None)])
+        assert (answer.text, answer.output_token_ids) == (same.text, same.output_token_ids)
+        assert answer.prompt_tokens == same.prompt_tokens
+        assert answer.token_at_s is not None and len(answer.token_at_s) == answer.output_tokens
+
+
+def test_a_killed_server_is_replaced_and_nothing_is_left(tiny_model: Path, tmp_path: Path, asker: Asker) -> None:
+    logs, hosts, events = [], [], []
+
+    def open_one(sizes: Sizes, changed: dict[str, Any], generation: int) -> ServerEngine:
+        logs.append(tmp_path / f"generation-{generation}.log")
+        opened = open_server(tiny_model, logs[-1], args={**ARGS, **changed}, engine_generation=generation)
+        hosts.append(opened.host_pid)
+        return opened
+
+    def record(generation: int, event: str, *_: Any, **values: Any) -> None:
+        events.append((generation, event, values.get("details") or {}))
+
+    adaptive = AdaptiveEngine(open_one, RecoveryPolicy(Sizes(window_requests=8)), record, DeviceMemory(()))
+    requests = [asker.ask(f"What is {i} + {i}?", min_tokens=100, max_tokens=100) for i in range(40)]
+    with closing(adaptive):
+        answers = []
+        for answer in adaptive.generate(requests):
+            answers.append(answer)
+            if len(answers) == 5:
+                find_server(hosts[0]).kill()
+    found = by_id(answers)
+    assert set(found) == {request.request_id for request in requests}
+    assert all(answer.error_kind is None and answer.output_tokens == 100 for answer in answers)
+    assert {answer.engine_generation for answer in answers} == {0, 1}
+    assert [event for _, event, _ in events].count("failed") == 1
+    assert next(details for _, event, details in events if event == "failed")["kind"] == "killed"
+    assert all(wait_until_gone(host, 20) for host in hosts), [living_members(host) for host in hosts]
+    assert all("vLLM" in log.read_text() for log in logs) and len(logs) == 2
+
+
+def test_arguments_that_vllm_refuses_end_the_start(tiny_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(EngineDiedError) as raised:
+        open_server(tiny_model, tmp_path / "bad.log", args={**ARGS, "max_num_seqs": "many"})
+    assert "many" in raised.value.death.log
