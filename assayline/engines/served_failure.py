@@ -39,6 +39,11 @@ class ServedFailure(Exception):
         self.retry_after_s = retry_after_s
         """How long the server asks to be left alone, where it does."""
 
+    @property
+    def may_be_death(self) -> bool:
+        """Whether it looks as it would if the server had died."""
+        return self.kind in (UNREACHABLE, OVERLOADED, SERVER_ERROR, STREAM_CUT)
+
 
 def explain_status(error: openai.APIStatusError) -> ServedFailure:
     """An HTTP status of 400 or more."""

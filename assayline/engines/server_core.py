@@ -118,7 +118,7 @@ class ServerCore:
                 await self._client.stream(self._writer.path, body, call.answer)
                 return
             except ServedFailure as failure:
-                if self._process is not None:
+                if self._process is not None and failure.may_be_death:
                     await self._process.check_alive()
                 wait_s = choose_wait(call.retries, failure)
                 is_late = time.monotonic() + wait_s >= call.sent + self._server.timeout_s
