@@ -56,6 +56,13 @@ def test_answers_errors_and_windows_of_all_workers(tmp_path: Path) -> None:
     assert tally.count().window_requests == 6
 
 
+def test_what_is_not_sent_is_no_error_and_an_open_loop_has_no_window(tmp_path: Path) -> None:
+    rows = [completion_of("a"), completion_of("b", error_kind="not_sent"), completion_of("c", error_kind="timeout")]
+    write_part(tmp_path, "completions", "open", [replace(row, window_requests=None) for row in rows])
+    standing = Tally(tmp_path).count()
+    assert (standing.answered, standing.errors, standing.window_requests) == (3, 1, None)
+
+
 def test_speed_is_that_of_the_last_seconds(tmp_path: Path) -> None:
     watch = Watch()
     write(tmp_path, "before", 1_000_000)

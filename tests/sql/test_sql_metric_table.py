@@ -78,12 +78,13 @@ def test_the_metric_table_of_a_run_of_nothing(store):
 
 
 def given_troubles(store):
-    """An engine dies of memory, its successor is killed with its worker, and a second attempt ends well."""
+    """An engine dies of memory, its successor is killed with its worker, and a second attempt ends with its load."""
     store.given_answers(
         {"engine_generation": 0, "arrived_at_s": 10.0, "finished_at_s": 12.0},
         {"engine_generation": 1, "arrived_at_s": 30.0, "finished_at_s": 35.0},
-        {"engine_generation": 2, "arrived_at_s": 90.0, "finished_at_s": 100.0},
+        {"engine_generation": 2, "arrived_at_s": 90.0, "finished_at_s": 100.0, "retries": 2},
         {"engine_generation": 0, "error_kind": "killed_engine"},
+        {"engine_generation": 2, "error_kind": "not_sent"},
     )
     store.connection.execute("update runs set attempt = 2")
     store.given(
@@ -104,6 +105,8 @@ def test_what_went_wrong_has_rows_of_its_own_and_only_then(store):
     rare = {row.metric for row in METRIC_ROWS if not isinstance(row, LatencyRow) and row.only_above is not None}
     table = {row["metric"]: row["value"] for row in read_metric_table(store.connection, "run") if row["metric"] in rare}
     assert table == {
+        "not sent, as the load had ended": 1,
+        "sent more than once": 1,
         "of it without an engine at work": (30.0 - 15.0) + (90.0 - 35.0),
         "of it lost to engine failures": 3.0,
         "attempts": 2,

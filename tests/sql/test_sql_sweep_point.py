@@ -30,7 +30,7 @@ def given_point(store, run_id, config_id, e2e_s, rate_per_s=1.0, lag_s=0.0, arri
     )
     changes = {"benchmark_id": "sweep", "config_id": config_id, **run}
     for column, value in changes.items():
-        store.connection.execute(f"update runs set {column} = ? where run_id = ?", [value, run_id])  # noqa: S608
+        store.connection.execute(f"update runs set {column} = ? where run_id = ?", [value, run_id])
 
 
 def knees(store):
