@@ -68,11 +68,12 @@ class Screen:
     def show(self, expected: int | None) -> None:
         """Moves the bar. `expected` is None while prompts are still read."""
         standing = self._tally.count()
-        answering = standing.window_requests is not None
+        has_window = standing.window_requests is not None  # an open loop has none
+        answering = has_window or standing.output_tokens_per_s is not None
         counts = [f"{standing.answered:,}{'' if expected is None else f'/{expected:,}'}"]
         if standing.output_tokens_per_s is not None:
             counts.append(f"{standing.output_tokens_per_s:,.0f} tokens/s")
-        if answering:
+        if has_window:
             counts.append(f"window {standing.window_requests:,}")
         counts.append(f"{standing.errors:,} errors" if standing.errors != 1 else "1 error")
         self._bar.update(

@@ -20,7 +20,7 @@ from assayline.engines.memory import DeviceMemory
 from assayline.engines.policy import RecoveryPolicy
 from assayline.engines.sizes import Sizes
 from assayline.errors import EngineDiedError, EngineInterruptedError
-from assayline.records import Completion, Request
+from assayline.records import NOT_SENT, Completion, Request
 
 Rule = Callable[["Mortal", list[str]], Death | None]
 OOM = Death("run", exception="OutOfMemoryError", message="CUDA out of memory. Tried to allocate 2.00 GiB")
@@ -260,6 +260,23 @@ def test_a_reduced_window_grows_back_if_the_spec_allows() -> None:
     assert bench.names()[:4] == ["opened", "failed", "reduced", "opened"] and "grown" in bench.names()
     assert max(answer.window_requests for answer in answers.values()) == 14
     assert len(bench.engines) == 2, "a window grows without another engine"
+
+
+def test_what_was_not_sent_is_passed_on_and_says_nothing_of_the_engine() -> None:
+    """A load that has ended: its rows are no sustained success, and widen no window."""
+    bench = Bench(more_than(4), grow=True)
+    bench.answers(requests(5))
+    narrow = bench.policy.window_requests
+
+    class Unsent(Mortal):
+        def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
+            for request in requests:
+                assert request is not None
+                yield Completion(request.request_id, "w", 0, None, error_kind=NOT_SENT)
+
+    bench.engine._current = Unsent(bench.rule)
+    assert len(bench.answers(requests(1000))) == 1000
+    assert bench.policy.window_requests == narrow and "grown" not in bench.names()
 
 
 def test_closing_twice_is_recorded_once() -> None:

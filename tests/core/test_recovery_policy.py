@@ -242,3 +242,32 @@ def test_any_row_of_failed_starts_ends(causes: list[Cause]) -> None:
     reactions = [policy.react(cause) for cause in causes]
     assert any(isinstance(reaction, Stop) for reaction in reactions)
     assert 0.1 <= (policy.sizes.gpu_memory_utilization or 0.92) <= 0.97
+
+
+class TestOpenLoop:
+    """No window bounds what runs: vLLM's max_num_seqs does, and is what is reduced."""
+
+    def policy(self, **options: Any) -> RecoveryPolicy:
+        policy = RecoveryPolicy(Sizes(), has_window=False, **options)
+        policy.opened(OPENED, None)
+        return policy
+
+    def test_what_runs_at_once_is_halved_and_no_window_appears(self) -> None:
+        policy = self.policy()
+        assert changed(policy.react(died(Kind.HOST_OOM), ids(500))) == {"max_num_seqs": (64, 32)}
+        assert changed(policy.react(died(Kind.HOST_OOM), ids(500))) == {"max_num_seqs": (32, 16)}
+        assert changed(policy.react(died(Kind.HOST_OOM), ids(6))) == {"max_num_seqs": (16, 3)}
+        assert policy.sizes.window_requests is None and policy.changed_arguments == {"max_num_seqs": 3}
+
+    def test_at_the_smallest_the_culprit_is_looked_for_and_its_doing_undone(self) -> None:
+        policy = self.policy(min_batch_size=32)
+        policy.react(died(Kind.HOST_OOM), ids(70))
+        for _ in range(7):
+            policy.react(died(Kind.HOST_OOM), ids(1))
+        assert policy.react(died(Kind.HOST_OOM), ids(1)) == Isolate()
+        assert changed(Rebuild(policy.isolated("r0")))["max_num_seqs"] == (32, 64)
+
+    def test_nothing_grows(self) -> None:
+        policy = self.policy(grow=True)
+        policy.react(died(Kind.HOST_OOM), ids(64))
+        assert all(policy.answered() == {} for _ in range(64 * STEADY_WINDOWS * 2))
