@@ -66,7 +66,7 @@ def test_the_next_run_takes_the_engine_over_with_a_clock_and_names_of_its_own(
             )
         with closing(open_served(server.url, tmp_path / "third")) as third:
             assert third.facts.details["kept_from"] == "first", "whose folder has the log"
-    wait_until_gone([first.host_pid])
+    assert wait_until_gone(first.host_pid, 10)
     told = (tmp_path / "third" / "logs" / "engine.log").read_text()
     assert str(tmp_path / "first" / "logs" / "engine.log") in told
 
@@ -85,7 +85,7 @@ def test_an_engine_that_is_ordered_otherwise_is_a_new_one(server: FakeServer, tm
             before.close()
             other = open_served(server.url, tmp_path / str(number), **change)
             assert other.host_pid != before.host_pid and "kept_from" not in other.facts.details
-            wait_until_gone([before.host_pid])
+            assert wait_until_gone(before.host_pid, 10)
             before = other
         before.close()
 
@@ -139,11 +139,11 @@ def test_none_is_left_however_the_block_ends(server: FakeServer, tmp_path: Path)
         engine = open_served(server.url, tmp_path / "first")
         engine.close()
         raise KeyboardInterrupt
-    wait_until_gone([engine.host_pid])
+    assert wait_until_gone(engine.host_pid, 10)
     assert parking.find_lot() is None
     with closing(open_served(server.url, tmp_path / "second")) as alone:
         pass
-    wait_until_gone([alone.host_pid])
+    assert wait_until_gone(alone.host_pid, 10)
 
 
 def test_the_device_of_a_parked_engine_is_taken_until_the_end(tmp_path: Path) -> None:
@@ -189,4 +189,4 @@ def test_a_model_is_loaded_once_and_nothing_of_the_run_before_is_left(tiny_model
         assert None not in stamps and min(filter(None, stamps)) >= 0 and max(filter(None, stamps)) <= clock.now_s()
         assert answer.token_at_s is not None and answer.token_at_s[0] >= stamps[0]
         assert control.samples[-1].output_tokens == answer.output_tokens, "counters begin with the run"
-    wait_until_gone([first.host_pid])
+    assert wait_until_gone(first.host_pid, 10)
