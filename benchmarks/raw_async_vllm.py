@@ -1,0 +1,82 @@
+"""The yardstick of `benchmarks.streaming`: vLLM's `AsyncLLM.generate`, a semaphore, and a loop that keeps stamps.
+
+Reads one JSON line after another: first the model and its arguments, then lists of requests. Answers each with a line.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from vllm import SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.sampling_params import RequestOutputKind
+from vllm.usage.usage_lib import UsageContext
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.metrics.loggers import StatLoggerBase
+
+
+class Steps(StatLoggerBase):
+    """Counts engine steps."""
+
+    count = 0
+
+    def __init__(self, config: Any, engine_index: int = 0) -> None: ...
+
+    def record(self, scheduler_stats: Any, *_: Any, **__: Any) -> None:
+        Steps.count += scheduler_stats is not None
+
+    def log_engine_initialized(self) -> None: ...
+
+
+async def answer(engine: AsyncLLM, name: str, request: dict[str, Any], gate: asyncio.Semaphore) -> dict[str, Any]:
+    params = SamplingParams(**request["sampling"], output_kind=RequestOutputKind.DELTA)
+    prompt = {"type": "token", "prompt_token_ids": request["prompt_token_ids"]}
+    stamps, tokens, merged = [], 0, 0
+    async with gate:
+        async for output in engine.generate(prompt, params, name):
+            new = len(output.outputs[0].token_ids)
+            tokens += new
+            if new == 1:
+                stamps.append(output.metrics.last_token_ts)
+            elif new:
+                merged += 1
+                stamps.append(None)  # of merged outputs only the last stamp is there, and gaps beside it are not gaps
+            stats = output.metrics
+    return {
+        "tokens": tokens,
+        "merged": merged,
+        "stamps": stamps,
+        "first": stats.first_token_ts,
+        "last": stats.last_token_ts,
+    }
+
+
+async def measure(engine: AsyncLLM, requests: list[dict[str, Any]], window: int, number: int) -> dict[str, Any]:
+    gate, steps = asyncio.Semaphore(window), Steps.count
+    started = time.monotonic()
+    tasks = [answer(engine, f"{number}-{n}", request, gate) for n, request in enumerate(requests)]
+    rows = await asyncio.gather(*tasks)
+    return {"seconds": time.monotonic() - started, "engine_steps": Steps.count - steps, "rows": rows}
+
+
+async def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # vLLM prints to stdout
+    order = json.loads(sys.stdin.readline())
+    engine = AsyncLLM.from_engine_args(
+        AsyncEngineArgs(model=order["model"], **order["args"]),
+        usage_context=UsageContext.OPENAI_API_SERVER,
+        stat_loggers=[Steps],
+    )
+    print(json.dumps("ready"), file=answers, flush=True)
+    for number, line in enumerate(iter(sys.stdin.readline, "")):
+        found = await measure(engine, json.loads(line), order["window"], number)
+        print(json.dumps(found), file=answers, flush=True)
+    engine.shutdown()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,255 @@
+"""What our async engine adds: inter-token latency, throughput and engine steps against vLLM's `AsyncLLM` alone.
+
+    python -m benchmarks.streaming [--pairs 5] [--requests 256] [--concurrency 32] [--layers 4] [--hidden 256]
+
+Both sides hold one engine, in processes of their own with the same environment, for all pairs, and answer the same
+token ids with the same lengths at the same concurrency, in turn: alone, ours, ours, alone, … Alone is a semaphore and
+`async for` over `AsyncLLM.generate`, and nothing else. Latencies are between the engine core's own stamps on both
+sides: they show whether what surrounds the engine slows it down. Ours hands requests over from another process, keeps
+every token's stamp, and gives completions back. CPU time is of all but the engine core.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from assayline.clock import RunClock
+from assayline.engines.base import EngineHooks
+from assayline.engines.devices import list_devices
+from assayline.engines.environment import engine_environment
+from assayline.engines.streaming import AsyncEngine, StreamingConfig
+from assayline.load.course import LoadCourse
+from assayline.load_spec import LoadSpec
+from assayline.records import Request
+from assayline.settings import Settings
+from benchmarks.random_model import FIRST_WORD, VOCABULARY, build_random_model
+
+MAX_NUM_SEQS = 64
+ARGS = {
+    "max_model_len": 1024,
+    "max_num_seqs": MAX_NUM_SEQS,
+    "dtype": "float32",
+    "enforce_eager": True,
+    "kv_cache_memory_bytes": 2**29,
+    "enable_prefix_caching": False,
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One side of one pair."""
+
+    seconds: float
+    output_tokens: int
+    engine_steps: int
+    itl_mean_s: float
+    """Time between a request's first and last token over its gaps, all requests together."""
+    itl_median_s: float
+    itl_p99_s: float
+    merged_outputs: int
+    """Outputs with several tokens and one stamp."""
+    client_cpu_s: float
+    """CPU time of all but the engine core: vLLM's front end and what feeds it."""
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        return self.output_tokens / self.seconds
+
+
+def make_requests(count: int) -> list[dict[str, Any]]:
+    """Prompts of 16 to 64 tokens with output lengths log-normal around e^4, from 8 to 256 tokens."""
+    dice = random.Random(0)
+    requests = []
+    for _ in range(count):
+        ids = [dice.randrange(FIRST_WORD, VOCABULARY) for _ in range(dice.randint(16, 64))]
+        length = min(max(int(dice.lognormvariate(4.0, 0.7)), 8), 256)
+        sampling = {"temperature": 0, "ignore_eos": True, "max_tokens": length, "min_tokens": length}
+        requests.append({"prompt_token_ids": ids, "sampling": sampling})
+    return requests
+
+
+class Alone:
+    """The yardstick's process."""
+
+    def __init__(self, model: Path, concurrency: int, env: dict[str, str], log: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.raw_async_vllm"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log.open("w"),
+            env=env,
+            text=True,
+        )
+        self._ask({"model": str(model), "args": ARGS, "window": concurrency})
+
+    def measure(self, requests: list[dict[str, Any]]) -> Measurement:
+        before = read_cpu_s(self._process.pid)
+        found = self._ask(requests)
+        cpu_s = read_cpu_s(self._process.pid) - before
+        rows = found["rows"]
+        gaps = [gap for row in rows for gap in list_gaps(row["stamps"])]
+        return summarize_side(
+            found["seconds"],
+            found["engine_steps"],
+            [(row["tokens"], row["last"] - row["first"]) for row in rows],
+            gaps,
+            sum(row["merged"] for row in rows),
+            cpu_s,
+        )
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(60)
+
+    def _ask(self, question: Any) -> Any:
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+class Ours:
+    """AsyncEngine, as a worker holds it."""
+
+    def __init__(self, model: Path, concurrency: int, env: dict[str, str], log: Path) -> None:
+        self._steps = 0
+        self._count = itertools.count()
+        course = LoadCourse(LoadSpec.model_validate({"arrival": {"kind": "concurrency", "requests": concurrency}}))
+        config = StreamingConfig(
+            str(model), "random", RunClock.start(), log, args=ARGS, env=env, record_token_times=True, course=course,
+            window=concurrency,
+        )  # fmt: skip
+        self._engine = AsyncEngine(config, EngineHooks(on_sample=self._take))
+
+    def measure(self, requests: list[dict[str, Any]]) -> Measurement:
+        number = next(self._count)
+        asked = [
+            Request(f"{number}-{n}", "p", 0, 0, request["prompt_token_ids"], request["sampling"])
+            for n, request in enumerate(requests)
+        ]
+        steps, before, started = self._steps, self._read_cpu_s(), time.monotonic()
+        rows = list(self._engine.generate(asked))
+        seconds, cpu_s = time.monotonic() - started, self._read_cpu_s() - before
+        assert all(row.error_kind is None and len(row.token_at_s or []) == row.output_tokens for row in rows)
+        spans = [(row.output_tokens or 0, (row.last_token_at_s or 0) - (row.first_token_at_s or 0)) for row in rows]
+        gaps = [gap for row in rows for gap in list_gaps(row.token_at_s or [])]
+        return summarize_side(seconds, self._steps - steps, spans, gaps, 0, cpu_s)
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def _read_cpu_s(self) -> float:
+        return read_cpu_s(self._engine.host_pid) + read_cpu_s(os.getpid())
+
+    def _take(self, sample: Any) -> None:
+        self._steps = sample.engine_steps or 0
+
+
+def read_cpu_s(pid: int) -> float:
+    """CPU seconds of this process so far, without its children."""
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+def list_gaps(stamps: list[Any]) -> list[float]:
+    """Gaps between neighbours that both have a stamp."""
+    return [b - a for a, b in itertools.pairwise(stamps) if a is not None and b is not None]
+
+
+def summarize_side(
+    seconds: float, steps: int, spans: list[tuple[int, float]], gaps: list[float], merged: int, cpu_s: float
+) -> Measurement:
+    tokens = sum(count for count, _ in spans)
+    mean = sum(span for _, span in spans) / sum(count - 1 for count, _ in spans)
+    p99 = statistics.quantiles(gaps, n=100)[98]
+    return Measurement(seconds, tokens, steps, mean, statistics.median(gaps), p99, merged, cpu_s)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=256)
+    parser.add_argument("--concurrency", type=int, default=32)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--hidden", type=int, default=256)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="assayline-streaming-") as name:
+        report = run_pairs(Path(name), options)
+    print(json.dumps(report))
+
+
+def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    cached = Path(".cache") / f"random-{options.layers}x{options.hidden}"
+    model = build_random_model(cached, options.layers, options.hidden)
+    env = engine_environment(Settings(data_dir=folder), list_devices("auto", 1)[0].env, {})
+    requests = make_requests(options.requests)
+    alone = Alone(model, options.concurrency, env, folder / "alone.log")
+    ours = Ours(model, options.concurrency, env, folder / "ours.log")
+    pairs: list[tuple[Measurement, Measurement]] = []
+    with contextlib.closing(ours), contextlib.closing(alone):
+        alone.measure(requests[:64])
+        ours.measure(requests[:64])
+        print(
+            "pair  alone tok/s  ours tok/s   ratio | alone ITL ms   ours ITL ms   ratio | steps alone   ours | "
+            "CPU s alone   ours | merged"
+        )
+        for number in range(options.pairs):
+            if number % 2:
+                mine, theirs = ours.measure(requests), alone.measure(requests)
+            else:
+                theirs, mine = alone.measure(requests), ours.measure(requests)
+            pairs.append((theirs, mine))
+            print(
+                f"{number + 1:>4} {theirs.output_tokens_per_s:>12.1f} {mine.output_tokens_per_s:>11.1f} "
+                f"{mine.output_tokens_per_s / theirs.output_tokens_per_s:>7.3f} | {1e3 * theirs.itl_mean_s:>12.3f} "
+                f"{1e3 * mine.itl_mean_s:>13.3f} {mine.itl_mean_s / theirs.itl_mean_s:>7.3f} | "
+                f"{theirs.engine_steps:>11} {mine.engine_steps:>6} | "
+                f"{theirs.client_cpu_s:>11.2f} {mine.client_cpu_s:>6.2f} | "
+                f"{theirs.merged_outputs:>6}",
+                flush=True,
+            )
+    return summarize(pairs, options)
+
+
+def summarize(pairs: list[tuple[Measurement, Measurement]], options: argparse.Namespace) -> dict[str, Any]:
+    """Medians and ranges of the ratios ours/alone, pair by pair."""
+    assert all(a.output_tokens == b.output_tokens for a, b in pairs), "the sides generated different amounts"
+    ratios = {
+        "throughput": [ours.output_tokens_per_s / alone.output_tokens_per_s for alone, ours in pairs],
+        "itl_mean": [ours.itl_mean_s / alone.itl_mean_s for alone, ours in pairs],
+        "itl_median": [ours.itl_median_s / alone.itl_median_s for alone, ours in pairs],
+        "itl_p99": [ours.itl_p99_s / alone.itl_p99_s for alone, ours in pairs],
+        "client_cpu": [ours.client_cpu_s / alone.client_cpu_s for alone, ours in pairs],
+        "engine_steps": [ours.engine_steps / alone.engine_steps for alone, ours in pairs],
+    }
+    return {
+        "benchmark": "streaming",
+        "pairs": len(pairs),
+        "requests": options.requests,
+        "concurrency": options.concurrency,
+        "layers": options.layers,
+        "hidden": options.hidden,
+        "cores": len(os.sched_getaffinity(0)),
+        "output_tokens": pairs[0][0].output_tokens,
+        "alone_itl_median_ms": round(1e3 * statistics.median(alone.itl_median_s for alone, _ in pairs), 3),
+        "ours_itl_median_ms": round(1e3 * statistics.median(ours.itl_median_s for _, ours in pairs), 3),
+        **{f"{name}_ratio_median": round(statistics.median(found), 4) for name, found in ratios.items()},
+        **{f"{name}_ratio_range": [round(min(found), 4), round(max(found), 4)] for name, found in ratios.items()},
+        "alone_merged_outputs": [alone.merged_outputs for alone, _ in pairs],
+    }
+
+
+if __name__ == "__main__":
+    main()
