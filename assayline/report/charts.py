@@ -71,8 +71,8 @@ def draw_distribution(bins: list[Row], percentiles: list[Row]) -> Spec:
     return finish(alt.layer(histogram, rules, names), 140)
 
 
-def draw_rate(activity: list[Row], events: list[Row], column: str) -> Spec:
-    """How much was finished per second over time, with what happened to engines."""
+def draw_rate(activity: list[Row], events: list[Row], column: str, stretches: list[Row]) -> Spec:
+    """How much was finished per second over time, with what happened to engines and what a load measures."""
     area = (
         alt.Chart(inline(_slices(activity)))
         .mark_bar(style="quantity")
@@ -86,10 +86,10 @@ def draw_rate(activity: list[Row], events: list[Row], column: str) -> Spec:
             ],
         )
     )
-    return finish(alt.layer(area, *_event_rules(activity, events)))
+    return finish(alt.layer(area, *_stretch_rules(stretches), *_event_rules(activity, events)))
 
 
-def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row]) -> Spec:
+def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row], stretches: list[Row]) -> Spec:
     """Requests in flight over time, below the window that each engine allowed."""
     flown = (
         alt.Chart(inline(_slices(activity)))
@@ -124,7 +124,7 @@ def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row]) -
             tooltip=[alt.Tooltip("name:N", title="engine"), alt.Tooltip("window:Q", title="window")],
         )
     )
-    return finish(alt.layer(flown, lines, *_event_rules(activity, events)))
+    return finish(alt.layer(flown, lines, *_stretch_rules(stretches), *_event_rules(activity, events)))
 
 
 def draw_intervals(rows: list[Row]) -> Spec:
@@ -186,6 +186,19 @@ def _time_axis(activity: list[Row]) -> alt.X:
         scale=alt.Scale(domain=domain, nice=False),
         axis=alt.Axis(tickCount=6),
     )
+
+
+def _stretch_rules(stretches: list[Row]) -> list[alt.Chart]:
+    """A line where the measured stretch of a load begins, after its warm-up window, and one where it ends."""
+    ends = [
+        {"at": row[column], "what": what}
+        for row in stretches
+        for column, what in (("begins_at_s", "measured from here"), ("ends_at_s", "measured until here"))
+    ]
+    if not ends:
+        return []
+    tips = [alt.Tooltip("what:N", title="load"), alt.Tooltip("at:Q", title="at second", format=".4~g")]
+    return [alt.Chart(inline(ends)).mark_rule(style="percentile").encode(x="at:Q", tooltip=tips)]
 
 
 def _event_rules(activity: list[Row], events: list[Row]) -> list[alt.Chart]:

@@ -42,21 +42,24 @@ def describe_time(rows: ReportRows) -> Section:
     if not rows.activity:
         section.blocks.append(Paragraph(_say_untimed(rows)))
         return section
+    stretches = rows.load.stretches if rows.load else []
     moments = {event["at_s"] for event in rows.events if event["event"] in MARKED_EVENTS}
     marked = f"; lines mark {count(len(moments), 'moment')} at which engines changed" if moments else ""
+    if stretches:
+        marked += "; dotted lines are where the measured stretch begins and ends"
     slice_s = show_seconds(rows.activity[0]["ends_at_s"] - rows.activity[0]["begins_at_s"])
     section.blocks.extend(
         [
             Chart(
                 "Throughput",
                 f"Output tokens per second, in slices of {slice_s}{marked}. Tokens count when their request ends.",
-                draw_rate(rows.activity, rows.events, "output_tokens_per_s"),
+                draw_rate(rows.activity, rows.events, "output_tokens_per_s", stretches),
             ),
             Chart(
                 "In flight",
                 f"Requests in flight over time, averaged over slices of {slice_s}, and the window of each engine as a "
                 f"dashed line{marked}.",
-                draw_in_flight(rows.activity, rows.engines, rows.events),
+                draw_in_flight(rows.activity, rows.engines, rows.events, stretches),
             ),
         ]
     )

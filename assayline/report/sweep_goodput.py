@@ -29,7 +29,7 @@ def describe_goodput(points: list[Row], goodput: list[Row], slos: list[Row]) -> 
             )
         )
     else:
-        section.blocks.append(Paragraph(_say_limits(slos)))
+        section.blocks.append(Paragraph(say_limits(slos)))
     if not offered:
         section.blocks.append(Paragraph("No point has a rate that was offered, so there is nothing to draw over it."))
         return section
@@ -52,7 +52,8 @@ def describe_goodput(points: list[Row], goodput: list[Row], slos: list[Row]) -> 
     return section
 
 
-def _say_limits(slos: Sequence[Row]) -> str:
+def say_limits(slos: Sequence[Row]) -> str:
+    """What a good request is: rows have slo, metric and limit_s."""
     limits: dict[str, list[str]] = {}
     for row in slos:
         limits.setdefault(row["slo"], []).append(f"{METRICS[row['metric']]} within {show_seconds(row['limit_s'])}")

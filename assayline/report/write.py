@@ -11,6 +11,7 @@ from assayline.report.document import Document
 from assayline.report.engines import describe_engines
 from assayline.report.headline import choose_figures, describe_state, write_headline
 from assayline.report.html import render_html
+from assayline.report.load import describe_load
 from assayline.report.markdown import render_markdown
 from assayline.report.quality import describe_accuracy, describe_prompts
 from assayline.report.speed import describe_latency, describe_time
@@ -37,6 +38,7 @@ def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None) -
     run = rows.run
     headline = write_headline(rows)
     compared = []
+    load = describe_load(rows)
     if comparison is not None:
         headline.insert(2, say_verdict(comparison))
         compared.append(describe_comparison(rows, comparison))
@@ -49,6 +51,7 @@ def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None) -
         sections=[
             describe_accuracy(rows),
             *compared,
+            *([load] if load else []),
             describe_latency(rows),
             describe_time(rows),
             describe_engines(rows),

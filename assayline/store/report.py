@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 
 from assayline.store.models import read_metric_table, read_rows, read_run_summary
+from assayline.store.report_load import LoadRows, read_load
 
 Row = dict[str, Any]
 
@@ -51,6 +52,8 @@ class ReportRows:
     worst: list[Row]
     """Samples of prompts that were not right, those that scored least first; by the run's first scorer."""
     best: list[Row]
+    load: LoadRows | None
+    """None for a run without a load."""
 
 
 def read_report(connection: duckdb.DuckDBPyConnection, run_id: str) -> ReportRows:
@@ -80,6 +83,7 @@ def read_report(connection: duckdb.DuckDBPyConnection, run_id: str) -> ReportRow
         slowest=of_run(_SLOWEST, SLOWEST),
         worst=of_run(_select_samples("mean_value < 1", "asc"), WORST),
         best=of_run(_select_samples("mean_value > 0", "desc"), BEST),
+        load=read_load(connection, run_id),
     )
 
 

@@ -1,0 +1,188 @@
+"""The report of a benchmark, and what the report of a run says of its load."""
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_kit import Sad, text_of
+from sweep_kit import BENCHMARK, RATES, given_sweep
+
+from assayline.report.make import make_report
+from assayline.report.make_benchmark import make_benchmark_report
+from assayline.report.words import show_rate, show_seconds
+from assayline.settings import Settings
+from assayline.store.database import connect
+from flows.report import main
+
+OK = {"arrived_at_s": 1.0, "first_token_at_s": 1.5, "last_token_at_s": 2.0, "finished_at_s": 2.0, "output_tokens": 5}
+
+
+def query(settings: Settings, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    with connect(settings.database_path, 10) as connection:
+        return connection.execute(sql, list(values)).fetchall()
+
+
+def read_charts(page: Path) -> list[list[dict[str, Any]]]:
+    """By chart, the rows of all its layers."""
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r'<script type="application/json" id="chart-\d+">(.*?)</script>', text, flags=re.S)
+    return [[row for rows in json.loads(data)["datasets"].values() for row in rows] for data in found]
+
+
+def texts(page: Path) -> str:
+    return html.unescape(text_of(page))
+
+
+def headings(page: Path) -> list[str]:
+    return re.findall(r"<h2[^>]*>(.*?)</h2>", text_of(page))
+
+
+def test_points_are_drawn_and_listed_as_the_model_has_them(settings: Settings, tmp_path: Path) -> None:
+    given_sweep(settings)
+    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
+    assert headings(written.html) == ["Latency against throughput", "Goodput", "Points", "Runs"]
+    points = query(settings, "select requests_per_s, ttft_p50_s, ttft_p99_s from sweep_point order by requests_per_s")
+    assert len(points) == len(RATES) + 2
+    latency, *_ = read_charts(written.html)
+    for column, line in ((1, "median"), (2, "99th percentile")):
+        drawn = sorted((row["x"], row["y"]) for row in latency if row.get("line") == line and "order" in row)
+        assert set(drawn) == {(point[0], point[column]) for point in points}, "in seconds, as one point takes seconds"
+    labels = {row["label"] for row in latency if "label" in row}
+    assert labels == {"one at a time", "all at once", *(f"{rate:g}/s" for rate in RATES)}
+    page = texts(written.html)
+    for rate, median, _ in points:
+        assert f"{rate:.4g}" in page and show_seconds(median) in page
+
+
+def test_the_knee_is_marked_and_said(settings: Settings, tmp_path: Path) -> None:
+    given_sweep(settings)
+    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
+    [(at,)] = query(settings, "select requests_per_s from sweep_point where is_knee")
+    assert at < 10.0, "before the queue grows"
+    latency, *_ = read_charts(written.html)
+    assert {row["x"] for row in latency if row.get("name") == "knee"} == {at}
+    assert f"The knee is at {show_rate(at, 'requests')}" in written.text
+
+
+def test_goodput_is_drawn_over_the_offered_rate_for_each_objective(settings: Settings, tmp_path: Path) -> None:
+    given_sweep(settings)
+    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
+    *_, goodput, shares = read_charts(written.html)
+    for slo in ("interactive", "patient"):
+        wanted = query(
+            settings,
+            "select requests_per_s, good_requests_per_s, good_share from goodput join loads using (run_id) "
+            "where slo = ? and requests_per_s is not null",
+            slo,
+        )
+        line = f"good for {slo}"
+        assert {(row["x"], row["y"]) for row in goodput if row.get("line") == line} == {row[:2] for row in wanted}
+        assert {(row["x"], row["y"]) for row in shares if row.get("line") == line} == {row[::2] for row in wanted}
+    assert {"x": max(RATES), "y": max(RATES)} in goodput, "the diagonal: all that is offered"
+    assert "For interactive at least 95% are good up to" in written.text
+    assert "interactive: first token within 200\u00a0ms; patient: end to end within 2\u00a0s" in written.text
+
+
+def test_without_objectives_it_says_how_to_have_them(settings: Settings, tmp_path: Path) -> None:
+    given_sweep(settings, slos=())
+    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
+    assert "slos: [{name: interactive, ttft_s: 0.5, tpot_s: 0.05}]" in texts(written.html)
+    assert "Share of requests that are good" not in texts(written.html)
+    assert {row.get("line") for row in read_charts(written.html)[-1]} >= {"answered"}
+
+
+def test_points_that_cannot_be_believed_are_ringed_and_named(settings: Settings, tmp_path: Path) -> None:
+    given_sweep(settings, rates=(4.0, 6.0, 20.0), late_at=6.0)
+    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
+    text = written.text.replace("\\", "")
+    assert "The generator did not keep up at 6/s (99 % within 500\u00a0ms)" in text
+    assert "The engine was saturated at 20/s" in text
+    assert "at 1 point requests were sent late" in text and "1 point is beyond what the engine can do" in text
+    marked = {row["label"] for row in read_charts(written.html)[0] if row.get("is_marked")}
+    assert marked == {"6/s", "20/s"}
+
+
+def test_a_sweep_that_trusts_all_its_points_warns_of_none(settings: Settings, tmp_path: Path) -> None:
+    given_sweep(settings, rates=(4.0, 6.0))
+    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
+    assert "did not keep up" not in written.text and "saturated at" not in written.text and "Mind" not in written.text
+    assert not any(row.get("is_marked") for row in read_charts(written.html)[0])
+
+
+def test_a_point_that_failed_is_named_and_not_drawn(settings: Settings, tmp_path: Path) -> None:
+    given_sweep(settings, failed=["8/s"])
+    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
+    page = texts(written.html)
+    assert "sweep 8/s is failed: the engine died" in page and ">unfinished<" in page
+    assert "8/s" not in {row.get("label") for row in read_charts(written.html)[0]}
+
+
+def test_a_benchmark_without_loads_lists_its_medians(sad: Sad, tmp_path: Path) -> None:
+    sad.given("run", "completed", dict(OK), {**OK, "finished_at_s": 3.0})
+    with connect(sad.settings.database_path, 10) as connection:
+        connection.execute("update runs set benchmark_id = 'b', config_id = 'c'")
+        connection.execute("insert into engine_events values ('run', 'w', 1, 0, 'warmed_up', 0.5, 0.1, null, '{}')")
+    written = make_benchmark_report(sad.settings, "b", tmp_path)
+    assert headings(written.html) == ["Configurations", "Runs"]
+    assert "requests_per_s" in texts(written.html) and "have no load" in texts(written.html)
+
+
+def test_hostile_names_stay_text(settings: Settings, tmp_path: Path) -> None:
+    given_sweep(settings)
+    hostile = "</script><script>alert(1)</script>| **a**"
+    with connect(settings.database_path, 10) as connection:
+        connection.execute("update slos set slo = ? where slo = 'patient'", [hostile])
+        connection.execute("update runs set model = ?, name = ?", [hostile, hostile])
+    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
+    assert "<script>alert(1)" not in written.html.read_text(encoding="utf-8")
+    assert "<script>" not in written.text.replace(r"\<script\>", "")
+    assert any(row.get("line") == f"good for {hostile}" for row in read_charts(written.html)[-1])
+
+
+def test_the_command_writes_into_the_benchmarks_folder(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given_sweep(settings, rates=(4.0,))
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(settings.data_dir))
+    monkeypatch.setenv("ASSAYLINE_DATABASE", str(settings.database_path))
+    assert main(["--benchmark", BENCHMARK]) == 0
+    assert str(settings.data_dir / "benchmarks" / BENCHMARK / "report.html") in capsys.readouterr().out
+    assert main(["--benchmark", "none"]) == 2
+    assert "There is no run of a benchmark 'none'" in capsys.readouterr().err
+    for arguments in ([], ["run-0", "--benchmark", BENCHMARK], ["--benchmark", BENCHMARK, "--baseline", "run-0"]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 2
+
+
+def test_a_run_under_load_says_what_must_be_known_of_it(settings: Settings, tmp_path: Path) -> None:
+    run_ids = given_sweep(settings, rates=(6.0, 20.0), late_at=6.0)
+    with connect(settings.database_path, 10) as connection:
+        connection.execute("update loads set warmup_s = 2, cooldown_s = 1 where run_id = ?", [run_ids[3]])
+        connection.execute(
+            "insert into engine_events values (?, 'w', 1, 0, 'load_ended', 9, null, 'Sending has ended: x.', '{}')",
+            [run_ids[3]],
+        )
+    late = texts(make_report(settings, run_ids[2], folder=tmp_path / "late").html)
+    assert "Requests were sent at equal distances, 6\u00a0requests/s, in an open loop" in late
+    assert "The generator did not keep up" in late and "Counted from when requests were due" in late
+    fast = make_report(settings, run_ids[3], folder=tmp_path / "fast")
+    page = texts(fast.html)
+    assert "Load" in headings(fast.html)
+    assert "The engine was saturated" in page and "did not keep up" not in page
+    assert "Sending has ended: x." in page
+    assert "What was sent in the first 2\u00a0s and the last 1\u00a0s of the sending is kept" in page
+    assert "interactive" in page and "Goodput" in page
+    begins, ends = query(settings, "select begins_at_s, ends_at_s from load_stretch where run_id = ?", run_ids[3])[0]
+    for chart in read_charts(fast.html)[-2:]:
+        assert {row["at"] for row in chart if "measured" in str(row.get("what"))} == {begins, ends}
+    closed = texts(make_report(settings, run_ids[0], folder=tmp_path / "closed").html)
+    assert "a closed loop: 1 in flight" in closed and "saturated" not in closed
+
+
+def test_a_run_without_a_load_has_no_such_section(sad: Sad, tmp_path: Path) -> None:
+    sad.given("run", "completed", dict(OK))
+    assert "Load" not in headings(make_report(sad.settings, "run", folder=tmp_path).html)
