@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import duckdb
 
 from assayline.errors import StoreError
+from assayline.store import load_rows, score_rows
 from assayline.store.kept import read_kept
-from assayline.store.score_rows import QUERIES, list_score_rows, name_accuracy
+from assayline.store.load_rows import list_load_rows
+from assayline.store.score_rows import list_score_rows, name_accuracy
 
 
 class SummaryRow(NamedTuple):
@@ -77,6 +79,8 @@ METRIC_ROWS: tuple[SummaryRow | LatencyRow, ...] = (
     SummaryRow("requests that kill engines", "requests", "isolated_requests", only_above=0),
 )
 """The metric table, in the order a person reads it."""
+LAST_LATENCY = "end to end, p99"
+"""After it come the rows about the load."""
 
 
 def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Any]:
@@ -117,7 +121,9 @@ def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> lis
         metric = name_accuracy(summary["scorer"]) if row.metric == "accuracy" else row.metric
         table.append({"metric": metric, "unit": unit, "source": source, **cells})
         if row.metric == "accuracy":
-            table += list_score_rows(*(read_rows(connection, query, run_id) for query in QUERIES))
+            table += list_score_rows(*(read_rows(connection, query, run_id) for query in score_rows.QUERIES))
+        if row.metric == LAST_LATENCY:
+            table += list_load_rows(*(read_rows(connection, query, run_id) for query in load_rows.QUERIES))
     return table
 
 

@@ -129,3 +129,23 @@ def test_every_source_is_a_column_or_a_metric_of_a_view(store):
     for row in table:
         view, name = row["source"].split(".")
         assert name in {"run_summary": columns, "latency_percentile": metrics}[view]
+
+
+def test_a_load_has_rows_about_goodput_and_lateness(store):
+    store.given("loads", {"arrival": "constant", "requests_per_s": 1.0, "warmup_s": 0.0, "cooldown_s": 0.0})
+    store.given("slos", {"slo": "fast", "metric": "ttft_s", "limit_s": 1.5})
+    stamps = [
+        {"due_at_s": float(i), "sent_at_s": i + 0.25, "arrived_at_s": i + 0.25, "first_token_at_s": i + 1.25 + i / 2,
+         "last_token_at_s": i + 4.0, "finished_at_s": i + 4.0}
+        for i in range(4)
+    ]  # fmt: skip
+    store.given_answers(*stamps)
+    by_name = {row["metric"]: row for row in read_metric_table(store.connection, "run")}
+    assert by_name["good requests (fast)"]["value"] == 0.5  # TTFT is 1, 1.5, 2 and 2.5 s
+    ((per_s,),) = store.connection.execute("select good_requests_per_s from goodput").fetchall()
+    assert by_name["goodput (fast)"]["value"] == per_s is not None
+    assert by_name["goodput (fast)"]["source"] == "goodput.good_requests_per_s"
+    assert by_name["sent late, p99"] == {
+        "metric": "sent late, p99", "unit": "s", "source": "send_lag.p99_s", "value": 0.25, "low": None, "high": None,
+        "n": 4,
+    }  # fmt: skip
