@@ -98,8 +98,12 @@ class HostProcess:
         self.phase = "start"
 
     def end(self, timeout_s: float) -> None:
-        """Asks it to close its engine, and kills what is left after `timeout_s`. Safe to call twice."""
+        """Asks it to close its engine, and kills what is left after `timeout_s`. Safe to call twice.
+
+        What it prints meanwhile is in its log alone: a server that is told to stop complains of it.
+        """
         deadline = time.monotonic() + timeout_s
+        self._on_log = lambda line: None
         try:
             if self.exit_code is None:
                 self.send(Close())
