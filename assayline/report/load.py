@@ -52,7 +52,8 @@ def _say_end(load: LoadRows, summary: Row) -> str:
     unsent = summary["unsent_requests"]
     if not unsent:
         return str(load.end["message"])
-    return f"{load.end['message']} That left {count(unsent, 'request')} unsent, which are no errors and in no metric of speed."
+    left = f"That left {count(unsent, 'request')} unsent, which are no errors and in no metric of speed."
+    return f"{load.end['message']} {left}"
 
 
 def _say_windows(load: LoadRows) -> str:

@@ -1,0 +1,123 @@
+"""A sweep from a command to its report, against a server: ends, rates between, one engine; killed and resumed."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import flow_kit
+import pytest
+from fake_server import FakeServer, Script
+
+pytestmark = pytest.mark.prefect
+COMMAND = [sys.executable, "-m", "flows.benchmark"]
+POINTS = """
+    select runs.name, loads.arrival, run_summary.requests_per_s, runs.state, run_summary.answered_requests
+    from runs join loads using (run_id) join run_summary using (run_id)
+    order by runs.started_at
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    """Takes a fifth of a second for an answer, whatever else it has to do."""
+    with FakeServer().running() as running:
+        running.default = Script(delay_s=0.2)
+        yield running
+
+
+@pytest.fixture
+def spec(server: FakeServer, tmp_path: Path) -> Path:
+    rows = [{"prompt": f"Count {i}"} for i in range(10)]
+    data: dict[str, Any] = {
+        "name": "served",
+        "model": "fake-model",
+        "prompts": {"source": {"kind": "inline", "rows": rows}},
+        "slos": [{"name": "quick", "e2e_s": 30}],
+        "engine": {"backend": "server", "server": {"url": server.url, "endpoint": "chat"}},
+    }
+    return flow_kit.write_spec(tmp_path / "served.yaml", data)
+
+
+def read_plan(data_dir: Path) -> dict[str, Any]:
+    (path,) = data_dir.glob("benchmarks/*/benchmark.json")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_a_sweep_measures_its_ends_then_the_rates_between_on_one_engine(
+    spec: Path, served_env: dict[str, str], data_dir: Path
+) -> None:
+    run = flow_kit.run_command(
+        [*COMMAND, str(spec), "--profile", "sweep", "--points", "2", "--requests", "6"], served_env, timeout_s=300
+    )
+    assert run.code == 0, run.err
+    rates = read_plan(data_dir)["profile"]["rates_per_s"]
+    found = flow_kit.query(data_dir, POINTS)
+    assert [row[1] for row in found] == ["concurrency", "all_at_once", "constant", "constant"]
+    assert [row[0] for row in found] == [
+        f"served {label}" for label in ("synchronous", "throughput", *map(_label, rates))
+    ]
+    synchronous, at_once = found[0][2], found[1][2]
+    assert synchronous < rates[0] < rates[1] == float(f"{at_once:.4g}")
+    assert {row[3:] for row in found} == {("completed", 6)}, "the limit holds at every point"
+    kept = flow_kit.query(
+        data_dir, "select details_json ->> 'kept_from' from engine_events where event = 'opened' order by run_id"
+    )
+    first = flow_kit.query(data_dir, "select run_id from runs order by started_at limit 1")[0]
+    assert kept == [None, first, first, first]
+    flow_kit.wait_for(lambda: not flow_kit.hosts_of(data_dir), 20, "no host is left")
+    (report,) = data_dir.glob("benchmarks/*/report.html")
+    assert str(report) in run.out and "one at a time" in run.out
+    assert "The knee is at" in report.read_text(encoding="utf-8")
+
+
+def test_a_killed_sweep_goes_on_with_the_rates_that_it_had(
+    spec: Path, server: FakeServer, served_env: dict[str, str], data_dir: Path, tmp_path: Path
+) -> None:
+    begun = [*COMMAND, str(spec), "--profile", "sweep", "--points", "2", "--requests", "6"]
+
+    def completed() -> list[Path]:
+        return [path for path in data_dir.glob("runs/*/run.json") if '"state": "completed"' in path.read_text()]
+
+    with flow_kit.started(begun, served_env, tmp_path / "first.log") as process:
+        flow_kit.wait_for(lambda: len(completed()) >= 3, 240, "a rate is measured")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+    before, rates = set(completed()), read_plan(data_dir)["profile"]["rates_per_s"]
+    flow_kit.wait_for(lambda: not flow_kit.hosts_of(data_dir), 20, "the parked host ends with the flow")
+    server.default = Script()
+    (benchmark_id,) = [path.name for path in (data_dir / "benchmarks").iterdir()]
+    resumed = flow_kit.run_command([*COMMAND, "--resume", benchmark_id], served_env, timeout_s=240)
+    assert resumed.code == 0, resumed.err
+    assert read_plan(data_dir)["profile"]["rates_per_s"] == rates
+    assert len(completed()) == 4 and before <= set(completed())
+
+
+def test_ends_without_rates_between_are_told_and_reported(
+    spec: Path, served_env: dict[str, str], data_dir: Path
+) -> None:
+    """One request is as fast alone as all at once."""
+    command = [
+        *COMMAND,
+        str(spec),
+        "--profile",
+        "sweep",
+        "--requests",
+        "1",
+        "--prompts.limit",
+        "1",
+        "--points",
+        "500000",
+    ]
+    run = flow_kit.run_command(command, served_env, timeout_s=240)
+    assert run.code == 7 and "there are no 500000 rates between" in run.err
+    assert [row[1] for row in flow_kit.query(data_dir, POINTS)] == ["concurrency", "all_at_once"]
+    assert len(list(data_dir.glob("benchmarks/*/report.html"))) == 1
+
+
+def _label(rate: float) -> str:
+    return f"{rate:g}/s"
