@@ -1,6 +1,7 @@
 """The profile `sweep`: its two ends, the rates between, what it keeps of the spec's load, and what it refuses."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from assayline.benchmark import add_rates, list_left, plan_benchmark, read_plan,
 from assayline.errors import RunFailedError, SpecError
 from assayline.settings import Settings
 from assayline.spec import EvalSpec
+from assayline.spec_file import load_spec
 from assayline.sweep_profile import SECONDS, THROUGHPUT_REQUESTS, SweepProfile, list_points, space_rates
 
+ROOT = Path(__file__).resolve().parents[2]
 ROWS = {"source": {"kind": "inline", "rows": [{"question": str(i)} for i in range(4)]}, "columns": {}}
 ENGINE = {"backend": "async"}
 
@@ -136,3 +139,13 @@ def test_windows_that_leave_nothing_of_a_point_are_a_sentence(make_spec: Any, se
     spec = make_spec(engine=ENGINE, prompts=ROWS, load=load)
     with pytest.raises(SpecError, match=r"synchronous is not a usable spec:\n.*leave nothing of max_duration_s 8"):
         plan_benchmark(spec, {}, 1, settings, profile=SweepProfile(seconds=8))
+
+
+def test_the_example_can_be_swept(settings: Settings, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    spec = load_spec("examples/sweep.yaml", {"model": str(tiny_model)})
+    plan, ends = plan_benchmark(spec, {}, 1, settings, profile=SweepProfile())
+    _, points = add_rates(plan, [1.0, 9.0], settings)
+    arrivals = [point.spec.load.arrival.kind for point in points if point.spec.load]
+    assert arrivals == ["concurrency", "all_at_once", *["poisson"] * 8]
+    assert spec.slos and spec.engine.is_streaming and len(ends) == 2

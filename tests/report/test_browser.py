@@ -17,8 +17,10 @@ from pathlib import Path
 
 import pytest
 from report_kit import NIGHT, NIGHT_BEFORE, Sad
+from sweep_kit import BENCHMARK, given_sweep
 
 from assayline.report.make import make_report
+from assayline.report.make_benchmark import make_benchmark_report
 from assayline.settings import Settings
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -125,6 +127,15 @@ def test_every_chart_is_drawn_and_nothing_is_asked_for(weeks: Settings, proxy: P
         assert "<svg" in plot and "mark-rule" in plot
         (drawn,) = re.findall(r'<svg[^>]* width="([\d.]+)"', plot)
         assert 100 < float(drawn) < 1200
+    assert not any("cannot be drawn" in plot for plot in plots)
+
+
+def test_every_chart_of_a_sweep_is_drawn(settings: Settings, proxy: Proxy, tmp_path: Path) -> None:
+    given_sweep(settings)
+    document = open_page(make_benchmark_report(settings, BENCHMARK, tmp_path).html, proxy, tmp_path)
+    assert proxy.asked_by_page == []
+    plots = re.findall(r'<div class="plot[^>]*>(.*?)</div>', document, flags=re.S)
+    assert len(plots) == 5 and all("<svg" in plot and "mark-line" in plot for plot in plots)
     assert not any("cannot be drawn" in plot for plot in plots)
 
 
