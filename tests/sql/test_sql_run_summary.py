@@ -69,7 +69,6 @@ def test_no_runs_are_no_rows(store):
         "accuracy",
         "itl",
         "itl_percentile",
-        "throughput",
         "goodput",
         "send_lag",
         "saturation",

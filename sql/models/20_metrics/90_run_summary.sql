@@ -1,6 +1,21 @@
 -- Grain: one row per run.
+-- Where a load has windows, a request counts for throughput if it finished between them, whenever it was sent: what was
+-- sent between them is the rate that was offered, which a server that drowns does not lower.
 create or replace view run_summary as
 with
+
+mark_finished as (
+    select
+        stg_requests.*,
+        status = 'ok'
+            and (load_stretch.run_id is null or finished_at_s between begins_at_s and ends_at_s) as is_finished
+    from stg_requests
+    left join load_stretch
+        on load_stretch.run_id = stg_requests.run_id
+        and load_stretch.worker = stg_requests.worker
+        and load_stretch.engine_generation = stg_requests.engine_generation
+        and load_stretch.has_windows
+),
 
 count_requests as (
     select
@@ -19,23 +34,42 @@ count_requests as (
         sum(cached_tokens) filter (status = 'ok') as cached_tokens,
         sum(prompt_tokens) filter (status = 'ok' and cached_tokens is not null) as cacheable_tokens,
         sum(preemptions) filter (status = 'ok') as preemptions,
-        max(send_lag_s) as max_send_lag_s
-    from stg_requests
+        max(send_lag_s) as max_send_lag_s,
+        count(*) filter (is_finished) as finished_requests,
+        sum(prompt_tokens) filter (is_finished) as finished_prompt_tokens,
+        sum(output_tokens) filter (is_finished) as finished_output_tokens
+    from mark_finished
     group by run_id
 ),
 
--- Where an engine's steps or its window are not known, its tokens are not held against them.
-select_engines as (
+add_stretches as (
+    select run_id, sum(stretch_s) as stretch_s
+    from load_stretch
+    where has_windows
+    group by run_id
+),
+
+-- gap_s: seconds before this engine's work in which no engine worked, as every earlier work had ended.
+find_gaps as (
     select
         *,
+        greatest(0, work_began_at_s - max(work_ended_at_s) over (
+            partition by run_id
+            order by work_began_at_s
+            rows between unbounded preceding and 1 preceding
+        )) as gap_s,
         case when ok_requests + error_requests > 0 then last_window_requests end as answered_window_requests
     from engine_history
 ),
 
+-- Where an engine's steps or its window are not known, its tokens are not held against them.
 add_attempts as (
     select
         run_id,
         attempt,
+        min(work_began_at_s) as work_began_at_s,
+        max(work_ended_at_s) as work_ended_at_s,
+        sum(gap_s) as gap_s,
         max(load_s) filter (not is_rebuild) as load_s,
         max(warmup_s) filter (not is_rebuild) as warmup_s,
         max(load_s + coalesce(warmup_s, 0)) filter (not is_rebuild) as start_s,
@@ -51,7 +85,7 @@ add_attempts as (
         sum(output_tokens) filter (engine_steps is not null) as step_tokens,
         sum(output_tokens) filter (engine_steps * answered_window_requests is not null) as window_tokens,
         sum(engine_steps * answered_window_requests) as window_steps
-    from select_engines
+    from find_gaps
     group by run_id, attempt
 ),
 
@@ -68,6 +102,8 @@ add_engines as (
         max(load_s) filter (start_order = 1) as load_s,
         max(warmup_s) filter (start_order = 1) as warmup_s,
         sum(start_s) filter (start_order > 1) as resume_load_s,
+        max(work_ended_at_s) - min(work_began_at_s) as duration_s,
+        sum(gap_s) as gap_s,
         sum(rebuilds) as rebuilds,
         sum(rebuild_s) as rebuild_s,
         sum(recovery_s) as recovery_s,
@@ -128,7 +164,13 @@ join_runs as (
         add_engines.load_s,
         add_engines.warmup_s,
         add_engines.resume_load_s,
-        throughput.* exclude (run_id, finished_requests, finished_prompt_tokens, finished_output_tokens),
+        add_engines.duration_s,
+        case when add_engines.duration_s is not null then coalesce(add_engines.gap_s, 0) end as downtime_s,
+        add_engines.duration_s - downtime_s as working_s,
+        case when add_stretches.run_id is null then working_s else add_stretches.stretch_s end as measured_s,
+        coalesce(count_requests.finished_requests, 0) as finished_requests,
+        count_requests.finished_prompt_tokens,
+        count_requests.finished_output_tokens,
         add_engines.lost_s,
         add_engines.rebuild_s,
         add_engines.recovery_s,
@@ -151,7 +193,7 @@ join_runs as (
         take_first_scorer.mean_high as accuracy_high
     from runs
     left join count_requests on count_requests.run_id = runs.run_id
-    left join throughput on throughput.run_id = runs.run_id
+    left join add_stretches on add_stretches.run_id = runs.run_id
     left join add_engines on add_engines.run_id = runs.run_id
     left join average_concurrency on average_concurrency.run_id = runs.run_id
     left join take_first_scorer on take_first_scorer.run_id = runs.run_id
@@ -201,9 +243,9 @@ summarize_runs as (
         lost_s,
         rebuild_s,
         recovery_s,
-        requests_per_s,
-        output_tokens_per_s,
-        total_tokens_per_s,
+        finished_requests / nullif(measured_s, 0) as requests_per_s,
+        finished_output_tokens / nullif(measured_s, 0) as output_tokens_per_s,
+        (finished_prompt_tokens + finished_output_tokens) / nullif(measured_s, 0) as total_tokens_per_s,
         mean_in_flight_requests,
         max_in_flight_requests,
         max_send_lag_s,
@@ -221,7 +263,7 @@ summarize_runs as (
 
 select * from summarize_runs;
 
-comment on view run_summary is 'One row per run: what a person reads first. Counts, tokens and accuracy are of all requests, throughput is of what was finished over the seconds that an engine was at work, or between the load''s windows where it has any (throughput). What became of each engine is in engine_history.';
+comment on view run_summary is 'One row per run: what a person reads first. Counts, tokens and accuracy are of all requests, throughput is of what was finished over the seconds that an engine was at work, or between the load''s windows where it has any. What became of each engine is in engine_history.';
 comment on column run_summary.run_id is 'The run.';
 comment on column run_summary.name is 'The spec''s name.';
 comment on column run_summary.model is 'The model as the spec names it: hub id or folder.';
@@ -258,14 +300,14 @@ comment on column run_summary.warmup_s is 'Longest warm-up of a worker''s first 
 comment on column run_summary.resume_load_s is 'What later attempts spent on starting again, seconds: the longest start-up and warm-up of a worker''s first engine in each, added up. NULL where no later attempt started an engine.';
 comment on column run_summary.duration_s is 'The whole window, seconds: from the first beginning to the last end of any engine''s work (engine_history.work_began_at_s and work_ended_at_s). For engines that did not fail: max(finished_at_s) − min(arrived_at_s) of ok requests. NULL where no engine''s work has both ends.';
 comment on column run_summary.working_s is 'Seconds of the window with at least one engine at work, from the first arrival at the engine to the end of its work: the union of those stretches, duration_s − downtime_s.';
-comment on column run_summary.measured_s is 'What throughput is divided by, seconds: working_s, or the time between the load''s windows; see throughput.measured_s.';
+comment on column run_summary.measured_s is 'What throughput and goodput are divided by, seconds: working_s; of a load with warm-up or cool-down windows the time between them, the sum of load_stretch.stretch_s over engines. NULL where they leave nothing.';
 comment on column run_summary.downtime_s is 'Seconds of the window with no engine at work: every engine was being rebuilt, or the run was between two attempts. 0 where some engine always worked.';
 comment on column run_summary.idle_s is 'Seconds between the first arrival and the last end in concurrency with nothing in flight that was answered: it comes of downtime, of work that a dead engine lost, and of pauses between arrivals.';
 comment on column run_summary.lost_s is 'Seconds of work that failed and vanished engines threw away, summed over engines; inside working_s. See engine_history.lost_s. NULL where no engine failed or vanished at work.';
 comment on column run_summary.rebuild_s is 'Seconds of start-up and warm-up of rebuilt engines, summed over workers: later engines of a worker in the same attempt. Lies inside the window. NULL where none was rebuilt.';
 comment on column run_summary.recovery_s is 'Seconds that workers were without an engine, from the end of one to the readiness of the next in the same attempt, summed over workers. Contains rebuild_s. NULL where none was rebuilt; see engine_history.recovery_s.';
-comment on column run_summary.requests_per_s is 'Ok requests per second: ok_requests / working_s; with windows those that finished between them / measured_s. See throughput.';
-comment on column run_summary.output_tokens_per_s is 'Output tokens per second, of the same requests over the same seconds.';
+comment on column run_summary.requests_per_s is 'Ok requests per second: ok_requests / working_s. With windows, the ok requests that finished between them, from begins_at_s to ends_at_s of load_stretch, whenever they were sent / measured_s.';
+comment on column run_summary.output_tokens_per_s is 'Output tokens per second, those of the same requests over the same seconds: a request counts as a whole when it finishes.';
 comment on column run_summary.total_tokens_per_s is 'Prompt and output tokens per second, likewise.';
 comment on column run_summary.mean_in_flight_requests is 'Requests in flight averaged over time: sum of in-flight × seconds / seconds, from the first arrival to the last end of the sweep in concurrency. Times with nothing in flight count, downtime included; a request that a dead engine lost counts from its arrival at the engine that answered it.';
 comment on column run_summary.max_in_flight_requests is 'The most requests in flight at once.';

@@ -63,18 +63,18 @@ fill_objectives as (
         coalesce(count_requests.requests, 0) as requests,
         coalesce(count_requests.good_requests, 0) as good_requests,
         count_requests.good_requests / nullif(count_requests.requests, 0) as good_share,
-        throughput.measured_s,
+        run_summary.measured_s,
         coalesce(count_requests.finished_good_requests, 0) as finished_good_requests,
-        count_requests.finished_good_requests / nullif(throughput.measured_s, 0) as good_requests_per_s,
+        count_requests.finished_good_requests / nullif(run_summary.measured_s, 0) as good_requests_per_s,
         case
             when count_requests.finished_good_requests = 0 then 0
             else count_requests.finished_good_output_tokens
-        end / nullif(throughput.measured_s, 0) as good_output_tokens_per_s
+        end / nullif(run_summary.measured_s, 0) as good_output_tokens_per_s
     from spread_limits
     left join count_requests
         on count_requests.run_id = spread_limits.run_id
         and count_requests.slo = spread_limits.slo
-    left join throughput on throughput.run_id = spread_limits.run_id
+    left join run_summary on run_summary.run_id = spread_limits.run_id
 )
 
 select * from fill_objectives;
@@ -88,7 +88,7 @@ comment on column goodput.e2e_limit_s is 'Longest good e2e_s, seconds.';
 comment on column goodput.requests is 'Measured requests (stg_requests.phase), results and errors.';
 comment on column goodput.good_requests is 'Those of them that are good.';
 comment on column goodput.good_share is 'good_requests / requests, 0 to 1. NULL where requests is 0.';
-comment on column goodput.measured_s is 'The seconds that throughput is divided by, as in throughput.';
+comment on column goodput.measured_s is 'The seconds that throughput is divided by, as in run_summary.';
 comment on column goodput.finished_good_requests is 'Good ones among the requests that throughput counts: with windows those that finished between them, so that goodput never exceeds throughput.';
 comment on column goodput.good_requests_per_s is 'Goodput, requests per second: finished_good_requests / measured_s.';
 comment on column goodput.good_output_tokens_per_s is 'Output tokens of these requests / measured_s.';
