@@ -4,11 +4,13 @@
 
 The three take turns, each round in another order. Compared are medians, all computed by our definitions from what each
 client stored per request; what each client itself prints stands beside. A ratio is of two neighbours in one round, and
-the table has the median of the rounds' ratios with their range. The last line is JSON. Exit code 1: a request failed,
-or a median differs by more than 3 %.
+the table has the median of the rounds' ratios with their range. A second table sets what each client saw against what
+the server counted in the same run, which tells clients apart even where the machine is busy and no two runs are alike.
+The last line is JSON. Exit code 1: a request failed, or a median differs by more than 3 %.
 """
 
 import argparse
+import dataclasses
 import json
 import statistics
 import sys
@@ -24,6 +26,7 @@ from benchmarks.peer_guidellm import GUIDELLM, measure_with_guidellm
 from benchmarks.peer_vllm_bench import measure_with_vllm_bench
 from benchmarks.process_tree import CpuSamples
 from benchmarks.random_model import build_random_model
+from benchmarks.server_counters import COUNTERS, find_means, read_counters
 
 Client = Callable[[Load, Server, Path, set[int]], tuple[Measurement, CpuSamples]]
 
@@ -52,7 +55,10 @@ def measure_loads(
             for name in names[turn:] + names[:turn]:
                 place = folder / f"{number}-{loads.index(load)}-{names.index(name)}"
                 place.mkdir()
+                before = read_counters(server)
                 measurement, _ = clients[name](load, server, place, cores)
+                means = find_means(before, read_counters(server))
+                measurement = dataclasses.replace(measurement, server_means=means)
                 found[load.name][name].append(measurement)
                 print(f"round {number + 1}: {load.name}, {name}: {describe(measurement)}", flush=True)
     return found
@@ -91,6 +97,19 @@ def compare_clients(rounds: dict[str, list[Measurement]]) -> dict[str, dict[str,
     return table
 
 
+def compare_with_server(rounds: dict[str, list[Measurement]]) -> dict[str, dict[str, list[float]]]:
+    """By metric and client: the mean that it saw over the mean that the server counted; median and range of rounds."""
+    table: dict[str, dict[str, list[float]]] = {}
+    for key in COUNTERS:
+        table[key] = {}
+        for name, runs in rounds.items():
+            pairs = [(summarize(one)[key], one.server_means.get(key)) for one in runs]
+            ratios = [saw / counted for saw, counted in pairs if saw is not None and counted]
+            if ratios:
+                table[key][name] = [statistics.median(ratios), min(ratios), max(ratios)]
+    return table
+
+
 def find_median(values: list[float | None]) -> float | None:
     """Of those that are there."""
     there = [value for value in values if value is not None]
@@ -113,6 +132,15 @@ def print_table(load: str, table: dict[str, dict[str, Any]]) -> None:
         for name in peers:
             ratio = row["ratio"].get(name)
             cells.append("–" if ratio is None else f"{ratio[0]:.3f} ({ratio[1]:.3f}–{ratio[2]:.3f})")
+        print(f"| {title} | {' | '.join(cells)} |")
+
+
+def print_server_table(load: str, table: dict[str, dict[str, list[float]]], names: list[str]) -> None:
+    """One load's second table."""
+    print(f"\n{load}: mean seen by the client / mean counted by the server, median (range) of the rounds\n")
+    print(f"| mean | {' | '.join(names)} |\n|---|{'---:|' * len(names)}")
+    for title, key in zip(METRICS, COUNTERS, strict=True):
+        cells = ["{:.3f} ({:.3f}–{:.3f})".format(*table[key][name]) if name in table[key] else "–" for name in names]
         print(f"| {title} | {' | '.join(cells)} |")
 
 
@@ -152,18 +180,17 @@ def main() -> int:
             measure_with_vllm_bench(warm_up, server, folder, split_cores()[1])
             found = measure_loads(loads, clients, server, folder, options.rounds)
     tables = {load: compare_clients(rounds) for load, rounds in found.items()}
+    server_tables = {load: compare_with_server(rounds) for load, rounds in found.items()}
     for load, table in tables.items():
         print_table(load, table)
+        print_server_table(load, server_tables[load], list(clients))
     failed = {name: sum(one.failed for rounds in found.values() for one in rounds[name]) for name in clients}
     ratios = [ratio for table in tables.values() for row in table.values() for ratio, *_ in row["ratio"].values()]
     agrees = bool(ratios) and max(abs(ratio - 1) for ratio in ratios) <= GOAL and not any(failed.values())
     if any(failed.values()):
         print(f"\nRequests failed or were sent again, and are not in the figures: {failed}")
-    print(
-        json.dumps(
-            {"agrees": agrees, "failed": failed, "guidellm": GUIDELLM, "options": vars(options), "loads": tables}
-        )
-    )
+    report = {"agrees": agrees, "failed": failed, "guidellm": GUIDELLM, "options": vars(options)}
+    print(json.dumps({**report, "loads": tables, "against_server": server_tables}))
     return 0 if agrees else 1
 
 

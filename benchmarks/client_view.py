@@ -76,6 +76,8 @@ class Measurement:
     """The client's own numbers in seconds and tokens/s, by the names that `summarize` uses."""
     zero_s: float = 0.0
     """Unix time at the zero of its clock."""
+    server_means: dict[str, float] = field(default_factory=dict)
+    """What the server counted in the same run, by the names that `summarize` uses."""
 
 
 def make_prompts(count: int, prompt_tokens: int, output_tokens: int) -> tuple[Prompt, ...]:
@@ -100,7 +102,7 @@ def write_rows(path: Path, prompts: tuple[Prompt, ...], length_column: str) -> P
 
 
 def summarize(measurement: Measurement) -> dict[str, float | None]:
-    """Medians and 95th percentiles in seconds, and output tokens per second from the first send to the last token."""
+    """Means and percentiles in seconds, and output tokens per second from the first send to the last token."""
     seen = measurement.observations
     values: dict[str, list[float]] = {
         "ttft": [one.first_s - one.sent_s for one in seen],
@@ -111,6 +113,7 @@ def summarize(measurement: Measurement) -> dict[str, float | None]:
     }
     figures: dict[str, float | None] = {}
     for name, measured in values.items():
+        figures[f"{name}_mean_s"] = statistics.fmean(measured) if measured else None
         figures[f"{name}_p50_s"] = find_quantile(measured, 0.5)
         figures[f"{name}_p95_s"] = find_quantile(measured, 0.95)
     seconds = max(one.last_s for one in seen) - min(one.sent_s for one in seen)

@@ -54,7 +54,11 @@ def make_spec(load: Load, server: Server, prompts: Path) -> dict[str, Any]:
         "prompts": {"source": {"kind": "file", "path": str(prompts)}, "columns": {"sampling": "sampling"}},
         "chat": {"template": "plain"},
         "sampling": {"temperature": 0, "ignore_eos": True},
-        "engine": {"backend": "server", "server": {"url": f"{server.url}/v1", "model": server.model_name}},
+        "engine": {
+            "backend": "server",
+            "server": {"url": f"{server.url}/v1", "model": server.model_name},
+            "warm_up": False,  # what a server counts in a run is then of the load alone
+        },
         "load": {"arrival": arrival},
     }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import agreement, client_accuracy, client_overhead
+from benchmarks import agreement, client_accuracy, client_overhead, server_counters
 from benchmarks.client_view import Load, Measurement, Observation, Prompt, make_prompts, summarize, write_rows
 from benchmarks.local_server import pace_server
 from benchmarks.peer_guidellm import read_report
@@ -93,6 +93,24 @@ def test_ratios_are_of_neighbours_in_a_round() -> None:
     row = agreement.compare_clients({"assayline": ours, "guidellm": theirs})["ttft_p50_s"]
     assert row["value"] == row["own"] == {"assayline": 0.2, "guidellm": 0.2}
     assert row["ratio"]["guidellm"] == pytest.approx([1.0, 1.0, 2.0])
+
+
+def test_what_a_server_counted_is_told_apart_by_run() -> None:
+    def page(seconds: float, count: int) -> str:
+        return "\n".join(
+            f'# TYPE {name} histogram\n{name}_bucket{{le="1.0"}} 3\n{name}_sum{{engine="0"}} {seconds}\n'
+            f'{name}_count{{engine="0"}} {count}'
+            for name in server_counters.COUNTERS.values()
+        )
+
+    before, after = (server_counters.parse_counters(page(*values)) for values in ((5.0, 10), (6.5, 15)))
+    means = server_counters.find_means(before, after)
+    assert means == pytest.approx(dict.fromkeys(server_counters.COUNTERS, 0.3))
+    assert server_counters.find_means(after, after) == {}, "nothing was asked, so there is no mean"
+    run = Measurement((Observation(0.0, 0.33, 0.93, 3, 3),), 0, server_means=means)
+    table = agreement.compare_with_server({"guidellm": [run]})
+    assert table["ttft_mean_s"]["guidellm"] == pytest.approx([1.1] * 3)
+    assert table["tpot_mean_s"]["guidellm"] == pytest.approx([1.0] * 3) and table["itl_mean_s"] == {}
 
 
 def test_a_run_with_failures_says_so_first() -> None:
