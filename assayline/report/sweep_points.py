@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from assayline.report.document import Chart, Paragraph, Section, Table
 from assayline.report.sweep_charts import draw_latency
-from assayline.report.words import count, show_rate, show_seconds, show_value
+from assayline.report.words import SPACE, count, show_rate, show_seconds, show_value
 from assayline.store.report import Row
 
 SMALL = {
@@ -29,7 +29,7 @@ def _name(point: Row) -> str:
         return "one at a time" if point["concurrency"] == 1 else f"{point['concurrency']:,} at a time"
     if point["offered_requests_per_s"] is None:
         return str(point["arrival"]).replace("_", " ")
-    return f"{point['offered_requests_per_s']:.4g}/s"
+    return show_rate(point["offered_requests_per_s"]).replace(SPACE, "")
 
 
 def find_knee(points: Sequence[Row]) -> Row | None:
