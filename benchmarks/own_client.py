@@ -23,10 +23,7 @@ DATABASE_WAIT_S = 30.0
 def measure_with_assayline(load: Load, server: Server, folder: Path, cores: set[int]) -> tuple[Measurement, CpuSamples]:
     """One run of the command, in a data folder of its own."""
     prompts = folder / "assayline.jsonl"
-    lines = (
-        {"prompt": one.text, "sampling": {"max_tokens": one.output_tokens, "min_tokens": one.output_tokens}}
-        for one in load.prompts
-    )
+    lines = ({"prompt": one.text, "sampling": {"max_tokens": one.output_tokens}} for one in load.prompts)
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
     spec = folder / "assayline.yaml"
     spec.write_text(yaml.safe_dump(make_spec(load, server, prompts)))
