@@ -109,6 +109,11 @@ class LoadSpec(SpecPart):
                 f"warmup_s {self.warmup_s:g} and cooldown_s {self.cooldown_s:g} leave nothing of max_duration_s "
                 f"{self.max_duration_s:g} to measure. Lengthen it, or shorten them"
             )
+        if self.arrival.kind == "all_at_once" and self.warmup_s + self.cooldown_s > 0:
+            raise ValueError(
+                "warmup_s and cooldown_s are seconds of the sending, and all_at_once sends everything in one moment. "
+                "Remove them"
+            )
         if self.stop_when_saturated and self.arrival.kind in ("all_at_once", "concurrency"):
             raise ValueError(
                 f"stop_when_saturated looks for a rate beyond the engine, and the arrival {self.arrival.kind} has no "
