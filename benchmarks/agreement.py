@@ -67,7 +67,7 @@ def measure_loads(
 def describe(measurement: Measurement) -> str:
     """One line on one run, its failures first."""
     figures = summarize(measurement)
-    words = [f"{measurement.failed} FAILED"] if measurement.failed else []
+    words = [f"{measurement.failed} FAILED ({'; '.join(measurement.reasons)})"] if measurement.failed else []
     words += [f"{name} {show(figures[key])} ms" for name, key in METRICS.items()]
     return ", ".join([*words, f"{figures[THROUGHPUT]:.1f} tok/s"])
 

@@ -71,11 +71,13 @@ class Measurement:
 
     observations: tuple[Observation, ...]
     failed: int
-    """Requests that were not answered whole."""
+    """Requests that were not answered whole, or sent again."""
     own: dict[str, float | None] = field(default_factory=dict)
     """The client's own numbers in seconds and tokens/s, by the names that `summarize` uses."""
     zero_s: float = 0.0
     """Unix time at the zero of its clock."""
+    reasons: tuple[str, ...] = ()
+    """Why requests failed, where the client says."""
     server_means: dict[str, float] = field(default_factory=dict)
     """What the server counted in the same run, by the names that `summarize` uses."""
 

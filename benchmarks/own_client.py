@@ -71,6 +71,11 @@ def read_newest_run(database: Path, requests: int) -> Measurement:
             "from stg_requests where run_id = ? and status = 'ok' and retries = 0",
             [run_id],
         ).fetchall()
+        errors = connection.execute(
+            "select coalesce(error_message, 'sent again') from stg_requests "
+            "where run_id = ? and (status <> 'ok' or retries > 0)",
+            [run_id],
+        ).fetchall()
         percentiles = connection.execute(
             "select metric, percentile, value_s from latency_percentile where run_id = ? and percentile in (0.5, 0.95)",
             [run_id],
@@ -89,4 +94,5 @@ def read_newest_run(database: Path, requests: int) -> Measurement:
     }
     own["output_tokens_per_s"] = output_tokens_per_s
     zero_s = started_at.replace(tzinfo=UTC).timestamp()
-    return Measurement(observations, requests - len(observations), own, zero_s)
+    reasons = tuple(reason for (reason,) in errors)
+    return Measurement(observations, requests - len(observations), own, zero_s, reasons)

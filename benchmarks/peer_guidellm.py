@@ -87,4 +87,5 @@ def read_report(report: dict[str, Any], requests: int) -> Measurement:
     latency = metrics["request_latency"]["successful"]["percentiles"]
     own |= {"e2e_p50_s": latency["p50"], "e2e_p95_s": latency["p95"]}
     own["output_tokens_per_s"] = metrics["output_tokens_per_second"]["successful"]["mean"]
-    return Measurement(tuple(observations), requests - len(observations), own)
+    reasons = tuple(str(request["info"]["error"]) for request in benchmark["requests"]["errored"])
+    return Measurement(tuple(observations), requests - len(observations), own, reasons=reasons)

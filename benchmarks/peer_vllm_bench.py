@@ -66,7 +66,8 @@ def read_result(result: dict[str, Any]) -> Measurement:
     }
     own["output_tokens_per_s"] = result["output_throughput"]
     zero_s = time.time() - time.perf_counter()  # its stamps are of this clock, which the machine's processes share
-    return Measurement(tuple(observations), result["failed"], own, zero_s)
+    reasons = tuple(error for error in result["errors"] if error)
+    return Measurement(tuple(observations), result["failed"], own, zero_s, reasons)
 
 
 def main() -> None:

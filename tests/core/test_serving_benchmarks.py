@@ -48,12 +48,13 @@ def guidellm_report() -> dict[str, Any]:
         "output_tokens_per_second": metric(12.0),
     }
     answers = [answer(100.0, 100.1, 100.3), answer(101.0, 101.1, 101.3), answer(102.0, None, None)]
-    return {"benchmarks": [{"requests": {"successful": answers}, "metrics": metrics}]}
+    errored = [{"info": {"error": "no connection"}}]
+    return {"benchmarks": [{"requests": {"successful": answers, "errored": errored}, "metrics": metrics}]}
 
 
 def test_vllm_bench_is_read_without_what_failed() -> None:
     measurement = read_result(BENCH)
-    assert measurement.failed == 1
+    assert (measurement.failed, measurement.reasons) == (1, ("connection reset",))
     assert [one.output_tokens for one in measurement.observations] == [3, 2]
     figures = summarize(measurement)
     assert figures["ttft_p50_s"] == pytest.approx(0.2)
@@ -66,7 +67,8 @@ def test_vllm_bench_is_read_without_what_failed() -> None:
 
 def test_guidellm_is_read_by_our_definitions_and_its_own() -> None:
     measurement = read_report(guidellm_report(), requests=4)
-    assert measurement.failed == 2, "one of four is not in its report, and it saw no token of another"
+    assert measurement.failed == 2, "one of four went wrong, and of another it saw no token"
+    assert measurement.reasons == ("no connection",)
     figures = summarize(measurement)
     assert figures["ttft_p50_s"] == pytest.approx(0.1)
     assert figures["tpot_p50_s"] == pytest.approx(0.05), "the first token's wait is not in it"
@@ -114,8 +116,8 @@ def test_what_a_server_counted_is_told_apart_by_run() -> None:
 
 
 def test_a_run_with_failures_says_so_first() -> None:
-    measurement = Measurement((Observation(0.0, 0.1, 0.5, 5, 5),), 2)
-    assert agreement.describe(measurement).startswith("2 FAILED, TTFT 100.00 ms")
+    measurement = Measurement((Observation(0.0, 0.1, 0.5, 5, 5),), 1, reasons=("refused",))
+    assert agreement.describe(measurement).startswith("1 FAILED (refused), TTFT 100.00 ms")
     assert Load((), rate_per_s=2.5).name == "2.5 requests/s" and Load((), concurrency=4).name == "4 at a time"
 
 
