@@ -107,6 +107,8 @@ def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> lis
             for latency in sorted({row.latency for row in METRIC_ROWS if isinstance(row, LatencyRow)})
             for row in read_rows(connection, by_metric, run_id, latency)
         }
+        about_scores = list_score_rows(*(read_rows(connection, query, run_id) for query in score_rows.QUERIES))
+        about_load = list_load_rows(*(read_rows(connection, query, run_id) for query in load_rows.QUERIES))
     table = []
     for row in METRIC_ROWS:
         if isinstance(row, SummaryRow):
@@ -121,9 +123,9 @@ def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> lis
         metric = name_accuracy(summary["scorer"]) if row.metric == "accuracy" else row.metric
         table.append({"metric": metric, "unit": unit, "source": source, **cells})
         if row.metric == "accuracy":
-            table += list_score_rows(*(read_rows(connection, query, run_id) for query in score_rows.QUERIES))
+            table += about_scores
         if row.metric == LAST_LATENCY:
-            table += list_load_rows(*(read_rows(connection, query, run_id) for query in load_rows.QUERIES))
+            table += about_load
     return table
 
 

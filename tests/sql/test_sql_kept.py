@@ -213,3 +213,17 @@ def test_whoever_changes_rows_of_runs_forgets_their_metrics():
             writers[file.name] = text.count("forget_metrics(connection")
     assert set(writers) == {"load.py", "runs.py", "scoring.py"}
     assert writers == {"load.py": 1, "runs.py": 2, "scoring.py": 1}
+
+
+def test_the_metric_table_at_a_runs_end_is_the_one_that_is_read_later(runs):
+    """At its end a run is staged and kept at once: nothing may be there twice."""
+    loads = [run_id for (run_id,) in runs.execute("select run_id from loads order by run_id").fetchall()]
+    assert loads
+    for run_id in (loads[0], "run-000000"):
+        with stage_run(runs, run_id):
+            assert keep_metrics(runs, run_id)
+            at_the_end = read_metric_table(runs, run_id)
+        assert at_the_end == read_metric_table(runs, run_id)
+        names = [row["metric"] for row in at_the_end]
+        assert len(set(names)) == len(names)
+        assert ("sent late, p99" in names) == (run_id == loads[0])
