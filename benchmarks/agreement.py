@@ -67,7 +67,8 @@ def measure_loads(
 def describe(measurement: Measurement) -> str:
     """One line on one run, its failures first."""
     figures = summarize(measurement)
-    words = [f"{measurement.failed} FAILED ({'; '.join(measurement.reasons)})"] if measurement.failed else []
+    reasons = "; ".join(measurement.reasons) or "the client does not say why"
+    words = [f"{measurement.failed} FAILED ({reasons})"] if measurement.failed else []
     words += [f"{name} {show(figures[key])} ms" for name, key in METRICS.items()]
     return ", ".join([*words, f"{figures[THROUGHPUT]:.1f} tok/s"])
 
