@@ -31,12 +31,10 @@ from assayline.settings import Settings
 from assayline.shards import ShardQueue
 from assayline.spec import EvalSpec
 from assayline.store.parts import PartWriter, count_rows, list_parts
+from assayline.warm_up import write_warm_up
 
 STOP_CHECK_INTERVAL_S = 0.25
 FIRST_SHARD_POLL_S = 0.05
-MIN_WARM_UP_TOKENS = 32
-"""A first prefill of a few tokens kills vLLM's CPU worker on AMX machines (SIGILL); 32 is safe everywhere."""
-WARM_UP_OUTPUT_TOKENS = 4
 URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored", "load_ended"})
 """Written at once: the engine has nothing to do anyway, and the next thing to die may be the worker."""
 
@@ -242,16 +240,12 @@ class Worker:
         return first
 
     def _warm_up(self, engine: Engine, first: list[Request]) -> None:
-        limit = engine.facts.max_model_len
-        room = None if limit is None else limit - WARM_UP_OUTPUT_TOKENS - 1
-        prefix = shared_prefix([request.prompt_token_ids for request in first])
-        filler = first[0].prompt_token_ids[:1] * (MIN_WARM_UP_TOKENS - len(prefix))
-        sampling = {name: value for name, value in self.order.spec.sampling_defaults.items() if name != "min_tokens"}
-        sampling["max_tokens"] = WARM_UP_OUTPUT_TOKENS
-        name, messages = f"warm-up-{self.order.worker}", first[0].messages  # a server renders messages itself
-        request = Request(name, "", 0, 0, (prefix + filler)[:room], sampling, messages=messages)
+        order = self.order
+        request, shared_tokens = write_warm_up(
+            first, order.spec.sampling_defaults, order.worker, engine.facts.max_model_len
+        )
         duration_s = engine.warm_up(request)
-        self.log(f"Warmed up in {duration_s:.2f} s; the prompts share {len(prefix)} leading tokens")
+        self.log(f"Warmed up in {duration_s:.2f} s; the prompts share {shared_tokens} leading tokens")
 
     def record(
         self,
@@ -279,14 +273,6 @@ class Worker:
         if event in URGENT_EVENTS:
             self.writer.flush()
         self.on_event(row)
-
-
-def shared_prefix(prompts: list[list[int]]) -> list[int]:
-    """The longest common prefix of two or more prompts; empty for a single one, which shares with nobody."""
-    if len(prompts) < 2:
-        return []
-    low, high = min(prompts), max(prompts)
-    return [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))]
 
 
 def _throttle(check: Callable[[], bool]) -> Callable[[], bool]:

@@ -26,7 +26,8 @@ from assayline.records import Completion, EngineEvent, Request
 from assayline.settings import Settings
 from assayline.shards import ShardQueue
 from assayline.store.parts import count_rows, list_parts, write_part
-from assayline.worker import WorkerReport, WorkOrder, run_worker, shared_prefix
+from assayline.warm_up import MIN_WARM_UP_TOKENS, WARM_UP_OUTPUT_TOKENS, shared_prefix
+from assayline.worker import WorkerReport, WorkOrder, run_worker
 
 CRASH = Death("run", exception="AssertionError", message="no such block")
 WORK = """
@@ -176,7 +177,7 @@ def test_warm_up_primes_the_shared_prefix_and_is_no_request_of_the_run(
     work(order_of(tmp_path, settings, sampling={"min_tokens": 9, "max_tokens": 9, "top_p": 0.5}))
     [warm] = engine.warmed
     assert warm.prompt_token_ids[:40] == prefix
-    assert warm.sampling == {"max_tokens": worker.WARM_UP_OUTPUT_TOKENS, "top_p": 0.5}
+    assert warm.sampling == {"max_tokens": WARM_UP_OUTPUT_TOKENS, "top_p": 0.5}
     assert warm.request_id not in answered(tmp_path) and len(answered(tmp_path)) == 4
 
 
@@ -191,8 +192,8 @@ def test_a_warm_up_prompt_is_long_enough_for_a_cpu_and_short_enough_for_the_cont
     engine = spy()
     work(order_of(tmp_path, settings))
     [warm] = engine.warmed
-    assert len(warm.prompt_token_ids) >= worker.MIN_WARM_UP_TOKENS
-    assert len(warm.prompt_token_ids) + worker.WARM_UP_OUTPUT_TOKENS < 64
+    assert len(warm.prompt_token_ids) >= MIN_WARM_UP_TOKENS
+    assert len(warm.prompt_token_ids) + WARM_UP_OUTPUT_TOKENS < 64
 
 
 def test_warm_up_can_be_left_out(tmp_path: Path, settings: Settings, spy: Any) -> None:
