@@ -14,8 +14,6 @@ import json
 import os
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -39,6 +37,7 @@ from assayline.spec_file import parse_spec
 from assayline.store.database import connect
 from assayline.worker import Worker
 from benchmarks.random_model import build_random_model
+from benchmarks.yardstick import Yardstick, draw_output_tokens
 
 MAX_NUM_SEQS = 64
 
@@ -62,7 +61,7 @@ def write_prompts(path: Path, count: int) -> None:
     with path.open("w") as file:
         for _ in range(count):
             text = "".join(dice.choices("abcdefghij klmnop qrstuvwxyz", k=dice.randint(16, 64)))
-            length = min(max(int(dice.lognormvariate(4.0, 0.7)), 8), 256)
+            length = draw_output_tokens(dice)
             file.write(json.dumps({"prompt": text, "sampling": {"max_tokens": length, "min_tokens": length}}) + "\n")
 
 
@@ -90,31 +89,14 @@ def make_spec(model: Path, prompts: Path, options: argparse.Namespace) -> EvalSp
     )
 
 
-class RawVllm:
-    """The yardstick's process."""
+class RawVllm(Yardstick):
+    """`LLM.generate` over everything."""
 
     def __init__(self, spec: EvalSpec, env: dict[str, str], log: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.raw_vllm"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log.open("w"),
-            env=env,
-            text=True,
-        )
-        self._ask({"model": spec.model, "args": spec.engine.args})
+        super().__init__("benchmarks.raw_vllm", {"model": spec.model, "args": spec.engine.args}, env, log)
 
     def measure(self, requests: list[dict[str, Any]]) -> Measurement:
-        return Measurement(**self._ask(requests))
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(60)
-
-    def _ask(self, question: Any) -> Any:
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        return Measurement(**self.ask(requests))
 
 
 class SteppingEngine:

@@ -16,8 +16,6 @@ import json
 import os
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -36,6 +34,7 @@ from assayline.load_spec import LoadSpec
 from assayline.records import Request
 from assayline.settings import Settings
 from benchmarks.random_model import FIRST_WORD, VOCABULARY, build_random_model
+from benchmarks.yardstick import Yardstick, draw_output_tokens
 
 MAX_NUM_SEQS = 64
 ARGS = {
@@ -75,30 +74,23 @@ def make_requests(count: int) -> list[dict[str, Any]]:
     requests = []
     for _ in range(count):
         ids = [dice.randrange(FIRST_WORD, VOCABULARY) for _ in range(dice.randint(16, 64))]
-        length = min(max(int(dice.lognormvariate(4.0, 0.7)), 8), 256)
+        length = draw_output_tokens(dice)
         sampling = {"temperature": 0, "ignore_eos": True, "max_tokens": length, "min_tokens": length}
         requests.append({"prompt_token_ids": ids, "sampling": sampling})
     return requests
 
 
-class Alone:
-    """The yardstick's process."""
+class Alone(Yardstick):
+    """`AsyncLLM.generate` behind a semaphore."""
 
     def __init__(self, model: Path, concurrency: int, env: dict[str, str], log: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.raw_async_vllm"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log.open("w"),
-            env=env,
-            text=True,
-        )
-        self._ask({"model": str(model), "args": ARGS, "window": concurrency})
+        order = {"model": str(model), "args": ARGS, "window": concurrency}
+        super().__init__("benchmarks.raw_async_vllm", order, env, log)
 
     def measure(self, requests: list[dict[str, Any]]) -> Measurement:
-        before = read_cpu_s(self._process.pid)
-        found = self._ask(requests)
-        cpu_s = read_cpu_s(self._process.pid) - before
+        before = read_cpu_s(self.pid)
+        found = self.ask(requests)
+        cpu_s = read_cpu_s(self.pid) - before
         rows = found["rows"]
         gaps = [gap for row in rows for gap in list_gaps(row["stamps"])]
         return summarize_side(
@@ -109,15 +101,6 @@ class Alone:
             sum(row["merged"] for row in rows),
             cpu_s,
         )
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(60)
-
-    def _ask(self, question: Any) -> Any:
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
 
 
 class Ours:

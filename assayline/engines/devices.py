@@ -159,3 +159,13 @@ def _share_cores(workers: int) -> list[Device]:
         )
         for share in shares
     ]
+
+
+def name_cpu() -> str:
+    """The processor's name, and how many cores of it this process may use."""
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return f"{line.partition(':')[2].strip()}, {cores} cores"
+    return f"cpu, {cores} cores"

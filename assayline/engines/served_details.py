@@ -4,8 +4,8 @@ import contextlib
 import importlib.metadata
 import os
 import subprocess
-from pathlib import Path
 
+from assayline.engines.devices import name_cpu
 from assayline.engines.served_model import ServedModel
 from assayline.engines.wire import Open
 from assayline.records import Json
@@ -32,7 +32,7 @@ def describe_server(order: Open, model: ServedModel, url: str) -> dict[str, Json
         "server": "vllm serve, started for this run",
         "torch_version": _read_version("torch"),
         "device": device,
-        "device_name": _name_gpu() if device == "cuda" else _name_cpu(),
+        "device_name": _name_gpu() if device == "cuda" else name_cpu(),
     }
 
 
@@ -57,13 +57,3 @@ def _name_gpu() -> str | None:
         found = subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S, check=True)
         return found.stdout.strip() or None
     return None
-
-
-def _name_cpu() -> str:
-    """As the in-process engine names it."""
-    cores = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return f"{line.partition(':')[2].strip()}, {cores} cores"
-    return f"cpu, {cores} cores"

@@ -1,10 +1,8 @@
 """What an opened vLLM says of itself: sizes, versions, device."""
 
-import contextlib
-import os
-from pathlib import Path
 from typing import Any
 
+from assayline.engines.devices import name_cpu
 from assayline.engines.wire import Opened
 
 
@@ -41,17 +39,8 @@ def _device_name() -> str:
     from vllm.platforms import current_platform
 
     if current_platform.device_type == "cpu":
-        return _cpu_name()
+        return name_cpu()
     try:
         return str(current_platform.get_device_name())
     except (NotImplementedError, RuntimeError):
         return str(current_platform.device_type)
-
-
-def _cpu_name() -> str:
-    cores = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return f"{line.partition(':')[2].strip()}, {cores} cores"
-    return f"cpu, {cores} cores"

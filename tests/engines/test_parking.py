@@ -95,7 +95,7 @@ def test_variables_that_a_library_sets_here_make_no_other_engine(
 ) -> None:
     with park_engines():
         open_served(server.url, tmp_path / "first").close()
-        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/torch")
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
         with closing(open_served(server.url, tmp_path / "second")) as second:
             assert second.facts.details["kept_from"] == "first"
 
