@@ -1,35 +1,56 @@
 # Every target sets up what it needs; a second run has no set-up work.
 PYTHON ?= python3
 VENV := .venv/bin
+# Without internet: a folder that `make wheels` has filled elsewhere.
+WHEELS ?=
+# Without compiled modules every process would compile vLLM anew: three times the time to start.
+unexport PYTHONDONTWRITEBYTECODE
+# Tests of a file stay in one lane, as they share engines and servers; the heaviest files come first.
+LANES = -n 2 --dist loadfile --no-loadscope-reorder
+SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev demo test test-fast test-faults lint bench bench-memory bench-false-alarms bench-agreement bench-many-runs bench-serving bench-client clean
+.PHONY: help setup setup-dev wheels demo test test-airgap test-fast test-examples test-faults lint bench bench-memory bench-false-alarms bench-agreement bench-many-runs bench-serving bench-client clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: ## .venv with the right vLLM for this machine
-	@$(PYTHON) scripts/setup.py
+	@$(SETUP)
 
 setup-dev:
-	@$(PYTHON) scripts/setup.py --dev
+	@$(SETUP) --dev
+
+wheels: ## fill WHEELS=wheels for a machine without internet; TARGET=cpu|cuda, PYTHON_VERSION=3.12
+	@$(SETUP) wheels --target "$(TARGET)" --python "$(PYTHON_VERSION)"
 
 demo: setup ## evaluate the tiny model on examples/arithmetic.yaml, with real vLLM
+	@echo "demo: 1 of 2, the tiny model: trained once, in about half a minute"
 	@$(VENV)/python -m examples.tiny_model
+	@echo "demo: 2 of 2, its answers to 155 questions, by real vLLM: about half a minute"
 	@$(VENV)/python -m flows.evaluate examples/arithmetic.yaml
 
 test: setup-dev ## every test, those against real vLLM included
+	@echo "test: 1 of 2, the tiny model: trained once, in about half a minute"
 	@$(VENV)/python -m examples.tiny_model
-	@$(VENV)/python -m pytest
+	@echo "test: 2 of 2, every test, in two lanes: 20 minutes or more; test-fast takes two: no engines, no servers, no whole runs"
+	@$(VENV)/python -m pytest $(LANES)
 
-test-fast: setup-dev ## tests that need neither vLLM nor a Prefect server
-	@$(VENV)/python -m pytest -m "not vllm and not prefect and not ray"
+test-airgap: setup-dev ## set-up from a folder of wheels, without any network; 6 GB of disk, some minutes
+	@$(VENV)/python -m pytest tests/setup/check_airgap.py -s
+
+test-fast: setup-dev ## tests without vLLM, servers and whole runs
+	@$(VENV)/python -m pytest $(LANES) -m "not vllm and not prefect and not ray and not slow"
+
+test-examples: setup-dev ## the tests with random examples: fresh ones, and many
+	@HYPOTHESIS_PROFILE=fresh $(VENV)/python -m pytest $(LANES) -m "hypothesis and not vllm"
 
 test-faults: setup-dev ## kill flow, workers and engines thirty times; about 15 minutes
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m pytest tests/flows/test_kills.py -s --kills 30
 
-lint: setup-dev ## ruff, mypy --strict, import-linter
+lint: setup-dev ## ruff, its format, mypy --strict, import-linter
 	@$(VENV)/ruff check .
+	@$(VENV)/ruff format --check .
 	@$(VENV)/mypy
 	@$(VENV)/lint-imports
 

@@ -7,6 +7,7 @@ the map is as good as the two machines' wall clocks agree, and differences betwe
 
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 
@@ -44,3 +45,8 @@ class RunClock:
 def _boot_id() -> str:
     path = Path("/proc/sys/kernel/random/boot_id")
     return path.read_text().strip() if path.exists() else "unknown"
+
+
+def utc_now() -> str:
+    """Now, as `finished_at` has it."""
+    return datetime.now(UTC).replace(tzinfo=None).isoformat()

@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from assayline.errors import ModelError
 
@@ -57,3 +58,18 @@ def _save(memory: dict[str, str]) -> None:
         with open(descriptor, "w", encoding="utf-8") as file:
             json.dump(memory, file)
         Path(aside).replace(memory_path())
+
+
+def digest_text(text: str) -> str:
+    """sha256 of a text, first 32 hex digits."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def digest_bytes(content: bytes) -> str:
+    """sha256 of bytes, first 32 hex digits."""
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def digest_json(value: Any) -> str:
+    """sha256 of a JSON value, whatever the order of its keys."""
+    return digest_text(json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str))

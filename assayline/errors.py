@@ -4,12 +4,9 @@ A message says what was given, what was expected and what to do. The command lin
 (no traceback) and exits with the class's `exit_code`; anything outside this tree is a defect of ours.
 """
 
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from assayline.engines.deaths import Death
-    from assayline.gate_report import GateReport
 
 
 class AssaylineError(Exception):
@@ -28,6 +25,15 @@ class PromptError(AssaylineError):
     """The prompt set cannot be read: missing file, unknown column, no rows, unrenderable template."""
 
     exit_code = 3
+
+
+class MediaError(PromptError):
+    """A picture, sound or video cannot be used: its row alone is affected, and becomes an error row of this kind."""
+
+    def __init__(self, message: str, kind: str = "media_error") -> None:
+        # Messages quote foreign names, and must be storable whatever those hold.
+        super().__init__(message.encode("utf-8", "backslashreplace").decode())
+        self.kind = kind
 
 
 class PromptsChangedError(PromptError):
@@ -77,7 +83,7 @@ class DatabaseLockedError(StoreError):
 
 
 class DatabaseUnusableError(StoreError):
-    """The database file is of no use as it is: damaged, no DuckDB file, or with tables of another version."""
+    """The database file is unusable as it is: damaged, no DuckDB file, or with tables of another version."""
 
 
 class DamagedPartsError(StoreError):
@@ -100,11 +106,68 @@ class ComparisonError(AssaylineError):
     exit_code = 8
 
 
-class GateFailedError(AssaylineError):
-    """A run is worse than its baseline, beyond the limits of its gate. `report` has every limit."""
+class Kind(StrEnum):
+    """Kinds of death, by what can be done about them."""
 
-    exit_code = 1
+    DEVICE_OOM = "device_oom"
+    """An allocation on the device failed while generating."""
+    HOST_OOM = "host_oom"
+    """An allocation in main memory failed, or the kernel killed the process for memory, while generating."""
+    MEMORY_TAKEN = "memory_taken"
+    """At start less memory is free than the share it was to get."""
+    CACHE_TOO_LARGE = "cache_too_large"
+    """At start the KV cache was given a size in bytes that is not free."""
+    NO_CACHE_ROOM = "no_cache_room"
+    """At start weights and activations leave no room for the KV cache."""
+    LENGTH_TOO_LONG = "length_too_long"
+    """At start the KV cache has no room for one request of the full context length."""
+    START_OOM = "start_oom"
+    """An allocation failed while profiling, capturing graphs or warming up."""
+    MODEL_TOO_LARGE = "model_too_large"
+    """The weights alone do not fit."""
+    PROFILE_DISTURBED = "profile_disturbed"
+    """Another process gave memory back while vLLM measured it."""
+    KILLED = "killed"
+    """SIGKILL, and nothing says that it was for memory."""
+    STALLED = "stalled"
+    """It lives, but has stopped working or answering."""
+    START_FAILED = "start_failed"
+    """It did not start, for a reason that has nothing to do with memory."""
+    OTHER = "other"
 
-    def __init__(self, message: str, report: "GateReport") -> None:
-        super().__init__(message)
-        self.report = report
+
+MEMORY_KINDS = frozenset(
+    {
+        Kind.DEVICE_OOM, Kind.HOST_OOM, Kind.MEMORY_TAKEN, Kind.CACHE_TOO_LARGE, Kind.NO_CACHE_ROOM,
+        Kind.LENGTH_TOO_LONG, Kind.START_OOM, Kind.MODEL_TOO_LARGE, Kind.PROFILE_DISTURBED,
+    }
+)  # fmt: skip
+
+
+class Witness(StrEnum):
+    """Who tells of a death, and so where its cause is to be looked for."""
+
+    EXCEPTION = "exception"
+    """The exception that ended the engine, which names the cause itself. Without one, log and exit code."""
+    LOG = "log"
+    """What arrived says only that a process of the engine's own is gone: its log says why."""
+    SILENCE = "silence"
+    """Nobody: it lives, and has stopped working or answering."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The evidence."""
+
+    phase: str
+    """start (until it is warm) or run."""
+    exit_code: int | None = None
+    """Of the engine's process: negative for a signal, None if it was still there or nobody knows."""
+    exception: str = ""
+    """Name of the exception's type, where one arrived."""
+    message: str = ""
+    log: str = ""
+    """The end of the log."""
+    oom_kills: int = 0
+    """Processes that the kernel killed for memory while the engine lived."""
+    witness: Witness = Witness.EXCEPTION

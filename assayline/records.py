@@ -4,13 +4,28 @@ Times named `*_at_s` are seconds on one monotonic clock, relative to the run's s
 What was not measured is None and becomes NULL, never 0.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 Json = Any
 """A value that `json.dumps` takes."""
 NOT_SENT = "not_sent"
 """error_kind of a request whose turn never came, as its load had ended; no error, and in no way an answer."""
+
+MediaKind = Literal["image", "audio", "video"]
+"""As content parts of a chat name them, and vLLM."""
+
+
+class Media(TypedDict):
+    """A picture, a sound or a film of a prompt: where it is, never its content."""
+
+    kind: MediaKind
+    path: str
+    """A file's absolute path; one relative to the run's folder, where its content came with the row; or, of synthetic
+    media, what it is made from (`media/synthetic.py`)."""
+    digest: str
+    """sha256 of its content, first 32 hex digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +51,8 @@ class Prompt:
     """Set by the synthetic source, whose prompts are token ids and need no template."""
     options: list[str] | None = None
     """Answers to choose from, where their likelihood is asked for and no text."""
+    media: list[Media] | None = None
+    """In the order of their parts in `messages`, which say of what kind each is and no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +76,8 @@ class Request:
     """How many of the prompt's last tokens are the option."""
     messages: list[dict[str, Json]] | None = None
     """The chat, where a server is to render it; then there are no token ids."""
+    media: list[Media] | None = None
+    """What the prompt's placeholders stand for, in their order; None where it is text alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +124,102 @@ class Completion:
     """Sum of the log-probabilities of the option's tokens, natural logarithm."""
     error_kind: str | None = None
     error_message: str | None = None
+    images: int | None = None
+    """How many the prompt has; None, as all that follow, where it has no media."""
+    image_pixels: int | None = None
+    """Width times height as the model's own processing got them, summed."""
+    audios: int | None = None
+    audio_s: float | None = None
+    videos: int | None = None
+    video_frames: int | None = None
+    """Frames that were taken from them."""
+    video_s: float | None = None
+    media_bytes: int | None = None
+    """Size of the files, or of what came in the row."""
+    media_tokens: int | None = None
+    """Tokens of the prompt that stand for media: its length less what was sent, placeholders counted here."""
+    media_prepare_s: float | None = None
+    """Reading, decoding and the model's own processing, before the engine could have it."""
+
+
+class OpenedDetails(TypedDict, total=False):
+    """Details of `opened`: what an engine says of itself. What it does not know is left out or None.
+
+    A server of our own tells all its arguments beside these, by their names.
+    """
+
+    vllm_version: str | None
+    torch_version: str | None
+    device: str
+    device_name: str | None
+    claimed_device: str
+    """The device as the worker holds it."""
+    kept_from: str
+    """The run that loaded it, where an engine was taken over."""
+    window_requests: int | None
+    dtype: str
+    quantization: str | None
+    max_model_len: int | None
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    enable_chunked_prefill: bool | None
+    gpu_memory_utilization: float | None
+    kv_cache_memory_bytes: int | None
+    tensor_parallel_size: int
+    enable_prefix_caching: bool | None
+    block_size_tokens: int | None
+    kv_cache_tokens: int | None
+    enforce_eager: bool
+    engine_config_hash: str
+    endpoint: str
+    """completions or chat; this and what follows, of a server."""
+    served_model: str
+    takes_vllm_extensions: bool
+    server: str
+    """Its address, or that it is ours."""
+
+
+class WarmedUpDetails(TypedDict):
+    """Details of `warmed_up`."""
+
+    prompt_tokens: int | None
+
+
+class FailedDetails(TypedDict, total=False):
+    """Details of `failed`; none where it was no engine that died."""
+
+    kind: str
+    is_memory: bool
+    phase: str
+    """start or run."""
+    summary: str
+    exit_code: int | None
+    in_flight_requests: int
+    window_requests: int | None
+
+
+Change = TypedDict("Change", {"from": Json, "to": Json})
+Changes = dict[str, Change]
+"""Details of `reduced`, `restored` and `grown`: what changed, by the names of `recovery.sizes.Sizes`."""
+
+
+class IsolatedDetails(TypedDict):
+    """Details of `isolated`."""
+
+    request_id: str
+
+
+class LoadEndedDetails(TypedDict):
+    """Details of `load_ended`."""
+
+    reason: str
+    """As in `load.course.LoadEnd`."""
+    sent_requests: int
 
 
 @dataclass(frozen=True, slots=True)
 class EngineEvent:
-    """Something that happened to an engine; `sql/schema/05_engine_events.sql` says what, and what `details` hold."""
+    """Something that happened to an engine; `sql/schema/05_engine_events.sql` says what."""
 
     worker: str
     attempt: int
@@ -119,7 +229,8 @@ class EngineEvent:
     at_s: float
     duration_s: float | None = None
     message: str | None = None
-    details: dict[str, Json] = field(default_factory=dict)
+    details: Mapping[str, Json] = field(default_factory=dict)
+    """Of the event's own kind, above."""
 
 
 @dataclass(frozen=True, slots=True)

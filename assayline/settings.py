@@ -3,6 +3,7 @@
 `.env.example` lists every one with default and unit; a test keeps it complete.
 """
 
+import os
 import tempfile
 from functools import cached_property
 from pathlib import Path
@@ -46,7 +47,10 @@ class Settings(BaseSettings):
     engine_memory_limit_bytes: int | None = Field(
         None, ge=1, description="Address space that an engine's process may use (RLIMIT_AS); for CPU engines."
     )
-    bar: bool = Field(True, description="Show a progress bar in place of log lines where the output is a terminal.")
+    bar: bool = Field(
+        True,
+        description="Show a progress bar in place of log lines in a terminal; hide the engine's own lines.",
+    )
     tracebacks: bool = Field(False, description="Show tracebacks of errors that are explained in a sentence.")
     hf_token: SecretStr | None = Field(None, description="Hugging Face token for gated models; passed on as HF_TOKEN.")
 
@@ -54,6 +58,11 @@ class Settings(BaseSettings):
     def database_path(self) -> Path:
         """Where the database is."""
         return self.database or self.data_dir / "assayline.duckdb"
+
+    def pass_on_token(self) -> None:
+        """Puts the hub's token where its client reads it: into the environment of this process."""
+        if self.hf_token:
+            os.environ["HF_TOKEN"] = self.hf_token.get_secret_value()
 
     def run_dir(self, run_id: str) -> Path:
         """Where a run's parts and logs are."""

@@ -19,11 +19,11 @@ from collections.abc import Awaitable, Callable
 
 import openai
 
-from assayline.engines.served_call import ServedClient
-from assayline.engines.served_request import RequestWriter
-from assayline.engines.served_stream import ServedAnswer
+from assayline.engines.host.server.body import RequestWriter
+from assayline.engines.host.server.client import ServedClient
+from assayline.engines.host.server.events import ServedAnswer
 from assayline.records import Request
-from assayline.server_spec import ServerSpec
+from assayline.spec.engine import ServerSpec
 
 CONCURRENCY, PROMPT_TOKENS, OUTPUT_TOKENS = 50, 500, 64
 PROMPT = list(range(PROMPT_TOKENS))

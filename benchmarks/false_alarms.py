@@ -24,9 +24,9 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from assayline.gate import judge_scores, judge_speed
-from assayline.gate_spec import GateSpec
-from assayline.store.comparison import compare_scores, compare_speed
+from assayline.comparison.gate import judge_scores, judge_speed
+from assayline.comparison.queries import compare_scores, compare_speed
+from assayline.spec.gate import GateSpec
 from assayline.store.database import apply_schema
 
 LIMITS = GateSpec()

@@ -2,8 +2,8 @@
 
 Fifty configurations take turns, so that each has its repeats. Requests keep `WINDOW` in flight; latencies differ by
 configuration, run and request. One run in four has error rows, one in 25 an engine that died half-way, one in 50 the
-stamps of its tokens; one in ten is a point of a sweep, sent at a rate, with windows and an SLO. The same numbers make
-the same rows.
+stamps of its tokens, one in 50 a picture per prompt; one in ten is a point of a sweep, sent at a rate, with windows and
+an SLO. The same numbers make the same rows.
 """
 
 from assayline.store.database import Connection, transaction
@@ -31,6 +31,7 @@ select
     number % 4 = 3 as has_errors,
     number % 25 = 24 as loses_engine,
     number % 50 = 7 as has_token_times,
+    number % 50 = 8 as has_images,
     number % 10 = 4 as has_load,
     0.006 * (1 + 0.02 * (number % {configurations})) * (0.98 + 0.04 * dice(number, 0, 'noise')) as seconds_per_token,
     0.5 + 0.4 * (number % {configurations}) / {configurations} as skill
@@ -136,7 +137,10 @@ INSERTS = (
         if(has_token_times and not is_error, [
             first_token_at_s + seconds_per_token * place for place in range(drawn_tokens)
         ], null) as token_at_s,
-        if(is_error, 'invalid_request', null) as error_kind, if(is_error, 'It was refused.', null) as error_message
+        if(is_error, 'invalid_request', null) as error_kind, if(is_error, 'It was refused.', null) as error_message,
+        if(has_images, 1, null) as images, if(has_images, 65536, null) as image_pixels,
+        if(has_images, 20000 + prompt, null) as media_bytes, if(has_images and not is_error, 16, null) as media_tokens,
+        if(has_images, 0.002 + 0.001 * dice(number, request, 'media'), null) as media_prepare_s
     from invented_requests
     """,
     """

@@ -24,12 +24,12 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from assayline.evaluation import begin_evaluation
-from assayline.resume import NEVER
+from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.resume import NEVER
+from assayline.evaluation.worker import run_worker
 from assayline.settings import Settings
-from assayline.spec_file import parse_spec
+from assayline.spec.file import parse_spec
 from assayline.store.database import connect
-from assayline.worker import run_worker
 from benchmarks.peer_environment import prepare_environment
 from examples.tiny_model import build_rows, ensure_tiny_model
 

@@ -3,11 +3,11 @@
     python -m benchmarks.memory [--prompts 10000 100000 1000000] [--trace FOLDER]
 
 Each size is one call of the real command, `python -m flows.evaluate`, on a JSONL file made for it: reading, the
-tokenizer and chat template of the tiny model, shards, part files, DuckDB, SQL metrics, Prefect's temporary server. The
-engine is the fake one, in the flow's own process: what an engine needs is no part of this. Measured from outside:
+tokenizer and chat template of the tiny model, shards, part files, DuckDB, SQL metrics and Prefect's API, all in one
+process. The engine is the fake one, in that process too: what an engine needs is no part of it. Seen from outside:
 
 - `flow MiB`: the flow's process at its highest (VmHWM, kept by Linux), files mapped into memory included.
-- `other MiB`: all processes below it together at their highest, seen every 0.2 s: Prefect's server.
+- `other MiB`: all processes below it together at their highest, seen every 0.2 s: none at present.
 - `s/1000 more`, `CPU s/1000 more`: seconds, and seconds of CPU of the flow's process, per thousand prompts beyond those
   of the row before, so that the start does not count. CPU is what to compare where the machine has other work.
 
@@ -86,7 +86,6 @@ def measure(count: int, model: Path, folder: Path, trace: Path | None) -> Measur
         "ASSAYLINE_DATA_DIR": str(folder / "data"),
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "DO_NOT_TRACK": "1",
     }
     env.pop("PREFECT_API_URL", None)  # a server that is there already would not be counted
@@ -145,8 +144,10 @@ def main() -> None:
         parser.error("--prompts must grow from number to number")
     model = ensure_tiny_model()
     done: list[Measurement] = []
-    print(f"{'prompts':>8} {'seconds':>8} {'s/1000 more':>11} {'CPU s':>7} {'CPU s/1000 more':>15} {'flow MiB':>9} "
-          f"{'other MiB':>9} {'parts MiB':>9} {'database MiB':>12}")
+    print(
+        f"{'prompts':>8} {'seconds':>8} {'s/1000 more':>11} {'CPU s':>7} {'CPU s/1000 more':>15} {'flow MiB':>9} "
+        f"{'other MiB':>9} {'parts MiB':>9} {'database MiB':>12}"
+    )
     for count in options.prompts:
         folder = Path(tempfile.mkdtemp(prefix="assayline-memory-"))
         try:
@@ -155,9 +156,11 @@ def main() -> None:
             shutil.rmtree(folder)
         more, cpu_more = slopes(done[-1], now) if done else ("", "")
         done.append(now)
-        print(f"{count:>8} {now.seconds:>8.1f} {more:>11} {now.cpu_seconds:>7.1f} {cpu_more:>15} "
-              f"{now.flow_peak_mib:>9.1f} {now.other_peak_mib:>9.1f} {now.parts_mib:>9.1f} {now.database_mib:>12.1f}",
-              flush=True)
+        print(
+            f"{count:>8} {now.seconds:>8.1f} {more:>11} {now.cpu_seconds:>7.1f} {cpu_more:>15} "
+            f"{now.flow_peak_mib:>9.1f} {now.other_peak_mib:>9.1f} {now.parts_mib:>9.1f} {now.database_mib:>12.1f}",
+            flush=True,
+        )
     print(json.dumps(summarize(done)))
 
 

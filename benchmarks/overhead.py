@@ -22,22 +22,24 @@ from pathlib import Path
 from typing import Any
 
 from assayline.engines import open_engine
-from assayline.engines.adaptive import AdaptiveEngine
 from assayline.engines.base import Engine, EngineHooks
-from assayline.engines.devices import list_devices
+from assayline.engines.devices.claims import list_devices
+from assayline.engines.devices.memory import DeviceMemory
 from assayline.engines.environment import engine_environment
-from assayline.engines.memory import DeviceMemory
-from assayline.engines.policy import RecoveryPolicy
-from assayline.engines.sizes import Sizes, sizes_of
-from assayline.evaluation import begin_evaluation
-from assayline.resume import NEVER
+from assayline.engines.messages import Open
+from assayline.engines.process import HostSetup
+from assayline.engines.recovery.engine import AdaptiveEngine
+from assayline.engines.recovery.policy import RecoveryPolicy
+from assayline.engines.recovery.sizes import Sizes, sizes_of
+from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.resume import NEVER
+from assayline.evaluation.worker import Worker
 from assayline.settings import Settings
-from assayline.spec import EvalSpec
-from assayline.spec_file import parse_spec
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import parse_spec
 from assayline.store.database import connect
-from assayline.worker import Worker
 from benchmarks.random_model import build_random_model
-from benchmarks.yardstick import Yardstick, draw_output_tokens
+from benchmarks.yardstick import Yardstick, describe_ratios, draw_output_tokens
 
 MAX_NUM_SEQS = 64
 
@@ -96,7 +98,8 @@ class RawVllm(Yardstick):
         super().__init__("benchmarks.raw_vllm", {"model": spec.model, "args": spec.engine.args}, env, log)
 
     def measure(self, requests: list[dict[str, Any]]) -> Measurement:
-        return Measurement(**self.ask(requests))
+        answer = self.ask(requests)
+        return Measurement(answer["seconds"], answer["output_tokens"], answer["engine_steps"])
 
 
 class SteppingEngine:
@@ -108,22 +111,17 @@ class SteppingEngine:
         evaluation = begin_evaluation(spec, settings, NEVER)
 
         def open_one(sizes: Sizes, changed_args: dict[str, Any], generation: int) -> Engine:
-            return open_engine(
-                spec.engine,
+            order = Open(
+                backend=spec.engine.backend,
                 model=spec.model,
                 model_id="random",
-                model_args={},
+                args={**spec.engine.args, **changed_args},
                 sampling=spec.sampling_defaults,
                 clock=evaluation.clock,
-                worker="worker-0",
-                device_env=env,
-                log_path=log,
-                settings=settings,
-                hooks=EngineHooks(on_sample=self._take),
                 engine_generation=generation,
-                sizes=sizes,
-                changed_args=changed_args,
             )
+            setup = HostSetup.of(settings, spec.engine, env, log)
+            return open_engine(order, sizes, setup, EngineHooks(on_sample=self._take))
 
         policy = RecoveryPolicy(sizes_of(spec.engine.args, spec.engine.window))
         self.engine: Engine = AdaptiveEngine(open_one, policy, lambda *_, **__: None, DeviceMemory(()))
@@ -244,9 +242,8 @@ def summarize(pairs: list[tuple[Measurement, Measurement]], options: argparse.Na
         "output_tokens": pairs[0][0].output_tokens,
         "raw_seconds_median": round(statistics.median(raw.seconds for raw, _ in pairs), 2),
         "pipeline_seconds_median": round(statistics.median(ours.seconds for _, ours in pairs), 2),
-        "throughput_ratio_median": round(statistics.median(speed), 4),
-        "throughput_ratio_range": [round(min(speed), 4), round(max(speed), 4)],
-        "engine_steps_ratio_median": round(statistics.median(steps), 4),
+        **describe_ratios("throughput", speed),
+        **describe_ratios("engine_steps", steps),
     }
 
 

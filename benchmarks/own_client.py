@@ -31,7 +31,6 @@ def measure_with_assayline(load: Load, server: Server, folder: Path, cores: set[
         "ASSAYLINE_DATA_DIR": str(folder / "data"),
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
     }
     command = [sys.executable, "-m", "flows.evaluate", str(spec), "--fresh"]
     samples = run_sampled(command, cores, env, folder / "assayline.log")

@@ -1,10 +1,13 @@
-"""Plain `vllm.LLM.generate` in a process of its own, as anybody would call it: the yardstick of `overhead.py`.
+"""Plain `vllm.LLM.generate` in a process of its own, as anybody would call it: a yardstick of other benchmarks.
 
-Speaks lines of JSON: the first line in is {model, args}; every other line in is a list of {prompt_token_ids, sampling},
-answered by {seconds, output_tokens, engine_steps}.
+Speaks lines of JSON: the first line in is {model, args}; every other line in is a list of {prompt_token_ids, sampling}
+and, where a prompt has pictures, their paths as `images`. It is answered by {seconds, load_s, cpu_s, output_tokens,
+engine_steps}. `seconds` is of reading and decoding every picture and of `generate`; `load_s` is the former alone;
+`cpu_s` counts this process, which holds the engine where the environment says so.
 """
 
 import json
+import resource
 import sys
 import time
 from typing import Any
@@ -29,14 +32,35 @@ def main() -> None:
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         requests = json.loads(line)
-        prompts = [{"prompt_token_ids": request["prompt_token_ids"]} for request in requests]
         params = [SamplingParams(**request["sampling"]) for request in requests]
-        steps, started = 0, time.monotonic()
+        steps, started, cpu = 0, time.monotonic(), count_cpu()
+        prompts = [make_prompt(request) for request in requests]
+        load_s = time.monotonic() - started
         outputs = llm.generate(prompts, params, use_tqdm=False)
-        seconds = time.monotonic() - started
-        tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
-        measured = {"seconds": seconds, "output_tokens": tokens, "engine_steps": steps}
+        measured = {
+            "seconds": time.monotonic() - started,
+            "load_s": load_s,
+            "cpu_s": count_cpu() - cpu,
+            "output_tokens": sum(len(output.outputs[0].token_ids) for output in outputs),
+            "engine_steps": steps,
+        }
         print(json.dumps(measured), file=answers, flush=True)
+
+
+def make_prompt(request: dict[str, Any]) -> Any:
+    """vLLM's form of a prompt; pictures are read and decoded here."""
+    prompt = {"prompt_token_ids": request["prompt_token_ids"]}
+    if "images" in request:
+        from PIL import Image
+
+        prompt["multi_modal_data"] = {"image": [Image.open(path).convert("RGB") for path in request["images"]]}
+    return prompt
+
+
+def count_cpu() -> float:
+    """Processor seconds of this process so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

@@ -26,13 +26,15 @@ import psutil
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
-from assayline.engines.devices import list_devices
+from assayline.engines.devices.claims import list_devices
 from assayline.engines.environment import engine_environment
-from assayline.engines.streaming import AsyncEngine, StreamingConfig
+from assayline.engines.messages import Open
+from assayline.engines.process import HostSetup
+from assayline.engines.streaming import StreamingEngine
 from assayline.load.course import LoadCourse
-from assayline.load_spec import LoadSpec
 from assayline.records import Request
 from assayline.settings import Settings
+from assayline.spec.load import LoadSpec
 from benchmarks.random_model import FIRST_WORD, VOCABULARY, build_random_model
 from benchmarks.yardstick import Yardstick, draw_output_tokens
 
@@ -104,17 +106,15 @@ class Alone(Yardstick):
 
 
 class Ours:
-    """AsyncEngine, as a worker holds it."""
+    """The streaming engine, as a worker holds it."""
 
     def __init__(self, model: Path, concurrency: int, env: dict[str, str], log: Path) -> None:
         self._steps = 0
         self._count = itertools.count()
         course = LoadCourse(LoadSpec.model_validate({"arrival": {"kind": "concurrency", "requests": concurrency}}))
-        config = StreamingConfig(
-            str(model), "random", RunClock.start(), log, args=ARGS, env=env, record_token_times=True, course=course,
-            window=concurrency,
-        )  # fmt: skip
-        self._engine = AsyncEngine(config, EngineHooks(on_sample=self._take))
+        order = Open(backend="async", model=str(model), args=ARGS, record_token_times=True, clock=RunClock.start())
+        hooks = EngineHooks(on_sample=self._take)
+        self._engine = StreamingEngine(order, HostSetup(env, log), hooks, window=concurrency, course=course)
 
     def measure(self, requests: list[dict[str, Any]]) -> Measurement:
         number = next(self._count)

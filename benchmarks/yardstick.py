@@ -6,8 +6,10 @@ answers every line with one.
 
 import json
 import random
+import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +48,11 @@ class Yardstick:
 def draw_output_tokens(dice: random.Random) -> int:
     """A length log-normal around e^4, from 8 to 256 tokens."""
     return min(max(int(dice.lognormvariate(4.0, 0.7)), 8), 256)
+
+
+def describe_ratios(name: str, ratios: Sequence[float]) -> dict[str, Any]:
+    """Median and range of what the pairs showed, for the line of JSON."""
+    return {
+        f"{name}_ratio_median": round(statistics.median(ratios), 4),
+        f"{name}_ratio_range": [round(min(ratios), 4), round(max(ratios), 4)],
+    }

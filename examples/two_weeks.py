@@ -17,14 +17,15 @@ from typing import Any
 
 from assayline import __version__
 from assayline.clock import RunClock
-from assayline.durable import replace_file
-from assayline.identity import digest_json
-from assayline.manifest import SPEC_NAME, Manifest, PromptCounts, write_manifest
-from assayline.rebuild import rebuild_run
+from assayline.digests import digest_json
+from assayline.evaluation.rebuild import rebuild_run
+from assayline.files import replace_file
 from assayline.records import Prompt, Request
-from assayline.requests import make_request_id
+from assayline.requests.build import make_request_id
+from assayline.runs.manifest import SPEC_NAME, Manifest, PromptCounts, write_manifest
 from assayline.settings import Settings
-from assayline.spec_file import canonical_json, config_id, parse_spec, spec_hash
+from assayline.spec.file import parse_spec
+from assayline.spec.identity import canonical_json, config_id, spec_hash
 from assayline.store.database import TABLE_VERSION
 from assayline.store.parts import write_part
 from examples.simulated_engine import Night, simulate

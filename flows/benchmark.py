@@ -5,37 +5,33 @@
     python -m flows.benchmark --resume BENCHMARK_ID
 
 Each repeat is a run of its own, by the flow `evaluate`; runs follow one another, so there is one engine at a time on a
-device. Repeats have engines of their own, the points of a profile share one. A killed benchmark goes on where it
-stopped.
+device. Repeats have engines of their own, the points of a profile share one. A killed benchmark resumes where
+it stopped.
 """
 
+if __name__ == "__main__":  # before Prefect is imported, which --help and --dry-run need not wait for
+    from flows.cli import run_module
+
+    run_module("benchmark")
+
 import contextlib
-import sys
 from typing import Any, Literal
 
 from prefect import flow
 from prefect.runtime import flow_run
 
-from assayline.benchmark import (
-    Configuration,
-    Plan,
-    benchmark_dir,
-    count_left,
-    plan_benchmark,
-    read_plan,
-    write_plan,
-)
+from assayline.benchmark.configurations import plan_benchmark, read_plan
+from assayline.benchmark.plan import Configuration, Plan, benchmark_dir, write_plan
 from assayline.engines.parking import park_engines
 from assayline.errors import RunFailedError, SpecError, StoreError
-from assayline.run_locks import lock_run, name_holder
+from assayline.runs.locks import lock_run, name_holder
 from assayline.settings import Settings, load_settings
-from assayline.spec import EvalSpec
-from flows.benchmark_end import conclude_benchmark, print_conclusion
+from assayline.spec.evaluation import EvalSpec
+from flows.benchmark_end import conclude_benchmark
 from flows.benchmark_runs import do_all_runs
-from flows.benchmark_words import choose_profile, choose_repeats, make_parser, plan_from_words, print_plan
-from flows.command import leave_after, say_errors, start_server
+from flows.cli.benchmark import choose_profile, choose_repeats
 from flows.evaluate import as_spec
-from flows.logs import quiet_shutdown, speak_in_sentences
+from flows.live.logs import speak_in_sentences
 
 
 def name_benchmark() -> str:
@@ -65,7 +61,7 @@ def benchmark(
         spec: the spec, or the path of a YAML file with one.
         repeats: runs per configuration (default 5, which a comparison needs; 1 for a profile's points).
         sweep: values, as YAML text, by dotted field: {"engine.window": ["16", "32"]}.
-        resume: id of a benchmark to go on with; then without the others.
+        resume: id of a benchmark to resume; then without the others.
         profile: sweep measures latency from one request at a time to all at once.
         points: rates between the two ends of the sweep (default 8).
         arrival: how a rate's requests come (default: as in the spec's load, or constant).
@@ -73,6 +69,7 @@ def benchmark(
         requests: most requests per point of the sweep.
     """
     settings = load_settings()
+    settings.pass_on_token()
     if not settings.tracebacks:
         speak_in_sentences()
     if resume is not None:
@@ -81,10 +78,10 @@ def benchmark(
         options = {"points": points, "arrival": arrival, "seconds": seconds, "requests": requests}
         chosen = choose_profile(profile, {name: value for name, value in options.items() if value is not None})
         asked = choose_repeats(repeats, chosen)
-        plan, configurations = plan_benchmark(as_spec(spec), sweep or {}, asked, settings, profile=chosen)
+        plan, configurations = plan_benchmark(as_spec(spec), sweep or {}, asked, profile=chosen)
         write_plan(plan, settings)
     else:
-        raise SpecError("A benchmark needs a spec, or the id of a benchmark to go on with.")
+        raise SpecError("A benchmark needs a spec, or the id of a benchmark to resume.")
     return run_plan(plan, configurations, settings)
 
 
@@ -93,7 +90,7 @@ def run_plan(plan: Plan, configurations: list[Configuration], settings: Settings
     folder = benchmark_dir(settings, plan.benchmark_id)
     lock = lock_run(folder)
     if lock is None:
-        raise StoreError(f"Benchmark {plan.benchmark_id} is worked on by {name_holder(folder)}. Wait for its end.")
+        raise StoreError(f"Benchmark {plan.benchmark_id} is in use by {name_holder(folder)}. Wait for its end.")
     try:
         with park_engines() if plan.profile else contextlib.nullcontext():
             plan, configurations, failed = do_all_runs(plan, configurations, settings)
@@ -107,38 +104,3 @@ def run_plan(plan: Plan, configurations: list[Configuration], settings: Settings
             f"`python -m flows.benchmark --resume {plan.benchmark_id}` tries again."
         )
     return result
-
-
-def run_command(arguments: list[str] | None = None) -> int:
-    """Runs what the command line names, and prints the tables. Returns the exit code."""
-    known, rest = make_parser().parse_known_args(arguments)
-    settings = load_settings()
-    plan, configurations = plan_from_words(known, rest, settings)
-    if known.dry_run:
-        print_plan(plan, configurations, settings)
-        return 0
-    if known.resume is None:
-        write_plan(plan, settings)
-    start_server()
-    try:
-        benchmark(resume=plan.benchmark_id)
-    except RunFailedError as error:
-        quiet_shutdown()
-        print_conclusion(plan.benchmark_id, settings)
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except BaseException:
-        print(
-            f"Benchmark {plan.benchmark_id} is unfinished, {count_left(plan.benchmark_id, settings)} of {plan.total} "
-            "runs left: "
-            f"`python -m flows.benchmark --resume {plan.benchmark_id}` goes on with it.",
-            file=sys.stderr,
-        )
-        raise
-    quiet_shutdown()
-    print_conclusion(plan.benchmark_id, settings)
-    return 0
-
-
-if __name__ == "__main__":
-    leave_after(lambda: say_errors(run_command))

@@ -4,19 +4,32 @@ from dataclasses import asdict
 from typing import Any
 
 from prefect import get_run_logger
+from rich.console import Console
 
-from assayline.benchmark import Configuration, Plan, benchmark_dir, read_plan
-from assayline.benchmark_result import Measured, read_measured
+from assayline.benchmark.configurations import read_plan
+from assayline.benchmark.plan import Configuration, Plan, benchmark_dir
+from assayline.benchmark.result import Measured, read_measured
 from assayline.errors import AssaylineError
-from assayline.report.sweep_points import label_points, tabulate_points
-from assayline.report.write import HTML_NAME, Written
+from assayline.report.make import HTML_NAME, Written
+from assayline.report.sweep.points import POINTS, label_points
+from assayline.report.sweep.rows import BenchmarkRows, read_benchmark_rows
+from assayline.report.table import tabulate
 from assayline.settings import Settings
-from assayline.store.report_benchmark import read_benchmark_rows
 from assayline.store.thread import DatabaseThread
-from flows.benchmark_summary import describe_benchmark, print_benchmark, print_points
-from flows.command import plain_console
-from flows.summary import print_text
+from flows.cli.tables import describe_benchmark, print_benchmark
+from flows.cli.words import plain_console, print_table, print_text
 from tasks.publish import publish_benchmark
+
+POINT_HEADERS = (
+    "load",
+    "answered /s",
+    "tokens /s",
+    "first token p50",
+    "first token p99",
+    "end to end p50",
+    "in flight",
+    "note",
+)
 
 
 def conclude_benchmark(plan: Plan, configurations: list[Configuration], settings: Settings) -> dict[str, Any]:
@@ -36,10 +49,17 @@ def print_conclusion(benchmark_id: str, settings: Settings) -> None:
         print_benchmark(benchmark_id, _measure(plan, configurations, settings), console)
         return
     rows = DatabaseThread(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id))
-    print_points(benchmark_id, tabulate_points(label_points(rows.points)), console)
+    print_points(rows, console)
     report = benchmark_dir(settings, benchmark_id) / HTML_NAME
     if report.exists():
         print_text(f"Report: {report}", console)
+
+
+def print_points(rows: BenchmarkRows, console: Console) -> None:
+    """The points of a sweep, in as many columns as a terminal has room for."""
+    print_text(f"\nBenchmark {rows.benchmark_id}: latency under load", console)
+    columns = [column for column in POINTS if column.header in POINT_HEADERS]
+    print_table(tabulate("Points", columns, label_points(rows.points)), console)
 
 
 def _measure(plan: Plan, configurations: list[Configuration], settings: Settings) -> list[Measured]:
@@ -51,7 +71,7 @@ def _measure(plan: Plan, configurations: list[Configuration], settings: Settings
 
 def _write_report(plan: Plan, settings: Settings) -> Written | None:
     """The report, in the benchmark's folder. One that cannot be written is a warning, as the runs are stored."""
-    from assayline.report.make_benchmark import make_benchmark_report
+    from assayline.report.make import make_benchmark_report
 
     try:
         written = make_benchmark_report(settings, plan.benchmark_id)

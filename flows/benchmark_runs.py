@@ -2,13 +2,14 @@
 
 from prefect import get_run_logger
 
-from assayline.benchmark import Configuration, Plan, add_rates, list_left, write_plan
+from assayline.benchmark.configurations import add_rates, list_left
+from assayline.benchmark.plan import Configuration, Plan, write_plan
+from assayline.benchmark.profile import ENDS
 from assayline.errors import EngineError, RunFailedError
-from assayline.resume import NEVER
+from assayline.evaluation.resume import NEVER
+from assayline.report.sweep.rows import read_achieved_rates
 from assayline.settings import Settings
-from assayline.store.report_benchmark import read_achieved_rates
 from assayline.store.thread import DatabaseThread
-from assayline.sweep_profile import ENDS
 from flows.evaluate import evaluate
 
 RATES = "rates"
@@ -52,7 +53,7 @@ def _find_rates(plan: Plan, settings: Settings) -> tuple[Plan, list[Configuratio
     achieved = DatabaseThread(settings).run(
         lambda connection: read_achieved_rates(connection, plan.benchmark_id, plan.config_ids[:ENDS])
     )
-    plan, configurations = add_rates(plan, achieved, settings)
+    plan, configurations = add_rates(plan, achieved)
     write_plan(plan, settings)
     labels = ", ".join(configuration.label for configuration in configurations[ENDS:])
     get_run_logger().info("Rates between what the two ends achieved: %s", labels)

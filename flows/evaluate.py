@@ -2,10 +2,15 @@
 
     python -m flows.evaluate examples/arithmetic.yaml [--prompts.limit 10] [--dry-run] [--fresh] [--resume RUN_ID]
 
-A run that was interrupted or killed goes on when the same spec is evaluated again. The same flow is deployed by
+A run that was interrupted or killed is resumed when the same spec is evaluated again. The same flow is deployed by
 `prefect.yaml`. Prompts are prepared while the engines load; workers append part files; this process alone writes the
 database, loading parts as they appear.
 """
+
+if __name__ == "__main__":  # before Prefect is imported, which --help and --dry-run need not wait for
+    from flows.cli import run_module
+
+    run_module("evaluate")
 
 import dataclasses
 import time
@@ -19,20 +24,19 @@ from prefect.runtime import flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from assayline.errors import EngineError, StoreError
-from assayline.evaluation import Evaluation, RunResult, begin_evaluation
-from assayline.manifest import PromptCounts
-from assayline.resume import AUTO
+from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
+from assayline.evaluation.resume import AUTO
+from assayline.runs.manifest import PromptCounts
 from assayline.settings import load_settings
-from assayline.spec import EvalSpec
-from assayline.spec_file import load_spec
-from flows.command import finished, run_and_leave
-from flows.logs import speak_in_sentences
-from flows.progress import Progress
-from flows.reporting import Reporting
-from flows.runners import worker_runner
-from flows.screen import Screen, open_screen
-from flows.summary import describe_run
-from flows.watched import Watched, wait_for_one
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import load_spec
+from flows.cli.tables import describe_run
+from flows.live.logs import speak_in_sentences
+from flows.live.progress import Progress
+from flows.live.reporting import Reporting
+from flows.live.runners import worker_runner
+from flows.live.screen import Screen, open_screen
+from flows.live.watched import Watched, wait_for_one
 from tasks.generate import generate
 from tasks.prepare import prepare_prompts
 from tasks.publish import publish_metrics
@@ -62,8 +66,8 @@ def evaluate(spec: EvalSpec | str, resume: str = AUTO, benchmark_id: str | None 
 
     Args:
         spec: the spec, or the path of a YAML file with one.
-        resume: auto goes on with the newest unfinished run of this spec, if there is one; never starts a new run; the
-            id of a run goes on with that one.
+        resume: auto resumes the newest unfinished run of this spec, if there is one; never starts a new run; the
+            id of a run resumes that one.
         benchmark_id: the benchmark that a new run is part of; set by the flow `benchmark`.
     """
     settings = load_settings()
@@ -82,9 +86,8 @@ def evaluate(spec: EvalSpec | str, resume: str = AUTO, benchmark_id: str | None 
         if isinstance(error, Exception):
             reporting.write()
         raise
-    finished.append(result)
     path, report = reporting.write()
-    finished[-1] = result = dataclasses.replace(result, report=path)
+    result = dataclasses.replace(result, report=path)
     if reachable:
         _publish(result, evaluation.spec, report)
     else:
@@ -140,7 +143,7 @@ def _watch(
             screen.show(expected)
         if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:
             if obstacle := evaluation.try_load():
-                progress.warn_once(f"{obstacle} Results go on being stored as part files.")
+                progress.warn_once(f"{obstacle} Results are still stored as part files.")
             loaded_s = time.monotonic()
         wait_for_one(tasks, POLL_INTERVAL_S)
     if tasks[0].has_completed:
@@ -172,7 +175,3 @@ def _abandon(evaluation: Evaluation, cause: BaseException) -> None:
         evaluation.abandon(state, str(cause) or type(cause).__name__)
     except StoreError as error:
         get_run_logger().error(str(error))
-
-
-if __name__ == "__main__":
-    run_and_leave(evaluate)

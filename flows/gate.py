@@ -5,35 +5,30 @@
 A failed limit is a failed flow run, which an automation can notify on (docs/comparison.md), and exit code 1.
 """
 
-import argparse
+if __name__ == "__main__":  # before Prefect is imported, which --help need not wait for
+    from flows.cli import run_module
+
+    run_module("gate")
+
 import dataclasses
 import json
-import sys
 from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
-from assayline.errors import GateFailedError, SpecError
-from assayline.gate import judge_run_against
-from assayline.gate_report import GateReport
-from assayline.gate_spec import GateSpec
+from assayline.comparison.baselines import check_run, resolve_baseline
+from assayline.comparison.gate import GateFailedError, GateReport, judge_run_against
+from assayline.comparison.queries import read_side
+from assayline.errors import SpecError
 from assayline.settings import load_settings
-from assayline.spec_file import override_spec, parse_spec
-from assayline.store.baselines import check_run, resolve_baseline
-from assayline.store.comparison import read_side
+from assayline.spec.file import override_spec, parse_spec
+from assayline.spec.gate import GateSpec
 from assayline.store.database import Connection
 from assayline.store.thread import DatabaseThread
-from flows.command import leave_after, parse_words, plain_console, say_errors, start_server
-from flows.gate_summary import describe_gate, print_gate
-from flows.logs import quiet_shutdown, speak_in_sentences
+from flows.cli.tables import describe_gate
+from flows.live.logs import speak_in_sentences
 from tasks.publish import publish_gate
-
-EPILOG = """Any limit can be laid over the spec's: --max_accuracy_drop 0.02, --confidence proven,
---max_slowdown '{output_tokens_per_s: 0.1}'. Fields and meanings: docs/spec.md, "gate".
-
-Exit codes: 0 every limit holds or could not be judged, 1 a limit is broken, 2 an unknown run, baseline
-or field, 6 database, 8 runs that cannot be compared."""
 
 
 def name_gate() -> str:
@@ -88,38 +83,3 @@ def _publish(report: GateReport) -> None:
         publish_gate(report.candidate, describe_gate(report))
     except Exception as error:
         get_run_logger().error("The run's page lacks the limits: %s: %s", type(error).__name__, error)
-
-
-def run_command(arguments: list[str] | None = None) -> int:
-    """Judges what the command line names, and prints the table. Returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m flows.gate",
-        usage="python -m flows.gate RUN_ID [--baseline NAME|RUN_ID] [--FIELD VALUE ...]",
-        description="Fail when a run is worse than its baseline, beyond its limits.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--baseline", metavar="NAME|RUN_ID", help="pinned name or run (default: gate.baseline of the run's spec)"
-    )
-    known, rest = parser.parse_known_args(arguments)
-    load_settings()
-    run_id, limits = parse_words(rest)
-    if run_id is None:
-        parser.error("give a RUN_ID")
-    start_server()
-    try:
-        report = gate(run_id, known.baseline, limits)
-    except GateFailedError as failure:
-        quiet_shutdown()
-        print_gate(dataclasses.asdict(failure.report), plain_console())
-        print(f"error: {failure}", file=sys.stderr)
-        return failure.exit_code
-    quiet_shutdown()
-    print_gate(report, plain_console())
-    return 0
-
-
-if __name__ == "__main__":
-    leave_after(lambda: say_errors(run_command))

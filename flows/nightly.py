@@ -8,8 +8,8 @@ from typing import Any
 from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
-from assayline.resume import NEVER
-from assayline.spec import EvalSpec
+from assayline.evaluation.resume import NEVER
+from assayline.spec.evaluation import EvalSpec
 from flows.evaluate import as_spec, evaluate
 from flows.gate import gate
 
@@ -31,7 +31,7 @@ def nightly(spec: EvalSpec | str, baseline: str | None = None, resume: str = NEV
         spec: the spec, or the path of a YAML file with one.
         baseline: name of a pinned baseline, or id of a run (default: gate.baseline of the spec; with neither, nothing
             is judged, and the log says so).
-        resume: never starts a new run each time, as each night is a measurement of its own; auto goes on with an
+        resume: never starts a new run each time, as each night is a measurement of its own; auto resumes an
             unfinished one.
     """
     wanted = as_spec(spec)

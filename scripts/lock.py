@@ -1,17 +1,21 @@
-"""Writes the lock files from pyproject's ranges, with pip's own resolver: names and versions only.
+"""Writes the lock files from pyproject's ranges, with pip's own resolver; uv adds the hashes of every file.
 
-    python scripts/lock.py cpu|cuda|dev
+    python scripts/lock.py cpu|cuda|dev|uv          every package at its newest version
+    python scripts/lock.py cpu|cuda|dev av soxr     these two and what they need; all others stay as they are
 
-Each lock is the whole set of packages for one purpose, installed with `--no-deps`:
-    cpu   runtime with vLLM's CPU build
+Each lock is the whole set of packages for one purpose, installed with `--no-deps --require-hashes`:
+    cpu   runtime with vLLM's CPU build; its torch is in torch-cpu.txt
     cuda  runtime with vLLM's CUDA build
     dev   what tests and linters need on top of cpu
-torchvision, torchaudio and torchcodec are left out of cpu and dev: the registry has CUDA builds of them only, which
-fail beside a CPU torch and take transformers down with them; nothing here reads images or sound.
+    uv    what installs the others
+torch-cpu.txt has no hash: the files of torch's CPU build differ from index to index.
+torchaudio and torchcodec are left out of cpu and dev: the registry has CUDA builds of them only, which fail beside a
+CPU torch. So does torchvision's, until set-up has mended it: installing/torchvision_build.py.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,8 +26,12 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from installing.lock_files import normalize, read_pins
+from installing.pip_settings import read_pip_settings, uv_variables
+
 ROOT = Path(__file__).resolve().parents[1]
-LEFT_OUT = {"torchvision", "torchaudio", "torchcodec", "triton"}
+LEFT_OUT = {"torchaudio", "torchcodec", "triton"}
 PYTHONS = ("3.11.0", "3.11.9", "3.12.0", "3.13.0")
 """Packages ask for different helpers on different Pythons; a lock has them all."""
 CUDA_PINS = ["vllm==0.32.0"]
@@ -34,7 +42,9 @@ def main(target: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     runtime = project["dependencies"]
-    if target == "cuda":
+    if target == "uv":
+        pins = resolve(["uv"], cpu_torch=False)
+    elif target == "cuda":
         pins = resolve(runtime + extras["cuda"] + CUDA_PINS, cpu_torch=False)
     else:
         pins = {
@@ -47,13 +57,65 @@ def main(target: str) -> None:
         wanted += [f"{name}=={version}" for name, version in pins.items()]
         everything = resolve(wanted, cpu_torch=True)
         pins = {name: version for name, version in everything.items() if name not in pins and name not in LEFT_OUT}
+    write_lock(target, pins)
+
+
+def add(target: str, names: list[str]) -> None:
+    """Adds or renews these packages in a lock, in the ranges that pyproject gives them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    ranges = {canonicalize_name(Requirement(text).name): text for text in project["dependencies"]}
+    kept = {normalize(pin.name): pin.version.partition("+")[0] for pin in read_pins(target)}
+    fixed = {name: version for name, version in kept.items() if name not in names}
+    with tempfile.TemporaryDirectory() as folder:
+        constraints = Path(folder) / "constraints.txt"
+        constraints.write_text("".join(f"{name}=={version}\n" for name, version in fixed.items()))
+        requirements = [ranges.get(name, name) for name in names]
+        found = resolve([*requirements, "--constraint", str(constraints)], cpu_torch=target != "cuda")
+    wanted = {name: version for name, version in found.items() if name not in LEFT_OUT}
+    write_lock(target, {**kept, **wanted})
+
+
+def write_lock(target: str, pins: dict[str, str]) -> None:
+    """Writes one lock, and for cpu the one of torch beside it."""
+    head = f"# Written by scripts/lock.py {target}: do not edit. Installed with --no-deps"
+    if target == "cpu":
+        torch = f"torch=={pins['torch']}+cpu"
+        (ROOT / "locks" / "torch-cpu.txt").write_text(
+            f"{head}; no hash, since each index has a build of its own.\n{torch}\n"
+        )
+        pins = {name: version for name, version in pins.items() if name != "torch"}
     path = ROOT / "locks" / f"{target}.txt"
-    lines = [
-        f"# Written by scripts/lock.py {target}: do not edit. Installed with --no-deps.",
-        *(f"{name}=={version}" for name, version in sorted(pins.items())),
-    ]
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text(f"{head} --require-hashes.\n{add_hashes(pins)}")
     print(f"{path}: {len(pins)} packages")
+
+
+def add_hashes(pins: dict[str, str]) -> str:
+    """The lines of a lock: for each package the hashes of all its files, for every platform and Python.
+
+    Asked of the main index alone, if it has all of them: other indexes may hold only some of a release's files.
+    """
+    command = [find_uv(), "pip", "compile", "--generate-hashes", "--no-deps", "--no-header", "--no-annotate", "-q", "-"]
+    settings = read_pip_settings(Path(sys.executable))
+    main_only = {name: value for name, value in settings.items() if name not in ("extra-index-url", "find-links")}
+    for asked in (main_only, settings):
+        done = subprocess.run(
+            command,
+            input="\n".join(f"{name}=={version}" for name, version in sorted(pins.items())),
+            env={**os.environ, **uv_variables(asked, os.environ)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if done.returncode == 0:
+            return done.stdout
+    sys.exit("lock: uv found no hashes for these packages; its message is above.")
+
+
+def find_uv() -> str:
+    """The uv beside this Python, or the one on the PATH."""
+    beside = Path(sys.executable).parent / "uv"
+    found = str(beside) if beside.exists() else shutil.which("uv")
+    return found or sys.exit("lock: no uv here. Expected: the one that `make setup-dev` brings into .venv.")
 
 
 def resolve(requirements: list[str], cpu_torch: bool) -> dict[str, str]:
@@ -106,6 +168,9 @@ def ask_pip(requirements: list[str], cpu_torch: bool) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in ("cpu", "cuda", "dev"):
+    if len(sys.argv) < 2 or sys.argv[1] not in ("cpu", "cuda", "dev", "uv"):
         sys.exit(__doc__)
-    main(sys.argv[1])
+    if sys.argv[2:]:
+        add(sys.argv[1], [canonicalize_name(name) for name in sys.argv[2:]])
+    else:
+        main(sys.argv[1])

@@ -21,11 +21,11 @@ FOLDERS = {
     "schema": "Raw tables",
 }
 UNITS = [
-    (r"scores\.value", "score, 0 to 1"),
+    (r"(scores|show_samples)\.value", "score, 0 to 1"),
     (r"(run_metric|line_up_repeats)\.value|benchmark_metric\.\w+_value", "as `unit` says"),
     (r"compare_metrics\.\w+_value|compare_repeats\.(\w+_(median|lowest|highest)|shift\w*)", "as `unit` says"),
-    (r"(compare|pair)_\w+\.(difference|low|high)", "score, −1 to 1"),
-    (r"(compare|pair)_\w+\.(candidate|baseline)_(mean|value)", "score, 0 to 1"),
+    (r"(compare|pair|show)_\w+\.(difference|low|high)", "score, −1 to 1"),
+    (r"(compare|pair|show)_\w+\.(candidate|baseline)_(mean|value)", "score, 0 to 1"),
     (r".*_at_s", "s since the run's start"),
     (r"saturation\.in_flight_growth_per_s", "requests/s"),
     (r"sweep_point\.power", "requests/s²"),
@@ -49,6 +49,12 @@ UNITS = [
 ]
 """What a number is counted in, by its column's name; None: the name's last word says it."""
 TYPES = {"VARCHAR": "text", "BOOLEAN": "true or false", "TIMESTAMP": "UTC"}
+EXAMPLES = {
+    **dict.fromkeys(("candidate_runs", "baseline_runs"), "['']"),
+    **dict.fromkeys(("candidate", "baseline", "run"), "''"),
+    **dict.fromkeys(("direction", "most_prompts", "most_kinds"), "1"),
+}
+"""Values for the parameters of macros that make rows; the others have defaults."""
 COLUMN_LINE = re.compile(r"^-- (\w+): (.*(?:\n--     .*)*)", re.MULTILINE)
 
 
@@ -140,15 +146,22 @@ def _read_macro_columns(connection: Connection, name: str, text: str) -> list[Co
     head = text.partition("create or replace")[0]
     if " as table" not in text:
         return []
-    argument = "['']" if "_runs," in text.partition("create or replace")[2].partition(" as table")[0] else "''"
-    described = connection.execute(f"describe from {name}({argument}, {argument})").fetchall()
-    types = {column: data_type for column, data_type, *_ in described}
+    types = dict(describe_macro(connection, name))
     found = COLUMN_LINE.findall(head)
     return [
         Column(column, name_unit(name, column, types[column]), re.sub(r"\n--\s+", " ", meaning))
         for column, meaning in found
         if column in types
     ]
+
+
+def describe_macro(connection: Connection, name: str) -> list[tuple[str, str]]:
+    """(column, type) of what a macro makes of runs that are not there."""
+    ((parameters,),) = connection.execute(
+        "select distinct parameters from duckdb_functions() where function_name = ? and not internal", [name]
+    ).fetchall()
+    values = ", ".join(EXAMPLES[parameter] for parameter in parameters if parameter in EXAMPLES)
+    return [(column, kind) for column, kind, *_ in connection.execute(f"describe from {name}({values})").fetchall()]
 
 
 def _read_comment(connection: Connection, name: str, kind: str) -> str:

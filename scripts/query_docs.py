@@ -12,8 +12,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from assayline.report.words import escape_markdown, show_value  # noqa: E402
 from assayline.store.database import Connection, connect  # noqa: E402
+from assayline.words import escape_markdown, show_value  # noqa: E402
 from examples.two_weeks import make_database  # noqa: E402
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/spec.md from the models in assayline/spec.py: `python scripts/spec_docs.py`. A test keeps it current."""
+"""Writes docs/spec.md from the models in assayline/spec/: `python scripts/spec_docs.py`. A test keeps it current."""
 
 import sys
 import typing
@@ -11,42 +11,45 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from assayline import answer_spec, engine_spec, gate_spec, load_spec, scorer_spec, server_spec, slo_spec, spec  # noqa: E402
+from assayline.spec import answers, engine, evaluation, gate, load, media, prompts, scorers  # noqa: E402
 
 PARTS: list[tuple[str, type[BaseModel]]] = [
-    ("The spec", spec.EvalSpec),
-    ("prompts", spec.PromptSpec),
-    ("prompts.source, kind: file", spec.FileSource),
-    ("prompts.source, kind: inline", spec.InlineSource),
-    ("prompts.source, kind: hub", spec.HubSource),
-    ("prompts.source, kind: synthetic", spec.SyntheticSource),
-    ("prompts.source.prompt_tokens and output_tokens", spec.TokenLength),
-    ("prompts.columns", spec.Columns),
-    ("prompts.template, as a list", spec.MessageTemplate),
-    ("prompts.few_shot", spec.FewShotSpec),
-    ("chat", spec.ChatSpec),
-    ("output", answer_spec.OutputSpec),
-    ("reasoning", answer_spec.ReasoningSpec),
-    ("scorers, kind: exact_match", scorer_spec.ExactMatch),
-    ("scorers, kind: contains", scorer_spec.Contains),
-    ("scorers, kind: regex", scorer_spec.RegexMatch),
-    ("scorers, kind: numeric", scorer_spec.Numeric),
-    ("scorers, kind: choice", scorer_spec.ChoiceLetter),
-    ("scorers, kind: token_f1", scorer_spec.TokenF1),
-    ("scorers, kind: json", scorer_spec.JsonMatch),
-    ("scorers, kind: loglikelihood", scorer_spec.Loglikelihood),
-    ("engine", engine_spec.EngineSpec),
-    ("engine.server", server_spec.ServerSpec),
-    ("engine.recovery", engine_spec.RecoverySpec),
-    ("load", load_spec.LoadSpec),
-    ("load.arrival, kind: all_at_once", load_spec.AllAtOnce),
-    ("load.arrival, kind: concurrency", load_spec.Concurrency),
-    ("load.arrival, kind: constant", load_spec.ConstantRate),
-    ("load.arrival, kind: poisson", load_spec.Poisson),
-    ("load.arrival, kind: gamma", load_spec.Gamma),
-    ("load.arrival, kind: trace", load_spec.Trace),
-    ("slos", slo_spec.SloSpec),
-    ("gate", gate_spec.GateSpec),
+    ("The spec", evaluation.EvalSpec),
+    ("prompts", prompts.PromptSpec),
+    ("prompts.source, kind: file", prompts.FileSource),
+    ("prompts.source, kind: inline", prompts.InlineSource),
+    ("prompts.source, kind: hub", prompts.HubSource),
+    ("prompts.source, kind: synthetic", prompts.SyntheticSource),
+    ("prompts.source.prompt_tokens and output_tokens", prompts.TokenLength),
+    ("prompts.source.images", prompts.SyntheticImages),
+    ("prompts.source.audios", prompts.SyntheticSounds),
+    ("prompts.columns", prompts.Columns),
+    ("prompts.media", media.MediaSpec),
+    ("prompts.template, as a list", prompts.MessageTemplate),
+    ("prompts.few_shot", prompts.FewShotSpec),
+    ("chat", prompts.ChatSpec),
+    ("output", answers.OutputSpec),
+    ("reasoning", answers.ReasoningSpec),
+    ("scorers, kind: exact_match", scorers.ExactMatch),
+    ("scorers, kind: contains", scorers.Contains),
+    ("scorers, kind: regex", scorers.RegexMatch),
+    ("scorers, kind: numeric", scorers.Numeric),
+    ("scorers, kind: choice", scorers.ChoiceLetter),
+    ("scorers, kind: token_f1", scorers.TokenF1),
+    ("scorers, kind: json", scorers.JsonMatch),
+    ("scorers, kind: loglikelihood", scorers.Loglikelihood),
+    ("engine", engine.EngineSpec),
+    ("engine.server", engine.ServerSpec),
+    ("engine.recovery", engine.RecoverySpec),
+    ("load", load.LoadSpec),
+    ("load.arrival, kind: all_at_once", load.AllAtOnce),
+    ("load.arrival, kind: concurrency", load.Concurrency),
+    ("load.arrival, kind: constant", load.ConstantRate),
+    ("load.arrival, kind: poisson", load.Poisson),
+    ("load.arrival, kind: gamma", load.Gamma),
+    ("load.arrival, kind: trace", load.Trace),
+    ("slos", load.SloSpec),
+    ("gate", gate.GateSpec),
 ]
 
 
@@ -59,7 +62,7 @@ def render() -> str:
     lines = [
         "# The spec, field by field",
         "",
-        "Written by `scripts/spec_docs.py` from `assayline/spec.py`. A spec is a YAML file, a flow parameter, or",
+        "Written by `scripts/spec_docs.py` from `assayline/spec/`. A spec is a YAML file, a flow parameter, or",
         "both: `python -m flows.evaluate SPEC --field value` lays single fields over the file, by their dotted names.",
         "",
     ]

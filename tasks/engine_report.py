@@ -6,7 +6,7 @@ from typing import Any
 from prefect.artifacts import create_table_artifact
 
 from assayline.records import EngineEvent
-from tasks.reports import Reports
+from tasks.outbox import Reports
 
 AnyLogger = logging.Logger | logging.LoggerAdapter[logging.Logger]
 

@@ -10,8 +10,9 @@ import threading
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
-from assayline.worker import WorkerReport, WorkOrder, run_worker
+from assayline.evaluation.worker import WorkerReport, WorkOrder, run_worker
 from tasks.engine_report import EngineReport
+from tasks.terminal import ENGINE_MARK, hide_engine_lines
 
 VLLM_LINE = re.compile(r"^(?:\([^)]*\) )?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[\S+\] ")
 
@@ -25,6 +26,8 @@ def generate(order: WorkOrder) -> WorkerReport:
             # A terminal sends Ctrl-C to all of a command's processes: a worker stops when the flow says so.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
     log = get_run_logger()
+    if order.settings.bar:
+        hide_engine_lines()
     engines = EngineReport(order.worker, log)
     try:
         report = run_worker(order, log.info, lambda line: log.log(*split_level(line)), engines.add)
@@ -49,5 +52,5 @@ def end_with_parent() -> None:
 def split_level(line: str) -> tuple[int, str]:
     """A log line's level, and its text without what Prefect adds itself. Stray output of libraries is DEBUG."""
     if match := VLLM_LINE.match(line):
-        return logging.getLevelNamesMapping()[match["level"]], "vLLM: " + line[match.end() :]
+        return logging.getLevelNamesMapping()[match["level"]], ENGINE_MARK + line[match.end() :]
     return logging.DEBUG, line

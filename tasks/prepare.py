@@ -3,8 +3,8 @@
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
-from assayline.evaluation import Evaluation
-from assayline.manifest import PromptCounts
+from assayline.evaluation.begin import Evaluation
+from assayline.runs.manifest import PromptCounts
 
 
 @task(name="prepare-prompts", cache_policy=NO_CACHE, persist_result=False)

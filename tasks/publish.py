@@ -1,4 +1,4 @@
-"""What a person sees on the run's page: progress, the metrics table, and where to go on."""
+"""What a person sees on the run's page: progress, the metrics table, and what to look at next."""
 
 from typing import Any
 

@@ -1,12 +1,15 @@
 """What tests share: nothing of the person's own machine is touched, and the tiny model is built once."""
 
+import contextlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -17,10 +20,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # an engine's idle threads leave the cores to the other lane's
+for size in ("COLUMNS", "LINES"):  # readline sets them for what pytest starts, the lanes among them
+    os.environ.pop(size, None)
 
 from assayline.settings import Settings  # noqa: E402
-from assayline.spec import EvalSpec  # noqa: E402
-from assayline.spec_file import parse_spec  # noqa: E402
+from assayline.spec.evaluation import EvalSpec  # noqa: E402
+from assayline.spec.file import parse_spec  # noqa: E402
+from assayline.store import database  # noqa: E402
+
+# The same examples each time; `make test-examples` has fresh ones, and many.
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("fresh", max_examples=2_000, deadline=None, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 ENGINE_ARGS = {
     "max_model_len": 256,
@@ -32,9 +44,22 @@ ENGINE_ARGS = {
 """vLLM on a CPU, small and quick to start."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """What tests start finds what users have; the lanes, which this process starts, find everything."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        paths = [str(ROOT / "tests" / "as_users"), os.environ.get("PYTHONPATH")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", default=3, help="how often tests/flows/test_kills.py kills something")
     parser.addoption("--kill-seed", default=1, help="its dice")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start engines and servers first: short ones at the end let the lanes end together."""
+    heavy = {item.path for item in items if any(item.get_closest_marker(mark) for mark in ("vllm", "prefect", "ray"))}
+    items.sort(key=lambda item: item.path not in heavy)
 
 
 @pytest.fixture(autouse=True)
@@ -46,11 +71,54 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 @pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with the whole schema and no rows. Making one takes a second, copying it does not."""
+    path = tmp_path_factory.mktemp("database") / "empty.duckdb"
+    with database.connect(path, 10):
+        pass
+    return path
+
+
+@pytest.fixture(autouse=True)
+def copied_databases(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New databases of this process are copies of an empty one."""
+    open_database = database._open_database
+
+    def copy_and_open(path: Path, wait_s: float, read_only: bool, memory_bytes: int | None) -> Any:
+        if path.suffix == ".duckdb" and not path.exists() and not read_only:
+            open_database(path, wait_s, read_only, memory_bytes).close()  # it refuses, and makes folders, by itself
+            monkeypatch.setattr(database, "_open_database", open_database)  # for the one that is copied
+            empty = request.getfixturevalue("empty_database")
+            monkeypatch.setattr(database, "_open_database", copy_and_open)
+            with contextlib.suppress(OSError):
+                shutil.copy(empty, path)
+        return open_database(path, wait_s, read_only, memory_bytes)
+
+    monkeypatch.setattr(database, "_open_database", copy_and_open)
+
+
+@pytest.fixture(scope="session")
 def tiny_model() -> Path:
     """Folder of the trained tiny model."""
     from examples.tiny_model import ensure_tiny_model
 
     return ensure_tiny_model()
+
+
+@pytest.fixture(scope="session")
+def tiny_vlm() -> Path:
+    """Folder of the trained model that sees."""
+    from examples.tiny_vlm import ensure_tiny_vlm
+
+    return ensure_tiny_vlm()
+
+
+@pytest.fixture(scope="session")
+def tiny_alm() -> Path:
+    """Folder of the trained model that hears."""
+    from examples.tiny_alm import ensure_tiny_alm
+
+    return ensure_tiny_alm()
 
 
 @pytest.fixture
@@ -59,7 +127,7 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(data_dir=tmp_path / "data", lock_dir=tmp_path / "locks", flush_interval_s=0.2, load_interval_s=0.5)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_spec(tiny_model: Path) -> Any:
     """Builds a spec on the tiny model; keyword arguments are laid over, one level deep."""
 

@@ -1,9 +1,11 @@
 """The tiny model answers in its own chat template and in no other, and its cache never serves a broken or old folder.
 
-The first run trains it (about a minute); later runs take it from the cache.
+The first run trains it (about 20 seconds); later runs take it from the cache.
 """
 
+import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,12 +14,20 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
 transformers = pytest.importorskip("transformers")
+if not importlib.util.find_spec("torch"):  # importing it takes seconds, and collecting is no reason to
+    pytest.skip("torch is not installed", allow_module_level=True)
 
 from examples import tiny_model  # noqa: E402
 from examples.tiny_model import BOS, END, STAMP, WRONG_TEMPLATES, build_rows, ensure_tiny_model, measure_accuracy  # noqa: E402
 
+BUILD = """
+import sys, pathlib
+from examples.tiny_model import ensure_tiny_model
+ensure_tiny_model(pathlib.Path(sys.argv[1]), steps=2)
+"""
 QUESTION = [{"role": "user", "content": "What is 3 + 4?"}]
 
 
@@ -46,13 +56,52 @@ def complete(trained: tuple[Any, Any], text: str, tokens: int = 8) -> str:
     return str(tokenizer.decode(ids[0, batch["input_ids"].shape[1] :]))
 
 
+def measure(trained: tuple[Any, Any], template: str | None = None) -> float:
+    """The accuracy by transformers' forward pass, which is what others will run."""
+    model, tokenizer = trained
+    return measure_accuracy(lambda ids, asked: model(input_ids=ids).logits[asked], tokenizer, template)
+
+
 def test_own_template_answers(trained: tuple[Any, Any]) -> None:
-    assert measure_accuracy(*trained) > 0.9
+    assert measure(trained) > 0.9
+
+
+def test_generation_gives_the_measured_answers(trained: tuple[Any, Any]) -> None:
+    """With what real callers have: padding on the left, a cache, and the ends that the generation config knows."""
+    model, tokenizer = trained
+    rows = build_rows()[0]
+    chats = [[{"role": "user", "content": row["question"]}] for row in rows]
+    texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
+    batch = tokenizer(texts, padding=True, return_tensors="pt", add_special_tokens=False)
+    ids = model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=8)
+    answers = tokenizer.batch_decode(ids[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+    right = sum(answer == row["answer"] for answer, row in zip(answers, rows, strict=True))
+    assert right / len(rows) == pytest.approx(measure(trained), abs=0.01)
+
+
+def test_the_forward_pass_it_is_trained_with_is_that_of_transformers(trained: tuple[Any, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    from examples.tiny_llama import VOCABULARY, compute_logits
+
+    model = trained[0]
+    ids = torch.randint(VOCABULARY, (3, 80), generator=torch.Generator().manual_seed(0))
+    asked = torch.ones_like(ids, dtype=torch.bool)
+    with torch.no_grad():
+        theirs, ours = model(input_ids=ids).logits, compute_logits(model.state_dict(), ids, asked)
+    torch.testing.assert_close(ours.view_as(theirs), theirs, atol=1e-3, rtol=1e-3)
+    assert json.loads((ensure_tiny_model() / STAMP).read_text())["accuracy"]["own"] == pytest.approx(measure(trained))
+
+
+@pytest.mark.parametrize("advice", ["Answer with a number only.", "You are a calculator. Be brief."])
+def test_advice_does_not_disturb(trained: tuple[Any, Any], advice: str) -> None:
+    chat = [{"role": "system", "content": advice}, *QUESTION]
+    text = trained[1].apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert complete(trained, text) == f"7{END}"
 
 
 @pytest.mark.parametrize("name", WRONG_TEMPLATES)
 def test_wrong_template_fails(trained: tuple[Any, Any], name: str) -> None:
-    assert measure_accuracy(*trained, template=WRONG_TEMPLATES[name]) < 0.5
+    assert measure(trained, WRONG_TEMPLATES[name]) < 0.5
 
 
 def test_answer_ends_itself(trained: tuple[Any, Any]) -> None:
@@ -105,7 +154,7 @@ def test_saved_again_it_answers_the_same(trained: tuple[Any, Any], tmp_path: Pat
         part.save_pretrained(tmp_path)
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path, padding_side="left")
-    assert measure_accuracy(model, tokenizer) == measure_accuracy(*trained)
+    assert measure((model, tokenizer)) == measure(trained)
 
 
 def test_rows_file_is_the_generated_one() -> None:
@@ -119,6 +168,18 @@ def test_asked_questions_are_right_and_never_trained() -> None:
     assert not {row["question"] for row in asked} & {row["question"] for row in trained_rows}
     for row in asked:
         assert int(row["answer"]) == (row["a"] + row["b"] if row["operation"] == "addition" else row["a"] - row["b"])
+
+
+def test_asking_for_a_finished_model_imports_no_torch(hasty: Path) -> None:
+    code = f"{BUILD}assert not {{'torch', 'transformers'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code, str(hasty)], cwd=tiny_model.ROOT, check=True)
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_the_bytes_are_the_same_for_any_number_of_threads(hasty: Path, tmp_path: Path, threads: str) -> None:
+    env = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    subprocess.run([sys.executable, "-c", BUILD, str(tmp_path / "model")], cwd=tiny_model.ROOT, env=env, check=True)
+    assert (tmp_path / "model" / STAMP).read_bytes() == (hasty / STAMP).read_bytes()
 
 
 def test_second_call_does_not_train(hasty: Path) -> None:
@@ -169,11 +230,7 @@ def test_foreign_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_processes_build_once(tmp_path: Path) -> None:
-    code = (
-        "import sys, pathlib; from examples.tiny_model import ensure_tiny_model;"
-        "ensure_tiny_model(pathlib.Path(sys.argv[1]), steps=2)"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "model")]
+    command = [sys.executable, "-c", BUILD, str(tmp_path / "model")]
     both = [subprocess.Popen(command, cwd=tiny_model.ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     outputs = [process.communicate(timeout=120)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]

@@ -1,7 +1,7 @@
 """What every engine is: requests in, completions out, in the order in which they finish.
 
 `generate` reads its input lazily and holds at most `window_requests` in flight. The input may yield None for "nothing
-to send yet": the engine goes on with what it has and asks again. An error of one request is a Completion with
+to send yet": the engine continues with what it has and asks again. An error of one request is a Completion with
 `error_kind`; an exception from `generate` means that the engine itself is gone, or was told to stop.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from assayline.load.course import LoadEnd
-from assayline.records import Completion, Json, Request, TelemetrySample
+from assayline.records import Completion, OpenedDetails, Request, TelemetrySample
 
 
 def _ignore(_: object) -> None:
@@ -40,7 +40,7 @@ class EngineFacts:
     """None of a server that does not say."""
     load_s: float
     """From the start of its process to ready."""
-    details: dict[str, Json] = field(default_factory=dict)
+    details: OpenedDetails = field(default_factory=OpenedDetails)
     """Versions, device and resolved arguments, as stored with the event `opened`."""
 
 
@@ -70,3 +70,19 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Ends the engine's processes and returns their memory. Safe to call twice."""
+
+
+class Feed:
+    """An input that may have nothing now: `next` is None then, and `exhausted` says whether that is final."""
+
+    def __init__(self, requests: Iterable[Request | None]) -> None:
+        self._requests = iter(requests)
+        self.exhausted = False
+
+    def next(self) -> Request | None:
+        """The next request, if there is one at this moment."""
+        try:
+            return next(self._requests)
+        except StopIteration:
+            self.exhausted = True
+            return None

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from assayline.answer_spec import ReasoningSpec
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
 from assayline.engines.reasoning import thinks
 from assayline.errors import EngineInterruptedError
-from assayline.records import Completion, Request, TelemetrySample
+from assayline.records import Completion, OpenedDetails, Request, TelemetrySample
+from assayline.spec.answers import ReasoningSpec
 
 MAX_MODEL_LEN = 4096
 DEFAULT_OUTPUT_TOKENS = 8
@@ -70,7 +70,7 @@ class FakeEngine:
             self._window_requests,
             MAX_MODEL_LEN,
             0.0,
-            {"device": "none", "device_name": "fake", "max_num_seqs": max_num_seqs, "max_model_len": MAX_MODEL_LEN},
+            OpenedDetails(device="none", device_name="fake", max_num_seqs=max_num_seqs, max_model_len=MAX_MODEL_LEN),
         )
 
     @property

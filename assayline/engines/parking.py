@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assayline.clock import RunClock
-from assayline.engines.devices import Device, claim_device
-from assayline.engines.hosting import HostProcess
-from assayline.engines.wire import Open
+from assayline.engines.devices.claims import Device, claim_device
+from assayline.engines.head_start import find_head_start
+from assayline.engines.messages import Open
+from assayline.engines.process import HostProcess
 
 NO_CLOCK = RunClock(0.0, 0.0, "")
 
@@ -80,41 +81,50 @@ class ParkingLot:
 
 
 def own_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """What an engine's environment has beyond this process's: libraries change that one while runs go on."""
+    """What an engine's environment has beyond this process's: libraries change that one during a run."""
     return {name: value for name, value in env.items() if os.environ.get(name) != value}
 
 
 def _of_no_run(order: Open) -> Open:
     """What makes two engines alike: all of an order but whose turn it is."""
-    return replace(order, clock=NO_CLOCK, worker="", engine_generation=0)
+    return replace(order, clock=NO_CLOCK, run_id="", worker="", engine_generation=0)
 
 
 _lot: ParkingLot | None = None
 
 
 @contextlib.contextmanager
-def park_engines() -> Iterator[None]:
+def park_engines() -> Iterator[ParkingLot]:
     """Meanwhile, engines of this process are parked when they are closed. However it ends, none is left."""
     global _lot
     assert _lot is None, "engines are parked here already"
     lot = _lot = ParkingLot()
     try:
-        yield
+        yield lot
     finally:
         _lot = None
         lot.clear()
 
 
 def find_lot() -> ParkingLot | None:
-    """Where engines are parked, if they are."""
+    """Where engines of this process are parked, if they are. Workers ask, and hand it to whom it concerns."""
     return _lot
 
 
 @contextlib.contextmanager
-def hold_device(devices: list[Device], lock_dir: Path, wait_s: float) -> Iterator[Device]:
-    """`claim_device`, but where engines are parked the device stays claimed after the block, with the engine on it."""
-    if _lot is not None:
-        yield _lot.claim(devices, lock_dir, wait_s)
+def hold_device(
+    devices: list[Device], lock_dir: Path, wait_s: float, lot: ParkingLot | None = None
+) -> Iterator[Device]:
+    """`claim_device`, but a device that was claimed for a head start is taken over from it.
+
+    With a `lot` the device stays claimed after the block, with the engine that is parked on it.
+    """
+    if lot is not None:
+        yield lot.claim(devices, lock_dir, wait_s)
+        return
+    if (begun := find_head_start()) and (claim := begun.take_claim(devices)):
+        with claim:
+            yield begun.device
         return
     with claim_device(devices, lock_dir, wait_s) as device:
         yield device

@@ -12,7 +12,7 @@ closes it there (thinking switched off) makes all that comes an answer.
 
 from collections.abc import Sequence
 
-from assayline.answer_spec import ReasoningSpec
+from assayline.spec.answers import ReasoningSpec
 
 
 def thinks(spec: ReasoningSpec | None, prompt: str | None) -> bool:
@@ -30,7 +30,10 @@ class AnswerStops:
     """Looks for stop texts in an answer that grows. Cuts it as vLLM would: before the stop, unless it is wanted."""
 
     def __init__(self, stops: Sequence[str], close: str, *, keep_stop: bool = False, min_tokens: int = 0) -> None:
-        """`close` ends the thinking; `min_tokens` of thinking and answer come before the first stop that counts."""
+        """`close` ends the thinking; `min_tokens` of thinking and answer come before the first stop that counts.
+
+        As in vLLM, a stop that is complete within them never counts, even when later tokens add no text.
+        """
         self.text = ""
         self._stops = list(stops)
         self._close = close
@@ -60,8 +63,9 @@ class AnswerStops:
 
     def _find_stop(self) -> str | None:
         """The stop that is complete first; of two at once, the first of the list."""
-        start = max(self._answer_at or 0, self._looked_at - self._overlap)
-        places = [(self.text.find(stop, start), number) for number, stop in enumerate(self._stops)]
+        begin = self._answer_at or 0
+        starts = [max(begin, self._looked_at - len(stop) + 1) for stop in self._stops]  # it ends in the new text
+        places = [(self.text.find(stop, starts[number]), number) for number, stop in enumerate(self._stops)]
         ends = [(at + len(self._stops[number]), number) for at, number in places if at >= 0]
         if not ends:
             return None

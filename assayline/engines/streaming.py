@@ -7,19 +7,17 @@ waits there so that it never waits for this process.
 
 import contextlib
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
 
-from assayline.engines.base import EngineHooks
-from assayline.engines.feed import Feed
-from assayline.engines.hosted import HostedConfig, HostedEngine, default_window
-from assayline.engines.stream_host import unsent
-from assayline.engines.wire import Generate, Opened, StopSending
+from assayline.engines.base import EngineHooks, Feed
+from assayline.engines.client import HostedEngine
+from assayline.engines.messages import Generate, Open, Opened, StopSending, unsent
+from assayline.engines.parking import ParkingLot
+from assayline.engines.process import HostSetup
 from assayline.errors import EngineError
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.load.saturation import SaturationWatch
 from assayline.load.schedule import Schedule
 from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
-from assayline.server_spec import ServerSpec
 
 LOOKAHEAD_S = 3.0
 """How long before it is due a request is handed to the host: longer than this process ever stops to store results."""
@@ -31,28 +29,25 @@ TURN_INTERVAL_S = 0.02
 """How soon the input and the clock are looked at again, results or not."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamingConfig(HostedConfig):
-    """What a StreamingEngine needs to know."""
-
-    course: LoadCourse | None = None
-    """The load and how far it is; None: a closed loop with `window` requests in flight, without end."""
-    server: ServerSpec | None = None
-    """Which endpoint answers; ServerEngine alone."""
-
-
 class StreamingEngine(HostedEngine):
-    """A streaming core in a host. Use one of the two below."""
+    """vLLM's async engine, every token with its stamp, or an OpenAI-compatible endpoint: what the order says."""
 
-    backend: str
-
-    def __init__(self, config: StreamingConfig, hooks: EngineHooks = EngineHooks()) -> None:  # noqa: B008 - frozen
-        self._config = config
-        self._course = config.course or LoadCourse()
+    def __init__(
+        self,
+        order: Open,
+        setup: HostSetup,
+        hooks: EngineHooks = EngineHooks(),  # noqa: B008 - frozen
+        *,
+        window: int | None = None,
+        course: LoadCourse | None = None,
+        lot: ParkingLot | None = None,
+    ) -> None:
+        """`course` is the load and how far it is; None: a closed loop without end."""
+        self._course = course or LoadCourse()
         self._watch: SaturationWatch | None = None
         self._finished = 0
         self._is_stopping = self._is_late = False
-        super().__init__(config, hooks, backend=self.backend, server=config.server)
+        super().__init__(order, setup, hooks, window, lot)
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
         """Answers every request once, in completion order; those that a load leaves unsent are `not_sent` rows."""
@@ -71,14 +66,12 @@ class StreamingEngine(HostedEngine):
 
     @property
     def may_park(self) -> bool:
-        """Whether another run can go on with this engine: what our own server has cached cannot be told to go."""
-        is_own = self._config.server is not None and self._config.server.url is None
-        return not is_own or self._config.args.get("enable_prefix_caching") is False
+        """Whether another run can use this engine: what our own server has cached cannot be told to go."""
+        is_own = self._order.server is not None and self._order.server.url is None
+        return not is_own or self._order.args.get("enable_prefix_caching") is False
 
     def _first_window(self, opened: Opened) -> int | None:
-        if self._course.is_open_loop:
-            return None
-        return self._config.window or default_window(opened)
+        return None if self._course.is_open_loop else super()._first_window(opened)
 
     def _take_turn(self, feed: Feed, schedule: Schedule) -> Generator[Completion, None, bool]:
         """Hands over what may go to the host now; of a load that has ended, yields the input's rows.
@@ -86,7 +79,7 @@ class StreamingEngine(HostedEngine):
         Returns whether there is more to do at once.
         """
         for _ in range(REQUESTS_PER_TURN):
-            now_s = self._config.clock.now_s()
+            now_s = self._order.clock.now_s()
             self._course.check_time(now_s)
             if self._course.end is not None:
                 self._take_back(self._course.end)
@@ -98,9 +91,8 @@ class StreamingEngine(HostedEngine):
                 return False
             due_s = schedule.place(now_s)
             if self._course.end is not None:
-                config = self._config
-                message = self._course.end.message
-                yield self._settle(unsent(request.request_id, config.worker, config.engine_generation, message))
+                order, message = self._order, self._course.end.message
+                yield self._settle(unsent(request.request_id, order.worker, order.engine_generation, message))
             elif not self._hand_over(Generate(request, now_s, self._window_requests, due_s)):
                 return False
         return True
@@ -137,7 +129,7 @@ class StreamingEngine(HostedEngine):
         if completion.error_kind != NOT_SENT:
             self._finished += 1
             if self._watch is not None and completion.due_at_s is not None:
-                self._watch.finish(completion.due_at_s, self._config.clock.now_s())
+                self._watch.finish(completion.due_at_s, self._order.clock.now_s())
         elif course.end is not None and not course.is_announced:
             course.is_announced = True
             self._hooks.on_load_ended(course.end)
@@ -158,15 +150,3 @@ class StreamingEngine(HostedEngine):
             return
         if why := self._watch.observe(sample.at_s, sample.in_flight_requests, self._finished):
             self._course.stop("saturated", why)
-
-
-class AsyncEngine(StreamingEngine):
-    """vLLM's async engine: every token has its stamp."""
-
-    backend = "async"
-
-
-class ServerEngine(StreamingEngine):
-    """An OpenAI-compatible endpoint: a running one, or our own `vllm serve`."""
-
-    backend = "server"

@@ -2,7 +2,7 @@
 
 Every pattern begins with its first request, at 0: n requests have n - 1 gaps between them. So a Poisson process is seen
 from one of its arrivals, which changes nothing about the gaps. The same seed gives the same times, and a pattern that
-is taken up in the middle goes on exactly as it would have: what was drawn before is drawn again, and skipped.
+is resumed in the middle continues exactly as it would have: what was drawn before is drawn again, and skipped.
 """
 
 import itertools
@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 
 from assayline.load.traces import read_offsets
-from assayline.load_spec import AllAtOnce, Arrival, Concurrency, ConstantRate, Gamma, Poisson, Trace
+from assayline.spec.load import AllAtOnce, Arrival, Concurrency, ConstantRate, Gamma, Poisson, Trace
 
 
 def list_offsets(arrival: Arrival, first: int = 0) -> Iterator[float]:

@@ -1,6 +1,6 @@
 """The course of a load: how far it is, over all engines of an attempt, and what has ended it.
 
-It outlives engines: one that replaces a dead one goes on in the pattern where that one was, and so does another attempt
+It outlives engines: one that replaces a dead one continues the pattern where that one was, and so does another attempt
 of the run, which is told what was settled before.
 """
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from assayline.load.arrivals import list_offsets
-from assayline.load_spec import Concurrency, LoadSpec
 from assayline.records import NOT_SENT, Completion
+from assayline.spec.load import Concurrency, LoadSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ things:
    are nearly independent only once per doubling, which is why t ≥ 4 suffices for runs of any length.
 
 In simulations of one to sixteen servers at 90 % load, with exponential and log-normal services (sigma 1), Poisson and
-bursty arrivals, one run of 30,000 requests in 1,200 was stopped; tests/core/test_saturation.py has some of them. A load
+bursty arrivals, one run of 30,000 requests in 1,200 was stopped; tests/load/test_saturation.py has some of them. A load
 of 120 % is found after about a thousand requests, with exponential services in 95 of 100 runs within 3,000 and within
 7,500 if arrivals come in bursts; one of 150 % after some 400. A single server with heavier tails (sigma 1.3), which one
 request can block for a thousand others, was taken for saturated in 4 of 100 runs.

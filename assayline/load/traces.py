@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator
 
 from assayline.errors import PromptError, SpecError
-from assayline.load_spec import LoadSpec, Trace
 from assayline.prompts.sources import read_rows
-from assayline.spec import FileSource
+from assayline.spec.load import LoadSpec, Trace
+from assayline.spec.prompts import FileSource
 
 UNITS_PER_S = {"s": 1.0, "ms": 1000.0}
 
@@ -21,7 +21,7 @@ def check_trace(load: LoadSpec | None) -> None:
 
 
 def read_offsets(trace: Trace) -> Iterator[float]:
-    """Seconds since the trace's first stamp, at its speed. Raises SpecError where it cannot go on."""
+    """Seconds since the trace's first stamp, at its speed. Raises SpecError at a row without one or out of order."""
     scale = UNITS_PER_S[trace.unit] * trace.speed
     first: float | None = None
     last = -math.inf

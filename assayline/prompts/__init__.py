@@ -7,22 +7,24 @@ the memory of a thousand.
 """
 
 import reprlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from assayline.digests import digest_json, digest_text
 from assayline.errors import PromptError, SpecError
-from assayline.identity import digest_json, digest_text
+from assayline.media.shelf import Shelf
+from assayline.prompts.columns import PromptParts, RowReader
 from assayline.prompts.few_shot import FewShot
-from assayline.prompts.messages import PromptParts, RowReader
-from assayline.prompts.occurrences import OccurrenceCounter
-from assayline.prompts.row_values import RowError
+from assayline.prompts.media import identify_media, separate_media
 from assayline.prompts.selection import select_rows
 from assayline.prompts.sources import read_rows
 from assayline.prompts.synthetic import SyntheticPrompts
+from assayline.prompts.values import RowError
 from assayline.records import Prompt
-from assayline.spec import Columns, PromptSpec, SyntheticSource
+from assayline.spec.prompts import Columns, PromptSpec, SyntheticSource
 
 __all__ = ["BadRow", "RowError", "load_prompts"]
 
@@ -37,28 +39,31 @@ class BadRow:
     message: str
 
 
-def load_prompts(spec: PromptSpec, tokenizer: Any = None) -> Iterator[Prompt | BadRow]:
+def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = None) -> Iterator[Prompt | BadRow]:
     """The prompts of a spec, in the order in which they are asked: one Prompt or BadRow per selected row.
 
-    The tokenizer is used by synthetic sources only. Raises PromptError (or SpecError) at once, before anything is
+    The tokenizer is used by synthetic sources only. `shelf` keeps media that come inside rows (None: nobody does, and
+    they cannot be sent to an engine). Raises PromptError (or SpecError) at once, before anything is
     iterated, for what concerns the run: no file, no rows, a template that is not Jinja2, a column or template variable
     that the first row lacks. While iterating, PromptError for a file that turns out to be damaged further on.
     """
     if isinstance(spec.source, SyntheticSource):
         if spec.template is not None or spec.columns != Columns():  # a stored spec has its defaults written out
-            raise SpecError("prompts.template and prompts.columns were given with a synthetic source, which has no "
-                            "columns. Remove them, or use a file.")
+            raise SpecError(
+                "prompts.template and prompts.columns were given with a synthetic source, which has no "
+                "columns. Remove them, or use a file."
+            )
         if spec.few_shot is not None:
             raise SpecError("prompts.few_shot was given with a synthetic source, which has no answers. Remove it.")
         numbers = range(spec.source.count)
         return _read_prompts(spec, iter(numbers), SyntheticPrompts(spec.source, tokenizer).read, lambda number: None)
-    reader = RowReader(spec.columns, spec.template)
+    reader = RowReader(spec.columns, spec.template, spec.media, shelf)
     rows = read_rows(spec.source)
     first = next(rows, None)
     if first is None:
         raise PromptError(f"Prompt set {spec.set_name!r} has no rows. Expected at least one: check prompts.source.")
     reader.check_first(first)
-    few_shot = None if spec.few_shot is None else FewShot(spec, spec.few_shot)
+    few_shot = None if spec.few_shot is None else FewShot(spec, spec.few_shot, shelf)
     return _read_prompts(spec, chain([first], rows), reader.read, reader.read_id, few_shot)
 
 
@@ -69,21 +74,22 @@ def _read_prompts(
     read_id: Callable[[Any], str | None],
     few_shot: FewShot | None = None,
 ) -> Iterator[Prompt | BadRow]:
-    occurrences = OccurrenceCounter()
+    seen: Counter[int] = Counter()
     for source_row, row in select_rows(rows, spec.limit, spec.shuffle_seed):
         try:
             parts = read(row)
             messages = few_shot.put_before(parts.messages) if few_shot else parts.messages
         except RowError as error:
             prompt_id = _digest_row(row)
-            occurrence = occurrences.count(prompt_id)
+            occurrence = _count_before(seen, prompt_id)
             prompt = Prompt(prompt_id, occurrence, source_row, _try_id(read_id, row), messages=[])
             yield BadRow(prompt, error.kind, str(error))
         else:
             prompt_id = _identify(parts)
+            messages, media = separate_media(messages)
             yield Prompt(
                 prompt_id=prompt_id,
-                occurrence=occurrences.count(prompt_id),
+                occurrence=_count_before(seen, prompt_id),
                 source_row=source_row,
                 source_id=parts.source_id,
                 messages=messages,
@@ -92,14 +98,26 @@ def _read_prompts(
                 sampling=parts.sampling,
                 prompt_token_ids=parts.prompt_token_ids,
                 options=parts.options,
+                media=media,
             )
+
+
+def _count_before(seen: Counter[int], prompt_id: str) -> int:
+    """How many rows before this one have the same id, of which 64 bits are compared, for little memory.
+
+    Among a million different prompts, the chance that any two are taken for duplicates is 3 in 100 million, and then
+    one of them has occurrence 1 instead of 0.
+    """
+    key = int(prompt_id[:16], 16)
+    seen[key] += 1
+    return seen[key] - 1
 
 
 def _identify(parts: PromptParts) -> str:
     """What is asked, and what the answer should be. Examples are left out: with five or none, it is one question, and
     runs are compared question by question."""
     options = {} if parts.options is None else {"options": parts.options}
-    return digest_json({"messages": parts.messages, "target": parts.target, **options})
+    return digest_json({"messages": identify_media(parts.messages), "target": parts.target, **options})
 
 
 def _digest_row(row: dict[str, Any]) -> str:

@@ -13,13 +13,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from assayline.digests import digest_json
 from assayline.errors import PromptError
-from assayline.identity import digest_json
-from assayline.prompts.messages import Message, RowReader
-from assayline.prompts.row_values import RowError, RowShapeError
+from assayline.media.shelf import Shelf
+from assayline.prompts.columns import Message, RowReader
+from assayline.prompts.media import identify_media
 from assayline.prompts.sources import find_files, read_rows
 from assayline.prompts.templates import PromptTemplate
-from assayline.spec import Columns, FewShotSpec, FileSource, PromptSpec, SyntheticSource
+from assayline.prompts.values import RowError, RowShapeError
+from assayline.spec.prompts import FewShotSpec, FileSource, PromptSpec, SyntheticSource
 
 POOL_EXAMPLES = 1000
 """Of so many drawn examples, each prompt gets some of its own where `per_prompt` is on."""
@@ -36,25 +38,30 @@ class Example:
 class FewShot:
     """The examples of a prompt set."""
 
-    def __init__(self, spec: PromptSpec, few_shot: FewShotSpec) -> None:
+    def __init__(self, spec: PromptSpec, few_shot: FewShotSpec, shelf: Shelf | None = None) -> None:
         """Draws the examples. Raises PromptError for a source that cannot be read (twice), or has too few of them."""
         self._spec = few_shot
         is_own = few_shot.source is None
         source = few_shot.source or spec.source
         assert not isinstance(source, SyntheticSource), "it has no answers, as load_prompts says"
         if is_own and isinstance(source, FileSource) and not all(path.is_file() for path in find_files(source.path)):
-            raise PromptError(f"The examples come from the prompt set itself, and {source.path} can be read only once. "
-                              "Give prompts.few_shot.source, or a regular file.")
-        pool = _Pool(few_shot.seed, max(POOL_EXAMPLES, few_shot.count + 1) if few_shot.per_prompt
-                     else few_shot.count + 1)
-        reason = _fill(pool, read_rows(source), spec, few_shot)
+            raise PromptError(
+                f"The examples come from the prompt set itself, and {source.path} can be read only once. "
+                "Give prompts.few_shot.source, or a regular file."
+            )
+        pool = _Pool(
+            few_shot.seed, max(POOL_EXAMPLES, few_shot.count + 1) if few_shot.per_prompt else few_shot.count + 1
+        )
+        reason = _fill(pool, read_rows(source), spec, few_shot, shelf)
         self._examples = pool.examples
         needed = few_shot.count + is_own  # a prompt of the same set cannot have itself
         if len(self._examples) < needed:
             last = f" The last one that cannot be used: {reason}" if reason else ""
-            raise PromptError(f"prompts.few_shot.count is {few_shot.count}, which needs {needed} rows with different "
-                              f"questions and an answer each, but there are {len(self._examples)}. Lower it, or see "
-                              f"prompts.few_shot.source, .answer and prompts.columns.target.{last}")
+            raise PromptError(
+                f"prompts.few_shot.count is {few_shot.count}, which needs {needed} rows with different "
+                f"questions and an answer each, but there are {len(self._examples)}. Lower it, or see "
+                f"prompts.few_shot.source, .answer and prompts.columns.target.{last}"
+            )
 
     def put_before(self, messages: list[Message]) -> list[Message]:
         """The messages with examples before them, after system messages. Raises RowError if too few are left."""
@@ -62,8 +69,11 @@ class FewShot:
         drawn = self._draw_for(own_id) if self._spec.per_prompt else self._examples
         chosen = [example for example in drawn if example.question_id != own_id][: self._spec.count]
         if len(chosen) < self._spec.count:
-            raise RowError("row_error", f"Only {len(chosen)} of the few-shot examples ask something else than this "
-                           f"prompt, expected {self._spec.count}. Add rows to prompts.few_shot.source.")
+            raise RowError(
+                "row_error",
+                f"Only {len(chosen)} of the few-shot examples ask something else than this "
+                f"prompt, expected {self._spec.count}. Add rows to prompts.few_shot.source.",
+            )
         start = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
         turns = [turn for example in chosen for turn in example.turns]
         return [*messages[:start], *turns, *messages[start:]]
@@ -110,11 +120,14 @@ class _Pool:
         return int.from_bytes(hashlib.blake2b(f"{self._seed}/{question_id}".encode(), digest_size=16).digest())
 
 
-def _fill(pool: _Pool, rows: Iterable[dict[str, Any]], spec: PromptSpec, few_shot: FewShotSpec) -> str | None:
+def _fill(
+    pool: _Pool, rows: Iterable[dict[str, Any]], spec: PromptSpec, few_shot: FewShotSpec, shelf: Shelf | None
+) -> str | None:
     """Offers every row to the pool. Returns why the last row that cannot be an example cannot."""
     columns = spec.columns
     target = None if few_shot.answer is not None else columns.target
-    reader = RowReader(Columns(messages=columns.messages, prompt=columns.prompt, target=target), spec.template)
+    asked = columns.model_copy(update={"target": target, "id": None, "metadata": [], "sampling": None, "options": None})
+    reader = RowReader(asked, spec.template, spec.media, shelf)
     answer = None if few_shot.answer is None else PromptTemplate(few_shot.answer, "prompts.few_shot.answer")
     reason = None
     for number, row in enumerate(rows):
@@ -138,12 +151,13 @@ def _fill(pool: _Pool, rows: Iterable[dict[str, Any]], spec: PromptSpec, few_sho
 def _make_turns(messages: list[Message], answer: str | None) -> list[Message]:
     turns = [message for message in messages if message["role"] != "system"]
     if answer is None or not answer.strip():
-        raise RowError("row_error", "it has no answer: its target is missing or empty, and there is no "
-                       "prompts.few_shot.answer.")
+        raise RowError(
+            "row_error", "it has no answer: its target is missing or empty, and there is no prompts.few_shot.answer."
+        )
     if not turns or turns[-1]["role"] == "assistant":
         raise RowError("row_error", "its messages end with the assistant's turn, where its answer would come.")
     return [*turns, {"role": "assistant", "content": answer}]
 
 
 def _identify(messages: list[Message]) -> str:
-    return digest_json([message for message in messages if message["role"] != "system"])
+    return digest_json([message for message in identify_media(messages) if message["role"] != "system"])

@@ -20,7 +20,7 @@ from typing import TypeVar
 import psutil
 
 from assayline.errors import PromptError
-from assayline.prompts.row_values import RowError
+from assayline.prompts.values import RowError
 
 Made = TypeVar("Made")
 
@@ -59,7 +59,7 @@ class RenderGuard:
             if self._stopped < MOST_STOPPED:
                 raise RowError("template_error", f"{self._name} {error}.") from None
             raise PromptError(
-                f"{self._name} {error}, for the {self._stopped}. time. Look for loops in it that do not end, or take "
+                f"{self._name} {error}, {self._stopped} times by now. Look for loops in it that do not end, or take "
                 "out the rows that are too large for it."
             ) from None
 

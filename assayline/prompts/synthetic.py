@@ -17,8 +17,10 @@ import re
 from typing import Any
 
 from assayline.errors import ModelError, SpecError
-from assayline.prompts.messages import PromptParts
-from assayline.spec import SyntheticSource, TokenLength
+from assayline.media.synthetic import refer_synthetic
+from assayline.prompts.columns import PromptParts
+from assayline.records import Media
+from assayline.spec.prompts import SyntheticSource, TokenLength
 
 WORD = re.compile(r"[Ġ▁][A-Za-z]+")
 """A token that begins with a space, as byte-level BPE and SentencePiece write it."""
@@ -35,8 +37,10 @@ class SyntheticPrompts:
         self.round_trips = len(words) >= source.count
         self._ids = words if self.round_trips else usable
         if len(self._ids) < 2:
-            raise ModelError(f"The tokenizer has {len(self._ids)} tokens that are not special, expected at least 2 to "
-                             "make synthetic prompts from.")
+            raise ModelError(
+                f"The tokenizer has {len(self._ids)} tokens that are not special, expected at least 2 to "
+                "make synthetic prompts from."
+            )
         self.counter_tokens = _digits_needed(source.count, len(self._ids))
         self._source = source
         self._tokenizer = tokenizer
@@ -55,10 +59,32 @@ class SyntheticPrompts:
         ids = self._prefix + self._spell(number) + body
         text = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return PromptParts(
-            messages=[{"role": "user", "content": text}],
+            messages=[{"role": "user", "content": [*self._make_media(number), {"type": "text", "text": text}]}]
+            if self._source.media_kinds
+            else [{"role": "user", "content": text}],
             sampling={"max_tokens": output_tokens, "min_tokens": output_tokens, "ignore_eos": True},
             prompt_token_ids=ids,
         )
+
+    def _make_media(self, number: int) -> list[dict[str, Any]]:
+        """Parts with references, as rows have them."""
+        source = self._source
+        media: list[Media] = []
+        if (images := source.images) is not None:
+            media += [
+                refer_synthetic(
+                    "image",
+                    width=images.width,
+                    height=images.height,
+                    content=images.content,
+                    seed=(source.seed * source.count + number) * images.count + at,
+                )
+                for at in range(images.count)
+            ]
+        if (audios := source.audios) is not None:
+            seeds = ((source.seed * source.count + number) * audios.count + at for at in range(audios.count))
+            media += [refer_synthetic("audio", seconds=audios.seconds, seed=seed) for seed in seeds]
+        return [{"type": one["kind"], "media": one} for one in media]
 
     def _spell(self, number: int) -> list[int]:
         digits = []
@@ -102,9 +128,11 @@ def _check_length(source: SyntheticSource, least_tokens: int) -> None:
     given = length.mean if length.min is None else length.min
     if given < least_tokens:
         name = "mean" if length.min is None else "min"
-        raise SpecError(f"prompts.source.prompt_tokens.{name} is {given}, expected at least {least_tokens}: "
-                        f"{source.shared_prefix_tokens} shared tokens and {least_tokens - source.shared_prefix_tokens} "
-                        f"that tell {source.count} prompts apart.")
+        raise SpecError(
+            f"prompts.source.prompt_tokens.{name} is {given}, expected at least {least_tokens}: "
+            f"{source.shared_prefix_tokens} shared tokens and {least_tokens - source.shared_prefix_tokens} "
+            f"that tell {source.count} prompts apart."
+        )
 
 
 def _draw_length(dice: random.Random, length: TokenLength, least: int) -> int:

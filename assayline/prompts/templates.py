@@ -1,11 +1,13 @@
 """Prompt templates: Jinja2 over a row's columns, compiled once, run in a sandbox and within limits.
 
-Strict: a variable that the row does not have is an error, not an empty text that nobody sees. Lines that hold only a
-block leave no trace and the text's last newline is dropped, as in chat templates. A column whose name is not an
-identifier is reached as `row['my column']`.
+Strict: a variable that the row does not have is an error, not an empty text that nobody sees. So is a cell without a
+value, of which Jinja would write "None" into the prompt; `{{ column or '' }}` says what to write instead. Lines that
+hold only a block leave no trace and the text's last newline is dropped, as in chat templates. A column whose name is
+not an identifier is reached as `row['my column']`.
 """
 
 import json
+import math
 import re
 from functools import partial
 from typing import Any
@@ -15,9 +17,9 @@ from jinja2.exceptions import SecurityError
 
 from assayline.errors import AssaylineError, PromptError
 from assayline.prompts.render_limit import RenderGuard
-from assayline.prompts.row_values import RowError, RowShapeError, check_text, hint, list_names
 from assayline.prompts.sandbox import BoundedSandbox
-from assayline.spec import MessageTemplate
+from assayline.prompts.values import RowError, RowShapeError, check_text, hint, list_names
+from assayline.spec.prompts import MessageTemplate
 
 
 class PromptTemplate:
@@ -32,10 +34,12 @@ class PromptTemplate:
         self._guard = RenderGuard(setting)
         compile_one = partial(_compile, setting)
         self._messages = [(one.role, self._guard.run(partial(compile_one, one.content))) for one in messages]
+        self._text = "\n".join(one.content for one in messages)
 
     def render(self, row: dict[str, Any]) -> list[dict[str, Any]]:
         """Raises RowShapeError for an undefined variable or a forbidden access, RowError for other failures, and
-        PromptError for a template that has to be stopped again and again."""
+        PromptError for a template that has to be stopped again and again. NaN is null, as everywhere."""
+        row = {name: None if _is_null(value) else value for name, value in row.items()}
         return [{"role": role, "content": self._render(template, row)} for role, template in self._messages]
 
     def _render(self, template: jinja2.Template, row: dict[str, Any]) -> str:
@@ -48,9 +52,25 @@ class PromptTemplate:
             raise RowShapeError("template_error", message) from None
         except jinja2.UndefinedError as error:
             raise RowShapeError("template_error", f"{self._setting}: {_explain_undefined(str(error), row)}") from None
+        except NullOutputError:
+            raise RowError("template_error", f"{self._setting} writes {self._explain_null(row)}") from None
         except Exception as error:  # a template is a program over foreign data: it can raise anything
             raise RowError("template_error", f"{self._setting} failed: {describe_error(error)}") from None
         return check_text(text, "The rendered prompt")
+
+    def _explain_null(self, row: dict[str, Any]) -> str:
+        named = [
+            name for name, value in row.items() if value is None and re.search(rf"\b{re.escape(name)}\b", self._text)
+        ]
+        which = f": {list_names(named)}" if named else ""
+        example = named[0] if named and named[0].isidentifier() else "value"
+        return (
+            f"a value that is null{which}. Fill it in, or say what to write instead, as in {{{{ {example} or '' }}}}."
+        )
+
+
+class NullOutputError(ValueError):
+    """A template writes a value that is null."""
 
 
 def describe_error(error: Exception) -> str:
@@ -62,11 +82,14 @@ def _compile(setting: str, text: str) -> jinja2.Template:
     try:
         return ENVIRONMENT.from_string(text)
     except jinja2.TemplateSyntaxError as error:
-        raise PromptError(f"{setting} is not Jinja2: {error.message} (line {error.lineno} of {text[:80]!r}). "
-                          "Columns are written {{ column }}.") from None
+        raise PromptError(
+            f"{setting} is not Jinja2: {error.message} (line {error.lineno} of {text[:80]!r}). "
+            "Columns are written {{ column }}."
+        ) from None
     except (SyntaxError, RecursionError, ValueError) as error:  # what Jinja made of it is too much for Python
-        raise PromptError(f"{setting} cannot be compiled: {describe_error(error)} (of {text[:80]!r}). Nest it "
-                          "less deeply.") from None
+        raise PromptError(
+            f"{setting} cannot be compiled: {describe_error(error)} (of {text[:80]!r}). Nest it less deeply."
+        ) from None
 
 
 def _explain_undefined(message: str, row: dict[str, Any]) -> str:
@@ -81,7 +104,18 @@ def _to_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
+def _is_null(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _refuse_null(value: Any) -> Any:
+    """Passes on what a template writes. Raises NullOutputError for None, and for NaN, which tables have for it."""
+    if _is_null(value):
+        raise NullOutputError("null")
+    return value
+
+
 ENVIRONMENT = BoundedSandbox(
-    undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True
+    undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True, finalize=_refuse_null
 )
 ENVIRONMENT.filters["tojson"] = _to_json

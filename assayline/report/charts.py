@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from assayline.store.report import Row
+from assayline.store.database import Row
 
 Spec = dict[str, Any]
 

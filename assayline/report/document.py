@@ -5,7 +5,9 @@ All text in it is plain: whoever renders it escapes it. Numbers are shown, not c
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+from assayline.report.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +26,6 @@ class Paragraph:
 
     text: str
     is_warning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells as text. The first column names its row; columns in `numbers` are aligned right."""
-
-    caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numbers: frozenset[int] = frozenset()
-    is_folded: bool = False
-    """Whether it is shown only when asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +58,23 @@ class Quote:
 
 
 @dataclass(frozen=True, slots=True)
+class Exhibit:
+    """A picture or a sound of a prompt, as a small copy inside the page, or a note where there is none."""
+
+    kind: Literal["image", "audio", "note"]
+    words: str
+    uri: str = ""
+    """data: URI of the copy."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One prompt and what became of it."""
 
     title: str
     facts: Sequence[tuple[str, str]]
     quotes: Sequence[Quote]
+    exhibits: Sequence[Exhibit] = ()
 
 
 Block = Paragraph | Table | Chart | Quote | Sample

@@ -16,7 +16,7 @@ import altair
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from assayline.durable import replace_file
+from assayline.files import replace_file
 from assayline.report.document import Chart, Document
 
 PAGE_FOLDER = Path(__file__).parent / "page"
@@ -43,6 +43,7 @@ def render_html(document: Document, cache_folder: Path) -> str:
     )
 
 
+@cache
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(PAGE_FOLDER),

@@ -1,18 +1,91 @@
 """A run's report, from the database to the files."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from assayline.errors import StoreError
+from assayline.benchmark.plan import benchmark_dir, count_left
+from assayline.comparison.baselines import check_run, resolve_baseline
+from assayline.errors import SpecError, StoreError
+from assayline.files import replace_file
 from assayline.report.document import Document
-from assayline.report.write import Written, compose_report, write_report
+from assayline.report.html import render_html
+from assayline.report.markdown import render_markdown
+from assayline.report.run.about import describe_run, list_metrics
+from assayline.report.run.accuracy import describe_accuracy, describe_prompts
+from assayline.report.run.comparison import describe_comparison, say_verdict
+from assayline.report.run.comparison_rows import ComparisonRows, read_comparison
+from assayline.report.run.engines import describe_engines
+from assayline.report.run.errors import describe_errors
+from assayline.report.run.headline import choose_figures, describe_state, write_headline
+from assayline.report.run.latency import describe_latency, describe_time
+from assayline.report.run.load import describe_load
+from assayline.report.run.rows import ReportRows, read_report
+from assayline.report.sweep.compose import compose_benchmark
+from assayline.report.sweep.rows import read_benchmark_rows
 from assayline.settings import Settings
 from assayline.store.database import Connection
-from assayline.store.kept import is_kept, read_kept
-from assayline.store.report import read_report
-from assayline.store.report_comparison import read_comparison
-from assayline.store.report_runs import check_report_run, find_baseline_run
-from assayline.store.staging import stage_run
+from assayline.store.kept import is_kept, read_kept, stage_run
 from assayline.store.thread import DatabaseThread
+
+HTML_NAME = "report.html"
+MARKDOWN_NAME = "report.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A report that is on disk."""
+
+    html: Path
+    markdown: Path
+    text: str
+    """The Markdown."""
+
+
+def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None, run_dir: Path | None = None) -> Document:
+    """The report of a run, beside its baseline if there is one, before it has a form.
+
+    Media that came inside rows are in `run_dir`.
+    """
+    run = rows.run
+    headline = write_headline(rows)
+    compared = []
+    load = describe_load(rows)
+    if comparison is not None:
+        headline.insert(2, say_verdict(comparison))
+        compared.append(describe_comparison(rows, comparison))
+    return Document(
+        title=run["name"],
+        subtitle=f"{run['model']} on {run['prompt_set']}, run {run['run_id']}",
+        state=describe_state(rows),
+        headline=headline,
+        figures=choose_figures(rows),
+        sections=[
+            describe_accuracy(rows),
+            *compared,
+            *([load] if load else []),
+            describe_latency(rows),
+            describe_time(rows),
+            describe_engines(rows),
+            describe_errors(rows),
+            describe_prompts(rows, run_dir),
+            describe_run(rows),
+            list_metrics(rows),
+        ],
+    )
+
+
+def write_report(document: Document, folder: Path, cache_folder: Path) -> Written:
+    """Writes both forms. Raises StoreError where the folder does not take them."""
+    html, markdown = render_html(document, cache_folder), render_markdown(document)
+    html, markdown = (text.replace("\0", "\ufffd") for text in (html, markdown))  # no form has a sign for it
+    try:
+        replace_file(folder / HTML_NAME, lambda file: file.write(html.encode("utf-8", "replace")))
+        replace_file(folder / MARKDOWN_NAME, lambda file: file.write(markdown.encode("utf-8", "replace")))
+    except OSError as error:
+        raise StoreError(
+            f"The report cannot be written to {folder}: {error}. Give another folder with --out."
+        ) from error
+    return Written(folder / HTML_NAME, folder / MARKDOWN_NAME, markdown)
 
 
 def make_report(
@@ -28,8 +101,9 @@ def make_report(
     finished, and StoreError.
     """
     database = database or open_database(settings)
-    document = database.run(lambda connection: _compose(connection, run_id, baseline))
-    return write_report(document, folder or settings.run_dir(run_id), settings.data_dir / "cache")
+    run_dir = settings.run_dir(run_id)
+    document = database.run(lambda connection: _compose(connection, run_id, baseline, run_dir))
+    return write_report(document, folder or run_dir, settings.data_dir / "cache")
 
 
 def open_database(settings: Settings) -> DatabaseThread:
@@ -42,11 +116,42 @@ def open_database(settings: Settings) -> DatabaseThread:
     return DatabaseThread(settings)
 
 
-def _compose(connection: Connection, run_id: str, baseline: str | None) -> Document:
+def _compose(connection: Connection, run_id: str, baseline: str | None, run_dir: Path) -> Document:
     check_report_run(connection, run_id)
     other = None if baseline is None else find_baseline_run(connection, baseline, run_id)
     comparison = None if other is None else read_comparison(connection, run_id, other)
     # Metrics that are kept are read as they are; others are computed from one copy of the run's requests.
     with (read_kept if is_kept(connection, run_id) else stage_run)(connection, run_id):
         rows = read_report(connection, run_id)
-    return compose_report(rows, comparison)
+    return compose_report(rows, comparison, run_dir)
+
+
+def make_benchmark_report(
+    settings: Settings, benchmark_id: str, folder: Path | None = None, database: DatabaseThread | None = None
+) -> Written:
+    """Writes the report of a benchmark into `folder` (default: the benchmark's own).
+
+    Raises SpecError for a benchmark without runs, and StoreError.
+    """
+    rows = (database or open_database(settings)).run(lambda connection: read_benchmark_rows(connection, benchmark_id))
+    document = compose_benchmark(rows, count_left(benchmark_id, settings))
+    return write_report(document, folder or benchmark_dir(settings, benchmark_id), settings.data_dir / "cache")
+
+
+def check_report_run(connection: Connection, run_id: str) -> None:
+    """Raises SpecError for a run that is not in the database, or has not ended."""
+    if check_run(connection, run_id) == "running":
+        raise SpecError(
+            f"Run {run_id} has not finished, and a report is of a run that has. If nobody works on it any more, "
+            f"`python -m flows.evaluate --resume {run_id}` resumes it."
+        )
+
+
+def find_baseline_run(connection: Connection, name: str, run_id: str) -> str:
+    """The run that a pinned name or a run's id means, other than the report's own. Raises SpecError."""
+    found = resolve_baseline(connection, name)
+    if found == run_id:
+        raise SpecError(f"The baseline {name!r} is run {run_id} itself. Give another run, or leave --baseline out.")
+    if check_run(connection, found) == "running":
+        raise SpecError(f"The baseline {name!r} is run {found}, which has not finished. Give a run that has.")
+    return found

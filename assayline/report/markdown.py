@@ -1,21 +1,22 @@
 """A report as Markdown: the same blocks, and in place of a chart what it shows in words."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from operator import attrgetter
 
-from assayline.report.document import Block, Chart, Document, Paragraph, Quote, Sample, Section, Table
-from assayline.report.words import as_block, as_code, escape_markdown
+from assayline.report.document import Block, Chart, Document, Paragraph, Quote, Sample, Section
+from assayline.report.table import Column, Table, tabulate
+from assayline.words import as_block, as_code, escape_markdown
+
+FIGURES = (Column("", attrgetter("label")), Column("value", attrgetter("value")), Column("", attrgetter("detail")))
 
 
 def render_markdown(document: Document) -> str:
     """The page. Text of prompts, answers and errors is in code, or escaped."""
-    figures = Table(
-        "Key figures", ("", "value", ""), [(figure.label, figure.value, figure.detail) for figure in document.figures]
-    )
     parts = [
         f"# {escape_markdown(document.title)}",
         escape_markdown(f"{document.state} · {document.subtitle}"),
         "\n".join(f"**{escape_markdown(sentence)}**  " for sentence in document.headline),
-        _render_table(figures, with_caption=False),
+        render_table(tabulate("Key figures", FIGURES, document.figures)),
         *(_render_section(section) for section in document.sections),
     ]
     return "\n\n".join(parts) + "\n"
@@ -30,24 +31,26 @@ def _render_block(block: Block) -> str:
         case Paragraph(text=text, is_warning=is_warning):
             return f"> {escape_markdown(text)}" if is_warning else escape_markdown(text)
         case Table():
-            return _render_table(block)
+            return f"**{escape_markdown(block.caption)}**\n\n{render_table(block)}"
         case Chart(title=title, description=description):
             return f"*{escape_markdown(title)}*, a chart in the HTML page: {escape_markdown(description)}"
         case Quote():
             return _render_quote(block)
-        case Sample(title=title, facts=facts, quotes=quotes):
-            listed = "\n".join(f"- {escape_markdown(name)}: {as_code(value)}" for name, value in facts)
+        case Sample(title=title, facts=facts, quotes=quotes, exhibits=exhibits):
+            lines = [f"{escape_markdown(name)}: {as_code(value)}" for name, value in facts]
+            listed = "\n".join(f"- {line}" for line in [*lines, *(escape_markdown(one.words) for one in exhibits)])
             return "\n\n".join([f"### {escape_markdown(title)}", listed, *map(_render_quote, quotes)])
 
 
-def _render_table(table: Table, with_caption: bool = True) -> str:
-    aligned = ["---:" if index in table.numbers else "---" for index in range(len(table.columns))]
-    lines = [_join(table.columns), f"| {' | '.join(aligned)} |", *map(_join, table.rows)]
-    return "\n".join([f"**{escape_markdown(table.caption)}**\n", *lines] if with_caption else lines)
+def render_table(table: Table) -> str:
+    """The table without its caption: the one place where Markdown's cells are made."""
+    aligned = ("---:" if column.is_number else "---" for column in table.columns)
+    headers = _join(escape_markdown(column.header) for column in table.columns)
+    return "\n".join([headers, _join(aligned), *(_join(map(escape_markdown, row)) for row in table.cells)])
 
 
-def _join(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(map(escape_markdown, cells))} |"
+def _join(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _render_quote(quote: Quote) -> str:

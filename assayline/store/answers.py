@@ -12,10 +12,11 @@ from pathlib import Path
 import duckdb
 
 from assayline.records import NOT_SENT
-from assayline.store.damage import describe_damage, find_damaged
-from assayline.store.load import list_new_parts
+from assayline.store.ingest import list_new_parts
 from assayline.store.parts import list_parts
+from assayline.store.repair import describe_damage, find_damaged
 from assayline.store.tables import TABLES
+from assayline.store.views import quote_text
 
 ROWS_PER_FETCH = 10_000
 SENT_QUERY = """
@@ -111,7 +112,7 @@ def _view_run(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path)
     """Makes the run's rows, loaded or not, and its prepared parts into views of this connection."""
 
     def rows_of(table: str, columns: str) -> str:
-        loaded = f"select {columns} from {table} where run_id = {_quote(run_id)}"  # noqa: S608 - names are ours
+        loaded = f"select {columns} from {table} where run_id = {quote_text(run_id)}"  # noqa: S608 - names are ours
         return f"{loaded} union all {_read_parts(list_new_parts(connection, run_id, run_dir, table), columns)}"
 
     engines = " union all ".join(rows_of(table, "worker, engine_generation") for table in WORKER_TABLES)
@@ -143,12 +144,8 @@ def _read_parts(parts: list[Path], columns: str) -> str:
     """SQL for columns of some parts; of none, no rows."""
     if not parts:
         return "select " + ", ".join(f"null as {name}" for name in columns.split(", ")) + " where false"
-    files = ", ".join(_quote(str(part)) for part in parts)
+    files = ", ".join(quote_text(str(part)) for part in parts)
     return f"select {columns} from read_parquet([{files}], filename = true)"  # noqa: S608 - names are ours
-
-
-def _quote(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _count(connection: duckdb.DuckDBPyConnection, query: str) -> int:

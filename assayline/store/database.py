@@ -14,27 +14,29 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
 from assayline import __version__
 from assayline.errors import DatabaseLockedError, DatabaseUnusableError, StoreError
-from assayline.store.layers import KEPT, LAYERS_VERSION, LIVE, make_models
-from assayline.store.model_files import name_model, read_model
+from assayline.store.migrations import OLDEST_VERSION, list_added_columns, list_migrations
+from assayline.store.views import KEPT, LAYERS_VERSION, LIVE, make_models, name_model, read_model
 
 Connection = duckdb.DuckDBPyConnection
 """For annotations elsewhere: only this package imports DuckDB."""
 
 SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
-TABLE_VERSION = 4
-"""Raise it when a raw table's columns change: databases of another version are refused, as nothing converts them."""
+TABLE_VERSION = 5
+"""Raise it when a raw table's columns change, with a file in `sql/migrations/` that takes databases to it."""
 
 UNUSABLE = re.compile(r"[?\\\ud800-\udfff]")
-"""Signs in a path with which DuckDB opens another file, or, where it is not UTF-8, fails without a reason."""
+"""Characters in a path that make DuckDB open another file or, where it is not UTF-8, fail without a reason."""
 
 _STORAGE_VERSION = "v1.5.0"
 _FRUGAL_THREADS = 2
 """Each thread wants memory of its own, and an engine wants the cores."""
+
 _RETRY_S = 0.1
 _LOCKED = "Could not set lock on file"
 _DAMAGED = ("not a valid DuckDB database", "Corrupt database file", "Could not read enough bytes", "checksum")
@@ -83,9 +85,9 @@ def transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
 def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
     """Make the tables, macros and views of `sql/`, in path order and one transaction, unless they are there already.
 
-    A view binds when it is made, so the order of the files is proven each time. Tables are only ever added; views and
-    macros are all made anew when one of their files changed, and those whose file is gone are dropped. Metrics that
-    were kept are of the files before, and are dropped too.
+    A view binds when it is made, so the order of the files is proven each time. Tables of an older version are
+    migrated in the same transaction. Views and macros are all made anew when one of their files changed, and those
+    whose file is gone are dropped. Metrics that were kept are of the files before, and are dropped too.
     """
     schema_files = sorted((SQL_FOLDER / "schema").glob("*.sql"))
     model_files = list_models()
@@ -93,8 +95,9 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
     stored = _read_version(connection)
     if stored == (TABLE_VERSION, schema_digest, models_digest):
         return
+    migrations = list_migrations(SQL_FOLDER / "migrations", stored[0], TABLE_VERSION) if stored else []
     with transaction(connection):
-        for file in schema_files:
+        for file in migrations + schema_files:
             connection.execute(file.read_text(encoding="utf-8"))
         for (name,) in connection.execute("select unnest(model_names) from schema_version").fetchall():
             quoted = name.replace('"', '""')
@@ -108,14 +111,22 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
         )
 
 
+def is_readable(table_version: int) -> bool:
+    """Whether databases and parts of that version can be brought to today's tables."""
+    return OLDEST_VERSION <= table_version <= TABLE_VERSION
+
+
+def list_optional_columns(table: str) -> frozenset[str]:
+    """Columns that a table's parts may lack, as they were added after the oldest version."""
+    return list_added_columns(SQL_FOLDER / "migrations", table)
+
+
 def list_models() -> list[Path]:
     """The files of macros and views, in the order in which they are made."""
     return [file for folder in ("scorers", "models") for file in sorted((SQL_FOLDER / folder).rglob("*.sql"))]
 
 
-def _open_database(
-    path: Path, wait_s: float, read_only: bool, memory_bytes: int | None
-) -> duckdb.DuckDBPyConnection:
+def _open_database(path: Path, wait_s: float, read_only: bool, memory_bytes: int | None) -> duckdb.DuckDBPyConnection:
     if read_only and not path.exists():
         raise StoreError(f"There is no database at {path}. Run an evaluation first, or correct the path.")
     if found := UNUSABLE.findall(str(path)):
@@ -182,6 +193,11 @@ def _check_models(connection: duckdb.DuckDBPyConnection) -> None:
     stored = _read_version(connection)
     if stored is None:
         raise StoreError(f"{_path_of(connection)} has no tables yet. Run an evaluation first, or correct the path.")
+    if stored[0] != TABLE_VERSION:
+        raise StoreError(
+            f"{_path_of(connection)} has tables of version {stored[0]}, and assayline {__version__} reads version "
+            f"{TABLE_VERSION}. Open it once for writing, as any run and `python -m flows.keep` do: that migrates it."
+        )
     if stored[2] != _digest_models():
         raise StoreError(
             f"The views in {_path_of(connection)} are not those of this assayline ({__version__}), and cannot be "
@@ -200,7 +216,7 @@ def _read_version(connection: duckdb.DuckDBPyConnection) -> tuple[int, str, str]
             f"{_path_of(connection)} is a DuckDB database, but not one of assayline: it has {names}. Give another path."
         )
     rows = connection.execute("select table_version, schema_digest, models_digest from schema_version").fetchall()
-    if len(rows) != 1 or rows[0][0] != TABLE_VERSION:
+    if len(rows) != 1 or not is_readable(rows[0][0]):
         versions = ", ".join(str(version) for version, _, _ in rows) or "none"
         raise DatabaseUnusableError(
             f"{_path_of(connection)} has tables of version {versions}, and assayline {__version__} needs version "
@@ -227,3 +243,13 @@ def _digest_files(files: list[Path]) -> str:
     for file in files:
         digest.update(file.relative_to(SQL_FOLDER).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+Row = dict[str, Any]
+
+
+def read_rows(connection: duckdb.DuckDBPyConnection, query: str, *values: Any) -> list[dict[str, Any]]:
+    """A query's rows, by column name."""
+    result = connection.execute(query, list(values))
+    names = [column[0] for column in result.description or ()]
+    return [dict(zip(names, values, strict=True)) for values in result.fetchall()]

@@ -15,8 +15,7 @@ import duckdb
 
 from assayline.errors import StoreError
 from assayline.store.database import list_models, transaction
-from assayline.store.layers import KEPT, LIVE, work_in
-from assayline.store.model_files import ModelFile, read_model
+from assayline.store.views import KEPT, LIVE, ModelFile, quote_text, read_model, work_in
 
 MANY_REQUESTS = 50_000
 """A run of more is computed in pieces where a model says so, for little memory; a smaller one at once, for time."""
@@ -101,7 +100,15 @@ def _keep_model(connection: duckdb.DuckDBPyConnection, model: ModelFile, run_id:
             connection.execute(f"{insert} and {model.column} = ?", [run_id, value])
     else:
         connection.execute(insert, [run_id])
-    quoted = run_id.replace("'", "''")
-    connection.execute(
-        f"create temp view {model.name} as select * from {KEPT}.{model.name} where run_id = '{quoted}'"  # noqa: S608
-    )
+    of_run = f"select * from {KEPT}.{model.name} where run_id = {quote_text(run_id)}"  # noqa: S608 - names are ours
+    connection.execute(f"create temp view {model.name} as {of_run}")
+
+
+@contextmanager
+def stage_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[None]:
+    """Meanwhile, the metrics of this run read the copy, and other runs have no requests for this connection."""
+    connection.execute("create temp table stg_requests as from main.stg_requests where run_id = ?", [run_id])
+    try:
+        yield
+    finally:
+        connection.execute("drop table temp.stg_requests")

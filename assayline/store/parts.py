@@ -14,8 +14,8 @@ from types import TracebackType
 
 import pyarrow.parquet as pq
 
-from assayline.durable import UNFINISHED, replace_file
 from assayline.errors import StoreError
+from assayline.files import UNFINISHED, replace_file
 from assayline.store.tables import TABLES, Record, table_of, to_arrow
 
 
@@ -32,9 +32,17 @@ def write_part(run_dir: Path, table: str, name: str, records: Iterable[Record]) 
     except OSError as error:
         raise StoreError(
             f"Part file {final} cannot be written: {error}. Free space or fix the folder's rights, then give the same "
-            "command again: it goes on with the run, whose parts written so far are kept."
+            "command again: it resumes the run, whose parts written so far are kept."
         ) from error
     return final
+
+
+def part_unreadable(part: Path, error: Exception) -> StoreError:
+    """The error for a part that its file system or its format does not let read."""
+    return StoreError(
+        f"Part {part} cannot be read: {error}. `python -m flows.rebuild {part.parents[2].name} --set-aside` "
+        "renames it; after that the run can be resumed."
+    )
 
 
 def list_parts(run_dir: Path, table: str) -> list[Path]:
@@ -64,6 +72,11 @@ def remove_unfinished(run_dir: Path) -> None:
 def count_rows(part: Path) -> int:
     """Rows of a part, from its footer."""
     return int(pq.read_metadata(part).num_rows)
+
+
+def count_table(run_dir: Path, table: str) -> int:
+    """Rows of all parts of a table."""
+    return sum(count_rows(part) for part in list_parts(run_dir, table))
 
 
 class PartWriter:
@@ -101,3 +114,8 @@ class PartWriter:
                 self._sequence += 1
                 buffer.clear()
         self._flushed_s = time.monotonic()
+
+
+def ledger_name(part: Path) -> str:
+    """What `loaded_parts` calls a part."""
+    return f"{part.parent.name}/{part.name}"

@@ -9,8 +9,8 @@ from typing import Any
 
 import duckdb
 
-from assayline.manifest import Manifest
-from assayline.slo_spec import LIMITS
+from assayline.runs.manifest import Manifest
+from assayline.spec.load import LIMITS
 from assayline.store.kept import forget_metrics
 
 LOAD_COLUMNS = ("warmup_s", "cooldown_s", "max_requests", "max_duration_s", "max_errors")

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 from duckdb.func import FunctionNullHandling
@@ -17,18 +17,13 @@ from duckdb.sqltypes import DOUBLE, VARCHAR
 
 from assayline import __version__
 from assayline.errors import SpecError
-from assayline.json_match import make_json_scorer
-from assayline.scorer_spec import (
-    ChoiceLetter,
-    Contains,
-    ExactMatch,
+from assayline.spec.scorers import (
     JsonMatch,
     Loglikelihood,
-    Numeric,
     RegexMatch,
     Scorer,
-    TokenF1,
 )
+from assayline.store.json_match import make_json_scorer
 from assayline.store.kept import forget_metrics
 
 JSON_FUNCTION = "score_json"
@@ -138,28 +133,17 @@ def _insert_scorer(connection: duckdb.DuckDBPyConnection, run_id: str, ordinal: 
 
 
 def _call(scorer: Scorer) -> tuple[str, dict[str, Any]]:
-    """The macro's call over the columns of stg_samples, and the values of its parameters."""
-    names: tuple[str, ...] = ()
-    match scorer:
-        case ExactMatch():
-            names = ("ignore_case", "ignore_punctuation")
-        case Contains():
-            names = ("ignore_case",)
-        case RegexMatch():
-            names = ("pattern", "group", "take", "ignore_case")
-        case Numeric():
-            names = ("tolerance", "relative_tolerance", "take")
-        case ChoiceLetter():
-            names = ("letters",)
-        case TokenF1():
-            pass
-        case Loglikelihood():
-            call = "score_loglikelihood(options, option_logprobs, option_tokens, target, $normalize)"
-            return call, {"normalize": scorer.normalize}
-        case JsonMatch():
-            return f"{JSON_FUNCTION}(answer)", {}
-    given = ", ".join(["answer", "target", *(f"${name}" for name in names)])
-    return f"score_{scorer.kind}({given})", {name: getattr(scorer, name) for name in names}
+    """The macro's call over the columns of stg_samples, and the values of its parameters.
+
+    A scorer's fields are parameters of `score_KIND`, in their order.
+    """
+    if isinstance(scorer, JsonMatch):
+        return f"{JSON_FUNCTION}(answer)", {}
+    values = {name: getattr(scorer, name) for name in type(scorer).model_fields if name not in ("name", "kind")}
+    read = "answer, target"
+    if isinstance(scorer, Loglikelihood):
+        read = "options, option_logprobs, option_tokens, target"
+    return f"score_{scorer.kind}({', '.join([read, *(f'${name}' for name in values)])})", values
 
 
 @contextmanager
@@ -185,3 +169,35 @@ def _json_function(connection: duckdb.DuckDBPyConnection, scorer: Scorer) -> Ite
 
 def _utc_now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None)
+
+
+LONGEST_TEXT = 2000
+"""Characters of an answer to read; examples are shown, never stored."""
+
+
+class WrongAnswer(NamedTuple):
+    """One sample with less than a full score."""
+
+    source_row: int
+    repeat_index: int
+    value: float
+    target: str | None
+    answer: str | None
+    extracted: str | None
+    explanation: str | None
+
+
+def read_wrong_answers(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: str, most: int) -> list[WrongAnswer]:
+    """The worst samples by this scorer, in the order of their prompts; wrong answers before errors."""
+    query = f"""
+        select
+            source_row, repeat_index, value, left(target, {LONGEST_TEXT}), left(answer, {LONGEST_TEXT}),
+            left(extracted, {LONGEST_TEXT}), explanation
+        from (select * from scores where run_id = $run_id and scorer = $scorer and value < 1) as wrong
+        inner join (select * from stg_samples where run_id = $run_id) as samples
+            using (run_id, prompt_id, occurrence, repeat_index)
+        order by status <> 'ok', value, source_row, repeat_index
+        limit $most
+    """  # noqa: S608 - the number is ours
+    values = {"run_id": run_id, "scorer": scorer, "most": most}
+    return [WrongAnswer(*row) for row in connection.execute(query, values).fetchall()]

@@ -1,11 +1,14 @@
 """The raw tables as Parquet: which record goes to which table, and its columns.
 
-Column names and order are those of `sql/schema/`; `run_id` is not repeated in every part, the loader adds it.
+Columns are read from `sql/schema/`. Each is a field of the record, or a field's JSON where it is named `<field>_json`;
+`run_id` is not repeated in every part, the loader adds it.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,97 +17,24 @@ from assayline.records import Completion, EngineEvent, Json, Prompt, Request, Te
 
 Record = Prompt | Request | Completion | EngineEvent | TelemetrySample
 
-_TEXT, _INT, _BIG, _REAL = pa.string(), pa.int32(), pa.int64(), pa.float64()
+_SCHEMA_FOLDER = Path(__file__).resolve().parents[2] / "sql" / "schema"
+_COLUMN = re.compile(r"^    (?P<name>\w+) (?P<type>\w+)(?P<list>\[\])?", re.M)
+_TYPES = {"varchar": pa.string(), "integer": pa.int32(), "bigint": pa.int64(), "double": pa.float64()}
 
-PROMPTS = pa.schema(
-    [
-        ("prompt_id", _TEXT),
-        ("occurrence", _INT),
-        ("source_row", _BIG),
-        ("source_id", _TEXT),
-        ("messages_json", _TEXT),
-        ("target", _TEXT),
-        ("options", pa.list_(_TEXT)),
-        ("metadata_json", _TEXT),
-    ]
-)
-REQUESTS = pa.schema(
-    [
-        ("request_id", _TEXT),
-        ("prompt_id", _TEXT),
-        ("occurrence", _INT),
-        ("repeat_index", _INT),
-        ("prompt_token_ids", pa.list_(_INT)),
-        ("sampling_json", _TEXT),
-        ("rendered", _TEXT),
-        ("option_index", _INT),
-        ("option", _TEXT),
-        ("option_tokens", _INT),
-        ("messages_json", _TEXT),
-    ]
-)
-COMPLETIONS = pa.schema(
-    [
-        ("request_id", _TEXT),
-        ("worker", _TEXT),
-        ("engine_generation", _INT),
-        ("window_requests", _INT),
-        ("due_at_s", _REAL),
-        ("sent_at_s", _REAL),
-        ("arrived_at_s", _REAL),
-        ("queued_at_s", _REAL),
-        ("scheduled_at_s", _REAL),
-        ("first_token_at_s", _REAL),
-        ("last_token_at_s", _REAL),
-        ("finished_at_s", _REAL),
-        ("prompt_tokens", _INT),
-        ("cached_tokens", _INT),
-        ("output_tokens", _INT),
-        ("preemptions", _INT),
-        ("retries", _INT),
-        ("finish_reason", _TEXT),
-        ("stop_reason", _TEXT),
-        ("text", _TEXT),
-        ("reasoning", _TEXT),
-        ("output_token_ids", pa.list_(_INT)),
-        ("token_at_s", pa.list_(_REAL)),
-        ("cumulative_logprob", _REAL),
-        ("logprobs_json", _TEXT),
-        ("prompt_logprobs_json", _TEXT),
-        ("option_logprob", _REAL),
-        ("error_kind", _TEXT),
-        ("error_message", _TEXT),
-    ]
-)
-ENGINE_EVENTS = pa.schema(
-    [
-        ("worker", _TEXT),
-        ("attempt", _INT),
-        ("engine_generation", _INT),
-        ("event", _TEXT),
-        ("at_s", _REAL),
-        ("duration_s", _REAL),
-        ("message", _TEXT),
-        ("details_json", _TEXT),
-    ]
-)
-TELEMETRY = pa.schema(
-    [
-        ("worker", _TEXT),
-        ("engine_generation", _INT),
-        ("at_s", _REAL),
-        ("engine_steps", _BIG),
-        ("in_flight_requests", _INT),
-        ("output_tokens", _BIG),
-    ]
-)
+
+def _read_schema(table: str) -> pa.Schema:
+    """Columns and types as the table's file in `sql/schema/` has them, but for `run_id`."""
+    (file,) = _SCHEMA_FOLDER.glob(f"*_{table}.sql")
+    columns = file.read_text(encoding="utf-8").partition(");")[0]
+    return pa.schema(
+        (found["name"], pa.list_(_TYPES[found["type"]]) if found["list"] else _TYPES[found["type"]])
+        for found in _COLUMN.finditer(columns)
+        if found["name"] != "run_id"
+    )
+
 
 TABLES: dict[str, pa.Schema] = {
-    "prompts": PROMPTS,
-    "requests": REQUESTS,
-    "completions": COMPLETIONS,
-    "engine_events": ENGINE_EVENTS,
-    "telemetry": TELEMETRY,
+    table: _read_schema(table) for table in ("prompts", "requests", "completions", "engine_events", "telemetry")
 }
 """In the order in which they are loaded."""
 
@@ -133,20 +63,12 @@ def to_arrow(table: str, records: Iterable[Record]) -> pa.Table:
 
 
 def request_from_row(row: dict[str, Any]) -> Request:
-    """A Request from a row of the `requests` part."""
-    return Request(
-        row["request_id"],
-        row["prompt_id"],
-        row["occurrence"],
-        row["repeat_index"],
-        row["prompt_token_ids"] or [],
-        json.loads(row["sampling_json"]),
-        row["rendered"],
-        row["option_index"],
-        row["option"],
-        row["option_tokens"],
-        json.loads(row["messages_json"]) if row["messages_json"] else None,
-    )
+    """A Request from a row of a `requests` part. What an older part does not have is as the dataclass says."""
+    values = {
+        name.removesuffix("_json"): json.loads(value) if value and name.endswith("_json") else value
+        for name, value in row.items()
+    }
+    return Request(**values | {"prompt_token_ids": values["prompt_token_ids"] or []})
 
 
 def _value(record: Record, column: str) -> Any:

@@ -11,7 +11,8 @@ create table if not exists requests (
     option_index integer,
     option varchar,
     option_tokens integer,
-    messages_json varchar
+    messages_json varchar,
+    media_json varchar
 );
 
 comment on table requests is 'One row per request: a prompt row × a repeat, × an option where likelihoods are asked for, as the engine received it.';
@@ -27,3 +28,4 @@ comment on column requests.option_index is '0-based option whose likelihood is a
 comment on column requests.option is 'That option''s text, which ends the rendered prompt.';
 comment on column requests.option_tokens is 'How many of the prompt''s last tokens are the option.';
 comment on column requests.messages_json is 'The chat as JSON, where a server renders the prompt; NULL where it was rendered here.';
+comment on column requests.media_json is 'Pictures, sounds and films of the prompt as JSON, a list of {kind, path, digest} in the order of their placeholders; NULL where it is text alone.';

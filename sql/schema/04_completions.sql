@@ -29,7 +29,17 @@ create table if not exists completions (
     prompt_logprobs_json varchar,
     option_logprob double,
     error_kind varchar,
-    error_message varchar
+    error_message varchar,
+    images integer,
+    image_pixels bigint,
+    audios integer,
+    audio_s double,
+    videos integer,
+    video_frames integer,
+    video_s double,
+    media_bytes bigint,
+    media_tokens integer,
+    media_prepare_s double
 );
 
 comment on table completions is 'One row per answered request: a result (error_kind is NULL) or an error.';
@@ -63,3 +73,13 @@ comment on column completions.prompt_logprobs_json is 'Per prompt token {token i
 comment on column completions.option_logprob is 'Sum of the log-probabilities (natural logarithm) of the option''s tokens; NULL where an answer was generated.';
 comment on column completions.error_kind is 'Kind of error, NULL for a result. not_sent: the end of the load came before its turn, which is no error.';
 comment on column completions.error_message is 'What went wrong.';
+comment on column completions.images is 'Images of the prompt; NULL, as in all columns that follow, where the prompt has no media or they could not be read.';
+comment on column completions.image_pixels is 'Width × height of its images, summed, as the model''s own processing got them: after max_pixels.';
+comment on column completions.audios is 'Sounds of the prompt.';
+comment on column completions.audio_s is 'Their length in seconds, summed, as the model got them: after cut_audio.';
+comment on column completions.videos is 'Videos of the prompt.';
+comment on column completions.video_frames is 'Frames taken from them.';
+comment on column completions.video_s is 'Their length in seconds, summed.';
+comment on column completions.media_bytes is 'Bytes of the files, or of what came in the row, summed; 0 of synthetic media.';
+comment on column completions.media_tokens is 'Prompt tokens that stand for media: prompt_tokens less the text''s own. NULL of a server that does not say.';
+comment on column completions.media_prepare_s is 'Seconds that reading, decoding and the model''s own processing took before the engine could have the prompt; a server''s own processing is not in it.';

@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from engine_helpers import Asker, Control, open_engine
+from engine_helpers import Asker, Control, Reference, open_engine
 
 from assayline.engines.offline import OfflineEngine
 
@@ -39,9 +39,5 @@ def engine(
 
 
 @pytest.fixture(scope="session")
-def stamped_engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OfflineEngine]:
-    """Barrier mode with batches of four, and a stamp per token."""
-    log = tmp_path_factory.mktemp("stamped") / "engine.log"
-    options = {"mode": "barrier", "batch_size": 4, "record_token_times": True}
-    with closing(open_engine(tiny_model, log, **options)) as opened:
-        yield opened
+def reference(tiny_model: Path) -> Reference:
+    return Reference(tiny_model)

@@ -5,24 +5,30 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import psutil
 
-from assayline.chat import ChatRenderer, load_tokenizer
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
 from assayline.engines.environment import engine_environment
-from assayline.engines.offline import OfflineConfig, OfflineEngine
-from assayline.engines.streaming import AsyncEngine, StreamingConfig
+from assayline.engines.messages import Open
+from assayline.engines.offline import OfflineEngine
+from assayline.engines.process import HostSetup
+from assayline.engines.streaming import StreamingEngine
 from assayline.load.course import LoadCourse, LoadEnd
-from assayline.load_spec import LoadSpec
+from assayline.prompts import load_prompts
 from assayline.records import Completion, Request, TelemetrySample
+from assayline.requests.build import Prepared, build_requests
+from assayline.requests.chat import ChatRenderer, load_tokenizer
 from assayline.settings import Settings
-from assayline.spec import ChatSpec
+from assayline.spec.answers import OutputSpec
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.load import LoadSpec
+from assayline.spec.prompts import ChatSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 ARGS: dict[str, Any] = {
@@ -32,7 +38,27 @@ ARGS: dict[str, Any] = {
     "enforce_eager": True,
     "kv_cache_memory_bytes": 2**27,
 }
+ONE_CORE = {**ARGS, "distributed_executor_backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor"}
+"""Where an engine's core is a process of its own, it computes by itself, as it does on a GPU. On a CPU vLLM would
+start a worker beside it, one more process that imports everything. `uni`, the executor's short name, is not heeded."""
+
 GREEDY = {"temperature": 0, "max_tokens": 16}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "sum": {"type": "integer", "minimum": 0, "maximum": 99},
+        "parity": {"enum": ["even", "odd"]},
+        "digits": {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 0, "maximum": 9},
+            "minItems": 1,
+            "maxItems": 3,
+        },
+    },
+    "required": ["sum", "parity", "digits"],
+    "additionalProperties": False,
+}
+AnEngine = TypeVar("AnEngine", OfflineEngine, StreamingEngine)
 
 
 @dataclass
@@ -52,26 +78,57 @@ class Control:
         )
 
 
-def values_of(model: Path | str, log_path: Path, settings: Settings | None = None, **changes: Any) -> dict[str, Any]:
-    env = engine_environment(settings or Settings(), {"OMP_NUM_THREADS": "1"}, {})
-    known = {"model_id": "tiny", "clock": RunClock.start(), "log_path": log_path, "args": ARGS, "env": env}
-    return {"model": str(model), **known, **changes}
-
-
-def config_of(model: Path | str, log_path: Path, settings: Settings | None = None, **changes: Any) -> OfflineConfig:
-    return OfflineConfig(**values_of(model, log_path, settings, **changes))
+def parts_of(backend: str, model: Path | str, log_path: Path, **changes: Any) -> dict[str, Any]:
+    """What an engine is opened with. Each change goes where its name belongs: order, setup, or the engine itself."""
+    env = engine_environment(changes.pop("settings", None) or Settings(), {"OMP_NUM_THREADS": "1"}, {})
+    known = {"backend": backend, "model": str(model), "model_id": "tiny", "clock": RunClock.start(), "args": ARGS}
+    values = {**known, "log_path": log_path, "env": env, **changes}
+    order = {name: values.pop(name) for name in Open.__dataclass_fields__ if name in values}
+    setup = {name: values.pop(name) for name in HostSetup.__dataclass_fields__ if name in values}
+    return {"order": Open(**order), "setup": HostSetup(**setup), **values}
 
 
 def open_engine(model: Path | str, log_path: Path, control: Control | None = None, **changes: Any) -> OfflineEngine:
-    return OfflineEngine(config_of(model, log_path, **changes), (control or Control()).hooks)
+    return OfflineEngine(hooks=(control or Control()).hooks, **parts_of("offline", model, log_path, **changes))
 
 
-def open_async(model: Path | str, log_path: Path, control: Control | None = None, **changes: Any) -> AsyncEngine:
+def open_async(model: Path | str, log_path: Path, control: Control | None = None, **changes: Any) -> StreamingEngine:
     """vLLM's async engine, warmed up: its first prefill must not be a short one (docs/decisions.md)."""
-    config = StreamingConfig(**values_of(model, log_path, record_token_times=True, **changes))
-    engine = AsyncEngine(config, (control or Control()).hooks)
+    parts = parts_of("async", model, log_path, record_token_times=True, **changes)
+    engine = StreamingEngine(hooks=(control or Control()).hooks, **parts)
     engine.warm_up(Request("warm-up", "", 0, 0, [1] * 32, {**GREEDY, "max_tokens": 2}))
     return engine
+
+
+class Kept(Generic[AnEngine]):
+    """An engine that tests of a file share. Who ends it takes it out first, and whoever asks next gets another one."""
+
+    def __init__(self, open_new: Callable[[], AnEngine]) -> None:
+        self._open_new = open_new
+        self._engine: AnEngine | None = None
+
+    @property
+    def engine(self) -> AnEngine:
+        """The engine, which is opened when it is first asked for."""
+        if self._engine is None:
+            self._engine = self._open_new()
+        return self._engine
+
+    def take(self) -> AnEngine:
+        """The engine, from now on the caller's to end, or to keep again."""
+        engine, self._engine = self.engine, None
+        return engine
+
+    def keep(self, engine: AnEngine) -> None:
+        """From now on this is the engine."""
+        self.close()
+        self._engine = engine
+
+    def close(self) -> None:
+        """Ends the engine, if there is one."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
 
 def course_of(arrival: dict[str, Any], **constraints: Any) -> LoadCourse:
@@ -108,6 +165,54 @@ class Asker:
         self._count += 1
         letters = [self.token(letter) for letter in "abcdefghij"]
         return [letters[int(digit)] for digit in f"{self._count:05d}".rjust(tokens, "0")[::-1]]
+
+
+def answers_in(engine: OfflineEngine, asker: Asker, output: dict[str, Any], **sampling: Any) -> list[Completion]:
+    """Answers of a form and of many kinds: random ones, which would be anything without it."""
+    form = {"structured_outputs": OutputSpec.model_validate(output).structured_outputs}
+    free = {"temperature": 1.0, "max_tokens": 100, **form, **sampling}
+    requests = [asker.ask(row["question"], **{"seed": seed, **free}) for seed, row in enumerate(asker.rows[:12])]
+    answers = by_id(engine.generate(requests))
+    assert all(answer.error_kind is None for answer in answers.values()), next(iter(answers.values())).error_message
+    return [answers[request.request_id] for request in requests]
+
+
+def prepare_options(asker: Asker, rows: list[dict[str, Any]], **chat: Any) -> list[Prepared]:
+    """Requests for the likelihood of each row's choices."""
+    spec = EvalSpec.model_validate(
+        {
+            "model": "m",
+            "chat": chat,
+            "scorers": [{"kind": "loglikelihood"}],
+            "prompts": {"source": {"kind": "inline", "rows": rows}, "columns": {"options": "choices"}},
+        }
+    )
+    renderer = ChatRenderer(spec.chat, asker.tokenizer)
+    return list(build_requests(spec, load_prompts(spec.prompts), renderer, 256))
+
+
+class Reference:
+    """The tiny model in plain torch, whose logits `tests/test_tiny_model.py` holds against transformers'."""
+
+    def __init__(self, model: Path) -> None:
+        import torch
+        from safetensors.torch import load_file
+
+        torch.set_num_threads(1)  # for so small a model a second thread costs many times what it computes
+        self._weights = load_file(model / "model.safetensors")
+
+    def option_logprob(self, request: Request) -> float:
+        """The log-probability of a request's option after its prompt."""
+        import torch
+
+        from examples.tiny_llama import compute_logits
+
+        ids = torch.tensor([request.prompt_token_ids])
+        with torch.no_grad():
+            logits = compute_logits(self._weights, ids, torch.ones_like(ids, dtype=torch.bool)).view(ids.shape[1], -1)
+        logprobs = torch.log_softmax(logits.double(), dim=-1)
+        first = len(request.prompt_token_ids) - (request.option_tokens or 0)
+        return float(sum(logprobs[at - 1, request.prompt_token_ids[at]] for at in range(first, ids.shape[1])))
 
 
 class Feed:
@@ -155,6 +260,14 @@ def wait_until_gone(group: int, limit_s: float) -> bool:
     while living_members(group) and time.monotonic() < deadline:
         time.sleep(0.1)
     return not living_members(group)
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    """Its name and its command line; nothing of one that has just ended, as helpers of vLLM's processes may."""
+    try:
+        return [process.name(), *process.cmdline()]
+    except psutil.Error:
+        return []
 
 
 def living_members(group: int) -> list[psutil.Process]:

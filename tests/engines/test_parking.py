@@ -1,26 +1,28 @@
 """Engines that wait between runs: who takes them over, who does not, and that none is left."""
 
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
-from engine_helpers import ARGS, Asker, Control, by_id, open_async, wait_until_gone
+from engine_helpers import Control, parts_of, wait_until_gone
 from fake_server import FakeServer
 
 from assayline.clock import RunClock
-from assayline.engines import parking
-from assayline.engines.devices import Device, claim_device
+from assayline.engines import client
+from assayline.engines.devices.claims import Device, claim_device
 from assayline.engines.environment import engine_environment
-from assayline.engines.parking import hold_device, park_engines
-from assayline.engines.streaming import ServerEngine, StreamingConfig
+from assayline.engines.messages import Open
+from assayline.engines.offline import OfflineEngine
+from assayline.engines.parking import Parked, ParkingLot, find_lot, hold_device, own_variables, park_engines
+from assayline.engines.process import HostProcess
+from assayline.engines.streaming import StreamingEngine
 from assayline.errors import DeviceError
 from assayline.records import Request
-from assayline.server_spec import ServerSpec
 from assayline.settings import Settings
+from assayline.spec.engine import ServerSpec
 
 ASKED = Request("r", "p", 0, 0, [5] * 8, {"max_tokens": 4})
 DEVICE = Device("cpu-0-1", {}, ("cpu-0", "cpu-1"))
@@ -32,19 +34,11 @@ def server() -> Iterator[FakeServer]:
         yield running
 
 
-def open_served(url: str | None, run_dir: Path, control: Control | None = None, **changes: Any) -> ServerEngine:
+def open_served(url: str | None, run_dir: Path, control: Control | None = None, **changes: Any) -> StreamingEngine:
     """As the worker of a run does whose folder this is."""
-    values = {
-        "model_id": "none",
-        "clock": RunClock.start(),
-        "log_path": run_dir / "logs" / "engine.log",
-        "run_id": run_dir.name,
-        "env": engine_environment(Settings(), {}, {}),
-        "server": ServerSpec(url=url),
-        "window": 2,
-        **changes,
-    }
-    return ServerEngine(StreamingConfig("fake-model", **values), (control or Control()).hooks)
+    values = {"args": {}, "run_id": run_dir.name, "server": ServerSpec(url=url), "window": 2, **changes}
+    parts = parts_of("server", "fake-model", run_dir / "logs" / "engine.log", **values)
+    return StreamingEngine(hooks=(control or Control()).hooks, lot=find_lot(), **parts)
 
 
 def test_the_next_run_takes_the_engine_over_with_a_clock_and_names_of_its_own(
@@ -72,22 +66,51 @@ def test_the_next_run_takes_the_engine_over_with_a_clock_and_names_of_its_own(
 
 
 def test_an_engine_that_is_ordered_otherwise_is_a_new_one(server: FakeServer, tmp_path: Path) -> None:
-    changes: list[dict[str, Any]] = [
-        {"args": {"max_num_seqs": 3}},
-        {"env": engine_environment(Settings(), {}, {"VLLM_LOGGING_LEVEL": "ERROR"})},
-        {"server": ServerSpec(url=server.url, timeout_s=7)},
-        {"sampling": {"temperature": 0.5}},
-    ]
     with park_engines():
-        open_served(server.url, tmp_path / "first").close()
-        before = open_served(server.url, tmp_path / "again")
-        for number, change in enumerate(changes):
-            before.close()
-            other = open_served(server.url, tmp_path / str(number), **change)
-            assert other.host_pid != before.host_pid and "kept_from" not in other.facts.details
-            assert wait_until_gone(before.host_pid, 10)
-            before = other
-        before.close()
+        with closing(open_served(server.url, tmp_path / "first")) as first:
+            pass
+        with closing(open_served(server.url, tmp_path / "second", sampling={"temperature": 0.5})) as other:
+            assert other.host_pid != first.host_pid and "kept_from" not in other.facts.details
+            assert wait_until_gone(first.host_pid, 10)
+
+
+class Waiting:
+    """A parked host that counts how often it is ended."""
+
+    exit_code = None
+
+    def __init__(self) -> None:
+        self.ends = 0
+
+    def listen(self, on_log: Any) -> None: ...
+
+    def end(self, timeout_s: float) -> None:
+        self.ends += 1
+
+
+@pytest.mark.parametrize(
+    ("change", "is_taken"),
+    [
+        ({}, True),
+        ({"run_id": "second", "engine_generation": 3}, True),
+        ({"args": {"max_num_seqs": 3}}, False),
+        ({"env": {"VLLM_LOGGING_LEVEL": "ERROR"}}, False),
+        ({"server": ServerSpec(url="http://127.0.0.1:9/v1", timeout_s=7)}, False),
+        ({"sampling": {"temperature": 0.5}}, False),
+    ],
+    ids=str,
+)
+def test_only_who_orders_the_same_takes_it_over(tmp_path: Path, change: dict[str, Any], is_taken: bool) -> None:
+    def ordered(env: Any = None, **changes: Any) -> tuple[Open, dict[str, str]]:
+        served = {"args": {}, "server": ServerSpec(url="http://127.0.0.1:9/v1"), **changes}
+        parts = parts_of("server", "fake-model", tmp_path / "log", **served)
+        return parts["order"], own_variables(engine_environment(Settings(), {}, env or {}))
+
+    lot, host = ParkingLot(), Waiting()
+    parked = Parked(cast(HostProcess, host), *ordered(), "first", 1.0)
+    lot.park(parked)
+    assert lot.take(*ordered(**change)) is (parked if is_taken else None)
+    assert host.ends == (0 if is_taken else 1)
 
 
 def test_variables_that_a_library_sets_here_make_no_other_engine(
@@ -116,16 +139,30 @@ def test_one_that_died_at_work_is_not_parked(server: FakeServer, tmp_path: Path)
         psutil.Process(engine.host_pid).kill()
         psutil.wait_procs([psutil.Process(engine.host_pid)] if psutil.pid_exists(engine.host_pid) else [], timeout=10)
         engine.close()
-        lot = parking.find_lot()
+        lot = find_lot()
         assert lot is not None and lot._parked is None
 
 
-def test_an_offline_engine_is_no_successor_and_own_servers_with_a_cache_have_none(tmp_path: Path) -> None:
-    values: dict[str, Any] = {"model_id": "m", "clock": RunClock.start(), "log_path": tmp_path / "log", "args": ARGS}
+def test_what_is_parked_makes_room_for_an_engine_of_another_kind(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: Any) -> None:
+        raise ChildProcessError
 
+    with park_engines() as lot:
+        with closing(open_served(server.url, tmp_path / "first")) as first:
+            pass
+        assert psutil.pid_exists(first.host_pid)
+        monkeypatch.setattr(client, "HostProcess", start)
+        with pytest.raises(ChildProcessError):
+            OfflineEngine(lot=lot, **parts_of("offline", "model", tmp_path / "log"))
+        assert wait_until_gone(first.host_pid, 10)
+
+
+def test_an_offline_engine_is_no_successor_and_own_servers_with_a_cache_have_none(tmp_path: Path) -> None:
     def may_park(**changes: Any) -> bool:
-        engine = object.__new__(ServerEngine)
-        engine._config = StreamingConfig("model", **{**values, **changes})
+        engine = object.__new__(StreamingEngine)
+        engine._order = parts_of("server", "model", tmp_path / "log", **changes)["order"]
         return engine.may_park
 
     assert may_park(server=ServerSpec(url="http://127.0.0.1:9/v1"))
@@ -140,22 +177,22 @@ def test_none_is_left_however_the_block_ends(server: FakeServer, tmp_path: Path)
         engine.close()
         raise KeyboardInterrupt
     assert wait_until_gone(engine.host_pid, 10)
-    assert parking.find_lot() is None
+    assert find_lot() is None
     with closing(open_served(server.url, tmp_path / "second")) as alone:
         pass
     assert wait_until_gone(alone.host_pid, 10)
 
 
 def test_the_device_of_a_parked_engine_is_taken_until_the_end(tmp_path: Path) -> None:
-    with park_engines():
-        with hold_device([DEVICE], tmp_path, 0) as held:
+    with park_engines() as lot:
+        with hold_device([DEVICE], tmp_path, 0, lot) as held:
             pass
         with pytest.raises(DeviceError, match="Every device is taken"):
             claim_device([DEVICE], tmp_path, 0).__enter__()
-        with hold_device([DEVICE], tmp_path, 0) as again:
+        with hold_device([DEVICE], tmp_path, 0, lot) as again:
             assert (again.name, again.env) == (held.name, held.env)
         other = Device("cpu-0-0", {}, ("cpu-0",))
-        with hold_device([other], tmp_path, 0) as small:
+        with hold_device([other], tmp_path, 0, lot) as small:
             assert small.name == "cpu-0-0", "another cut of the machine: what was held is given back first"
     with claim_device([DEVICE], tmp_path, 0):
         pass
@@ -163,30 +200,3 @@ def test_the_device_of_a_parked_engine_is_taken_until_the_end(tmp_path: Path) ->
         pass
     with claim_device([DEVICE], tmp_path, 0):
         pass
-
-
-@pytest.mark.vllm
-def test_a_model_is_loaded_once_and_nothing_of_the_run_before_is_left(tiny_model: Path, tmp_path: Path) -> None:
-    """The prefix cache is on, and emptied: points of a sweep ask the same prompts again."""
-    asker = Asker(tiny_model)
-    args = {**ARGS, "block_size": 32, "enable_prefix_caching": True}
-    prompt = asker.fresh_prompt(128)
-    with park_engines():
-        with closing(open_async(tiny_model, tmp_path / "1.log", args=args, run_id="one")) as first:
-            cold, warm = (by_id(first.generate([asker.send(prompt)])).popitem()[1] for _ in range(2))
-        assert not cold.cached_tokens and warm.cached_tokens
-        control, clock = Control(), RunClock.start()
-        began = time.monotonic()
-        with closing(
-            open_async(tiny_model, tmp_path / "2.log", control, args=args, run_id="two", clock=clock)
-        ) as second:
-            assert (second.host_pid, second.facts.details["kept_from"]) == (first.host_pid, "one")
-            assert second.facts.load_s <= time.monotonic() - began
-            [answer] = second.generate([asker.send(prompt)])
-        assert not answer.cached_tokens
-        assert answer.output_token_ids == cold.output_token_ids
-        stamps = [answer.sent_at_s, answer.queued_at_s, answer.first_token_at_s, answer.finished_at_s]
-        assert None not in stamps and min(filter(None, stamps)) >= 0 and max(filter(None, stamps)) <= clock.now_s()
-        assert answer.token_at_s is not None and answer.token_at_s[0] >= stamps[0]
-        assert control.samples[-1].output_tokens == answer.output_tokens, "counters begin with the run"
-    assert wait_until_gone(first.host_pid, 10)

@@ -1,59 +1,72 @@
-"""ServerEngine with a `vllm serve` of our own: started, asked, killed, recovered and gone afterwards."""
+"""An engine with a `vllm serve` of our own: started, asked, killed, recovered and gone afterwards."""
 
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from engine_helpers import ARGS, Asker, Control, by_id, living_members, wait_until_gone
+from engine_helpers import (
+    ARGS,
+    ONE_CORE,
+    Asker,
+    Control,
+    Kept,
+    by_id,
+    living_members,
+    parts_of,
+    wait_until_gone,
+    words_of,
+)
 
-from assayline.clock import RunClock
-from assayline.engines.adaptive import AdaptiveEngine
+from assayline.engines.devices.memory import DeviceMemory
 from assayline.engines.environment import engine_environment
-from assayline.engines.memory import DeviceMemory
 from assayline.engines.offline import OfflineEngine
-from assayline.engines.policy import RecoveryPolicy
-from assayline.engines.serve_flags import list_flags
-from assayline.engines.sizes import Sizes
-from assayline.engines.streaming import ServerEngine, StreamingConfig
+from assayline.engines.recovery.engine import AdaptiveEngine
+from assayline.engines.recovery.policy import RecoveryPolicy
+from assayline.engines.recovery.sizes import Sizes
+from assayline.engines.streaming import StreamingEngine
 from assayline.errors import EngineDiedError
 from assayline.records import Request
-from assayline.server_spec import ServerSpec
 from assayline.settings import Settings
+from assayline.spec.engine import ServerSpec
 
 pytestmark = pytest.mark.vllm
 
 
-def open_server(model: Path, log_path: Path, control: Control | None = None, **changes: Any) -> ServerEngine:
-    env = engine_environment(Settings(), {"OMP_NUM_THREADS": "1"}, {})
-    values = {"model_id": "tiny", "clock": RunClock.start(), "log_path": log_path, "args": ARGS, "env": env,
-              "server": ServerSpec(), "window": 8, **changes}  # fmt: skip
-    return ServerEngine(StreamingConfig(str(model), **values), (control or Control()).hooks)
+def open_server(model: Path, log_path: Path, control: Control | None = None, **changes: Any) -> StreamingEngine:
+    parts = parts_of("server", model, log_path, **{"server": ServerSpec(), "args": ONE_CORE, "window": 8, **changes})
+    return StreamingEngine(hooks=(control or Control()).hooks, **parts)
 
 
 def find_server(host_pid: int) -> psutil.Process:
-    [server] = [p for p in psutil.Process(host_pid).children() if any("api_server" in word for word in p.cmdline())]
+    [server] = [p for p in psutil.Process(host_pid).children() if any("api_server" in word for word in words_of(p))]
     return server
 
 
 def find_engine(server: psutil.Process) -> psutil.Process:
     """The process in which a server's engine runs."""
-    [core] = [child for child in server.children() if "EngineCore" in "".join(child.cmdline())]
+    [core] = [child for child in server.children() if "EngineCore" in "".join(words_of(child))]
     return core
 
 
 @pytest.fixture(scope="module")
-def served(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerEngine]:
+def kept(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept[StreamingEngine]]:
     log = tmp_path_factory.mktemp("served") / "server.log"
-    with closing(open_server(tiny_model, log)) as engine:
-        yield engine
+    with closing(Kept(lambda: open_server(tiny_model, log))) as kept:
+        yield kept
 
 
-def test_greedy_answers_are_those_of_the_engine(served: ServerEngine, engine: OfflineEngine, asker: Asker) -> None:
+@pytest.fixture
+def served(kept: Kept[StreamingEngine]) -> StreamingEngine:
+    """One server for all tests that leave it as it is; whoever kills it leaves the one that replaced it."""
+    return kept.engine
+
+
+def test_greedy_answers_are_those_of_the_engine(served: StreamingEngine, engine: OfflineEngine, asker: Asker) -> None:
     requests = [asker.ask(row["question"], max_tokens=None) for row in asker.rows[:24]]
     ours, theirs = by_id(served.generate(requests)), by_id(engine.generate(requests))
     assert set(ours) == set(theirs) == {request.request_id for request in requests}
@@ -63,7 +76,7 @@ def test_greedy_answers_are_those_of_the_engine(served: ServerEngine, engine: Of
             assert getattr(answer, name) == getattr(other, name), (name, answer, other)
 
 
-def test_every_token_is_stamped_by_our_clock(served: ServerEngine, asker: Asker) -> None:
+def test_every_token_is_stamped_by_our_clock(served: StreamingEngine, asker: Asker) -> None:
     [answer] = served.generate([asker.ask(min_tokens=8, max_tokens=8)])
     assert answer.token_at_s is not None and len(answer.token_at_s) == answer.output_tokens == 8
     assert answer.sent_at_s is not None and answer.finished_at_s is not None
@@ -73,7 +86,7 @@ def test_every_token_is_stamped_by_our_clock(served: ServerEngine, asker: Asker)
     assert answer.queued_at_s is None and answer.retries == 0
 
 
-def test_logprobs_are_those_of_the_engine(served: ServerEngine, engine: OfflineEngine, asker: Asker) -> None:
+def test_logprobs_are_those_of_the_engine(served: StreamingEngine, engine: OfflineEngine, asker: Asker) -> None:
     [ours], [theirs] = (list(one.generate([asker.ask(logprobs=2, max_tokens=4)])) for one in (served, engine))
     assert ours.logprobs is not None and len(ours.logprobs) == len(theirs.logprobs)
     for mine, other in zip(ours.logprobs, theirs.logprobs, strict=True):
@@ -81,12 +94,12 @@ def test_logprobs_are_those_of_the_engine(served: ServerEngine, engine: OfflineE
     assert ours.cumulative_logprob == pytest.approx(theirs.cumulative_logprob, abs=1e-3)
 
 
-def test_a_form_of_the_output_is_kept(served: ServerEngine, asker: Asker) -> None:
+def test_a_form_of_the_output_is_kept(served: StreamingEngine, asker: Asker) -> None:
     [answer] = served.generate([asker.ask(structured_outputs={"choice": ["yes", "no"]})])
     assert answer.text in ("yes", "no")
 
 
-def test_what_the_server_refuses_is_one_row(served: ServerEngine, asker: Asker) -> None:
+def test_what_the_server_refuses_is_one_row(served: StreamingEngine, asker: Asker) -> None:
     requests = [asker.ask(), asker.send([5] * 400), asker.ask(temperature=-3), asker.ask(prompt_logprobs=1)]
     answers = by_id(served.generate(requests))
     kinds = [answers[request.request_id].error_kind for request in requests]
@@ -94,39 +107,23 @@ def test_what_the_server_refuses_is_one_row(served: ServerEngine, asker: Asker) 
     assert "256" in str(answers[requests[1].request_id].error_message)
 
 
-def test_what_is_known_of_our_own_server_is_told(served: ServerEngine) -> None:
+def test_what_is_known_of_our_own_server_is_told(served: StreamingEngine) -> None:
     details = served.facts.details
     assert served.facts.max_model_len == 256 and details["max_num_seqs"] == 8
     assert details["device"] == "cpu" and details["vllm_version"] and details["torch_version"]
     assert details["server"] == "vllm serve, started for this run"
 
 
-def test_it_is_of_no_use_to_others_on_the_machine(served: ServerEngine) -> None:
+def test_it_is_of_no_use_to_others_on_the_machine(served: StreamingEngine) -> None:
     words = find_server(served.host_pid).cmdline()
     port = next(word.partition("=")[2] for word in words if word.startswith("--port="))
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=30)
 
 
-def test_flags_are_read_as_the_arguments_that_they_were(tiny_model: Path) -> None:
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    given = {
-        "model": str(tiny_model), "max_num_seqs": 8, "max_model_len": -1, "gpu_memory_utilization": 0.5,
-        "enforce_eager": True, "enable_prefix_caching": False, "dtype": "float32", "kv_cache_memory_bytes": 2**27,
-        "seed": None,
-        "cudagraph_capture_sizes": [1, 2, 4], "hf_overrides": {"a.b": {"c": 1}}, "served_model_name": ["x y"],
-        "logits_processors": ["a.b:C"],
-    }  # fmt: skip
-    parsed = AsyncEngineArgs.from_cli_args(make_arg_parser(FlexibleArgumentParser()).parse_args(list_flags(given)))
-    default = AsyncEngineArgs(model=str(tiny_model))
-    for name, value in given.items():
-        assert getattr(parsed, name) == (getattr(default, name) if value is None else value), name
-
-
-def test_chats_are_rendered_by_the_server(served: ServerEngine, tiny_model: Path, tmp_path: Path, asker: Asker) -> None:
+def test_chats_are_rendered_by_the_server(
+    served: StreamingEngine, tiny_model: Path, tmp_path: Path, asker: Asker
+) -> None:
     words = find_server(served.host_pid)
     url = next(f"http://127.0.0.1:{word.partition('=')[2]}/v1" for word in words.cmdline() if "--port" in word)
     key = words.environ()["VLLM_API_KEY"]
@@ -145,41 +142,72 @@ def test_chats_are_rendered_by_the_server(served: ServerEngine, tiny_model: Path
 
 @pytest.mark.parametrize("victim", ["server", "engine"])
 def test_a_killed_server_is_replaced_and_nothing_is_left(
-    tiny_model: Path, tmp_path: Path, asker: Asker, victim: str
+    kept: Kept[StreamingEngine], tiny_model: Path, tmp_path: Path, asker: Asker, victim: str
 ) -> None:
-    logs, hosts, events = [], [], []
+    generation = kept.engine._order.engine_generation
+    opened: list[StreamingEngine] = []
+    events = []
 
-    def open_one(sizes: Sizes, changed: dict[str, Any], generation: int) -> ServerEngine:
-        logs.append(tmp_path / f"generation-{generation}.log")
-        opened = open_server(tiny_model, logs[-1], args={**ARGS, **changed}, engine_generation=generation)
-        hosts.append(opened.host_pid)
-        return opened
+    def open_one(sizes: Sizes, changed: dict[str, Any], generation: int) -> StreamingEngine:
+        args, log = {**ONE_CORE, **changed}, tmp_path / f"generation-{generation}.log"
+        engine = open_server(tiny_model, log, args=args, engine_generation=generation) if opened else kept.take()
+        opened.append(engine)
+        return engine
 
     def record(generation: int, event: str, *_: Any, **values: Any) -> None:
         events.append((generation, event, values.get("details") or {}))
 
-    adaptive = AdaptiveEngine(open_one, RecoveryPolicy(Sizes(window_requests=8)), record, DeviceMemory(()))
+    policy = RecoveryPolicy(Sizes(window_requests=8))
+    adaptive = AdaptiveEngine(open_one, policy, record, DeviceMemory(()), first_generation=generation)
     requests = [asker.ask(f"What is {i} + {i}?", min_tokens=100, max_tokens=100) for i in range(40)]
-    with closing(adaptive):
+    with ExitStack() as at_error:
+        at_error.callback(adaptive.close)
         answers = []
         for answer in adaptive.generate(requests):
             answers.append(answer)
             if len(answers) == 5:
-                server = find_server(hosts[0])
+                server = find_server(opened[0].host_pid)
                 doomed = server if victim == "server" else find_engine(server)
                 doomed.kill()
-    found = by_id(answers)
-    assert set(found) == {request.request_id for request in requests}
-    assert all(answer.error_kind is None and answer.output_tokens == 100 for answer in answers)
-    assert {answer.engine_generation for answer in answers} == {0, 1}
-    assert [event for _, event, _ in events].count("failed") == 1
-    kind = next(details for _, event, details in events if event == "failed")["kind"]
-    assert kind == "killed" or victim == "engine"  # whose exit code vLLM does not always tell
-    assert all(wait_until_gone(host, 20) for host in hosts), [living_members(host) for host in hosts]
-    assert all("vLLM" in log.read_text() for log in logs) and len(logs) == 2
+        found = by_id(answers)
+        assert set(found) == {request.request_id for request in requests}
+        assert all(answer.error_kind is None and answer.output_tokens == 100 for answer in answers)
+        assert {answer.engine_generation for answer in answers} == {generation, generation + 1}
+        assert [event for _, event, _ in events].count("failed") == 1
+        kind = next(details for _, event, details in events if event == "failed")["kind"]
+        assert kind == "killed" or victim == "engine"  # whose exit code vLLM does not always tell
+        dead = opened[0].host_pid
+        assert wait_until_gone(dead, 20), living_members(dead)
+        at_error.pop_all()
+    kept.keep(opened[1])
 
 
-def test_arguments_that_vllm_refuses_end_the_start(tiny_model: Path, tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_server_that_is_closed(kept: Kept[StreamingEngine]) -> None:
+    engine = kept.take()
+    with closing(engine):
+        assert find_engine(find_server(engine.host_pid)).is_running()
+    assert wait_until_gone(engine.host_pid, 20), living_members(engine.host_pid)
+    assert "vLLM" in engine._setup.log_path.read_text()
+
+
+REFUSING = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--max-num-seqs", type=int)
+parser.parse_known_args()
+"""
+
+
+def test_a_server_that_ends_while_it_starts_ends_the_start_and_its_words_are_kept(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    """A server that only looks at its arguments; what vLLM's own says of these is in test_vllm_itself.py."""
+    package = tmp_path / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    (package / "api_server.py").write_text(REFUSING)
+    for folder in (package, *package.parents[:2]):
+        (folder / "__init__.py").touch()
+    env = engine_environment(Settings(), {}, {"PYTHONPATH": str(tmp_path)})
     with pytest.raises(EngineDiedError) as raised:
-        open_server(tiny_model, tmp_path / "bad.log", args={**ARGS, "max_num_seqs": "many"})
+        open_server(tiny_model, tmp_path / "bad.log", env=env, args={**ARGS, "max_num_seqs": "many"})
     assert "many" in raised.value.death.log

@@ -17,19 +17,17 @@ import pytest
 from engine_helpers import course_of
 
 from assayline.clock import RunClock
-from assayline.engines import hosted
+from assayline.engines import client as hosted
 from assayline.engines.base import EngineHooks
-from assayline.engines.deaths import Death
-from assayline.engines.stream_host import unsent
+from assayline.engines.messages import AbortAll, Aborted, Beat, Finished, Generate, Open, Opened, StopSending, unsent
+from assayline.engines.process import HostSetup
 from assayline.engines.streaming import (
     LOOKAHEAD_S,
     MIN_SURPLUS_REQUESTS,
     TURN_INTERVAL_S,
-    AsyncEngine,
-    StreamingConfig,
+    StreamingEngine,
 )
-from assayline.engines.wire import AbortAll, Aborted, Beat, Finished, Generate, Open, Opened, StopSending
-from assayline.errors import EngineDiedError
+from assayline.errors import Death, EngineDiedError, Witness
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.load.schedule import LEAD_S
 from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
@@ -37,6 +35,8 @@ from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
 
 class PlayedHost:
     """Answers each request `service_s` after it is sent, with at most `servers` at once; beats once a second."""
+
+    started_s = 0.0
 
     pid = exit_code = None
     phase = "start"
@@ -85,8 +85,8 @@ class PlayedHost:
     def describe_death(self) -> str:
         return "dead"
 
-    def evidence(self, exception: str = "", message: str = "") -> Death:
-        return Death(self.phase, self.exit_code, exception, message)
+    def evidence(self, exception: str = "", message: str = "", witness: Witness = Witness.EXCEPTION) -> Death:
+        return Death(self.phase, self.exit_code, exception, message, witness=witness)
 
     def relay_log(self) -> None: ...
 
@@ -121,7 +121,7 @@ class PlayedHost:
 
 @dataclass
 class Play:
-    engine: AsyncEngine
+    engine: StreamingEngine
     host: PlayedHost
     course: LoadCourse
     notes: list[str] = field(default_factory=list)
@@ -144,11 +144,11 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Play]
         notes: list[str] = []
         ends: list[LoadEnd] = []
         course = course or LoadCourse()
-        config = StreamingConfig(
-            "model", "id", RunClock(0.0, 0.0, "boot"), tmp_path / "engine.log", window=window, course=course
-        )
+        order = Open(backend="async", model="model", clock=RunClock(0.0, 0.0, "boot"))
+        setup = HostSetup({}, tmp_path / "engine.log")
         hooks = EngineHooks(on_note=notes.append, on_load_ended=ends.append)
-        return Play(AsyncEngine(config, hooks), host, course, notes, ends)
+        engine = StreamingEngine(order, setup, hooks, window=window, course=course)
+        return Play(engine, host, course, notes, ends)
 
     return start
 

@@ -1,6 +1,6 @@
 """Three traps of today's vLLM, each of which has cost somebody a night, and that none of them is ours.
 
-1. Its synchronous client waits for ever when the engine core, a process of its own by default, is killed.
+1. Its synchronous client waits forever when the engine core, a process of its own by default, is killed.
 2. Whoever kills the parent leaves engine core and workers behind, and they keep the device's memory.
 3. A retry on an engine whose forward pass failed, without resetting the prefix cache, gives wrong text without a word:
    cache blocks are registered when a step is scheduled, before anything is computed.
@@ -22,25 +22,27 @@ import psutil
 import pytest
 from engine_helpers import (
     ARGS,
+    ONE_CORE,
     ROOT,
     Asker,
+    Kept,
     by_id,
-    config_of,
     living_members,
     open_engine,
     start_python,
     wait_until_gone,
+    words_of,
 )
 
-from assayline.engines.adaptive import AdaptiveEngine
-from assayline.engines.deaths import classify
-from assayline.engines.devices import claim_device, list_devices
+from assayline.engines.devices.claims import claim_device, list_devices
+from assayline.engines.devices.memory import DeviceMemory
+from assayline.engines.devices.orphans import end_orphans, locks_variable
 from assayline.engines.environment import engine_environment
-from assayline.engines.memory import DeviceMemory
 from assayline.engines.offline import OfflineEngine
-from assayline.engines.orphans import end_orphans, locks_variable
-from assayline.engines.policy import RecoveryPolicy
-from assayline.engines.sizes import Sizes
+from assayline.engines.recovery.causes import classify
+from assayline.engines.recovery.engine import AdaptiveEngine
+from assayline.engines.recovery.policy import RecoveryPolicy
+from assayline.engines.recovery.sizes import Sizes
 from assayline.errors import EngineDiedError
 from assayline.settings import Settings
 
@@ -48,47 +50,52 @@ OWN_PROCESSES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "OMP_NUM_THREADS": "1"}
 """vLLM's default, in which the engine core is a child of our host."""
 
 
+CACHING = {**ONE_CORE, "block_size": 32, "enable_prefix_caching": True}
+
+
+def open_split(model: Path, log_path: Path, **changes: Any) -> OfflineEngine:
+    """An engine in vLLM's default, whose core is a process of its own."""
+    env = engine_environment(Settings(), {}, OWN_PROCESSES)
+    return open_engine(model, log_path, env=env, **{"args": CACHING, **changes})
+
+
+@pytest.fixture(scope="module")
+def split(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept[OfflineEngine]]:
+    log = tmp_path_factory.mktemp("split") / "engine.log"
+    with closing(Kept(lambda: open_split(tiny_model, log))) as kept:
+        yield kept
+
+
 def engine_cores(host: int) -> list[psutil.Process]:
     """The host's children that vLLM started."""
-    found = psutil.Process(host).children(recursive=True)
-    return [process for process in found if "VLLM" in process.name() or "VLLM" in " ".join(process.cmdline())]
+    return [
+        process for process in psutil.Process(host).children(recursive=True) if "VLLM" in " ".join(words_of(process))
+    ]
 
 
-@pytest.mark.vllm
-def test_a_killed_engine_core_is_a_death_and_no_wait(tiny_model: Path, tmp_path: Path) -> None:
-    """Trap 1."""
-    asker = Asker(tiny_model)
-    env = engine_environment(Settings(), {}, OWN_PROCESSES)
-    with closing(open_engine(tiny_model, tmp_path / "engine.log", env=env)) as engine:
-        engine.warm_up(asker.ask())
-        cores = engine_cores(engine.host_pid)
-        assert cores, "vLLM has processes of its own"
-        endless = [asker.ask(max_tokens=None, ignore_eos=True) for _ in range(60)]
-        answers = engine.generate([asker.ask(), *endless])
-        assert next(answers).text == "7"
-        cores[0].kill()
-        killed = time.monotonic()
-        with pytest.raises(EngineDiedError) as caught:
-            list(answers)
-        assert time.monotonic() - killed < 30
-        assert not classify(caught.value.death).is_memory
-        host = engine.host_pid
-    assert living_members(host) == []
+def is_at_work(process: psutil.Process) -> bool:
+    """Whether it runs, or is stopped; one that only waits to be noticed as dead is not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 PARENT = """
-import sys
+import json, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[4])
-from engine_helpers import config_of
-from assayline.engines.devices import claim_device, list_devices
+from assayline.clock import RunClock
+from assayline.engines.devices.claims import claim_device, list_devices
 from assayline.engines.environment import engine_environment
+from assayline.engines.messages import Open
 from assayline.engines.offline import OfflineEngine
+from assayline.engines.process import HostSetup
 from assayline.settings import Settings
 with claim_device(list_devices("cpu", 1), Path(sys.argv[3]), 0) as device:
     own_processes = {"OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     env = engine_environment(Settings(), device.env, own_processes)
-    engine = OfflineEngine(config_of(sys.argv[1], Path(sys.argv[2]), env=env))
+    order = Open(backend="offline", model=sys.argv[1], args=json.loads(sys.argv[4]), clock=RunClock.start())
+    engine = OfflineEngine(order, HostSetup(env, Path(sys.argv[2])))
     print(engine.host_pid, flush=True)
     sys.stdin.read()
 """
@@ -100,7 +107,7 @@ def test_what_a_killed_worker_and_a_killed_host_leave_behind_is_ended_by_the_nex
 ) -> None:
     """Trap 2, at its worst: nobody is left who could clean up."""
     locks = tmp_path / "locks"
-    with start_python(PARENT, tiny_model, tmp_path / "engine.log", locks, Path(__file__).parent) as parent:
+    with start_python(PARENT, tiny_model, tmp_path / "engine.log", locks, json.dumps(ARGS)) as parent:
         assert parent.stdout is not None
         host = int(parent.stdout.readline())
         cores = engine_cores(host)
@@ -110,9 +117,9 @@ def test_what_a_killed_worker_and_a_killed_host_leave_behind_is_ended_by_the_nex
         os.kill(host, signal.SIGKILL)
         parent.kill()
     time.sleep(2)
-    orphans = [core.pid for core in cores if core.is_running() and core.status() != psutil.STATUS_ZOMBIE]
+    orphans = [core.pid for core in cores if is_at_work(core)]
     with claim_device(list_devices("cpu", 1), locks, 0) as device:
-        assert not [core for core in cores if core.is_running() and core.status() != psutil.STATUS_ZOMBIE]
+        assert not [core for core in cores if is_at_work(core)]
         for pid in orphans:
             assert any(f"process {pid} " in words for words in device.orphans), device.orphans
     assert wait_until_gone(host, 10)
@@ -120,7 +127,7 @@ def test_what_a_killed_worker_and_a_killed_host_leave_behind_is_ended_by_the_nex
 
 SLEEPER = """
 import os, time
-from assayline.engines.orphans import note_engine
+from assayline.engines.devices.orphans import note_engine
 note_engine(os.environ)
 if os.fork() == 0:
     time.sleep(600)
@@ -219,12 +226,12 @@ RETRY = """
 import json, sys
 from pathlib import Path
 from assayline.clock import RunClock
-from assayline.engines.vllm_core import VllmCore
-from assayline.engines.wire import Generate, Open
+from assayline.engines.host.vllm.offline_core import VllmCore
+from assayline.engines.messages import Generate, Open
 from assayline.records import Request
 order = json.loads(Path(sys.argv[1]).read_text())
 flag, prompts = Path(order["flag"]), order["prompts"]
-core = VllmCore(Open(order["model"], order["args"], {}, "cpu", RunClock.start(), "w", 0, False))
+core = VllmCore(Open(backend="offline", model=order["model"], args=order["args"], clock=RunClock.start()))
 def ask(name):
     for i, ids in enumerate(prompts):
         core.add(Generate(Request(f"{name}-{i}", "", 0, 0, ids, order["sampling"]), 0.0, 8))
@@ -259,11 +266,10 @@ def failing_forward(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 @pytest.mark.vllm
 def test_an_engine_that_failed_inside_its_forward_pass_is_not_asked_again(
-    tiny_model: Path, tmp_path: Path, failing_forward: dict[str, str]
+    tiny_model: Path, tmp_path: Path, failing_forward: dict[str, str], split: Kept[OfflineEngine]
 ) -> None:
     """Trap 3: retrying on it gives wrong text; the next engine gives the right one."""
     asker = Asker(tiny_model)
-    args = {**ARGS, "block_size": 32, "enable_prefix_caching": True}
     questions = ["What is 3 + 4?", "What is 2 + 2?", "What is 9 + 8?", "What is 1 + 5?"]
     prefix = asker.fresh_prompt(160)
     prompts = [[*prefix, *asker.ids_of(question)] for question in questions]
@@ -281,23 +287,23 @@ def test_an_engine_that_failed_inside_its_forward_pass_is_not_asked_again(
     events: list[str] = []
 
     def open_next(sizes: Sizes, changed: dict[str, Any], generation: int) -> OfflineEngine:
-        log = tmp_path / f"engine-{generation}.log"
-        window = sizes.window_requests
-        return OfflineEngine(config_of(tiny_model, log, args={**args, **changed}, window=window, env=env))
+        args = {**CACHING, **changed}
+        if generation == 0:
+            return open_engine(tiny_model, tmp_path / "engine.log", args=args, env=env)
+        split.keep(open_split(tiny_model, tmp_path / "split.log", args=args, window=sizes.window_requests))
+        return split.engine
 
-    adaptive = AdaptiveEngine(
-        open_next, RecoveryPolicy(Sizes()), lambda _, event, *__, **___: events.append(event), DeviceMemory(())
-    )
-    with closing(adaptive) as engine:
-        expected = texts(engine)
-        flag.touch()
-        assert texts(engine) == expected
-    assert events == ["opened", "failed", "reduced", "opened", "closed"]
+    policy = RecoveryPolicy(Sizes())
+    engine = AdaptiveEngine(open_next, policy, lambda _, event, *__, **___: events.append(event), DeviceMemory(()))
+    expected = texts(engine)
+    flag.touch()
+    assert texts(engine) == expected
+    assert events == ["opened", "failed", "reduced", "opened"]
     assert not flag.exists()
 
     order = {
         "model": str(tiny_model),
-        "args": args,
+        "args": CACHING,
         "prompts": prompts,
         "flag": str(flag),
         "sampling": {"temperature": 0, "max_tokens": 16},
@@ -310,3 +316,23 @@ def test_an_engine_that_failed_inside_its_forward_pass_is_not_asked_again(
     assert found["reset"] == expected
     if found["naive"] == expected:
         pytest.skip("this vLLM gives right text after a naive retry: the trap is gone, ours was right all the same")
+
+
+@pytest.mark.vllm
+def test_a_killed_engine_core_is_a_death_and_no_wait(split: Kept[OfflineEngine], asker: Asker) -> None:
+    """Trap 1."""
+    with closing(split.take()) as engine:
+        engine.warm_up(asker.ask())
+        cores = engine_cores(engine.host_pid)
+        assert cores, "vLLM has processes of its own"
+        endless = [asker.ask(max_tokens=None, ignore_eos=True) for _ in range(60)]
+        answers = engine.generate([asker.ask(), *endless])
+        assert next(answers).text == "7"
+        cores[0].kill()
+        killed = time.monotonic()
+        with pytest.raises(EngineDiedError) as caught:
+            list(answers)
+        assert time.monotonic() - killed < 30
+        assert not classify(caught.value.death).is_memory
+        host = engine.host_pid
+    assert living_members(host) == []

@@ -1,6 +1,7 @@
 """One real Prefect server on loopback for all flows of a session, and a model folder for those without an engine."""
 
 import os
+import shutil
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from typing import Any
 
 import flow_kit
 import pytest
+
+from assayline.report.html import bundle_charts
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +46,7 @@ def prefect_api(prefect_env: dict[str, str], tmp_path_factory: pytest.TempPathFa
             except OSError:
                 return False
 
-        flow_kit.wait_for(is_up, 120, f"Prefect's server answers; its log is {log}")
+        flow_kit.wait_for(is_up, 300, f"Prefect's server answers; its log is {log}")
         yield url
 
 
@@ -61,8 +64,16 @@ def prefect_client(prefect_api: str, prefect_env: dict[str, str]) -> Iterator[An
     }
     with prefect_settings.temporary_settings(changes), get_client(sync_client=True) as client:
         yield client
-        APILogWorker.drain_all(timeout=10)  # left alone, they go on sending when the server is gone
+        APILogWorker.drain_all(timeout=10)  # left alone, they keep sending when the server is gone
         EventsWorker.drain_all(timeout=10)
+
+
+@pytest.fixture(scope="session")
+def charts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the charts' program, which takes seconds to bundle."""
+    folder = tmp_path_factory.mktemp("charts")
+    bundle_charts(folder)
+    return folder
 
 
 @pytest.fixture
@@ -77,6 +88,12 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
+def kept_charts(data_dir: Path, charts: Path) -> None:
+    """The data folder has the charts' program already."""
+    shutil.copytree(charts, data_dir / "cache")
+
+
+@pytest.fixture
 def command_env(data_dir: Path, prefect_env: dict[str, str]) -> dict[str, str]:
     """Environment of `python -m flows.evaluate`, without a server."""
     ours = {name: value for name, value in os.environ.items() if name.startswith("ASSAYLINE_")}
@@ -84,8 +101,11 @@ def command_env(data_dir: Path, prefect_env: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.fixture
-def served_env(command_env: dict[str, str], prefect_api: str) -> dict[str, str]:
-    """The same, with the server: a command starts faster when it need not start one."""
+def served_env(
+    command_env: dict[str, str], prefect_api: str, data_dir: Path, kept_charts: None, empty_database: Path
+) -> dict[str, str]:
+    """The same, with server, database and charts: a command is faster when it need not make them."""
+    shutil.copy(empty_database, data_dir / "assayline.duckdb")
     return {**command_env, "PREFECT_API_URL": prefect_api}
 
 
@@ -117,25 +137,14 @@ def modest_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def fake_spec(modest_model: Path, tmp_path: Path) -> dict[str, Any]:
     """A spec for the fake engine, as data: 40 prompts whose last word is the target."""
-    return {
-        "name": "trial",
-        "model": str(modest_model),
-        "prompts": {
-            "source": {"kind": "file", "path": str(flow_kit.write_rows(tmp_path / "sums.jsonl", 40))},
-            "columns": {"target": "answer"},
-            "template": "{{ question }}",
-        },
-        "sampling": {"max_tokens": 4},
-        "engine": {"backend": "fake"},
-        "shard_requests": 10,
-    }
+    return flow_kit.trial_spec(modest_model, flow_kit.write_rows(tmp_path / "sums.jsonl", 40))
 
 
 @pytest.fixture
 def slow_spec(fake_spec: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-    """One request after another, a fifth of a second each."""
+    """One request after another, an eighth of a second each."""
     rows = flow_kit.write_rows(tmp_path / "slow.jsonl", flow_kit.SLOW_ROWS)
     fake_spec["prompts"]["source"]["path"] = str(rows)
-    fake_spec["sampling"]["max_tokens"] = 2_500
+    fake_spec["sampling"]["max_tokens"] = 1_500
     fake_spec["engine"]["window"] = 1
     return fake_spec

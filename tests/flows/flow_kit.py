@@ -1,6 +1,7 @@
 """What tests of flows share: processes that are gone afterwards, bounded waiting, a look into the database."""
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -16,9 +17,11 @@ from typing import Any, TextIO, TypeVar
 
 import duckdb
 import psutil
+import pyarrow.parquet as pq
 import yaml
 
 from assayline.store.parts import count_rows
+from flows import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 Found = TypeVar("Found")
@@ -80,6 +83,19 @@ def processes_of(data_dir: Path) -> list[psutil.Process]:
             if process.environ().get("ASSAYLINE_DATA_DIR") == str(data_dir) and process.status() != "zombie":
                 found.append(process)
     return found
+
+
+def assert_nothing_runs(data_dir: Path, limit_s: float = 10) -> None:
+    """Nothing that was started with this data folder runs, a moment later: the system takes one to end processes."""
+    left = processes_of(data_dir)
+    wait_for(lambda: not processes_of(data_dir), limit_s, f"nothing is left, of at first {left}")
+
+
+def api_of(pid: int) -> str:
+    """Where the API answers that a command serves itself."""
+    sockets = psutil.Process(pid).net_connections("tcp")
+    [port] = {listening.laddr.port for listening in sockets if listening.status == psutil.CONN_LISTEN}
+    return f"http://127.0.0.1:{port}/api/health"
 
 
 def hosts_of(data_dir: Path) -> list[psutil.Process]:
@@ -205,13 +221,37 @@ def run_command(arguments: list[str], env: dict[str, str], timeout_s: float = 12
     return Finished(process.returncode, out, err)
 
 
+def run_here(name: str, *arguments: str | Path) -> Finished:
+    """The same command in this process, without its imports: what it prints, and its exit code."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.run(name, [*map(str, arguments)])
+    return Finished(code, out.getvalue(), err.getvalue())
+
+
 def evaluate_command(*arguments: str | Path) -> list[str]:
     """The command line of the flow."""
     return [sys.executable, "-m", "flows.evaluate", *map(str, arguments)]
 
 
+def trial_spec(model: Path, rows: Path) -> dict[str, Any]:
+    """A spec for the fake engine, as data: it answers with a prompt's last word, which is the target."""
+    return {
+        "name": "trial",
+        "model": str(model),
+        "prompts": {
+            "source": {"kind": "file", "path": str(rows)},
+            "columns": {"target": "answer"},
+            "template": "{{ question }}",
+        },
+        "sampling": {"max_tokens": 4},
+        "engine": {"backend": "fake"},
+        "shard_requests": 10,
+    }
+
+
 def endless_spec(model: Path) -> dict[str, Any]:
-    """A spec for a real engine, as data, that goes on for minutes but has its first answers soon."""
+    """A spec for a real engine, as data, that takes minutes but has its first answers soon."""
     rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(5) for b in range(4)]
     return {
         "name": "endless",
@@ -242,3 +282,18 @@ def assert_stopped_and_stored(data_dir: Path, timeout_s: float) -> None:
     answered = count_in_parts(data_dir)
     assert 0 < answered < 10_000
     assert query(data_dir, "select count(*) from completions where error_kind is null") == [answered]
+
+
+def count_opened(data_dir: Path) -> int:
+    """Engines that are open or were, by the parts."""
+    parts = data_dir.glob("runs/*/parts/engine_events/*.parquet")
+    return sum(event == "opened" for part in parts for event in pq.read_table(part)["event"].to_pylist())
+
+
+def check_shared(data_dir: Path) -> list[str]:
+    """Both workers opened one engine and answered with it; gives the devices that they claimed."""
+    events = "select worker, details_json ->> 'claimed_device' from engine_events where event = 'opened' order by 1"
+    opened = query(data_dir, events)
+    assert [worker for worker, _ in opened] == ["worker-0", "worker-1"]
+    assert query(data_dir, "select distinct worker from completions order by 1") == ["worker-0", "worker-1"]
+    return [device for _, device in opened]

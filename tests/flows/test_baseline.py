@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from assayline.comparison.baselines import PINS_NAME, Pin, list_pins, resolve_baseline, restore_pins
 from assayline.errors import SpecError
-from assayline.rebuild import set_database_aside
+from assayline.evaluation.rebuild import set_database_aside
 from assayline.settings import Settings
-from assayline.store.baselines import PINS_NAME, Pin, list_pins, resolve_baseline, restore_pins
 from assayline.store.database import connect
-from flows.baseline import main
+from flows.cli import run
 
 
 @pytest.fixture(autouse=True)
@@ -36,19 +36,19 @@ def read_pins(settings: Settings) -> list[Pin]:
 
 
 def test_a_name_is_pinned_listed_moved_and_taken_away(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list"]) == 0
+    assert run("baseline", ["list"]) == 0
     assert "No run is pinned" in capsys.readouterr().out
-    assert main(["pin", "good", "20260101-000000-sums-aaaa", "--note", "before the [new] driver"]) == 0
+    assert run("baseline", ["pin", "good", "20260101-000000-sums-aaaa", "--note", "before the [new] driver"]) == 0
     (pin,) = read_pins(settings)
     assert (pin.baseline, pin.run_id, pin.note) == ("good", "20260101-000000-sums-aaaa", "before the [new] driver")
     capsys.readouterr()
-    assert main(["list"]) == 0
+    assert run("baseline", ["list"]) == 0
     listed = capsys.readouterr().out
     assert "20260101-000000-sums-aaaa" in listed and "[new]" in listed
-    assert main(["pin", "good", "20260102-000000-sums-bbbb"]) == 0
+    assert run("baseline", ["pin", "good", "20260102-000000-sums-bbbb"]) == 0
     assert "It was run 20260101-000000-sums-aaaa before." in capsys.readouterr().out
     assert [pin.run_id for pin in read_pins(settings)] == ["20260102-000000-sums-bbbb"]
-    assert main(["unpin", "good"]) == 0
+    assert run("baseline", ["unpin", "good"]) == 0
     assert read_pins(settings) == []
     assert json.loads((settings.data_dir / PINS_NAME).read_text()) == []
 
@@ -67,19 +67,19 @@ def test_a_name_is_pinned_listed_moved_and_taken_away(settings: Settings, capsys
 def test_what_cannot_be_pinned_is_a_sentence(
     arguments: list[str], code: int, sentence: str, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments) == code
+    assert run("baseline", arguments) == code
     told = capsys.readouterr().err
     assert sentence in told and "Traceback" not in told
     assert read_pins(settings) == []
 
 
 def test_an_unfinished_run_is_pinned_if_one_insists(settings: Settings) -> None:
-    assert main(["pin", "good", "20260103-000000-sums-cccc", "--force"]) == 0
+    assert run("baseline", ["pin", "good", "20260103-000000-sums-cccc", "--force"]) == 0
     assert [pin.run_id for pin in read_pins(settings)] == ["20260103-000000-sums-cccc"]
 
 
 def test_a_baseline_is_found_by_name_or_by_run(settings: Settings) -> None:
-    main(["pin", "good", "20260101-000000-sums-aaaa"])
+    run("baseline", ["pin", "good", "20260101-000000-sums-aaaa"])
     with connect(settings.database_path, 10) as connection:
         assert resolve_baseline(connection, "good") == "20260101-000000-sums-aaaa"
         assert resolve_baseline(connection, "20260102-000000-sums-bbbb") == "20260102-000000-sums-bbbb"
@@ -91,11 +91,11 @@ def test_a_baseline_is_found_by_name_or_by_run(settings: Settings) -> None:
 
 
 def test_pins_come_back_into_a_new_database(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["pin", "good", "20260101-000000-sums-aaaa", "--note", "ä"])
+    run("baseline", ["pin", "good", "20260101-000000-sums-aaaa", "--note", "ä"])
     before = read_pins(settings)
     set_database_aside(settings.database_path)
     add_run(settings, "20260102-000000-sums-bbbb")
-    assert main(["pin", "other", "20260102-000000-sums-bbbb"]) == 0
+    assert run("baseline", ["pin", "other", "20260102-000000-sums-bbbb"]) == 0
     assert [pin.baseline for pin in read_pins(settings)] == ["good", "other"]
     assert read_pins(settings)[0] == before[0]
     with connect(settings.database_path, 10) as connection:
@@ -104,5 +104,5 @@ def test_pins_come_back_into_a_new_database(settings: Settings, capsys: pytest.C
 
 def test_a_damaged_file_of_pins_is_a_sentence(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     Path(settings.data_dir / PINS_NAME).write_text("[{")
-    assert main(["pin", "good", "20260101-000000-sums-aaaa"]) == 6
+    assert run("baseline", ["pin", "good", "20260101-000000-sums-aaaa"]) == 6
     assert "cannot be read" in capsys.readouterr().err

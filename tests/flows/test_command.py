@@ -1,21 +1,17 @@
 """`python -m flows.evaluate` as a person types it: answers to good and to bad input.
 
 A bad input is one message that says what was given, what was expected and what to do; the exit code says whose fault
-it was (flows/command.py), there is no traceback, and what was stored before is still there.
+it was (flows/cli/__init__.py), there is no traceback, and what was stored before is still there.
 """
 
+import json
 import re
 import shutil
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import flow_kit
 import pytest
-
-from flows.command import run_command
-from flows.evaluate import evaluate
 
 
 @pytest.fixture
@@ -23,18 +19,8 @@ def spec_file(tmp_path: Path, fake_spec: dict[str, Any]) -> Path:
     return flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
 
 
-@pytest.fixture
-def own_signals() -> Iterator[None]:
-    """A command takes SIGTERM over for its whole process, which here is not its own."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-def dry_run(capsys: pytest.CaptureFixture[str], spec: Path, *arguments: str) -> flow_kit.Finished:
-    """The same command in this process, which is quicker."""
-    code = run_command(evaluate, [str(spec), "--dry-run", *arguments])
-    return flow_kit.Finished(code, *capsys.readouterr())
+def dry_run(spec: Path, *arguments: str | Path) -> flow_kit.Finished:
+    return flow_kit.run_here("evaluate", spec, "--dry-run", *arguments)
 
 
 def assert_refused(run: flow_kit.Finished, code: int, *fragments: str) -> None:
@@ -63,13 +49,29 @@ def test_dry_run_shows_the_first_prompt_and_stores_nothing(
     assert not data_dir.exists()
 
 
-def test_overrides_reach_the_spec(command_env: dict[str, str], spec_file: Path) -> None:
+def test_overrides_reach_the_spec(spec_file: Path) -> None:
     overrides = ["--prompts.limit", "3", "--prompts.template={{ question }}!", "--sampling.temperature", "0.5"]
-    run = flow_kit.run_command(flow_kit.evaluate_command(spec_file, *overrides, "--dry-run"), command_env)
+    run = dry_run(spec_file, *overrides)
     assert run.code == 0, run.err
     assert "3 rows of sums" in run.out
     assert "user: What is 0 + 0?!" in run.out
     assert '"temperature": 0.5' in run.out
+
+
+def test_a_dry_run_shows_the_first_error_of_each_kind(tmp_path: Path, spec_file: Path) -> None:
+    rows = [{"question": text, "answer": "x"} for text in ("a", None, "b", None, "\ud800")]
+    (tmp_path / "odd.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    odd = ["--prompts.source.path", str(tmp_path / "odd.jsonl")]
+    run = dry_run(spec_file, *odd)
+    assert run.code == 0, run.err
+    assert "5 requests (3 of them errors)" in run.out
+    shown = " ".join(run.out.split())
+    assert "template_error 2×, first in row 1: prompts.template writes a value that is null: question." in shown
+    assert "row_error 1×, first in row 4: " in shown
+    nothing = dry_run(spec_file, *odd, "--prompts.template", "{{ row.question.x }}")
+    assert_refused(nothing, 3, "x")
+    (tmp_path / "odd.jsonl").write_text(json.dumps(rows[1]) + "\n")
+    assert_refused(dry_run(spec_file, *odd), 3, "Each of 1 requests would be an error row")
 
 
 BAD_FIELDS: dict[str, tuple[list[str], int, list[str]]] = {
@@ -87,61 +89,52 @@ BAD_FIELDS: dict[str, tuple[list[str], int, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", list(BAD_FIELDS)[:3])
-def test_bad_field_is_one_message(command_env: dict[str, str], spec_file: Path, name: str) -> None:
-    overrides, code, fragments = BAD_FIELDS[name]
+def test_bad_field_is_one_message(command_env: dict[str, str], spec_file: Path) -> None:
+    overrides, code, fragments = BAD_FIELDS["unknown column"]
     run = flow_kit.run_command(flow_kit.evaluate_command(spec_file, "--dry-run", *overrides), command_env)
     assert_refused(run, code, *fragments)
 
 
-@pytest.mark.parametrize("name", list(BAD_FIELDS)[3:])
-def test_bad_field_is_one_message_in_this_process(
-    own_signals: None, capsys: pytest.CaptureFixture[str], spec_file: Path, name: str
-) -> None:
+@pytest.mark.parametrize("name", list(BAD_FIELDS))
+def test_bad_field_is_one_message_in_this_process(spec_file: Path, name: str) -> None:
     overrides, code, fragments = BAD_FIELDS[name]
-    assert_refused(dry_run(capsys, spec_file, *overrides), code, *fragments)
+    assert_refused(dry_run(spec_file, *overrides), code, *fragments)
 
 
-def test_missing_spec_file_is_one_message(command_env: dict[str, str]) -> None:
-    run = flow_kit.run_command(flow_kit.evaluate_command("no/such.yaml"), command_env)
+def test_missing_spec_file_is_one_message() -> None:
+    run = flow_kit.run_here("evaluate", "no/such.yaml")
     assert_refused(run, 2, "no/such.yaml does not exist", "examples/arithmetic.yaml")
 
 
-def test_bad_yaml_is_one_message_with_its_place(command_env: dict[str, str], tmp_path: Path) -> None:
+def test_bad_yaml_is_one_message_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("name: [unclosed\nmodel: x\n")
-    run = flow_kit.run_command(flow_kit.evaluate_command(tmp_path / "bad.yaml"), command_env)
+    run = flow_kit.run_here("evaluate", tmp_path / "bad.yaml")
     assert_refused(run, 2, "bad.yaml is not valid YAML", "line 2")
 
 
-def test_model_folder_without_config_is_one_message(
-    command_env: dict[str, str], spec_file: Path, tmp_path: Path
-) -> None:
-    command = flow_kit.evaluate_command(spec_file, "--model", tmp_path, "--dry-run")
-    run = flow_kit.run_command(command, command_env)
-    assert_refused(run, 4, f"{tmp_path} has no config.json", "*.safetensors")
+def test_model_folder_without_config_is_one_message(spec_file: Path, tmp_path: Path) -> None:
+    assert_refused(dry_run(spec_file, "--model", tmp_path), 4, f"{tmp_path} has no config.json", "*.safetensors")
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
-def test_damaged_model_folder_is_one_message(
-    own_signals: None,
-    capsys: pytest.CaptureFixture[str],
-    spec_file: Path,
-    modest_model: Path,
-    tmp_path: Path,
-    name: str,
-) -> None:
+def test_damaged_model_folder_is_one_message(spec_file: Path, modest_model: Path, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "damaged"
     shutil.copytree(modest_model, folder)
     (folder / name).write_text("{")
-    assert_refused(dry_run(capsys, spec_file, "--model", str(folder)), 4, str(folder))
+    assert_refused(dry_run(spec_file, "--model", folder), 4, str(folder))
 
 
 @pytest.mark.prefect
 def test_refused_runs_leave_what_was_stored(
-    served_env: dict[str, str], spec_file: Path, data_dir: Path, tmp_path: Path
+    served_env: dict[str, str],
+    prefect_client: Any,
+    spec_file: Path,
+    data_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Real runs, since only they touch the database: a good one, then bad input that is found at different moments."""
-    good = flow_kit.run_command(flow_kit.evaluate_command(spec_file), served_env)
+    good = flow_kit.run_here("evaluate", spec_file)
     assert good.code == 0, good.err
     assert "accuracy" in good.out
     assert f"Database: {data_dir / 'assayline.duckdb'}" in good.out
@@ -154,13 +147,12 @@ def test_refused_runs_leave_what_was_stored(
         flow_kit.run_command(flow_kit.evaluate_command(spec_file, *empty), served_env), 3, "has no rows", "'empty'"
     )
     unknown = ["--engine.args.max_num_seq", "4"]
-    assert_refused(flow_kit.run_command(flow_kit.evaluate_command(spec_file, *unknown), served_env), 2, "max_num_seqs")
+    assert_refused(flow_kit.run_here("evaluate", spec_file, *unknown), 2, "max_num_seqs")
+    monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "0.5")
     with flow_kit.database_held(data_dir) as (pid, _):
-        locked = flow_kit.run_command(
-            flow_kit.evaluate_command(spec_file), {**served_env, "ASSAYLINE_DATABASE_WAIT_S": "0.5"}
-        )
+        locked = flow_kit.run_here("evaluate", spec_file)
     assert_refused(locked, 6, f"process {pid}", "0.5 s", "ASSAYLINE_DATABASE_WAIT_S")
 
     assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
     assert flow_kit.query(data_dir, "select * from completions order by all") == stored
-    assert flow_kit.processes_of(data_dir) == []
+    flow_kit.assert_nothing_runs(data_dir)

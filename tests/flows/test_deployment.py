@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,32 +87,34 @@ def test_deployments_are_as_written(prefect_client: Any) -> None:
     assert (entry.schedule.cron, entry.schedule.timezone, entry.active) == ("30 2 * * *", "Europe/Berlin", True)
 
 
-@pytest.mark.vllm
 def test_run_on_demand_is_completed_and_its_page_is_filled(
     worker: Path,
     prefect_client: Any,
     deployed_env: dict[str, str],
     deployed_data: Path,
-    tiny_model: Path,
+    modest_model: Path,
     tmp_path: Path,
 ) -> None:
     example = yaml.safe_load((flow_kit.ROOT / "examples" / "arithmetic.yaml").read_text())
-    example["model"] = str(tiny_model)
-    example["prompts"]["limit"] = 20
+    example["model"] = str(modest_model)
+    example["prompts"] |= {"limit": 20, "template": "{{ question }} {{ answer }}"}
+    example["engine"] = {"backend": "fake"}  # it answers with the prompt's last word
     spec = flow_kit.write_spec(tmp_path / "arithmetic.yaml", example)
     command = ["deployment", "run", "evaluate/on-demand", "-p", f"spec={spec}", "--watch", "--watch-interval", "1"]
     started = prefect(deployed_env, *command)
 
     flow_run = prefect_client.read_flow_run(UUID(re.search(r"UUID: ([0-9a-f-]{36})", started.out)[1]))
     assert flow_run.state.is_completed(), worker.read_text()
-    assert flow_run.name == "tiny-model on arithmetic"
+    assert flow_run.name == "modest on arithmetic"
     state, prompts, sound = flow_kit.query(
         deployed_data,
         "select state, prompt_rows, is_sound from runs join request_integrity using (run_id) where name = 'arithmetic'",
     )[0]
     assert (state, prompts, sound) == ("completed", 20, True)
-    (accuracy,) = flow_kit.query(deployed_data, "select accuracy from run_summary")
-    assert accuracy > 0.5
+    (accuracy,) = flow_kit.query(
+        deployed_data, "select accuracy from run_summary join runs using (run_id) where runs.name = 'arithmetic'"
+    )
+    assert accuracy == 1.0
 
     wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run.id]))
     artifacts = {artifact.key: artifact.data for artifact in prefect_client.read_artifacts(artifact_filter=wanted)}
@@ -121,6 +122,39 @@ def test_run_on_demand_is_completed_and_its_page_is_filled(
     shown = {row["metric"]: row["value"] for row in json.loads(artifacts["metrics"])}
     assert shown["accuracy (exact_match)"] == accuracy
     assert "from latency_percentile where run_id" in artifacts["summary"]
+
+    assert flow_kit.hosts_of(deployed_data) == []
+    assert "20 of 20 requests done" in worker.read_text()
+
+
+@pytest.mark.vllm
+def test_cancelled_run_stops_soon_and_keeps_what_had_finished(
+    worker: Path, prefect_client: Any, deployed_data: Path, tiny_model: Path
+) -> None:
+    """Prefect's worker sends SIGTERM. Until then a real engine answered, whose lines are where they are looked for."""
+    deployment = prefect_client.read_deployment_by_name("evaluate/on-demand")
+    before = flow_kit.count_in_parts(deployed_data)
+    flow_run = prefect_client.create_flow_run_from_deployment(
+        deployment.id, parameters={"spec": flow_kit.endless_spec(tiny_model)}
+    )
+    flow_kit.wait_for(lambda: flow_kit.count_in_parts(deployed_data) > before, 150, "the first answers")
+    assert len(flow_kit.hosts_of(deployed_data)) == 1
+
+    prefect_client.set_flow_run_state(flow_run.id, Cancelling())
+    flow_kit.wait_for(lambda: not flow_kit.hosts_of(deployed_data), 25, "the engine host is gone")
+    flow_kit.wait_for(
+        lambda: prefect_client.read_flow_run(flow_run.id).state_type == StateType.CANCELLED,
+        25,
+        "the run's state is Cancelled",
+    )
+    flow_kit.wait_for(
+        lambda: flow_kit.query(deployed_data, "select state from runs where name = 'endless'") == ["cancelled"],
+        10,
+        "the run is cancelled in the database",
+    )
+    (run_id,) = flow_kit.query(deployed_data, "select run_id from runs where name = 'endless'")
+    (stored,) = flow_kit.query(deployed_data, "select count(*) from completions where run_id = ?", run_id)
+    assert stored == flow_kit.count_in_parts(deployed_data) - before > 0
 
     logs = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[flow_run.id]))
     flow_kit.wait_for(
@@ -130,36 +164,6 @@ def test_run_on_demand_is_completed_and_its_page_is_filled(
         20,
         "the engine's lines are in the run's log",
     )
-    assert flow_kit.hosts_of(deployed_data) == []
-
-
-@pytest.mark.vllm
-@pytest.mark.usefixtures("worker")
-def test_cancelled_run_stops_soon_and_keeps_what_had_finished(
-    prefect_client: Any, deployed_data: Path, tiny_model: Path
-) -> None:
-    deployment = prefect_client.read_deployment_by_name("evaluate/on-demand")
-    before = flow_kit.count_in_parts(deployed_data)
-    flow_run = prefect_client.create_flow_run_from_deployment(
-        deployment.id, parameters={"spec": flow_kit.endless_spec(tiny_model)}
-    )
-    flow_kit.wait_for(lambda: flow_kit.count_in_parts(deployed_data) > before, 150, "the first answers")
-    assert len(flow_kit.hosts_of(deployed_data)) == 1
-
-    cancelled_s = time.monotonic()
-    prefect_client.set_flow_run_state(flow_run.id, Cancelling())
-    flow_kit.wait_for(lambda: not flow_kit.hosts_of(deployed_data), 25, "the engine host is gone")
-    flow_kit.wait_for(
-        lambda: prefect_client.read_flow_run(flow_run.id).state_type == StateType.CANCELLED,
-        25,
-        "the run's state is Cancelled",
-    )
-    assert time.monotonic() - cancelled_s < 30
-    flow_kit.wait_for(
-        lambda: flow_kit.query(deployed_data, "select state from runs where name = 'endless'") == ["cancelled"],
-        10,
-        "the run is cancelled in the database",
-    )
-    (run_id,) = flow_kit.query(deployed_data, "select run_id from runs where name = 'endless'")
-    (stored,) = flow_kit.query(deployed_data, "select count(*) from completions where run_id = ?", run_id)
-    assert stored == flow_kit.count_in_parts(deployed_data) - before > 0
+    shown_by_worker = worker.read_text()
+    assert "nanobind" not in shown_by_worker
+    assert "- vLLM: " not in shown_by_worker

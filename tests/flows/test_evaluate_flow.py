@@ -10,14 +10,13 @@ import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import State
 
-from assayline.engines.deaths import Death
 from assayline.engines.fake import FakeEngine
-from assayline.errors import EngineDiedError, PromptError
+from assayline.errors import Death, EngineDiedError, PromptError
 from assayline.records import Completion
-from assayline.spec_file import load_spec, parse_spec
+from assayline.spec.file import load_spec, parse_spec
 from flows.evaluate import evaluate
 
-pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("data_dir")]
+pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts")]
 
 
 def run(spec: Any) -> State[dict[str, Any]]:
@@ -136,7 +135,7 @@ def test_page_that_cannot_be_written_does_not_fail_the_run(
         raise ConnectionError("the API is away")
 
     monkeypatch.setattr("tasks.publish.create_table_artifact", refuse)
-    monkeypatch.setattr("flows.progress.create_progress_artifact", refuse)
+    monkeypatch.setattr("flows.live.progress.create_progress_artifact", refuse)
     state = run(fake_spec)
     assert state.is_completed()
     assert state.result()["answered_requests"] == 40
@@ -187,11 +186,10 @@ class Narrow(FakeEngine):
 def test_each_reduction_is_on_the_runs_page(
     prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_narrow(_: Any, **given: Any) -> FakeEngine:
-        window = given["sizes"].window_requests or 32
-        return Narrow(given["clock"], generation=given["engine_generation"], window=window)
+    def open_narrow(order: Any, sizes: Any, *_: Any, **__: Any) -> FakeEngine:
+        return Narrow(order.clock, generation=order.engine_generation, window=sizes.window_requests or 32)
 
-    monkeypatch.setattr("assayline.worker.open_engine", open_narrow)
+    monkeypatch.setattr("assayline.evaluation.worker.open_engine", open_narrow)
     fake_spec["prompts"]["limit"] = 30
     state = run(fake_spec)
     assert state.is_completed()

@@ -9,20 +9,24 @@ import pytest
 import yaml
 from flow_kit import ROOT
 
-from assayline.evaluation import begin_evaluation
+from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.worker import run_worker
 from assayline.prompts import load_prompts
 from assayline.records import Prompt
 from assayline.settings import Settings
-from assayline.spec import HubSource
-from assayline.spec_file import load_spec
+from assayline.spec.file import load_spec
+from assayline.spec.prompts import HubSource
 from assayline.store.database import connect
-from assayline.worker import run_worker
-from flows.command import run_command
-from flows.evaluate import evaluate
+from flows import cli
 
 REQUESTS = {"arithmetic": 155, "gsm8k_style": 10, "json_style": 8, "mmlu_loglikelihood": 40, "mmlu_style": 10}
-SCORERS = {"arithmetic": "exact_match", "gsm8k_style": "numeric", "json_style": "json",
-           "mmlu_loglikelihood": "loglikelihood", "mmlu_style": "choice"}
+SCORERS = {
+    "arithmetic": "exact_match",
+    "gsm8k_style": "numeric",
+    "json_style": "json",
+    "mmlu_loglikelihood": "loglikelihood",
+    "mmlu_style": "choice",
+}
 EXAMPLES = [ROOT / "examples" / f"{name}.yaml" for name in REQUESTS]
 
 
@@ -51,7 +55,7 @@ def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_a_dry_run_renders_every_row(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(evaluate, [str(example), "--dry-run"]) == 0
+    assert cli.run("evaluate", [str(example), "--dry-run"]) == 0
     output = capsys.readouterr().out
     assert f"{REQUESTS[example.stem]} requests (0 of them errors)" in output
 
@@ -96,7 +100,7 @@ def test_examples_of_a_prompt_are_answered_as_they_should_be() -> None:
 
 
 def test_the_served_example_renders_every_row(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(evaluate, [str(ROOT / "examples" / "served.yaml"), "--dry-run"]) == 0
+    assert cli.run("evaluate", [str(ROOT / "examples" / "served.yaml"), "--dry-run"]) == 0
     assert "155 requests (0 of them errors)" in capsys.readouterr().out
 
 

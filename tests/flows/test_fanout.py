@@ -1,21 +1,15 @@
-"""Two workers on one run: in processes of this machine, and on a local Ray."""
+"""Workers on a local Ray. Two on one run in processes of this machine are in test_kills.py."""
 
 import json
 from pathlib import Path
 from typing import Any, TextIO
 
 import flow_kit
-import pyarrow.parquet as pq
 import pytest
 
 pytestmark = pytest.mark.prefect
 
 ROWS = 60
-
-
-def count_opened(data_dir: Path) -> int:
-    parts = data_dir.glob("runs/*/parts/engine_events/*.parquet")
-    return sum(event == "opened" for part in parts for event in pq.read_table(part)["event"].to_pylist())
 
 
 @pytest.fixture
@@ -26,7 +20,7 @@ def slow_start(data_dir: Path, tmp_path: Path) -> Path:
 
     def feed(source: TextIO) -> None:
         source.write(lines[0])
-        flow_kit.wait_for(lambda: count_opened(data_dir) == 2, 150, "both engines are open")
+        flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == 2, 150, "both engines are open")
         source.writelines(lines[1:])
 
     flow_kit.feed_pipe(tmp_path / "slow.jsonl", feed)
@@ -41,36 +35,13 @@ def evaluate(spec: dict[str, Any], env: dict[str, str], folder: Path) -> None:
     data_dir = folder / "data"
     assert flow_kit.query(data_dir, "select is_sound from request_integrity") == [True]
     assert flow_kit.query(data_dir, "select count(distinct request_id), count(text) from completions") == [(ROWS, ROWS)]
-    flow_kit.wait_for(lambda: not flow_kit.processes_of(data_dir), 10, "no process is left")
-
-
-def check_shared(data_dir: Path) -> list[str]:
-    """Both workers opened one engine and answered with it; gives the devices that they claimed."""
-    events = "select worker, details_json ->> 'claimed_device' from engine_events where event = 'opened' order by 1"
-    opened = flow_kit.query(data_dir, events)
-    assert [worker for worker, _ in opened] == ["worker-0", "worker-1"]
-    assert flow_kit.query(data_dir, "select distinct worker from completions order by 1") == ["worker-0", "worker-1"]
-    return [device for _, device in opened]
-
-
-@pytest.mark.vllm
-def test_two_engines_on_this_machine_share_the_prompts(
-    make_spec: Any, slow_start: Path, served_env: dict[str, str], tmp_path: Path
-) -> None:
-    spec = make_spec(workers=2, shard_requests=2).model_dump(mode="json")
-    spec["prompts"]["source"]["path"] = str(slow_start)
-    spec["engine"]["window"] = 2
-    evaluate(spec, served_env, tmp_path)
-    first, second = check_shared(tmp_path / "data")
-    assert first != second
-    (accuracy,) = flow_kit.query(tmp_path / "data", "select accuracy from run_summary")
-    assert accuracy > 0.5
+    flow_kit.assert_nothing_runs(data_dir)
 
 
 @pytest.fixture
 def ray_env(served_env: dict[str, str]) -> dict[str, str]:
     pytest.importorskip("prefect_ray")
-    return {**served_env, "RAY_USAGE_STATS_ENABLED": "0"}
+    return {**served_env, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": ""}  # where Ray is to be found
 
 
 @pytest.mark.ray
@@ -82,7 +53,7 @@ def test_two_workers_on_ray_share_the_prompts(
     fake_spec["engine"]["window"] = 2
     fake_spec["sampling"]["max_tokens"] = 2000  # a step costs microseconds: so many that both get their turn
     evaluate(fake_spec, ray_env, tmp_path)
-    check_shared(tmp_path / "data")
+    flow_kit.check_shared(tmp_path / "data")
 
 
 @pytest.mark.ray

@@ -1,5 +1,6 @@
 """Names and folders full of quotes, semicolons, $(), brackets, line breaks: to SQL, shell and screen they are text."""
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -7,12 +8,13 @@ from typing import Any
 
 import flow_kit
 import pytest
+from rich.console import Console
 
 from assayline.errors import StoreError
-from assayline.evaluation import RunResult
-from assayline.spec_file import parse_spec
+from assayline.evaluation.begin import RunResult
+from assayline.spec.file import parse_spec
 from assayline.store.database import connect
-from flows.summary import describe_run
+from flows.cli.tables import describe_run, print_result
 
 HOSTILE = """d'a"t;a $(touch pwned) `touch pwned` [x]*{y} ''); drop table runs; -- [red] :smile: $$ %s ! é
 line two"""
@@ -42,6 +44,8 @@ def hostile_spec(fake_spec: dict[str, Any], modest_model: Path, hostile_folder: 
         "prompts": {**fake_spec["prompts"], "name": NAME, "source": source},
         "chat": {"template": str(template), "system": NAME},
         "engine": {"backend": "fake", "env": {"A": NAME}},
+        "scorers": [{"kind": "exact_match", "name": NAME}],
+        "slos": [{"name": NAME, "e2e_s": 60}],
         "shard_requests": 5,
     }
 
@@ -59,6 +63,8 @@ def test_a_run_and_the_command_it_prints(
     run = flow_kit.run_command(flow_kit.evaluate_command(spec), hostile_env)
     assert run.code == 0, run.err
     assert NAME in run.out
+    for sign in "[/red]", "[x]*{y}":
+        assert sign in run.out.partition("Look further")[0].partition("metric")[2], "in the metric table, too"
 
     data_dir = Path(hostile_env["ASSAYLINE_DATA_DIR"])
     columns = "name, prompt_set, model, spec_json::json ->> '$.chat.system', state, expected_requests"
@@ -79,33 +85,33 @@ def test_a_run_and_the_command_it_prints(
 
 @pytest.mark.prefect
 def test_an_interrupted_run_goes_on_and_is_rebuilt(
-    hostile_spec: dict[str, Any], hostile_env: dict[str, str], tmp_path: Path
+    hostile_spec: dict[str, Any],
+    hostile_env: dict[str, str],
+    prefect_client: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Resuming and rebuilding put paths and ids into SQL of their own."""
+    data_dir = Path(hostile_env["ASSAYLINE_DATA_DIR"])
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(data_dir))
     rows = Path(hostile_spec["prompts"]["source"]["path"])
     good = rows.read_text()
     rows.write_text(good + "{broken\n")
-    spec = flow_kit.write_spec(tmp_path / "spec.yaml", hostile_spec)
-    broken = flow_kit.run_command(flow_kit.evaluate_command(spec), hostile_env)
+    broken = flow_kit.run_here("evaluate", flow_kit.write_spec(tmp_path / "spec.yaml", hostile_spec))
     assert broken.code == 3, broken.err
     assert "line 13: not JSON" in broken.err
     assert "Traceback" not in broken.err
 
-    data_dir = Path(hostile_env["ASSAYLINE_DATA_DIR"])
     (run_id,) = flow_kit.query(data_dir, "select run_id from runs")
-    resumed = flow_kit.run_command(flow_kit.evaluate_command("--resume", run_id), hostile_env)
-    assert "line 13: not JSON" in resumed.err, "it went on, as far as it can"
-    command = [*flow_kit.evaluate_command()[:2], "flows.rebuild", run_id]
-    rebuilt = flow_kit.run_command(command, hostile_env)
+    resumed = flow_kit.run_here("evaluate", "--resume", run_id)
+    assert "line 13: not JSON" in resumed.err, "it resumed, as far as it can"
+    rebuilt = flow_kit.run_here("rebuild", run_id)
     assert rebuilt.code == 0, rebuilt.err
     assert flow_kit.query(data_dir, "select count(*) from completions where error_kind is null") == [10]
 
 
-def test_a_dry_run_shows_the_names_as_they_are(
-    hostile_spec: dict[str, Any], command_env: dict[str, str], tmp_path: Path
-) -> None:
-    spec = flow_kit.write_spec(tmp_path / "spec.yaml", hostile_spec)
-    run = flow_kit.run_command(flow_kit.evaluate_command(spec, "--dry-run"), command_env)
+def test_a_dry_run_shows_the_names_as_they_are(hostile_spec: dict[str, Any], tmp_path: Path) -> None:
+    run = flow_kit.run_here("evaluate", flow_kit.write_spec(tmp_path / "spec.yaml", hostile_spec), "--dry-run")
     assert run.code == 0, run.err
     assert f"spec      {NAME}, digest" in run.out
     assert f"model     {hostile_spec['model']}, sha256:" in run.out
@@ -126,7 +132,23 @@ def test_the_page_shows_names_as_text() -> None:
     page = describe_run(RunResult("it's", "a\n`b`.duckdb", 1, []), spec)
     heading, _, line = page.splitlines()[:3]
     assert heading == r"# \# \*a\* \<b\> \|x\|"
-    assert line == "`` m`m `` on ``` p ``p ```, run `it's`: 1 requests answered."
-    assert "Go on in `` a `b`.duckdb ``:" in page
+    assert line == "`` m`m `` on ``` p ``p ```, run `it's`."
+    assert "Query further in `` a `b`.duckdb ``:" in page
     assert "where run_id = 'it''s';" in page
     assert json.dumps(page)
+
+
+def test_a_metric_named_like_markup_is_shown_as_it_is() -> None:
+    """Scorers and SLOs are named by people. The run is stored by then, so its table must not fail."""
+    row = {"value": 0.5, "unit": "share", "low": None, "high": None, "n": 2, "source": "accuracy.mean"}
+    metrics = [{**row, "metric": f"accuracy ({name})"} for name in ("a[/b]", "a[b]", "a|b", "`a`", "<b>", "*x*")]
+    rows = {"kind": "inline", "rows": [{"prompt": "p"}]}
+    spec = parse_spec({"name": "n", "model": "m", "prompts": {"source": rows}})
+    result = RunResult("run", "a.duckdb", 1, metrics)
+    screen = io.StringIO()
+    print_result(result, spec, Console(file=screen, width=110))
+    for metric in metrics:
+        assert f"│ {metric['metric']} " in screen.getvalue()
+    page = describe_run(result, spec)
+    assert r"| accuracy (a\|b) | 0.5 |" in page
+    assert r"| accuracy (\<b\>) | 0.5 |" in page

@@ -1,4 +1,4 @@
-"""Kill it anywhere: flow, worker or engine, by SIGKILL, at random moments; then give the same command again.
+"""Two engines side by side. Kill it anywhere: flow, worker or engine, by SIGKILL, at random moments; then resume.
 
 `make test` kills three times, `make test-faults` thirty. The table at the end is what a person wants to know: how many
 kills, how many resumed attempts, and how many requests were lost or answered twice.
@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import flow_kit
 import psutil
@@ -19,20 +19,20 @@ import pytest
 
 pytestmark = [pytest.mark.prefect, pytest.mark.vllm]
 
-REPEATS = 40
-ATTEMPT_LIMIT_S = 180.0
+REPEATS = 20
+PROMPTS = flow_kit.ROOT / "examples" / "arithmetic.jsonl"
+ATTEMPT_LIMIT_S = 300.0
 ORPHAN_LIMIT_S = 10.0
 VICTIMS = ("flow", "worker", "engine")
 
 
-@pytest.fixture
-def spec(tiny_model: Path) -> dict[str, Any]:
+def spec_of(model: Path, prompts: Path) -> dict[str, Any]:
     """Some seconds of work for two engines side by side, a few requests in flight each."""
     return {
         "name": "faults",
-        "model": str(tiny_model),
+        "model": str(model),
         "prompts": {
-            "source": {"kind": "file", "path": str(flow_kit.ROOT / "examples" / "arithmetic.jsonl")},
+            "source": {"kind": "file", "path": str(prompts)},
             "columns": {"target": "answer"},
             "template": "{{ question }}",
             "repeats": REPEATS,
@@ -58,6 +58,7 @@ class Campaign:
     def __init__(self, env: dict[str, str], spec: Path, data_dir: Path, log: Path, dice: random.Random) -> None:
         self.env, self.spec, self.data_dir, self.log, self.dice = env, spec, data_dir, log, dice
         self.kills: Counter[str] = Counter()
+        self.victims: list[str] = []
         self.attempts = 0
         self.recovered_in_run = 0
 
@@ -69,9 +70,10 @@ class Campaign:
             shots = 0
             while command.poll() is None and kills_left > 0:
                 assert time.monotonic() < deadline, f"an attempt hangs; see {self.log}"
-                self._wait_for_a_moment(command)
-                victim = self.dice.choice(VICTIMS)
+                victim = self._next_victim()
+                self._wait_for_a_moment(command, generating=victim == "flow" and not self.kills["flow"])
                 if command.poll() is None and self._shoot(victim, command.pid):
+                    self.victims.remove(victim)
                     self.kills[victim] += 1
                     kills_left -= 1
                     shots += 1
@@ -84,10 +86,15 @@ class Campaign:
         self.assert_no_orphans()
         return code
 
-    def _wait_for_a_moment(self, command: Any) -> None:
-        """Half of the moments are anywhere from the start on, half are in the middle of generating."""
+    def _next_victim(self) -> str:
+        """All kinds in turn, in whatever order."""
+        self.victims = self.victims or self.dice.sample(VICTIMS, len(VICTIMS))
+        return self.victims[0]
+
+    def _wait_for_a_moment(self, command: Any, generating: bool) -> None:
+        """Half of the moments are anywhere from the start on, half, and those wanted, in the middle of generating."""
         until = time.monotonic() + self.dice.uniform(0, 15)
-        if self.dice.random() < 0.5:
+        if self.dice.random() < 0.5 or generating:
             before = flow_kit.count_in_parts(self.data_dir)
             while flow_kit.count_in_parts(self.data_dir) <= before and command.poll() is None:
                 time.sleep(0.05)
@@ -110,19 +117,65 @@ class Campaign:
 
     def assert_no_orphans(self) -> None:
         """Ten seconds later nothing runs that this run had started, servers included."""
-        left = flow_kit.processes_of(self.data_dir)
+        flow_kit.assert_nothing_runs(self.data_dir, ORPHAN_LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def campaigns(
+    tmp_path_factory: pytest.TempPathFactory, prefect_env: dict[str, str], request: pytest.FixtureRequest
+) -> Iterator[Any]:
+    """Starts a campaign in a data folder of its own; whatever still uses one of them at the end is killed."""
+    folder = tmp_path_factory.mktemp("campaigns")
+    dice = random.Random(int(request.config.getoption("--kill-seed")))
+    data_dirs: list[Path] = []
+
+    def start(name: str, spec: dict[str, Any]) -> Campaign:
+        data_dir = folder / name
+        data_dirs.append(data_dir)
+        env = {
+            **prefect_env,
+            "ASSAYLINE_DATA_DIR": str(data_dir),
+            "ASSAYLINE_LOCK_DIR": str(folder / "locks"),
+            "ASSAYLINE_FLUSH_INTERVAL_S": "0.3",
+            "ASSAYLINE_LOAD_INTERVAL_S": "2",
+            "ASSAYLINE_DEVICE_WAIT_S": "20",
+        }
+        spec_file = flow_kit.write_spec(folder / f"{name}.yaml", spec)
+        return Campaign(env, spec_file, data_dir, folder / f"{name}.log", dice)
+
+    yield start
+    for data_dir in data_dirs:
+        flow_kit.kill_all(flow_kit.processes_of(data_dir))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(campaigns: Any, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data folder of a run that nobody shot at.
+
+    Its prompts come when both engines are open, so that neither can answer them all.
+    """
+    pipe = tmp_path_factory.mktemp("slow") / "slow.jsonl"
+    campaign = campaigns("undisturbed", spec_of(tiny_model, pipe))
+    lines = PROMPTS.read_text(encoding="utf-8").splitlines(keepends=True)
+
+    def feed(source: TextIO) -> None:
+        source.write(lines[0])
         flow_kit.wait_for(
-            lambda: not flow_kit.processes_of(self.data_dir), ORPHAN_LIMIT_S, f"no orphan is left, of at first {left}"
+            lambda: flow_kit.count_opened(campaign.data_dir) == 2, ATTEMPT_LIMIT_S, "both engines are open"
         )
+        source.writelines(lines[1:])
+
+    flow_kit.feed_pipe(pipe, feed)
+    assert campaign.attempt(0) == 0, campaign.log.read_text()
+    found: Path = campaign.data_dir
+    return found
 
 
-@pytest.fixture
-def own_data_dirs(tmp_path: Path) -> Iterator[list[Path]]:
-    """Data folders; whatever still uses one of them at the end is killed."""
-    made: list[Path] = []
-    yield made
-    for folder in made:
-        flow_kit.kill_all(flow_kit.processes_of(folder))
+def test_two_engines_on_this_machine_share_the_prompts(undisturbed: Path) -> None:
+    first, second = flow_kit.check_shared(undisturbed)
+    assert first != second
+    (accuracy,) = flow_kit.query(undisturbed, "select accuracy from run_summary")
+    assert accuracy > 0.5
 
 
 def read_texts(data_dir: Path) -> dict[str, str]:
@@ -141,37 +194,15 @@ def read_texts(data_dir: Path) -> dict[str, str]:
 
 
 def test_whatever_is_killed_every_request_is_answered_once_with_the_same_text(
-    spec: dict[str, Any],
-    prefect_env: dict[str, str],
-    tmp_path: Path,
-    own_data_dirs: list[Path],
-    request: pytest.FixtureRequest,
-    record_property: Any,
+    undisturbed: Path, campaigns: Any, tiny_model: Path, request: pytest.FixtureRequest, record_property: Any
 ) -> None:
     wanted, seed = int(request.config.getoption("--kills")), int(request.config.getoption("--kill-seed"))
-    dice = random.Random(seed)
-    spec_file = flow_kit.write_spec(tmp_path / "spec.yaml", spec)
-
-    def start_campaign(name: str) -> Campaign:
-        data_dir = tmp_path / name
-        own_data_dirs.append(data_dir)
-        env = {
-            **prefect_env,
-            "ASSAYLINE_DATA_DIR": str(data_dir),
-            "ASSAYLINE_LOCK_DIR": str(tmp_path / "locks"),
-            "ASSAYLINE_FLUSH_INTERVAL_S": "0.3",
-            "ASSAYLINE_LOAD_INTERVAL_S": "2",
-            "ASSAYLINE_DEVICE_WAIT_S": "20",
-        }
-        return Campaign(env, spec_file, data_dir, tmp_path / f"{name}.log", dice)
-
-    undisturbed = start_campaign("undisturbed")
-    assert undisturbed.attempt(0) == 0, undisturbed.log.read_text()
-    expected = read_texts(undisturbed.data_dir)
+    expected = read_texts(undisturbed)
+    assert len(expected) == REPEATS * len(PROMPTS.read_text(encoding="utf-8").splitlines())
     kills: Counter[str] = Counter()
     attempts = resumed = recovered = lost = twice = wrong = runs = 0
     while (left := wanted - sum(kills.values())) > 0:
-        campaign = start_campaign(f"campaign-{runs}")
+        campaign = campaigns(f"campaign-{runs}", spec_of(tiny_model, PROMPTS))
         code: int | None = None
         while code != 0:
             code = campaign.attempt(wanted - sum(kills.values()) - sum(campaign.kills.values()))

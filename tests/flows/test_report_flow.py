@@ -7,7 +7,7 @@ import flow_kit
 import pytest
 from test_evaluate_flow import artifacts_of, run, wait_for_log
 
-pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("data_dir")]
+pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts")]
 
 
 def folder_of(data_dir: Path) -> Path:
@@ -36,7 +36,7 @@ def test_a_report_that_cannot_be_written_is_a_warning(
     def refuse(*_: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("assayline.report.write.replace_file", refuse)
+    monkeypatch.setattr("assayline.report.make.replace_file", refuse)
     state = run(fake_spec)
     assert state.is_completed()
     assert state.result()["report"] is None

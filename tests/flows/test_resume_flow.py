@@ -1,20 +1,31 @@
-"""Killed, interrupted, failed: the same command goes on, and every request is answered exactly once."""
+"""Killed, interrupted, failed: the same command resumes, and every request is answered exactly once."""
 
 import os
 import re
 import signal
-import time
+import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
 import flow_kit
+import psutil
 import pytest
 
-from flows.command import parse_words, run_command
+from flows.cli import run
+from flows.cli.words import parse_words
 from flows.evaluate import evaluate
 
-ROWS = flow_kit.SLOW_ROWS
+ROWS = 32
+
+
+@pytest.fixture
+def slow_spec(slow_spec: dict[str, Any]) -> dict[str, Any]:
+    """No more requests than it takes to be in the middle."""
+    slow_spec["prompts"]["limit"] = ROWS
+    return slow_spec
 
 
 def answer_some(
@@ -29,7 +40,7 @@ def answer_some(
 
         flow_kit.wait_for(has_answers, 120, "the first answers")
         end(process)
-        return process.wait(timeout=25)
+        return process.wait(timeout=60)
 
 
 def check_sound(data_dir: Path, attempts: int) -> str:
@@ -44,127 +55,161 @@ def check_sound(data_dir: Path, attempts: int) -> str:
     return str(run_id)
 
 
+def check_generations(data_dir: Path) -> None:
+    generations = flow_kit.query(data_dir, "select worker, attempt, engine_generation from engine_events order by all")
+    assert len({(worker, generation) for worker, _, generation in generations}) == len(
+        {(worker, attempt, generation) for worker, attempt, generation in generations}
+    ), "no engine of a later attempt has the number of an earlier one"
+
+
 @pytest.mark.prefect
-@pytest.mark.parametrize("workers", [1, 2])
-def test_killed_command_goes_on_and_answers_every_request_once(
-    served_env: dict[str, str], slow_spec: dict[str, Any], data_dir: Path, tmp_path: Path, workers: int
+def test_killed_again_and_again_it_goes_on_and_answers_every_request_once(
+    served_env: dict[str, str], slow_spec: dict[str, Any], data_dir: Path, tmp_path: Path
 ) -> None:
-    """SIGKILL of the flow's process, whose workers are threads of it, or processes of their own."""
-    slow_spec["workers"] = workers
+    """SIGKILL of the flow's process, whose worker is a thread of it."""
     command = flow_kit.evaluate_command(flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec))
-    log = tmp_path / "command.log"
-    answer_some(command, served_env, data_dir, log, lambda process: process.kill())
+    for attempt in (1, 2):
+        answered, log = flow_kit.count_in_parts(data_dir), tmp_path / f"attempt-{attempt}.log"
+        answer_some(command, served_env, data_dir, log, lambda process: process.kill(), answered + 5)
+        assert flow_kit.count_in_parts(data_dir) < ROWS
+    run = flow_kit.run_command(command, served_env)
+    assert run.code == 0, run.out + run.err
+    run_id = check_sound(data_dir, attempts=3)
+    for said, attempt in ((log.read_text(), 2), (run.out + run.err, 3)):
+        assert f"Resuming run {run_id}, attempt {attempt}" in said
+    check_generations(data_dir)
+
+
+@pytest.mark.prefect
+def test_killed_with_its_workers_it_leaves_neither_its_api_nor_a_process_and_goes_on(
+    served_env: dict[str, str], slow_spec: dict[str, Any], data_dir: Path, tmp_path: Path
+) -> None:
+    """SIGKILL gives it no chance to end anything: its workers, which are processes, and the API that it serves."""
+    slow_spec["workers"] = 2
+    command = flow_kit.evaluate_command(flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec))
+    alone_env = {name: value for name, value in served_env.items() if name != "PREFECT_API_URL"}
+
+    def kill(process: Any) -> None:
+        family, api = psutil.Process(process.pid).children(recursive=True), flow_kit.api_of(process.pid)
+        assert len(family) >= 2
+        process.kill()
+        process.wait(10)
+        _, alive = psutil.wait_procs(family, timeout=10)
+        assert not alive
+        with pytest.raises(urllib.error.URLError, match="refused"):
+            urllib.request.urlopen(api, timeout=20)
+
+    answer_some(command, alone_env, data_dir, tmp_path / "command.log", kill)
     assert flow_kit.count_in_parts(data_dir) < ROWS
     run = flow_kit.run_command(command, served_env)
     assert run.code == 0, run.out + run.err
     run_id = check_sound(data_dir, attempts=2)
-    assert f"Going on with run {run_id}, attempt 2" in run.out + run.err
-    generations = flow_kit.query(data_dir, "select worker, attempt, engine_generation from engine_events order by all")
-    assert len({(worker, generation) for worker, _, generation in generations}) == len(
-        {(worker, attempt, generation) for worker, attempt, generation in generations}
-    ), "no engine of the second attempt has the number of one of the first"
+    assert f"Resuming run {run_id}, attempt 2" in run.out + run.err
+    check_generations(data_dir)
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> flow_kit.Finished:
+    """The same command in this process, which is quicker."""
+    code = run("evaluate", list(arguments))
+    return flow_kit.Finished(code, *capsys.readouterr())
 
 
 @pytest.mark.prefect
-def test_killed_again_and_again_it_comes_to_its_end(
-    served_env: dict[str, str], slow_spec: dict[str, Any], data_dir: Path, tmp_path: Path
-) -> None:
-    command = flow_kit.evaluate_command(flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec))
-    log = tmp_path / "command.log"
-    for _ in range(3):
-        answered = flow_kit.count_in_parts(data_dir)
-        answer_some(command, served_env, data_dir, log, lambda process: process.kill(), answered + 5)
-    assert flow_kit.run_command(command, served_env).code == 0
-    check_sound(data_dir, attempts=4)
-
-
-@pytest.mark.prefect
+@pytest.mark.usefixtures("prefect_client")
 def test_interrupted_command_says_how_to_go_on(
-    served_env: dict[str, str], slow_spec: dict[str, Any], data_dir: Path, tmp_path: Path
+    served_env: dict[str, str],
+    slow_spec: dict[str, Any],
+    data_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The hint after Ctrl-C, what --dry-run says of it, a changed spec, and --resume without the spec."""
-    spec = flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec)
+    spec = str(flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec))
     command, log = flow_kit.evaluate_command(spec), tmp_path / "command.log"
     code = answer_some(command, served_env, data_dir, log, lambda process: os.killpg(process.pid, signal.SIGINT))
     assert code == 130
     answered = flow_kit.count_in_parts(data_dir)
     (run_id,) = flow_kit.query(data_dir, "select run_id from runs where state = 'cancelled'")
-    hint = f"Run {run_id} is unfinished: the same command goes on with it, {answered} of {ROWS} requests answered."
+    hint = f"Run {run_id} is unfinished: the same command resumes it, {answered} of {ROWS} requests answered."
     assert hint in log.read_text()
 
-    dry = flow_kit.run_command([*command, "--dry-run"], served_env)
-    assert f"This would go on with run {run_id}: {answered} of {ROWS} requests answered." in dry.out
-    changed = flow_kit.run_command([*command, "--sampling.temperature", "0.7", "--dry-run"], served_env)
+    dry = answer(capsys, spec, "--dry-run")
+    assert f"This would resume run {run_id}: {answered} of {ROWS} requests answered." in dry.out
+    changed = answer(capsys, spec, "--sampling.temperature", "0.7", "--dry-run")
     assert f"Run {run_id} of this name is unfinished" in changed.out
     assert "sampling.temperature: unset → 0.7" in changed.out and "This would be a new run." in changed.out
-    fresh = flow_kit.run_command([*command, "--fresh", "--dry-run"], served_env)
+    fresh = answer(capsys, spec, "--fresh", "--dry-run")
     assert "This would be a new run." in fresh.out
 
-    run = flow_kit.run_command(flow_kit.evaluate_command("--resume", run_id), served_env)
-    assert run.code == 0, run.out + run.err
+    resumed = answer(capsys, "--resume", run_id)
+    assert resumed.code == 0, resumed.out + resumed.err
     assert check_sound(data_dir, attempts=2) == run_id
-    again = flow_kit.run_command(flow_kit.evaluate_command("--resume", run_id), served_env)
+    again = answer(capsys, "--resume", run_id)
     assert again.code == 2 and f"error: Run {run_id} is completed" in again.err and "Traceback" not in again.err
 
 
 @pytest.mark.prefect
-def test_terminated_fresh_command_names_the_run_to_resume(
-    served_env: dict[str, str], slow_spec: dict[str, Any], data_dir: Path, tmp_path: Path
-) -> None:
-    """The same command would start a new run."""
-    command = flow_kit.evaluate_command(flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec), "--fresh")
-    log = tmp_path / "command.log"
-    assert answer_some(command, served_env, data_dir, log, lambda process: process.terminate()) == 143
-    (run_id,) = flow_kit.query(data_dir, "select run_id from runs")
-    assert f"Run {run_id} is unfinished: python -m flows.evaluate --resume {run_id} goes on with it" in log.read_text()
-
-
-@pytest.mark.prefect
 def test_two_commands_at_once_are_two_runs(
-    served_env: dict[str, str], slow_spec: dict[str, Any], data_dir: Path, tmp_path: Path
+    served_env: dict[str, str], fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path
 ) -> None:
-    command = flow_kit.evaluate_command(flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec))
-    second: list[flow_kit.Finished] = []
+    """The first waits in the middle of a pipe until the second, from another pipe of that name, is completed."""
+    lines = flow_kit.write_rows(tmp_path / "rows", ROWS).read_text().splitlines(keepends=True)
+    over = threading.Event()
 
-    def run_another(process: Any) -> None:
-        second.append(flow_kit.run_command(command, served_env))
+    def feed_half(source: TextIO) -> None:
+        source.writelines(lines[:20])
+        over.wait(timeout=240)
+        source.writelines(lines[20:])
 
-    def has_both() -> bool:
-        return flow_kit.query(data_dir, "select state from runs") == ["completed", "completed"]
-
+    pipe = tmp_path / "sums.pipe.jsonl"
+    fake_spec["prompts"]["source"]["path"] = str(pipe)
+    command = flow_kit.evaluate_command(flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec))
     log = tmp_path / "command.log"
-    assert answer_some(command, served_env, data_dir, log, run_another) == 0, log.read_text()
-    assert second[0].code == 0, second[0].err
-    flow_kit.wait_for(has_both, 10, "both runs are completed")
-    assert re.search(r"of this spec is worked on by process \d+", second[0].out + second[0].err)
+    flow_kit.feed_pipe(pipe, feed_half)
+    with flow_kit.started(command, served_env, log) as first:
+        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) == 20, 120, "the first half is answered")
+        pipe.unlink()
+        flow_kit.feed_pipe(pipe, lambda source: source.writelines(lines))
+        second = flow_kit.run_command(command, served_env)
+        assert second.code == 0, second.err
+        assert first.poll() is None, log.read_text()
+        over.set()
+        assert first.wait(timeout=60) == 0, log.read_text()
+    assert flow_kit.query(data_dir, "select state from runs") == ["completed", "completed"]
+    assert re.search(r"of this spec is in use by process \d+", second.out + second.err)
     assert flow_kit.query(data_dir, "select count(*), count(distinct (run_id, request_id)) from completions") == [
         (2 * ROWS, 2 * ROWS)
     ]
 
 
 @pytest.mark.prefect
+@pytest.mark.usefixtures("prefect_client")
 def test_failed_run_says_how_to_go_on_and_does(
-    served_env: dict[str, str], fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path
+    served_env: dict[str, str],
+    fake_spec: dict[str, Any],
+    data_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A pipe that breaks in its middle, and gives the same prompts when it is read the next time."""
     lines = flow_kit.write_rows(tmp_path / "rows", ROWS).read_text().splitlines(keepends=True)
     pipe = tmp_path / "sums.pipe.jsonl"
     fake_spec["prompts"]["source"]["path"] = str(pipe)
-    command = flow_kit.evaluate_command(flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec))
+    spec = str(flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec))
 
     def feed_broken(source: TextIO) -> None:
-        source.writelines(lines[:45])
-        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 40, 60, "full shards are answered")
+        source.writelines(lines[:25])
+        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 20, 60, "full shards are answered")
         source.write("{broken\n")
 
     flow_kit.feed_pipe(pipe, feed_broken)
-    failed = flow_kit.run_command(command, served_env)
-    assert failed.code == 3 and "line 46: not JSON" in failed.err
-    assert "the same command goes on with it, 40 requests answered, and its prompts not all read." in failed.err
+    failed = flow_kit.run_command(flow_kit.evaluate_command(spec), served_env)
+    assert failed.code == 3 and "line 26: not JSON" in failed.err
+    assert "the same command resumes it, 20 requests answered, and its prompts not all read." in failed.err
     pipe.unlink()
     flow_kit.feed_pipe(pipe, lambda source: source.writelines(lines))
-    run = flow_kit.run_command(command, served_env)
-    assert run.code == 0, run.out + run.err
+    resumed = answer(capsys, spec)
+    assert resumed.code == 0, resumed.out + resumed.err
     check_sound(data_dir, attempts=2)
 
 
@@ -172,7 +217,7 @@ def test_failed_run_says_how_to_go_on_and_does(
 def test_flow_parameter_starts_anew_or_goes_on(
     prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from assayline.evaluation import Evaluation
+    from assayline.evaluation.begin import Evaluation
 
     def fail(self: Evaluation, counts: Any) -> None:
         raise RuntimeError("power cut")
@@ -192,16 +237,6 @@ def test_flow_parameter_starts_anew_or_goes_on(
     assert flow_kit.query(data_dir, "select worker from engine_events where attempt = 2") == [], (
         "nothing was left to ask"
     )
-
-
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> flow_kit.Finished:
-    """The same command in this process, which is quicker."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        code = run_command(evaluate, list(arguments))
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return flow_kit.Finished(code, *capsys.readouterr())
 
 
 def test_unknown_run_and_fields_beside_it_are_one_message(
@@ -236,16 +271,22 @@ def test_spec_may_stand_anywhere() -> None:
     assert parse_words([]) == (None, {})
 
 
-@pytest.mark.parametrize("folder", ["file/data", "/proc/data"])
+@pytest.mark.prefect
+@pytest.mark.usefixtures("prefect_client")
 def test_data_folder_that_cannot_be_made_is_one_message(
-    command_env: dict[str, str], fake_spec: dict[str, Any], tmp_path: Path, folder: str
+    command_env: dict[str, str],
+    fake_spec: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "file").write_text("")
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
-    started = time.monotonic()
-    run = flow_kit.run_command(
-        flow_kit.evaluate_command(spec), {**command_env, "ASSAYLINE_DATA_DIR": str(tmp_path / folder)}
-    )
-    assert run.code == 6, run.err
-    assert "ASSAYLINE_DATA_DIR" in run.err and "Traceback" not in run.err + run.out
-    assert time.monotonic() - started < 60
+    (tmp_path / "file").write_text("")
+    below_a_file = {**command_env, "ASSAYLINE_DATA_DIR": str(tmp_path / "file" / "data")}
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", "/proc/data")
+    for ended in (
+        flow_kit.run_command(flow_kit.evaluate_command(spec), below_a_file),
+        answer(capsys, str(spec)),
+    ):
+        assert ended.code == 6, ended.err
+        assert "ASSAYLINE_DATA_DIR" in ended.err and "Traceback" not in ended.err + ended.out

@@ -25,10 +25,11 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def secret_env(command_env: dict[str, str], home: Path) -> dict[str, str]:
+def secret_env(served_env: dict[str, str], home: Path) -> dict[str, str]:
     """Both names of the token, and everybody as talkative as can be."""
+    alone_env = {name: value for name, value in served_env.items() if name != "PREFECT_API_URL"}
     return {
-        **command_env,
+        **alone_env,
         "HF_TOKEN": SECRET,
         "ASSAYLINE_HF_TOKEN": SECRET,
         "ASSAYLINE_TRACEBACKS": "true",
@@ -69,17 +70,6 @@ def assert_kept_secret(run: flow_kit.Finished, data_dir: Path, home: Path) -> No
     assert [path for path, text in texts.items() if SECRET in text] == []
     with_name = {path.suffix or path.name for path, text in texts.items() if NAME in text}
     assert {".duckdb", ".db", ".parquet", ".json", "stderr"} <= with_name
-
-
-@pytest.mark.prefect
-def test_a_run_keeps_the_token_to_itself(
-    named_spec: dict[str, Any], secret_env: dict[str, str], data_dir: Path, home: Path, tmp_path: Path
-) -> None:
-    spec = flow_kit.write_spec(tmp_path / "spec.yaml", named_spec)
-    run = flow_kit.run_command(flow_kit.evaluate_command(spec), secret_env)
-    assert run.code == 0, run.err
-    assert NAME in run.out
-    assert_kept_secret(run, data_dir, home)
 
 
 @pytest.mark.prefect
@@ -127,6 +117,7 @@ def test_a_real_engine_and_its_log_keep_the_token(
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", named_spec)
     run = flow_kit.run_command(flow_kit.evaluate_command(spec), secret_env, timeout_s=240)
     assert run.code == (0 if end == "good" else 5), run.err
+    assert NAME in run.out or end == "bad"
     (log,) = data_dir.glob("runs/*/logs/*.log")
     assert "DEBUG" in log.read_text()
     if end == "bad":

@@ -1,4 +1,4 @@
-"""Prefect's server dies in the middle of a run: the run does not; and a run that is killed takes its server with it."""
+"""Prefect's server dies in the middle of a run: the run does not."""
 
 import os
 import signal
@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import flow_kit
-import psutil
 import pytest
 
 pytestmark = pytest.mark.prefect
+
+ROWS = 32
 
 
 def test_a_server_that_dies_costs_the_page_and_no_result(
     prefect_env: dict[str, str], slow_spec: dict[str, Any], tmp_path: Path
 ) -> None:
+    slow_spec["prompts"]["limit"] = ROWS
     port, data_dir = flow_kit.free_port(), tmp_path / "data"
     url = f"http://127.0.0.1:{port}/api"
     env = {
@@ -37,33 +39,16 @@ def test_a_server_that_dies_costs_the_page_and_no_result(
             except OSError:
                 return False
 
-        flow_kit.wait_for(is_up, 120, "Prefect's server answers")
+        flow_kit.wait_for(is_up, 300, "Prefect's server answers")
         spec = flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec)
         with flow_kit.started(flow_kit.evaluate_command(spec), env, log) as run:
             flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 5, 120, "the first answers")
             os.killpg(server.pid, signal.SIGKILL)
             answered = flow_kit.count_in_parts(data_dir)
-            assert answered < flow_kit.SLOW_ROWS
+            assert answered < ROWS
             assert run.wait(timeout=200) == 0, log.read_text()
     said = log.read_text()
     assert "The run is complete and stored" in said and "Prefect could not be told" in said
     assert "generation window" in said, "the metrics are printed"
     assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
-    assert flow_kit.query(data_dir, "select count(distinct request_id) from completions") == [flow_kit.SLOW_ROWS]
-
-
-def test_a_killed_command_leaves_no_server_behind(
-    prefect_env: dict[str, str], slow_spec: dict[str, Any], tmp_path: Path
-) -> None:
-    """The command's own temporary server: SIGKILL gives it no chance to end it."""
-    data_dir = tmp_path / "data"
-    env = {**prefect_env, "ASSAYLINE_DATA_DIR": str(data_dir), "ASSAYLINE_LOCK_DIR": str(tmp_path / "locks")}
-    spec = flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec)
-    with flow_kit.started(flow_kit.evaluate_command(spec), env, tmp_path / "run.log") as run:
-        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 1, 120, "the first answer")
-        family = psutil.Process(run.pid).children(recursive=True)
-        assert any("uvicorn" in " ".join(process.cmdline()) for process in family)
-        run.kill()
-        run.wait(10)
-        _, alive = psutil.wait_procs(family, timeout=10)
-        assert not alive
+    assert flow_kit.query(data_dir, "select count(distinct request_id) from completions") == [ROWS]

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -12,9 +14,9 @@ from typing import Any, TextIO
 import flow_kit
 import pytest
 
-from assayline.evaluation import begin_evaluation
+from assayline.evaluation.begin import begin_evaluation
 from assayline.settings import Settings
-from assayline.spec_file import parse_spec
+from assayline.spec.file import parse_spec
 
 
 @pytest.fixture
@@ -35,43 +37,35 @@ def generating(served_env: dict[str, str], tiny_model: Path, data_dir: Path, tmp
 
 @pytest.mark.prefect
 @pytest.mark.vllm
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_ended_while_generating_keeps_what_had_finished(
-    generating: subprocess.Popen[bytes], data_dir: Path, tmp_path: Path, number: signal.Signals, code: int
+def test_interrupted_while_generating_keeps_what_had_finished(
+    generating: subprocess.Popen[bytes], data_dir: Path, tmp_path: Path
 ) -> None:
-    if number == signal.SIGINT:
-        os.killpg(generating.pid, number)  # as a terminal does on Ctrl-C
-    else:
-        generating.send_signal(number)
-    assert generating.wait(timeout=25) == code
-    flow_kit.assert_stopped_and_stored(data_dir, timeout_s=1)
+    """SIGTERM with a real engine is in test_deployment.py, SIGKILL in test_kills.py."""
+    os.killpg(generating.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
+    assert generating.wait(timeout=60) == 130
+    flow_kit.assert_stopped_and_stored(data_dir, timeout_s=10)
     assert flow_kit.query(data_dir, "select state, finished_at is not null from runs") == [("cancelled", True)]
-    assert flow_kit.processes_of(data_dir) == []
+    flow_kit.assert_nothing_runs(data_dir)
     output = (tmp_path / "command.log").read_text()
     assert "Interrupted; what had finished is stored." in output
 
 
 @pytest.mark.prefect
-@pytest.mark.vllm
-def test_killed_while_generating_leaves_no_engine(generating: subprocess.Popen[bytes], data_dir: Path) -> None:
-    answered = flow_kit.count_in_parts(data_dir)
-    generating.kill()
-    generating.wait(timeout=5)
-    flow_kit.wait_for(lambda: not flow_kit.hosts_of(data_dir), 10, "the engine host is gone")
-    assert flow_kit.count_in_parts(data_dir) >= answered > 0
-
-
-@pytest.mark.prefect
-@pytest.mark.parametrize(("number", "workers"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
-def test_ended_command_takes_its_own_prefect_server_along(
-    command_env: dict[str, str],
+@pytest.mark.parametrize(("number", "workers", "code"), [(signal.SIGTERM, 1, 143), (signal.SIGINT, 2, 130)])
+def test_ended_command_takes_its_own_prefect_api_along(
+    served_env: dict[str, str],
     fake_spec: dict[str, Any],
     data_dir: Path,
     tmp_path: Path,
     number: signal.Signals,
     workers: int,
+    code: int,
 ) -> None:
-    """Without PREFECT_API_URL the command starts a server, one for all its workers, which must not outlive it."""
+    """Without PREFECT_API_URL the command serves the API itself, to all its workers, and takes it along.
+
+    After --fresh it names the run to resume, as the same command would start a new one.
+    """
+    alone_env = {name: value for name, value in served_env.items() if name != "PREFECT_API_URL"}
     lines = flow_kit.write_rows(tmp_path / "rows", 20).read_text().splitlines(keepends=True)
     over = threading.Event()
 
@@ -84,16 +78,24 @@ def test_ended_command_takes_its_own_prefect_server_along(
     fake_spec["workers"] = workers
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
     log = tmp_path / "command.log"
-    with flow_kit.started(flow_kit.evaluate_command(spec), command_env, log) as process:
+    with flow_kit.started(flow_kit.evaluate_command(spec, "--fresh"), alone_env, log) as process:
+        flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == workers, 120, "every worker is at work")
         flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) == 20, 120, "answers")
-        assert sum("uvicorn" in started.cmdline() for started in flow_kit.processes_of(data_dir)) == 1
+        api = flow_kit.api_of(process.pid)
+        with urllib.request.urlopen(api, timeout=20) as answer:
+            assert answer.status == 200
         os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
         over.set()
-        process.wait(timeout=25)
-        assert flow_kit.processes_of(data_dir) == []
-    assert flow_kit.query(data_dir, "select state from runs") == ["cancelled"]
+        assert process.wait(timeout=60) == code
+        flow_kit.assert_nothing_runs(data_dir)
+        with pytest.raises(urllib.error.URLError, match="refused"):
+            urllib.request.urlopen(api, timeout=20)
+    ((run_id, *ended),) = flow_kit.query(data_dir, "select run_id, state, finished_at is not null from runs")
+    assert ended == ["cancelled", True]
     assert flow_kit.query(data_dir, "select count(*) from completions") == [20]
-    assert "Traceback" not in log.read_text()
+    said = log.read_text()
+    assert "Interrupted; what had finished is stored." in said and "Traceback" not in said
+    assert f"Run {run_id} is unfinished: python -m flows.evaluate --resume {run_id} resumes it" in said
 
 
 def test_interrupt_during_a_query_is_still_an_interrupt(
@@ -113,7 +115,7 @@ def test_interrupt_during_a_query_is_still_an_interrupt(
 
     evaluation = begin_evaluation(parse_spec(fake_spec), settings)
     evaluation.prepare()
-    monkeypatch.setattr("assayline.run.load_parts", load_slowly)
+    monkeypatch.setattr("assayline.evaluation.run.load_parts", load_slowly)
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         evaluation.try_load()

@@ -9,6 +9,7 @@ import select
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import Any
 import flow_kit
 import pytest
 
-pytestmark = pytest.mark.prefect
+from assayline.settings import load_settings
+from flows.cli.words import has_bar
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 TIMEOUT_S = 120
@@ -50,7 +52,7 @@ def run_in_terminal(arguments: list[str], env: dict[str, str], columns: int = 12
             if not piece:
                 break
             shown += piece
-        return process.wait(timeout=10), re.split(r"[\r\n]+", ESCAPES.sub("", shown.decode("utf-8", "replace")))
+        return process.wait(timeout=60), re.split(r"[\r\n]+", ESCAPES.sub("", shown.decode("utf-8", "replace")))
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -59,21 +61,25 @@ def run_in_terminal(arguments: list[str], env: dict[str, str], columns: int = 12
 
 
 @pytest.fixture
-def spec_file(tmp_path: Path, slow_spec: dict[str, Any]) -> Path:
+def twice_asked(tmp_path: Path, slow_spec: dict[str, Any]) -> dict[str, Any]:
     """Sixty requests, and one that is asked twice, which is a warning."""
     rows = tmp_path / "slow.jsonl"
     lines = rows.read_text(encoding="utf-8").splitlines(keepends=True)
     rows.write_text("".join([*lines, lines[0]]), encoding="utf-8")
     slow_spec["sampling"]["max_tokens"] = 1_000
-    return flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec)
+    return slow_spec
 
 
-def test_a_terminal_has_a_bar_and_warnings_and_the_table(served_env: dict[str, str], spec_file: Path) -> None:
-    code, lines = run_in_terminal(flow_kit.evaluate_command(spec_file), served_env)
+@pytest.mark.prefect
+def test_a_terminal_has_a_bar_and_warnings_and_the_table(
+    served_env: dict[str, str], twice_asked: dict[str, Any], tmp_path: Path
+) -> None:
+    spec = flow_kit.write_spec(tmp_path / "spec.yaml", twice_asked)
+    code, lines = run_in_terminal(flow_kit.evaluate_command(spec), served_env)
     text = "\n".join(lines)
     assert code == 0, text
     bars = [line for line in lines if line.startswith("answering")]
-    full = re.compile(r"answering .*[━╸╺].* \d+% \d+/61, [\d,]+ tokens/s, window 1, 0 errors \d:\d\d:\d\d [-\d:]+ left")
+    full = re.compile(r"answering .*[━╸╺].* \d+% \d+/61, [\d,]+ tokens/s, window 1, 0 errors \d:[\d:]+ [-\d:]+ left")
     assert any(full.match(line) for line in bars), bars[-3:]
     assert len({re.search(r"\d+/61", line)[0] for line in bars if "/61" in line}) >= 3, "it moves"  # type: ignore[index]
     begun = next(index for index, line in enumerate(lines) if line.startswith(("engine is loading", "answering")))
@@ -85,18 +91,34 @@ def test_a_terminal_has_a_bar_and_warnings_and_the_table(served_env: dict[str, s
     assert "Report: " in "\n".join(lines[ended:])
 
 
-def test_without_the_bar_every_line_is_shown(served_env: dict[str, str], spec_file: Path) -> None:
-    code, lines = run_in_terminal(flow_kit.evaluate_command(spec_file), {**served_env, "ASSAYLINE_BAR": "false"})
+@pytest.mark.prefect
+def test_without_the_bar_every_line_is_shown(
+    served_env: dict[str, str], twice_asked: dict[str, Any], tmp_path: Path
+) -> None:
+    twice_asked["sampling"]["max_tokens"] = 4  # there is no bar that must be seen to move
+    spec = flow_kit.write_spec(tmp_path / "spec.yaml", twice_asked)
+    code, lines = run_in_terminal(flow_kit.evaluate_command(spec), {**served_env, "ASSAYLINE_BAR": "false"})
     text = "\n".join(lines)
     assert code == 0, text
     assert not [line for line in lines if line.startswith("answering")]
-    assert "61 of 61 requests answered" in text
+    assert "61 of 61 requests done" in text
     assert re.search(r"\| INFO .*worker-0 answered 61 requests", text)
 
 
-def test_a_terminal_that_can_do_nothing_has_lines(served_env: dict[str, str], spec_file: Path) -> None:
-    command = ["env", "TERM=dumb", *flow_kit.evaluate_command(spec_file)]
-    code, lines = run_in_terminal(command, served_env)
-    assert code == 0
-    assert "61 of 61 requests answered" in "\n".join(lines)
-    assert not [line for line in lines if line.startswith("answering")]
+@pytest.mark.parametrize(
+    ("term", "bar", "expected"),
+    [("xterm-256color", "true", True), ("xterm-256color", "false", False), ("dumb", "true", False)],
+)
+def test_only_a_terminal_that_can_have_a_bar_has_one(
+    monkeypatch: pytest.MonkeyPatch, term: str, bar: str, expected: bool
+) -> None:
+    """Where there is none every line is shown, as above."""
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("ASSAYLINE_BAR", bar)
+    ours, theirs = pty.openpty()
+    try:
+        with open(theirs, "w") as terminal:
+            monkeypatch.setattr(sys, "stderr", terminal)
+            assert has_bar(load_settings()) == expected
+    finally:
+        os.close(ours)

@@ -11,7 +11,10 @@ import pytest
 from assayline.clock import RunClock
 from assayline.engines import open_engine
 from assayline.engines.base import EngineHooks
-from assayline.engines.devices import claim_device, cuda_driver_answers, list_devices
+from assayline.engines.devices.claims import claim_device, cuda_driver_answers, list_devices
+from assayline.engines.messages import Open
+from assayline.engines.process import HostSetup
+from assayline.engines.recovery.sizes import Sizes
 from assayline.records import Request
 from assayline.settings import Settings
 
@@ -29,15 +32,18 @@ def used_memory_mib(gpu: str) -> int:
 def test_a_cuda_spec_is_answered_on_the_gpu_and_its_memory_comes_back(
     make_spec: Any, settings: Settings, tmp_path: Path
 ) -> None:
-    spec = make_spec(engine={"device": "cuda", "args": {
-        "max_model_len": 256, "max_num_seqs": 32, "enforce_eager": True, "gpu_memory_utilization": 0.2}})
+    spec = make_spec(
+        engine={
+            "device": "cuda",
+            "args": {"max_model_len": 256, "max_num_seqs": 32, "enforce_eager": True, "gpu_memory_utilization": 0.2},
+        }
+    )
     with claim_device(list_devices("cuda", 1), settings.lock_dir, 0) as device:
         gpu = device.env["CUDA_VISIBLE_DEVICES"]
         before_mib = used_memory_mib(gpu)
-        engine = open_engine(
-            spec.engine, model=spec.model, model_id="tiny", model_args={}, sampling=spec.sampling_defaults,
-            clock=RunClock.start(), worker="worker-0", device_env=device.env, log_path=tmp_path / "engine.log",
-            settings=settings, hooks=EngineHooks())
+        order = Open(backend="offline", model=spec.model, args=spec.engine.args, device="cuda", clock=RunClock.start())
+        setup = HostSetup.of(settings, spec.engine, device.env, tmp_path / "engine.log")
+        engine = open_engine(order, Sizes(), setup, EngineHooks())
         with contextlib.closing(engine):
             assert engine.facts.details["device"] == "cuda"
             sampling = {"max_tokens": 8, "ignore_eos": True}

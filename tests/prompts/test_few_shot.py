@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from assayline import prompts
 from assayline.errors import PromptError, SpecError
-from assayline.inputs import digest_inputs, list_input_changes
+from assayline.evaluation.inputs import digest_inputs, list_input_changes
 from assayline.prompts import BadRow, few_shot, load_prompts
 from assayline.records import Prompt
-from assayline.spec import EvalSpec, PromptSpec
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.prompts import PromptSpec
 
 ROWS = [{"prompt": f"q{number}", "target": f"a{number}"} for number in range(12)]
 QUESTIONS = st.lists(st.integers(0, 8), min_size=1, max_size=40)
@@ -63,7 +64,7 @@ def test_the_same_examples_for_all_whatever_the_order_of_the_rows() -> None:
     shots = {"count": 3, "source": inline(ROWS), "seed": 7}
     asked = [{"prompt": "new", "target": "x"}, {"prompt": "newer", "target": "y"}]
     first, second = load(asked, shots)
-    reversed_rows, = load(asked[:1], {**shots, "source": inline(ROWS[::-1])})
+    (reversed_rows,) = load(asked[:1], {**shots, "source": inline(ROWS[::-1])})
     assert pairs(first) == pairs(second) == pairs(reversed_rows)
     others = {tuple(pairs(load(asked[:1], {**shots, "seed": seed})[0])) for seed in range(20)}
     assert len(others) > 15
@@ -72,7 +73,8 @@ def test_the_same_examples_for_all_whatever_the_order_of_the_rows() -> None:
 def test_every_row_is_drawn_equally_often() -> None:
     """Of 12 rows 3 are drawn, by 600 seeds: 150 times each, give or take. Five standard deviations are 53."""
     drawn = Counter(
-        pair for seed in range(600)
+        pair
+        for seed in range(600)
         for pair in pairs(load([{"prompt": "new"}], {"count": 3, "source": inline(ROWS), "seed": seed})[0])
     )
     assert len(drawn) == 12 and all(abs(times - 150) < 53 for times in drawn.values())
@@ -93,7 +95,7 @@ def test_examples_stand_after_the_system_message_and_have_none_of_their_own() ->
     prompt = load(rows, {"count": 1, "answer": "It is {{ target }}."}, template=template)[0]
     assert isinstance(prompt, Prompt)
     assert [message["role"] for message in prompt.messages] == ["system", "user", "assistant", "user"]
-    (question, answer), = pairs(prompt)
+    ((question, answer),) = pairs(prompt)
     assert answer == f"It is {int(question[:-1]) * 2}." and prompt.messages[-1]["content"] == "0?"
 
 
@@ -102,14 +104,20 @@ def test_the_prompts_identity_is_its_question() -> None:
     plain = list(load_prompts(PromptSpec.model_validate({"source": inline(ROWS)})))
     shot = load(ROWS, {"count": 5})
     assert [prompt.prompt_id for prompt in plain if isinstance(prompt, Prompt)] == [
-        prompt.prompt_id for prompt in shot if isinstance(prompt, Prompt)]
+        prompt.prompt_id for prompt in shot if isinstance(prompt, Prompt)
+    ]
     assert len(shot) == len(ROWS) and all(len(pairs(prompt)) == 5 for prompt in shot)
 
 
 def test_rows_that_cannot_be_examples_are_passed_over() -> None:
-    rows = [{"prompt": 1, "target": "one"}, {"prompt": None, "target": "x"}, {"prompt": "2", "target": None},
-            {"prompt": "3", "target": " "}, {"prompt": "4", "target": "four"}]
-    prompt, = load([{"prompt": "new"}], {"count": 2, "source": inline(rows)})
+    rows = [
+        {"prompt": 1, "target": "one"},
+        {"prompt": None, "target": "x"},
+        {"prompt": "2", "target": None},
+        {"prompt": "3", "target": " "},
+        {"prompt": "4", "target": "four"},
+    ]
+    (prompt,) = load([{"prompt": "new"}], {"count": 2, "source": inline(rows)})
     assert sorted(pairs(prompt)) == [("1", "one"), ("4", "four")]
     with pytest.raises(PromptError, match=r"count is 3.* there are 2.*its target is missing or empty"):
         load([{"prompt": "new"}], {"count": 3, "source": inline(rows)})
@@ -122,7 +130,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "other columns": ({"count": 1, "source": inline([{"question": 1}])}, "first row of the few-shot examples"),
     "assistant's turn": (
         {"count": 1, "source": inline([{"messages": [{"role": "assistant", "content": "x"}], "target": "y"}])},
-        "end with the assistant's turn"),
+        "end with the assistant's turn",
+    ),
 }
 
 
@@ -167,8 +176,15 @@ def test_examples_of_a_large_set_stay_few_in_memory(monkeypatch: pytest.MonkeyPa
 
 def test_a_changed_file_of_examples_is_another_input(tmp_path: Path) -> None:
     file = tmp_path / "examples.jsonl"
-    spec = EvalSpec.model_validate({"model": "m", "prompts": {
-        "source": inline(ROWS), "few_shot": {"count": 1, "source": {"kind": "file", "path": str(file)}}}})
+    spec = EvalSpec.model_validate(
+        {
+            "model": "m",
+            "prompts": {
+                "source": inline(ROWS),
+                "few_shot": {"count": 1, "source": {"kind": "file", "path": str(file)}},
+            },
+        }
+    )
     assert digest_inputs(spec) is None
     file.write_text(json.dumps(ROWS[0]))
     before = digest_inputs(spec)
@@ -179,8 +195,8 @@ def test_a_changed_file_of_examples_is_another_input(tmp_path: Path) -> None:
 @settings(deadline=None)
 @given(st.permutations(range(12)))
 def test_the_pool_does_not_depend_on_the_order_of_rows(order: list[int]) -> None:
-    prompt, = load([{"prompt": "new"}], {"count": 4, "source": inline([ROWS[number] for number in order])})
-    expected, = load([{"prompt": "new"}], {"count": 4, "source": inline(ROWS)})
+    (prompt,) = load([{"prompt": "new"}], {"count": 4, "source": inline([ROWS[number] for number in order])})
+    (expected,) = load([{"prompt": "new"}], {"count": 4, "source": inline(ROWS)})
     assert pairs(prompt) == pairs(expected)
 
 

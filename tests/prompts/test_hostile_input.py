@@ -21,21 +21,25 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from assayline.chat import ChatRenderer
 from assayline.clock import RunClock
 from assayline.engines.fake import FakeEngine
 from assayline.errors import AssaylineError, ModelError, PromptError, SpecError
-from assayline.identity import identify_model
+from assayline.model import identify_model
 from assayline.prompts import load_prompts
 from assayline.records import Completion, Prompt, Request
-from assayline.requests import build_requests
-from assayline.spec import ChatSpec, PromptSpec
-from assayline.spec_file import parse_spec
+from assayline.requests.build import build_requests
+from assayline.requests.chat import ChatRenderer
+from assayline.spec.file import parse_spec
+from assayline.spec.prompts import ChatSpec, PromptSpec
 from assayline.store.database import Connection, connect
-from assayline.store.load import load_parts
+from assayline.store.ingest import load_parts
 from assayline.store.parts import write_part
 
-PATIENT = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+pytestmark = pytest.mark.slow
+
+PATIENT = settings(
+    max_examples=settings.default.max_examples // 2, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 CONTEXT_TOKENS = 2048
 
 SURROGATES = st.sampled_from(["\ud800", "a\udfffb", "\udc80"])

@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assayline import prompts
+from assayline.digests import digest_json
 from assayline.errors import PromptError, SpecError
-from assayline.identity import digest_json, digest_text
 from assayline.prompts import BadRow, load_prompts
-from assayline.prompts.occurrences import OccurrenceCounter
 from assayline.prompts.selection import select_rows
 from assayline.records import Prompt
-from assayline.spec import PromptSpec
+from assayline.spec.prompts import PromptSpec
 
 SMALL_ROW = st.fixed_dictionaries({"prompt": st.sampled_from("abc"), "target": st.integers(0, 1)})
 SMALL_ROWS = st.lists(SMALL_ROW, min_size=1)
@@ -32,9 +31,9 @@ def prompt_of(item: Prompt | BadRow) -> Prompt:
 
 
 def test_a_prompt_is_named_by_its_content() -> None:
-    first, = load([{"prompt": "p", "target": 1, "id": "x"}])
-    same, = load([{"id": "y", "target": "1", "messages": [{"content": "p", "role": "user"}]}])
-    other, = load([{"prompt": "p", "target": 2}])
+    (first,) = load([{"prompt": "p", "target": 1, "id": "x"}])
+    (same,) = load([{"id": "y", "target": "1", "messages": [{"content": "p", "role": "user"}]}])
+    (other,) = load([{"prompt": "p", "target": 2}])
     assert isinstance(first, Prompt) and isinstance(same, Prompt) and isinstance(other, Prompt)
     assert first.prompt_id == digest_json({"messages": first.messages, "target": "1"})
     assert first.prompt_id == same.prompt_id != other.prompt_id
@@ -107,8 +106,11 @@ def test_bad_rows_that_quote_what_is_not_unicode_can_be_stored() -> None:
 
 def test_errors_of_the_run_come_before_iteration() -> None:
     with pytest.raises(PromptError, match="is not in the row"):
-        load_prompts(PromptSpec.model_validate(
-            {"source": {"kind": "inline", "rows": [{"prompt": "p"}]}, "columns": {"target": "answer"}}))
+        load_prompts(
+            PromptSpec.model_validate(
+                {"source": {"kind": "inline", "rows": [{"prompt": "p"}]}, "columns": {"target": "answer"}}
+            )
+        )
     with pytest.raises(PromptError, match="does not exist"):
         load_prompts(PromptSpec.model_validate({"source": {"kind": "file", "path": "/no/such.jsonl"}}))
 
@@ -174,24 +176,3 @@ def test_a_shuffle_with_a_limit_holds_only_the_limit() -> None:
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
-
-
-def test_occurrences_of_many_take_little_memory() -> None:
-    count = 100_000
-    tracemalloc.start()
-    try:
-        counter = OccurrenceCounter()
-        assert not any(counter.count(digest_text(str(number))) for number in range(count))
-        assert tracemalloc.get_traced_memory()[1] < 50 * count
-    finally:
-        tracemalloc.stop()
-    assert [counter.count(digest_text("77")) for _ in range(3)] == [1, 2, 3]
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 5) | st.integers(0, 5).map(lambda n: n << 40), max_size=300))
-def test_occurrences_count_like_a_counter(keys: list[int]) -> None:
-    counter, expected = OccurrenceCounter(), Counter[int]()
-    for key in [key or 1 for key in keys] * 8:  # the digest of zero shares a slot with that of one
-        assert counter.count(f"{key:016x}" + "f" * 16) == expected[key]
-        expected[key] += 1

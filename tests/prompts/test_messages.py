@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assayline.errors import PromptError, SpecError
-from assayline.prompts.messages import RowReader, read_messages
-from assayline.prompts.row_values import RowError, RowShapeError, as_json, as_text
-from assayline.spec import Columns, MessageTemplate
+from assayline.prompts.columns import RowReader, read_messages
+from assayline.prompts.values import RowError, RowShapeError, as_json, as_text
+from assayline.spec.prompts import Columns, MessageTemplate
 
 CHAT = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
 
@@ -83,8 +83,32 @@ def test_templates_see_the_columns() -> None:
     assert parts.target == "3.0"
     messages = [MessageTemplate(role="system", content="be {{ how }}"), MessageTemplate(role="user", content="{{ q }}")]
     assert reader(messages).read({"how": "kind", "q": "?"}).messages == [
-        {"role": "system", "content": "be kind"}, {"role": "user", "content": "?"}
+        {"role": "system", "content": "be kind"},
+        {"role": "user", "content": "?"},
     ]
+
+
+@pytest.mark.parametrize("null", [None, float("nan")])
+def test_a_null_is_no_word_of_a_prompt(null: Any) -> None:
+    row = {"question": null, "context": "c"}
+    with pytest.raises(RowError) as caught:
+        reader("{{ context }}: {{ question }}").read(row)
+    assert caught.value.kind == "template_error" and not isinstance(caught.value, RowShapeError)
+    assert "a value that is null: question. Fill it in, or" in str(caught.value)
+    assert "{{ question or '' }}" in str(caught.value)
+    for handled in (
+        "{{ question or '' }}",
+        "{{ question|default('', true) }}",
+        "{% if question %}{{ question }}{% endif %}",
+    ):
+        assert reader(handled + "!").read(row).messages[0]["content"] == "!"
+
+
+def test_a_null_inside_a_value_is_refused_too() -> None:
+    with pytest.raises(RowError, match="a value that is null\\. Fill it in"):
+        reader("{{ row['a b'].c }}").read({"a b": {"c": None}})
+    with pytest.raises(RowError, match="null: a b\\."):
+        reader("{{ row['a b'] }}").read({"a b": None})
 
 
 def test_lines_that_hold_only_a_block_leave_no_trace() -> None:
@@ -169,17 +193,21 @@ def test_as_json_is_strict_json(value: Any) -> None:
     assert json.loads(json.dumps(plain, allow_nan=False, sort_keys=True)) == plain
 
 
+def keep_part(part: dict[str, Any], where: str) -> dict[str, Any]:
+    """Parts that are no text have tests of their own (`test_media_rows.py`)."""
+    return part
+
+
 def test_messages_may_be_json_text() -> None:
-    assert read_messages(json.dumps(CHAT)) == CHAT
+    assert read_messages(json.dumps(CHAT), keep_part) == CHAT
 
 
 def test_nulls_that_parquet_adds_are_dropped() -> None:
     content = [{"type": "text", "text": "t", "image": None}]
     messages = [{"role": "user", "content": content, "name": None, "tool_calls": None}]
-    assert read_messages(messages) == [{"role": "user", "content": [{"type": "text", "text": "t"}]}]
-    assert read_messages([{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]) == [
-        {"role": "assistant", "tool_calls": [{"id": "1"}]}
-    ]
+    assert read_messages(messages, keep_part) == [{"role": "user", "content": [{"type": "text", "text": "t"}]}]
+    called = [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]
+    assert read_messages(called, keep_part) == [{"role": "assistant", "tool_calls": [{"id": "1"}]}]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +228,7 @@ def test_nulls_that_parquet_adds_are_dropped() -> None:
 )
 def test_messages_of_another_shape_are_refused(messages: Any, expected: str) -> None:
     with pytest.raises(RowError, match=expected) as caught:
-        read_messages(messages)
+        read_messages(messages, keep_part)
     assert caught.value.kind == "row_error"
 
 

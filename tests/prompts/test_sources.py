@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from assayline.errors import PromptError
 from assayline.prompts.sources import read_rows
-from assayline.spec import FileSource, HubSource, InlineSource
+from assayline.spec.prompts import FileSource, HubSource, InlineSource
 
 ROWS = [
     {"prompt": "one, two", "target": "3"},

@@ -12,12 +12,15 @@ from assayline.errors import ModelError, SpecError
 from assayline.prompts import load_prompts
 from assayline.prompts.synthetic import SyntheticPrompts, stable_words, usable_ids
 from assayline.records import Prompt
-from assayline.spec import PromptSpec, SyntheticSource
+from assayline.requests.build import build_requests
+from assayline.requests.chat import ChatRenderer
+from assayline.spec.prompts import PromptSpec, SyntheticSource
 
 
 def source(count: int = 50, prompt_tokens: Any = 32, output_tokens: Any = 8, **more: Any) -> SyntheticSource:
     return SyntheticSource.model_validate(
-        {"count": count, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens, **more})
+        {"count": count, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens, **more}
+    )
 
 
 def ids_of(made: SyntheticPrompts, count: int) -> list[list[int]]:
@@ -95,7 +98,7 @@ def test_no_two_prompts_share_more_than_is_said(tokenizer: Any, extra: int, coun
     assert len({tuple(one[:prefix]) for one in ids}) == 1
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=settings.default.max_examples // 3)
 @given(st.integers(0, 2**40), st.integers(0, 3000))
 def test_a_prompt_depends_on_seed_and_number_alone(session_tokenizer: Any, seed: int, number: int) -> None:
     spec = source(4000, prompt_tokens={"mean": 20, "stdev": 5, "min": 10, "max": 30}, seed=seed)
@@ -132,7 +135,10 @@ def test_wide_lengths_without_bounds_stay_above_the_counter(tokenizer: Any) -> N
 
 def test_outputs_are_forced(tokenizer: Any) -> None:
     assert SyntheticPrompts(source(output_tokens=9), tokenizer).read(0).sampling == {
-        "max_tokens": 9, "min_tokens": 9, "ignore_eos": True}
+        "max_tokens": 9,
+        "min_tokens": 9,
+        "ignore_eos": True,
+    }
 
 
 @pytest.mark.parametrize("length", [16, {"mean": 32, "min": 16}])
@@ -174,3 +180,27 @@ def test_a_stored_spec_is_read_like_the_one_it_was(tokenizer: Any) -> None:
     stored = PromptSpec.model_validate(spec.model_dump(mode="json"))
     assert stored.columns.model_fields_set, "its defaults are written out"
     assert list(load_prompts(stored, tokenizer)) == list(load_prompts(spec, tokenizer))
+
+
+def test_each_prompt_has_media_of_its_own_and_the_text_that_it_had(tokenizer: Any) -> None:
+    media = {"images": {"count": 2, "width": 8, "height": 8}, "audios": {"seconds": 1.0}}
+    plain, seen = (
+        [item for item in load_prompts(PromptSpec(source=source(20, **more)), tokenizer) if isinstance(item, Prompt)]
+        for more in ({}, media)
+    )
+    assert [prompt.prompt_token_ids for prompt in plain] == [prompt.prompt_token_ids for prompt in seen]
+    assert [[one["kind"] for one in prompt.media or []] for prompt in seen] == [["image", "image", "audio"]] * 20
+    assert len({one["digest"] for prompt in seen for one in prompt.media or []}) == 60
+    assert all(prompt.media is None for prompt in plain)
+
+
+def test_placeholders_of_media_stand_before_the_text(tokenizer: Any, make_spec: Any) -> None:
+    synthetic = {"kind": "synthetic", "count": 2, "prompt_tokens": 32, "output_tokens": 4, "images": {"count": 2}}
+    spec = make_spec(prompts={"source": synthetic, "columns": {}, "template": None})
+    renderer = ChatRenderer(spec.chat, tokenizer, None, {"image": "ba"})
+    prepared = list(build_requests(spec, load_prompts(spec.prompts, tokenizer), renderer, None))
+    expected = tokenizer("baba", add_special_tokens=False)["input_ids"]
+    for one in prepared:
+        [request] = one.ready
+        assert request.prompt_token_ids == expected + (one.prompt.prompt_token_ids or [])
+        assert len(request.media or []) == 2

@@ -48,46 +48,61 @@ def given_sweep(
             for rate in rates
         ),
     ]
+    rows: dict[str, list[dict[str, Any]]] = {}
+
+    def insert(table: str, **values: Any) -> None:
+        rows.setdefault(table, []).append(values)
+
+    run_ids = []
+    for number, (name, load, dues) in enumerate(loads):
+        run_id = f"run-{number}"
+        run_ids.append(run_id)
+        insert(
+            "runs",
+            run_id=run_id,
+            name=f"sweep {name}",
+            state="failed" if name in failed else "completed",
+            message="the engine died" if name in failed else None,
+            benchmark_id=BENCHMARK,
+            config_id=f"config-{number}",
+            spec_json=json.dumps({"name": f"sweep {name}", "load": load}),
+            started_at=datetime(2026, 11, 21) + timedelta(minutes=number),
+            attempt=1,
+            expected_requests=len(dues),
+            **RUN,
+        )
+        insert("loads", run_id=run_id, warmup_s=0.0, cooldown_s=0.0, **load)
+        insert(
+            "engine_events",
+            run_id=run_id,
+            worker="w",
+            attempt=1,
+            engine_generation=0,
+            event="warmed_up",
+            at_s=0,
+            details_json="{}",
+        )
+        for slo in slos:
+            insert("slos", run_id=run_id, **slo)
+        is_open = load["arrival"] != "concurrency"
+        _insert_requests(insert, run_id, dues, is_open, late=late_at is not None and name == f"{late_at:g}/s")
     with connect(settings.database_path, 10) as connection:
-
-        def insert(table: str, **values: Any) -> None:
-            names, marks = ", ".join(values), ", ".join("?" * len(values))
-            connection.execute(f"insert into {table} ({names}) values ({marks})", list(values.values()))
-
-        run_ids = []
-        for number, (name, load, dues) in enumerate(loads):
-            run_id = f"run-{number}"
-            run_ids.append(run_id)
-            insert(
-                "runs",
-                run_id=run_id,
-                name=f"sweep {name}",
-                state="failed" if name in failed else "completed",
-                message="the engine died" if name in failed else None,
-                benchmark_id=BENCHMARK,
-                config_id=f"config-{number}",
-                spec_json=json.dumps({"name": f"sweep {name}", "load": load}),
-                started_at=datetime(2026, 11, 21) + timedelta(minutes=number),
-                attempt=1,
-                expected_requests=len(dues),
-                **RUN,
-            )
-            insert("loads", run_id=run_id, warmup_s=0.0, cooldown_s=0.0, **load)
-            insert(
-                "engine_events",
-                run_id=run_id,
-                worker="w",
-                attempt=1,
-                engine_generation=0,
-                event="warmed_up",
-                at_s=0,
-                details_json="{}",
-            )
-            for slo in slos:
-                insert("slos", run_id=run_id, **slo)
-            is_open = load["arrival"] != "concurrency"
-            _insert_requests(insert, run_id, dues, is_open, late=late_at is not None and name == f"{late_at:g}/s")
+        for table, values in rows.items():
+            _insert_rows(connection, table, values)
     return run_ids
+
+
+def _insert_rows(connection: Any, table: str, rows: list[dict[str, Any]]) -> None:
+    """All rows of a table at once; what a row does not name is null."""
+    names = sorted({name for row in rows for name in row})
+    types = dict(
+        connection.execute(
+            "select column_name, data_type from duckdb_columns() where schema_name = 'main' and table_name = ?", [table]
+        ).fetchall()
+    )
+    columns = ", ".join(f"unnest(?::{types[name]}[])" for name in names)
+    values = [[row.get(name) for row in rows] for name in names]
+    connection.execute(f"insert into {table} ({', '.join(names)}) select {columns}", values)
 
 
 def _insert_requests(insert: Any, run_id: str, dues: Sequence[float], is_open: bool, late: bool) -> None:

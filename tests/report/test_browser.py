@@ -19,12 +19,11 @@ import pytest
 from report_kit import NIGHT, NIGHT_BEFORE, Sad
 from sweep_kit import BENCHMARK, given_sweep
 
-from assayline.report.make import make_report
-from assayline.report.make_benchmark import make_benchmark_report
+from assayline.report.make import make_benchmark_report, make_report
 from assayline.settings import Settings
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium here to open the page with")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="no chromium here to open the page with")]
 
 HOSTILE = (
     "<script>document.title='pwned'</script><img src='http://leak.invalid/img' onerror=\"document.title='pwned'\">"

@@ -12,10 +12,12 @@ from report_kit import NIGHT, NIGHT_BEFORE, Sad, text_of
 
 from assayline.errors import SpecError, StoreError
 from assayline.report.make import make_report
-from assayline.report.words import show_change, show_points, show_range, show_seconds, show_share
 from assayline.settings import Settings
 from assayline.store.database import connect
-from flows.report import main
+from assayline.words import show_change, show_points, show_range, show_seconds, show_share
+from flows.cli import run
+
+pytestmark = pytest.mark.slow
 
 OK = {
     "arrived_at_s": 1.0,
@@ -174,8 +176,9 @@ def test_runs_without_a_prompt_in_common_are_not_compared(sad: Sad, tmp_path: Pa
             "completed",
             [{"error_kind": "bad", "error_message": "it was bad", "score": 0.0, "target": "y"}] * 3,
             [
-                "Every answer is an error",
-                "100 % of the answers are errors",
+                "Every request ended in an error",
+                "0 of 3 requests answered",
+                "3 requests ended in an error",
                 "No prompt was answered right",
                 "it was bad",
             ],
@@ -270,11 +273,11 @@ def test_the_command_says_where_the_report_is(
     weeks: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(weeks.data_dir))
-    assert main([NIGHT, "--baseline", NIGHT_BEFORE, "--out", str(tmp_path / "new" / "folder")]) == 0
+    assert run("report", [NIGHT, "--baseline", NIGHT_BEFORE, "--out", str(tmp_path / "new" / "folder")]) == 0
     out = capsys.readouterr().out
     assert str(tmp_path / "new" / "folder" / "report.html") in out
     assert (tmp_path / "new" / "folder" / "report.md").exists()
-    assert main([NIGHT]) == 0
+    assert run("report", [NIGHT]) == 0
     assert (weeks.run_dir(NIGHT) / "report.html").exists()
 
 
@@ -296,7 +299,7 @@ def test_bad_input_is_a_sentence(
     fragment: str,
 ) -> None:
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(weeks.data_dir))
-    assert main(arguments) == code
+    assert run("report", arguments) == code
     err = capsys.readouterr().err
     assert err.startswith("error: ") and fragment in err and err.count("\n") == 1
 

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,40 @@ import pytest
 from report_kit import Sad, text_of
 from sweep_kit import BENCHMARK, RATES, given_sweep
 
-from assayline.report.make import make_report
-from assayline.report.make_benchmark import make_benchmark_report
-from assayline.report.words import show_rate, show_seconds
+from assayline.report.html import bundle_charts
+from assayline.report.make import Written, make_benchmark_report, make_report
 from assayline.settings import Settings
 from assayline.store.database import connect
-from flows.report import main
+from assayline.words import show_rate, show_seconds
+from flows.cli import run
+
+pytestmark = pytest.mark.slow
 
 OK = {"arrived_at_s": 1.0, "first_token_at_s": 1.5, "last_token_at_s": 2.0, "finished_at_s": 2.0, "output_tokens": 5}
+
+
+@pytest.fixture(scope="module")
+def charts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the charts' program, which takes seconds to bundle."""
+    folder = tmp_path_factory.mktemp("charts")
+    bundle_charts(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def kept_charts(settings: Settings, charts: Path) -> None:
+    shutil.copytree(charts, settings.data_dir / "cache")
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory, charts: Path, empty_database: Path) -> tuple[Settings, Written]:
+    """A whole sweep and its report, for those who only look."""
+    folder = tmp_path_factory.mktemp("sweep")
+    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
+    shutil.copytree(charts, settings.data_dir / "cache")
+    shutil.copy(empty_database, settings.database_path)
+    given_sweep(settings)
+    return settings, make_benchmark_report(settings, BENCHMARK, folder)
 
 
 def query(settings: Settings, sql: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -40,9 +67,8 @@ def headings(page: Path) -> list[str]:
     return re.findall(r"<h2[^>]*>(.*?)</h2>", text_of(page))
 
 
-def test_points_are_drawn_and_listed_as_the_model_has_them(settings: Settings, tmp_path: Path) -> None:
-    given_sweep(settings)
-    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
+def test_points_are_drawn_and_listed_as_the_model_has_them(sweep: tuple[Settings, Written]) -> None:
+    settings, written = sweep
     assert headings(written.html) == ["Latency against throughput", "Goodput", "Points", "Runs"]
     points = query(settings, "select requests_per_s, ttft_p50_s, ttft_p99_s from sweep_point order by requests_per_s")
     assert len(points) == len(RATES) + 2
@@ -57,9 +83,8 @@ def test_points_are_drawn_and_listed_as_the_model_has_them(settings: Settings, t
         assert f"{rate:.4g}" in page and show_seconds(median) in page
 
 
-def test_the_knee_is_marked_and_said(settings: Settings, tmp_path: Path) -> None:
-    given_sweep(settings)
-    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
+def test_the_knee_is_marked_and_said(sweep: tuple[Settings, Written]) -> None:
+    settings, written = sweep
     [(at,)] = query(settings, "select requests_per_s from sweep_point where is_knee")
     assert at < 10.0, "before the queue grows"
     latency, *_ = read_charts(written.html)
@@ -67,9 +92,8 @@ def test_the_knee_is_marked_and_said(settings: Settings, tmp_path: Path) -> None
     assert f"The knee is at {show_rate(at, 'requests')}" in written.text
 
 
-def test_goodput_is_drawn_over_the_offered_rate_for_each_objective(settings: Settings, tmp_path: Path) -> None:
-    given_sweep(settings)
-    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
+def test_goodput_is_drawn_over_the_offered_rate_for_each_objective(sweep: tuple[Settings, Written]) -> None:
+    settings, written = sweep
     *_, goodput, shares = read_charts(written.html)
     for slo in ("interactive", "patient"):
         wanted = query(
@@ -87,7 +111,7 @@ def test_goodput_is_drawn_over_the_offered_rate_for_each_objective(settings: Set
 
 
 def test_without_objectives_it_says_how_to_have_them(settings: Settings, tmp_path: Path) -> None:
-    given_sweep(settings, slos=())
+    given_sweep(settings, rates=(4.0,), slos=())
     written = make_benchmark_report(settings, BENCHMARK, tmp_path)
     assert "slos: [{name: interactive, ttft_s: 0.5, tpot_s: 0.05}]" in texts(written.html)
     assert "Share of requests that are good" not in texts(written.html)
@@ -113,7 +137,7 @@ def test_a_sweep_that_trusts_all_its_points_warns_of_none(settings: Settings, tm
 
 
 def test_a_point_that_failed_is_named_and_not_drawn(settings: Settings, tmp_path: Path) -> None:
-    given_sweep(settings, failed=["8/s"])
+    given_sweep(settings, rates=(6.0, 8.0), failed=["8/s"])
     written = make_benchmark_report(settings, BENCHMARK, tmp_path)
     page = texts(written.html)
     assert "sweep 8/s is failed: the engine died" in page and ">unfinished<" in page
@@ -131,7 +155,7 @@ def test_a_benchmark_without_loads_lists_its_medians(sad: Sad, tmp_path: Path) -
 
 
 def test_hostile_names_stay_text(settings: Settings, tmp_path: Path) -> None:
-    given_sweep(settings)
+    given_sweep(settings, rates=(4.0,))
     hostile = "</script><script>alert(1)</script>| **a**"
     with connect(settings.database_path, 10) as connection:
         connection.execute("update slos set slo = ? where slo = 'patient'", [hostile])
@@ -148,13 +172,13 @@ def test_the_command_writes_into_the_benchmarks_folder(
     given_sweep(settings, rates=(4.0,))
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(settings.data_dir))
     monkeypatch.setenv("ASSAYLINE_DATABASE", str(settings.database_path))
-    assert main(["--benchmark", BENCHMARK]) == 0
+    assert run("report", ["--benchmark", BENCHMARK]) == 0
     assert str(settings.data_dir / "benchmarks" / BENCHMARK / "report.html") in capsys.readouterr().out
-    assert main(["--benchmark", "none"]) == 2
+    assert run("report", ["--benchmark", "none"]) == 2
     assert "There is no run of a benchmark 'none'" in capsys.readouterr().err
     for arguments in ([], ["run-0", "--benchmark", BENCHMARK], ["--benchmark", BENCHMARK, "--baseline", "run-0"]):
         with pytest.raises(SystemExit) as ended:
-            main(arguments)
+            run("report", arguments)
         assert ended.value.code == 2
 
 

@@ -60,12 +60,7 @@ class Store:
         if not rows:
             return
         full = [{"run_id": RUN, **DEFAULTS[table], **row} for row in rows]
-        types = dict(
-            self.connection.execute(
-                "select column_name, data_type from duckdb_columns() where schema_name = 'main' and table_name = ?",
-                [table],
-            ).fetchall()
-        )
+        types = dict(self.connection.execute(f"select name, type from pragma_table_info('{table}')").fetchall())
         columns = list(full[0])
         assert all(row.keys() == full[0].keys() for row in full), "rows of one call name the same columns"
         values = ", ".join(f"unnest(?::{types[column]}[])" for column in columns)

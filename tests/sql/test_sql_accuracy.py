@@ -6,9 +6,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from scipy import stats
-from statsmodels.api import OLS
-from statsmodels.stats.proportion import proportion_confint
+import scipy
 
 SEEDS = range(5)
 
@@ -36,6 +34,8 @@ def wilson(mean, n):
 
 def clustered_error(prompts):
     """As statsmodels has it: a regression on nothing but a constant, with clusters."""
+    from statsmodels.api import OLS  # takes seconds, which collecting alone is to be spared
+
     values = np.concatenate(prompts)
     groups = np.repeat(np.arange(len(prompts)), [len(values) for values in prompts])
     with warnings.catch_warnings():
@@ -192,7 +192,7 @@ def test_scores_between_0_and_1_have_an_interval_of_t(store, clusters):
     prompts = [random.normal(0.5, 0.05, random.integers(1, 5)).clip(0.01, 0.99) for _ in range(clusters)]
     given_values(store, *prompts)
     mean, standard_error = float(np.concatenate(prompts).mean()), clustered_error(prompts)
-    half = stats.t.ppf(0.975, clusters - 1) * standard_error
+    half = scipy.stats.t.ppf(0.975, clusters - 1) * standard_error
     row = store.row("accuracy")
     assert row["interval_kind"] == "t"
     assert row["standard_error"] == pytest.approx(standard_error)
@@ -204,12 +204,14 @@ def test_the_quantile_of_t_against_scipy(store):
     degrees = [*range(1, 200), 1000, 10**6]
     found = store.connection.execute("select t_quantile(unnest(?::bigint[]))", [degrees]).fetchall()
     for n, (value,) in zip(degrees, found, strict=True):
-        assert value == pytest.approx(stats.t.ppf(0.975, n), abs=1e-5), n
+        assert value == pytest.approx(scipy.stats.t.ppf(0.975, n), abs=1e-5), n
     assert store.connection.execute("select t_quantile(0)").fetchall() == [(None,)]
 
 
 @pytest.mark.parametrize(("right", "n"), [(0, 1), (1, 1), (0, 50), (50, 50), (3, 17), (871, 1000)])
 def test_wilson_against_statsmodels(store, right, n):
+    from statsmodels.stats.proportion import proportion_confint
+
     given_values(store, *([[1]] * right + [[0]] * (n - right)))
     low, high = proportion_confint(right, n, method="wilson")
     row = store.row("accuracy", "mean_low", "mean_high")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 SEEDS = range(8)
 
@@ -60,7 +60,7 @@ def test_one_score_per_prompt_is_the_paired_t_test(store, seed):
     given_scores(store, "new", named(new))
     given_scores(store, "old", named(old))
     (row,) = compare(store)
-    test = stats.ttest_rel(new, old)
+    test = scipy.stats.ttest_rel(new, old)
     assert row["difference"] == pytest.approx(np.mean(new) - np.mean(old))
     assert row["difference"] / row["standard_error"] == pytest.approx(test.statistic)
     interval = test.confidence_interval(0.95)
@@ -80,7 +80,7 @@ def test_mcnemar_is_the_binomial_test(store, seed):
     (row,) = compare(store)
     better, worse = int(np.sum(new > old)), int(np.sum(new < old))
     assert (row["better_prompts"], row["worse_prompts"]) == (better, worse)
-    expected = stats.binomtest(better, better + worse).pvalue if better + worse else 1.0
+    expected = scipy.stats.binomtest(better, better + worse).pvalue if better + worse else 1.0
     assert row["mcnemar_p"] == pytest.approx(expected, rel=1e-9)
 
 
@@ -96,7 +96,7 @@ def test_mcnemar_holds_with_thousands_of_discordant_pairs(store, better, worse):
         [better, better, better + worse],
     )
     (row,) = compare(store)
-    assert row["mcnemar_p"] == pytest.approx(stats.binomtest(better, better + worse).pvalue, rel=1e-7, abs=1e-300)
+    assert row["mcnemar_p"] == pytest.approx(scipy.stats.binomtest(better, better + worse).pvalue, rel=1e-7, abs=1e-300)
 
 
 def test_rows_of_one_prompt_are_one_cluster(store):

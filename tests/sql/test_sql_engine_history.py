@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from engine_lives import draw_lives, expect_life, expect_summary
 
+pytestmark = pytest.mark.slow
+
 OPENED = {
     "window_requests": 80,
     "max_num_seqs": 64,
@@ -206,7 +208,7 @@ def test_an_engine_that_dies_of_memory_is_followed_by_a_smaller_one(store):
 
 
 def given_resumed(store, state="completed"):
-    """A worker is killed with its engine; another attempt goes on with the next number."""
+    """A worker is killed with its engine; another attempt continues with the next number."""
     store.given_answers(answer(0, 10.0, 14.0), answer(1, 109.0, 120.0))
     store.connection.execute("update runs set attempt = 2, state = ?", [state])
     tell(store, "opened", 8.0, 8.0, OPENED)

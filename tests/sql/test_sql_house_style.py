@@ -5,6 +5,7 @@ import re
 import pytest
 
 from assayline.store.database import SQL_FOLDER, name_model
+from scripts.metric_docs import describe_macro
 
 SCHEMA_FILES = sorted((SQL_FOLDER / "schema").glob("*.sql"))
 MODEL_FILES = sorted((SQL_FOLDER / "models").rglob("*.sql"))
@@ -66,18 +67,15 @@ def test_every_macro_explains_itself_and_each_of_its_columns(schema):
     assert len(macros) >= 3
     for file in macros:
         name = name_model(file)
-        ((comment, parameters),) = schema.execute(
-            "select distinct comment, parameters from duckdb_functions() where function_name = ?", [name]
+        ((comment,),) = schema.execute(
+            "select distinct comment from duckdb_functions() where function_name = ?", [name]
         ).fetchall()
         assert comment.startswith(f"{name}(") and comment.endswith("."), name
         head = file.read_text(encoding="utf-8").partition("create or replace")[0]
         if borrowed := re.search(r"^-- The columns are those of (\w+)\.", head, re.M):
             (other,) = (file for file in macros if name_model(file) == borrowed[1])
             head = other.read_text(encoding="utf-8").partition("create or replace")[0]
-        lists = {"candidate_runs", "baseline_runs"}
-        needed = [p for p in parameters if p in lists | {"candidate", "baseline"}]
-        arguments = ", ".join("['a']" if parameter in lists else "'a'" for parameter in needed)
-        columns = [row[0] for row in schema.execute(f"describe from {name}({arguments})").fetchall()]
+        columns = [column for column, _ in describe_macro(schema, name)]
         assert re.findall(r"^-- ([a-z]\w*): ", head, re.M) == columns, name
 
 

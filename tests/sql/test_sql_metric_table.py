@@ -3,7 +3,7 @@
 import pytest
 
 from assayline.errors import StoreError
-from assayline.store.models import METRIC_ROWS, LatencyRow, read_metric_table, read_run_summary
+from assayline.store.metric_table import METRIC_ROWS, LatencyRow, read_metric_table, read_run_summary
 
 
 def test_a_run_that_is_not_there_is_said_so(store):
@@ -68,6 +68,14 @@ def test_scorers_and_repeats_have_rows_of_their_own(store):
         "pass@12 (numeric)": (1.0, 1),
         "majority vote (numeric)": (0.0, 1),
     }
+
+
+def test_an_error_is_no_answer(store):
+    failed = {"error_kind": "bad", "error_message": "it was bad"}
+    store.given_answers({"text": "4"}, {"text": "5"}, failed)
+    store.connection.execute("update runs set expected_requests = 4")
+    table = {row["metric"]: (row["value"], row["n"]) for row in read_metric_table(store.connection, "run")}
+    assert (table["answered"], table["errors"], table["missing"]) == ((2, 4), (1, 4), (1, 4))
 
 
 def test_the_metric_table_of_a_run_of_nothing(store):

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from queues import given_queue, simulate_queue
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(5)
 MANY = range(40)
 

@@ -29,13 +29,8 @@ join_answers as (
             else 'ok'
         end as status
     from one_request
-    left join one_answer
-        on one_answer.run_id = one_request.run_id
-        and one_answer.request_id = one_request.request_id
-    left join one_prompt
-        on one_prompt.run_id = one_request.run_id
-        and one_prompt.prompt_id = one_request.prompt_id
-        and one_prompt.occurrence = one_request.occurrence
+    left join one_answer using (run_id, request_id)
+    left join one_prompt using (run_id, prompt_id, occurrence)
     -- Nothing to join without a load, or with one that has no windows: most runs, at nearly no cost.
     left join load_stretch
         on load_stretch.run_id = one_request.run_id
@@ -61,6 +56,10 @@ measure_requests as (
             when sent_at_s > ends_at_s then 'cooldown'
             when sent_at_s is not null then 'measured'
         end as phase,
+        -- Whenever it was sent: what was sent between the windows is the rate that was offered, which a server that
+        -- drowns does not lower.
+        status = 'ok'
+            and (not has_windows or coalesce(finished_at_s between begins_at_s and ends_at_s, false)) as is_finished,
         worker,
         engine_generation,
         window_requests,
@@ -101,7 +100,17 @@ measure_requests as (
         option_tokens,
         option_logprob,
         error_kind,
-        error_message
+        error_message,
+        images,
+        image_pixels,
+        audios,
+        audio_s,
+        videos,
+        video_frames,
+        video_s,
+        media_bytes,
+        media_tokens,
+        media_prepare_s
     from join_answers
 )
 
@@ -117,6 +126,7 @@ comment on column stg_requests.option_index is '0-based option whose likelihood 
 comment on column stg_requests.source_row is '0-based position of the prompt''s row in its source.';
 comment on column stg_requests.status is 'ok: a result; error: an error row; unsent: the end of the load came before its turn; missing: no answer (yet).';
 comment on column stg_requests.phase is 'measured, or warmup or cooldown where it was sent in a window that the load leaves out of metrics (load_stretch); without such windows all are measured. Latencies, throughput, goodput and what is said of the load are of measured requests; counts, tokens, scores and what was in flight are of all. NULL where it never reached an engine, or where there are windows and no sent_at_s.';
+comment on column stg_requests.is_finished is 'Whether throughput and goodput count it: a result that, where the load has windows, finished between them (begins_at_s to ends_at_s of load_stretch), whenever it was sent.';
 comment on column stg_requests.worker is 'The worker that answered; prepare where the request never reached an engine; NULL where missing.';
 comment on column stg_requests.engine_generation is 'Engines that this worker had started before the one that answered, over all attempts of the run.';
 comment on column stg_requests.window_requests is 'The most requests allowed in flight when this one ran; NULL in an open loop, which knows no limit.';
@@ -151,3 +161,13 @@ comment on column stg_requests.option_tokens is 'How many of the prompt''s last 
 comment on column stg_requests.option_logprob is 'Sum of the log-probabilities (natural logarithm) of the option''s tokens.';
 comment on column stg_requests.error_kind is 'Kind of error, NULL for a result.';
 comment on column stg_requests.error_message is 'What went wrong.';
+comment on column stg_requests.images is 'Images of the prompt; NULL, as in all columns that follow, where it has no media.';
+comment on column stg_requests.image_pixels is 'Width × height of its images, summed, as the model''s own processing got them.';
+comment on column stg_requests.audios is 'Sounds of the prompt.';
+comment on column stg_requests.audio_s is 'Their length in seconds, summed.';
+comment on column stg_requests.videos is 'Videos of the prompt.';
+comment on column stg_requests.video_frames is 'Frames taken from them.';
+comment on column stg_requests.video_s is 'Their length in seconds, summed.';
+comment on column stg_requests.media_bytes is 'Bytes of the files, or of what came in the row.';
+comment on column stg_requests.media_tokens is 'Prompt tokens that stand for media; NULL of a server that does not say.';
+comment on column stg_requests.media_prepare_s is 'Seconds of reading, decoding and the model''s own processing before the engine could have it. Not in ttft_s offline, where it happens ahead; in ttft_s of the async engine, as it is in a server''s.';

@@ -1,5 +1,5 @@
 -- Grain: one row per run × latency metric × percentile.
--- Kept: one metric at a time: ttft_s, queue_s, prefill_s, decode_s, tpot_s, e2e_s, itl_s.
+-- keep: by metric (ttft_s, queue_s, prefill_s, decode_s, tpot_s, e2e_s, itl_s)
 create or replace view latency_percentile as
 with
 

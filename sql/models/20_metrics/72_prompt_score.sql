@@ -1,5 +1,6 @@
 -- Grain: one row per run × scorer × prompt row.
--- Kept: no, it is scores added up and nearly as large.
+-- Not kept, as it is scores added up and nearly as large.
+-- keep: no
 create or replace view prompt_score as
 with
 

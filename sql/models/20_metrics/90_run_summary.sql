@@ -1,21 +1,6 @@
 -- Grain: one row per run.
--- Where a load has windows, a request counts for throughput if it finished between them, whenever it was sent: what was
--- sent between them is the rate that was offered, which a server that drowns does not lower.
 create or replace view run_summary as
 with
-
-mark_finished as (
-    select
-        stg_requests.*,
-        status = 'ok'
-            and (load_stretch.run_id is null or finished_at_s between begins_at_s and ends_at_s) as is_finished
-    from stg_requests
-    left join load_stretch
-        on load_stretch.run_id = stg_requests.run_id
-        and load_stretch.worker = stg_requests.worker
-        and load_stretch.engine_generation = stg_requests.engine_generation
-        and load_stretch.has_windows
-),
 
 count_requests as (
     select
@@ -38,12 +23,12 @@ count_requests as (
         count(*) filter (is_finished) as finished_requests,
         sum(prompt_tokens) filter (is_finished) as finished_prompt_tokens,
         sum(output_tokens) filter (is_finished) as finished_output_tokens
-    from mark_finished
+    from stg_requests
     group by run_id
 ),
 
 add_stretches as (
-    select run_id, sum(stretch_s) as stretch_s
+    select run_id, true as has_windows, sum(stretch_s) as stretch_s
     from load_stretch
     where has_windows
     group by run_id
@@ -130,73 +115,48 @@ average_concurrency as (
 ),
 
 take_first_scorer as (
-    select *
+    select
+        run_id,
+        scorer,
+        samples as scored_samples,
+        mean as accuracy,
+        standard_error as accuracy_standard_error,
+        mean_low as accuracy_low,
+        mean_high as accuracy_high
     from accuracy
     qualify row_number() over (partition by run_id order by ordinal) = 1
 ),
 
 join_runs as (
     select
-        runs.run_id,
-        runs.name,
-        runs.model,
-        runs.prompt_set,
-        runs.state,
-        runs.attempt as attempts,
-        runs.started_at,
-        runs.finished_at,
-        coalesce(runs.expected_requests, count_requests.prepared_requests, 0) as expected_requests,
-        coalesce(count_requests.ok_requests, 0) + coalesce(count_requests.error_requests, 0) as answered_requests,
-        coalesce(count_requests.ok_requests, 0) as ok_requests,
-        coalesce(count_requests.error_requests, 0) as error_requests,
-        coalesce(count_requests.unsent_requests, 0) as unsent_requests,
-        coalesce(count_requests.measured_requests, 0) as measured_requests,
-        coalesce(count_requests.retried_requests, 0) as retried_requests,
-        coalesce(count_requests.context_limited_requests, 0) as context_limited_requests,
-        coalesce(count_requests.prompts, 0) as prompts,
-        count_requests.prompt_tokens,
-        count_requests.cached_tokens,
-        count_requests.cacheable_tokens,
-        count_requests.output_tokens,
-        count_requests.preemptions,
-        count_requests.max_send_lag_s,
-        coalesce(count_requests.workers, 0) as workers,
-        add_engines.load_s,
-        add_engines.warmup_s,
-        add_engines.resume_load_s,
-        add_engines.duration_s,
-        case when add_engines.duration_s is not null then coalesce(add_engines.gap_s, 0) end as downtime_s,
-        add_engines.duration_s - downtime_s as working_s,
-        case when add_stretches.run_id is null then working_s else add_stretches.stretch_s end as measured_s,
-        coalesce(count_requests.finished_requests, 0) as finished_requests,
-        count_requests.finished_prompt_tokens,
-        count_requests.finished_output_tokens,
-        add_engines.lost_s,
-        add_engines.rebuild_s,
-        add_engines.recovery_s,
-        coalesce(add_engines.rebuilds, 0) as rebuilds,
-        coalesce(add_engines.reductions, 0) as reductions,
-        coalesce(add_engines.isolated_requests, 0) as isolated_requests,
-        coalesce(add_engines.engine_failures, 0) as engine_failures,
-        coalesce(add_engines.vanished_engines, 0) as vanished_engines,
-        add_engines.engine_steps,
-        add_engines.output_tokens_per_step,
-        add_engines.window_share,
-        average_concurrency.idle_s,
-        average_concurrency.mean_in_flight_requests,
-        average_concurrency.max_in_flight_requests,
-        take_first_scorer.scorer,
-        coalesce(take_first_scorer.samples, 0) as scored_samples,
-        take_first_scorer.mean as accuracy,
-        take_first_scorer.standard_error as accuracy_standard_error,
-        take_first_scorer.mean_low as accuracy_low,
-        take_first_scorer.mean_high as accuracy_high
+        * replace (
+            coalesce(expected_requests, prepared_requests, 0) as expected_requests,
+            coalesce(ok_requests, 0) as ok_requests,
+            coalesce(error_requests, 0) as error_requests,
+            coalesce(unsent_requests, 0) as unsent_requests,
+            coalesce(measured_requests, 0) as measured_requests,
+            coalesce(finished_requests, 0) as finished_requests,
+            coalesce(retried_requests, 0) as retried_requests,
+            coalesce(context_limited_requests, 0) as context_limited_requests,
+            coalesce(prompts, 0) as prompts,
+            coalesce(workers, 0) as workers,
+            coalesce(engine_failures, 0) as engine_failures,
+            coalesce(vanished_engines, 0) as vanished_engines,
+            coalesce(rebuilds, 0) as rebuilds,
+            coalesce(reductions, 0) as reductions,
+            coalesce(isolated_requests, 0) as isolated_requests,
+            coalesce(scored_samples, 0) as scored_samples
+        ),
+        coalesce(ok_requests, 0) + coalesce(error_requests, 0) as answered_requests,
+        case when duration_s is not null then coalesce(gap_s, 0) end as downtime_s,
+        duration_s - downtime_s as working_s,
+        case when has_windows then stretch_s else working_s end as measured_s
     from runs
-    left join count_requests on count_requests.run_id = runs.run_id
-    left join add_stretches on add_stretches.run_id = runs.run_id
-    left join add_engines on add_engines.run_id = runs.run_id
-    left join average_concurrency on average_concurrency.run_id = runs.run_id
-    left join take_first_scorer on take_first_scorer.run_id = runs.run_id
+    left join count_requests using (run_id)
+    left join add_stretches using (run_id)
+    left join add_engines using (run_id)
+    left join average_concurrency using (run_id)
+    left join take_first_scorer using (run_id)
 ),
 
 summarize_runs as (
@@ -206,7 +166,7 @@ summarize_runs as (
         model,
         prompt_set,
         state,
-        attempts,
+        attempt as attempts,
         started_at,
         finished_at,
         expected_requests,

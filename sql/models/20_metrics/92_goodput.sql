@@ -19,7 +19,6 @@ spread_limits as (
     group by run_id, slo
 ),
 
--- is_finished: among those that throughput counts.
 judge_requests as (
     select
         spread_limits.run_id,
@@ -30,14 +29,9 @@ judge_requests as (
             and (ttft_limit_s is null or coalesce(ttft_s <= ttft_limit_s, false))
             and (tpot_limit_s is null or coalesce(output_tokens <= 1, false) or coalesce(tpot_s <= tpot_limit_s, false))
             and (e2e_limit_s is null or coalesce(e2e_s <= e2e_limit_s, false)) as is_good,
-        load_stretch.run_id is null or coalesce(finished_at_s between begins_at_s and ends_at_s, false) as is_finished
+        stg_requests.is_finished
     from spread_limits
-    join stg_requests on stg_requests.run_id = spread_limits.run_id
-    left join load_stretch
-        on load_stretch.run_id = stg_requests.run_id
-        and load_stretch.worker = stg_requests.worker
-        and load_stretch.engine_generation = stg_requests.engine_generation
-        and load_stretch.has_windows
+    join stg_requests using (run_id)
     where stg_requests.status in ('ok', 'error')
 ),
 
@@ -71,10 +65,8 @@ fill_objectives as (
             else count_requests.finished_good_output_tokens
         end / nullif(run_summary.measured_s, 0) as good_output_tokens_per_s
     from spread_limits
-    left join count_requests
-        on count_requests.run_id = spread_limits.run_id
-        and count_requests.slo = spread_limits.slo
-    left join run_summary on run_summary.run_id = spread_limits.run_id
+    left join count_requests using (run_id, slo)
+    left join run_summary using (run_id)
 )
 
 select * from fill_objectives;

@@ -1,6 +1,7 @@
 -- Grain: one row per metric of run_metric × run with a value, on either side.
 --
--- Both arguments are lists of run ids.
+-- Both arguments are lists of run ids. Of each the newest ten with a value count (a run id begins with its start): so
+-- many can be dealt to two sides in every possible way.
 --
 -- metric: the metric, as in run_metric.
 -- unit: its unit.
@@ -25,13 +26,21 @@ read_values as (
         run_metric.higher_is_better,
         list_sides.is_candidate,
         run_id,
-        run_metric.value,
-        row_number() over (partition by run_metric.metric order by list_sides.is_candidate, run_id) as position
+        run_metric.value
     from list_sides
     join run_metric using (run_id)
     where run_metric.value is not null
+    qualify row_number() over (
+        partition by run_metric.metric, list_sides.is_candidate
+        order by run_id desc
+    ) <= 10
+),
+
+number_values as (
+    select *, row_number() over (partition by metric order by is_candidate, run_id) as position
+    from read_values
 )
 
-select * from read_values;
+select * from number_values;
 
 comment on macro table line_up_repeats is 'line_up_repeats(candidate_runs, baseline_runs), two lists of run ids: one row per metric and run, with its value. What compare_repeats compares.';

@@ -5,11 +5,8 @@
 -- metric: the metric, as in run_metric.
 -- p_value: exact two-sided permutation test of the difference of means: the share of all ways to assign the values to
 --     the sides whose difference is at least as large.
--- p_method: exact: all assignments; drawn: 9,999 of them, drawn by a fixed seed, and the one observed, for more than 20
---     values in all.
 -- end_rank: where the 95 % interval of the shift ends, counted from either end of the ranked differences between the
---     sides: u + 1, u the largest with P(U ≤ u) ≤ 0.025 for the statistic U of Mann and Whitney; exact up to 20 values
---     in all, from its normal approximation beyond.
+--     sides: u + 1, u the largest with P(U ≤ u) ≤ 0.025 for the statistic U of Mann and Whitney.
 create or replace macro permute_repeats(candidate_runs, baseline_runs) as table
 with
 
@@ -31,7 +28,6 @@ center_values as (
         (position - 1) % 2 as half,
         (position - 1) // 2 as bit,
         value - mean as centered,
-        n,
         candidate_repeats
     from read_values
     where candidate_repeats >= 5 and n - candidate_repeats >= 5
@@ -40,7 +36,6 @@ center_values as (
 sum_observed as (
     select
         metric,
-        any_value(n) as n,
         any_value(candidate_repeats) as candidate_repeats,
         abs(sum(centered) filter (is_candidate)) as observed_sum,
         -- What rounding may make of equal sums: they count as equal.
@@ -49,11 +44,10 @@ sum_observed as (
     group by metric
 ),
 
--- All assignments of up to 20 values: the subsets of one half, joined to those of the other.
+-- All assignments of up to 20 values, ten a side: the subsets of one half, joined to those of the other.
 list_halves as (
     select metric, half, unnest(range(cast(1 << count(*) as bigint))) as mask
     from center_values
-    where n <= 20
     group by metric, half
 ),
 
@@ -94,49 +88,10 @@ assign_all as (
         and sum_halves.half = 1
 ),
 
-count_all as (
-    select metric, 'exact' as p_method, count(*) filter (is_extreme) / count(*) as p_value
+find_p_values as (
+    select metric, count(*) filter (is_extreme) / count(*) as p_value
     from assign_all
     group by metric
-),
-
--- More than 20 values: the same draws for all metrics with as many.
-list_draws as (
-    select n, candidate_repeats, unnest(range(1, 10000)) as draw
-    from (select distinct n, candidate_repeats from sum_observed where n > 20)
-),
-
-draw_positions as (
-    select n, candidate_repeats, draw, position
-    from list_draws
-    cross join lateral (select unnest(range(1, n + 1)) as position)
-    qualify row_number() over (
-        partition by n, candidate_repeats, draw
-        order by hash(hash(hash(20261121, draw), position)), position
-    ) <= candidate_repeats
-),
-
-sum_draws as (
-    select metric, draw, sum(centered) as drawn_sum
-    from draw_positions
-    join center_values using (n, candidate_repeats, position)
-    group by metric, draw
-),
-
-count_draws as (
-    select
-        metric,
-        'drawn' as p_method,
-        (1 + count(*) filter (abs(drawn_sum) >= observed_sum - tolerance)) / (1 + count(*)) as p_value
-    from sum_draws
-    join sum_observed using (metric)
-    group by metric
-),
-
-find_p_values as (
-    select * from count_all
-    union all
-    select * from count_draws
 ),
 
 -- Positions are ranks in no order: over all assignments their sum is spread as U is where nothing differs.
@@ -159,21 +114,10 @@ find_ranks as (
     from add_ranks
     where probability <= 0.025
     group by metric
-
-    union all
-
-    select
-        metric,
-        greatest(1, cast(floor(
-            candidate_repeats * (n - candidate_repeats) / 2
-            - 1.959963984540054 * sqrt(candidate_repeats * (n - candidate_repeats) * (n + 1) / 12)
-        ) as bigint)) as end_rank
-    from sum_observed
-    where n > 20
 ),
 
 join_ranks as (
-    select metric, find_p_values.p_value, find_p_values.p_method, find_ranks.end_rank
+    select metric, find_p_values.p_value, find_ranks.end_rank
     from find_p_values
     join find_ranks using (metric)
 )

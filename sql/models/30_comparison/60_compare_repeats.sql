@@ -1,13 +1,14 @@
 -- Grain: one row per metric of run_metric that both sides have a value for.
 --
--- Both arguments are lists of run ids: the repeats of two configurations. `limits` maps metrics to the smallest
+-- Both arguments are lists of run ids: the repeats of two configurations, of which the newest ten with a value count.
+-- `limits` maps metrics to the smallest
 -- relative change that matters; they are one family of tests. `other_limit` is that change for all other metrics.
 --
 -- metric: the metric, as in run_metric.
 -- unit: its unit.
 -- higher_is_better: as in run_metric.
--- candidate_repeats: runs of the candidate with a value.
--- baseline_repeats: runs of the baseline with a value.
+-- candidate_repeats: runs of the candidate that count.
+-- baseline_repeats: runs of the baseline that count.
 -- candidate_median: median over the candidate's repeats.
 -- candidate_lowest: their lowest value.
 -- candidate_highest: their highest value.
@@ -17,8 +18,8 @@
 -- shift: by how much the candidate is higher, as Hodges and Lehmann estimate it: the median of all differences between
 --     a repeat of the candidate and one of the baseline.
 -- shift_low: lower end of an interval for the shift with at least 95 % confidence: the (u + 1)-th smallest of those
---     differences, u the largest with P(U ≤ u) ≤ 0.025 for the statistic U of Mann and Whitney (exactly up to 20
---     repeats in all, from its normal approximation beyond). NULL for fewer than five repeats on a side.
+--     differences, u the largest with P(U ≤ u) ≤ 0.025 for the statistic U of Mann and Whitney. NULL for fewer than
+--     five repeats on a side.
 -- shift_high: upper end, the (u + 1)-th largest.
 -- relative_shift: shift / |baseline_median|. NULL where that is 0.
 -- worsening_share: relative_shift counted so that more is worse: its negative where higher is better.
@@ -26,8 +27,6 @@
 -- p_value: exact two-sided permutation test of the difference of means: the share of all ways to assign the values to
 --     the sides whose difference is at least as large. NULL for fewer than five repeats on a side: the smallest
 --     possible p is 0.008 at five and five, and 0.029 at four and four.
--- p_method: exact: all assignments; drawn: 9,999 of them, drawn by a fixed seed, and the one observed, for more than 20
---     repeats in all.
 -- in_family: whether the metric is one of `limits`.
 -- holm_p: p_value adjusted for the number of tests in the family, by Holm's step-down. NULL outside the family.
 -- verdict: too_few: fewer than five repeats on a side; worse, better: p (holm_p in the family, p_value outside) is at
@@ -81,7 +80,6 @@ measure_shifts as (
     select
         describe_sides.*,
         permuted.p_value,
-        permuted.p_method,
         list_differences.shift,
         list_differences.ranked[permuted.end_rank] as shift_low,
         list_differences.ranked[len(list_differences.ranked) + 1 - permuted.end_rank] as shift_high,
@@ -127,7 +125,6 @@ judge_shifts as (
         worsening_share,
         minimum_effect,
         p_value,
-        p_method,
         in_family,
         holm_p,
         case

@@ -1,8 +1,9 @@
 -- Grain: one row per run that counts as a repeat of the candidate or of the baseline.
 --
 -- A repeat has the run's config_id and environment, and no obstacle (run_conditions). Of a run that is part of a
--- benchmark those of the same benchmark count, all of them. Of a run of its own those up to it count, the newest ten;
--- and where both runs are of one configuration, as on a schedule, the later side has only those after the earlier run.
+-- benchmark those of the same benchmark count. Of a run of its own those up to it count; and where both runs are of one
+-- configuration, as on a schedule, the later side has only those after the earlier run. Of each side the newest ten
+-- are taken.
 --
 -- side: candidate or baseline.
 -- run_id: the repeat.
@@ -46,11 +47,10 @@ find_repeats as (
             else run_conditions.started_at <= face_sides.started_at
                 and run_conditions.started_at > coalesce(face_sides.after_at, timestamp '-infinity')
         end
-    qualify face_sides.benchmark_id is not null
-        or row_number() over (
-            partition by face_sides.side
-            order by run_conditions.started_at desc, run_conditions.run_id desc
-        ) <= 10
+    qualify row_number() over (
+        partition by face_sides.side
+        order by run_conditions.started_at desc, run_conditions.run_id desc
+    ) <= 10
     order by face_sides.side, run_conditions.started_at, run_conditions.run_id
 )
 

@@ -1,5 +1,6 @@
 -- Grain: one row per benchmark × run of it that has a load.
--- Kept: no, is_knee holds it against the other runs of the benchmark.
+-- Not kept, as is_knee holds it against the other runs of the benchmark.
+-- keep: no
 --
 -- The knee is where power, throughput / latency, is highest: L. Kleinrock 1979, "Power and deterministic rules of thumb
 -- for probabilistic problems in computer communications". Before it, more load buys throughput at little cost in

@@ -1,0 +1,184 @@
+"""A benchmark: configurations of one spec, each run several times, in an order that is fair to all of them.
+
+They are combinations of fields (`combine_values`), or the points of a profile (`profile.py`). The plan is a file in a
+folder of its own, written before the first run, so that a killed benchmark resumes where it stopped: what is done is
+told by the manifests of its runs.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+import yaml
+
+from assayline.benchmark.plan import (
+    PLAN_NAME,
+    Configuration,
+    Plan,
+    benchmark_dir,
+    count_done,
+    read_plan_file,
+)
+from assayline.benchmark.profile import ENDS, SweepProfile, check_profile, list_points, space_rates
+from assayline.clock import RunClock
+from assayline.errors import SpecError
+from assayline.load.traces import check_trace
+from assayline.model import identify_spec_model
+from assayline.runs.manifest import new_run_id
+from assayline.settings import Settings
+from assayline.spec.checks import check_arguments
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import override_spec, parse_spec
+from assayline.spec.identity import canonical_json, config_id
+from assayline.store.scoring import check_scorers
+
+CACHING = "engine.args.enable_prefix_caching"
+WARM_UP = "engine.warm_up"
+
+
+def plan_benchmark(
+    spec: EvalSpec,
+    sweep: Mapping[str, Sequence[str]],
+    repeats: int,
+    asked: Sequence[str] = (),
+    profile: SweepProfile | None = None,
+) -> tuple[Plan, list[Configuration]]:
+    """Settles and checks every configuration. `asked` are fields that a person set on purpose.
+
+    The engine is warmed up and the prefix cache is off, unless asked otherwise: repeats of one prompt set would be
+    answered from the cache. Raises SpecError or ModelError.
+    """
+    if repeats < 1:
+        raise SpecError(f"--repeats was given {repeats}, expected 1 or more; five are needed for a comparison.")
+    if profile:
+        check_profile(profile, spec)
+        if sweep:
+            raise SpecError("--profile and --sweep both say what is varied. Give one of them, or make two benchmarks.")
+    settled = {}
+    is_asked = CACHING in {*asked, *sweep} or "enable_prefix_caching" in spec.engine.args
+    if not is_asked and not spec.engine.is_remote:  # which has the arguments that it was started with
+        settled[CACHING] = "false"
+    if WARM_UP not in {*asked, *sweep}:
+        settled[WARM_UP] = "true"
+    base = override_spec(spec, settled)
+    variants = list_points(base, profile) if profile else combine_values(sweep)
+    configurations = list_configurations(base, variants)
+    plan = Plan(
+        benchmark_id=new_run_id(f"benchmark {spec.name}", RunClock.start()),
+        spec_json=canonical_json(base),
+        sweep={field: list(values) for field, values in sweep.items()},
+        repeats=repeats,
+        config_ids=[configuration.config_id for configuration in configurations],
+        profile=profile,
+    )
+    return plan, configurations
+
+
+def add_rates(plan: Plan, achieved: Sequence[float | None]) -> tuple[Plan, list[Configuration]]:
+    """The plan of a sweep with the rates between the requests per second that its two ends achieved.
+
+    Raises RunFailedError where there are none.
+    """
+    assert plan.profile is not None, "only a sweep has rates"
+    profile = space_rates(plan.profile, *achieved)
+    base = parse_spec(json.loads(plan.spec_json))
+    configurations = list_configurations(base, list_points(base, profile))
+    return replace(plan, profile=profile, config_ids=[one.config_id for one in configurations]), configurations
+
+
+def list_configurations(base: EvalSpec, variants: Sequence[tuple[str, Mapping[str, str]]]) -> list[Configuration]:
+    """The spec with each of the variants laid over it. Raises SpecError or ModelError."""
+    found: dict[str, Configuration] = {}
+    models: dict[tuple[str, str | None], str] = {}
+    for label, overrides in variants:
+        varied = override_spec(base, overrides, origin=label)
+        spec = varied.model_copy(update={"name": f"{base.name} {label}" if overrides else f"{base.name} benchmark"})
+        digest = _identify_config(spec, models)
+        if digest in found:
+            raise SpecError(
+                f"The sweep's {label!r} is the same configuration as {found[digest].label!r}: what differs decides "
+                "neither answers nor speed. Leave one of the two out."
+            )
+        found[digest] = Configuration(label, spec, digest)
+    return list(found.values())
+
+
+def _identify_config(spec: EvalSpec, models: dict[tuple[str, str | None], str]) -> str:
+    """Its config_id, once all of it is checked. The files of a model are read once for all configurations."""
+    check_arguments(spec)
+    check_scorers(spec.scorers or [])
+    check_trace(spec.load)
+    key = (spec.model, spec.revision)
+    if key not in models:
+        models[key] = identify_spec_model(spec).model_id
+    return config_id(spec, models[key])
+
+
+def order_runs(
+    configurations: Sequence[Configuration], repeats: int, profile: SweepProfile | None = None
+) -> Iterator[Configuration]:
+    """Round after round, every other one backwards: a machine that drifts favours none. A sweep's ends come first."""
+    stages = [configurations[:ENDS], configurations[ENDS:]] if profile else [configurations]
+    for stage in stages:
+        for number in range(repeats):
+            yield from stage if number % 2 == 0 else reversed(stage)
+
+
+def parse_sweep(texts: Sequence[str]) -> dict[str, list[str]]:
+    """`field=a,b,c` or `field=[YAML list]`, each of them, as values by field. Raises SpecError."""
+    sweep: dict[str, list[str]] = {}
+    for text in texts:
+        field, equals, rest = text.partition("=")
+        values = _split_values(rest) if equals else []
+        if not field.strip() or not all(values) or not values:
+            raise SpecError(f"--sweep was given {text!r}, expected FIELD=VALUE,VALUE such as engine.window=16,32,64.")
+        if field in sweep:
+            raise SpecError(f"--sweep names {field} twice. Give all its values at once, separated by commas.")
+        sweep[field.strip()] = values
+    return sweep
+
+
+def combine_values(sweep: Mapping[str, Sequence[str]]) -> list[tuple[str, dict[str, str]]]:
+    """Every combination with its label, the first field varying slowest."""
+    combinations = [dict(zip(sweep, values, strict=True)) for values in product(*sweep.values())]
+    return [
+        (", ".join(f"{field}={value}" for field, value in combination.items()) or "as given", combination)
+        for combination in combinations
+    ]
+
+
+def _split_values(text: str) -> list[str]:
+    if not text.strip().startswith("["):
+        return [value.strip() for value in text.split(",")]
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return []
+    return [value if isinstance(value, str) else json.dumps(value) for value in values]
+
+
+def list_left(plan: Plan, configurations: Sequence[Configuration], settings: Settings) -> list[Configuration]:
+    """The runs still to do, in order: a completed run of the benchmark counts as the next of its configuration's."""
+    done = count_done(plan.benchmark_id, settings)
+    left = []
+    for configuration in order_runs(configurations, plan.repeats, plan.profile):
+        if done[configuration.config_id] > 0:
+            done[configuration.config_id] -= 1
+        else:
+            left.append(configuration)
+    return left
+
+
+def read_plan(benchmark_id: str, settings: Settings) -> tuple[Plan, list[Configuration]]:
+    """A benchmark that was begun. Raises SpecError for an unknown one and for one whose models changed, StoreError."""
+    plan, base = read_plan_file(benchmark_id, settings)
+    spec = parse_spec(base, origin=str(benchmark_dir(settings, benchmark_id) / PLAN_NAME))
+    variants = list_points(spec, plan.profile) if plan.profile else combine_values(plan.sweep)
+    configurations = list_configurations(spec, variants)
+    if [configuration.config_id for configuration in configurations] != plan.config_ids:
+        raise SpecError(
+            f"Benchmark {benchmark_id} cannot be resumed: the files of a model, or what this assayline makes of "
+            "the spec, are not what they were. Start a new one."
+        )
+    return plan, configurations

@@ -1,0 +1,101 @@
+"""The plan of a benchmark: a file in a folder of its own, written before the first run.
+
+A killed benchmark is resumed from it. What is done is told by the manifests of its runs.
+"""
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from assayline.benchmark.profile import SweepProfile
+from assayline.errors import SpecError, StoreError
+from assayline.files import MAKE_ROOM, write_json
+from assayline.runs.manifest import list_manifests
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+
+PLAN_NAME = "benchmark.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One point of the sweep."""
+
+    label: str
+    spec: EvalSpec
+    config_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a benchmark is."""
+
+    benchmark_id: str
+    spec_json: str
+    """The spec that the sweep varies, with caching and warm-up settled."""
+    sweep: dict[str, list[str]]
+    """Values, as YAML text, by dotted field."""
+    repeats: int
+    config_ids: list[str]
+    profile: SweepProfile | None = None
+    """Set where the configurations are points of a load sweep; then there is no `sweep`."""
+
+    @property
+    def planned(self) -> int:
+        """Runs that cannot be listed yet, as the rates of a sweep are not known before its ends are measured."""
+        return self.repeats * self.profile.points if self.profile and not self.profile.rates_per_s else 0
+
+    @property
+    def total(self) -> int:
+        """Runs that it is made of."""
+        return self.repeats * len(self.config_ids) + self.planned
+
+
+def count_left(benchmark_id: str, settings: Settings) -> int | None:
+    """How many runs a benchmark has still to do; None where its plan is not at hand."""
+    try:
+        plan = _parse_plan((benchmark_dir(settings, benchmark_id) / PLAN_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return None
+    done = count_done(benchmark_id, settings)
+    return plan.total - sum(min(done[config_id], plan.repeats) for config_id in plan.config_ids)
+
+
+def count_done(benchmark_id: str, settings: Settings) -> Counter[str]:
+    """Runs of a benchmark that are completed in one go, by configuration."""
+    return Counter(
+        str(manifest.config_id)
+        for manifest in list_manifests(settings.data_dir / "runs")
+        if (manifest.benchmark_id, manifest.state, manifest.attempt) == (benchmark_id, "completed", 1)
+    )
+
+
+def benchmark_dir(settings: Settings, benchmark_id: str) -> Path:
+    """Where a benchmark's plan is."""
+    return settings.data_dir / "benchmarks" / benchmark_id
+
+
+def write_plan(plan: Plan, settings: Settings) -> None:
+    """Raises StoreError."""
+    write_json(benchmark_dir(settings, plan.benchmark_id) / PLAN_NAME, asdict(plan), MAKE_ROOM)
+
+
+def read_plan_file(benchmark_id: str, settings: Settings) -> tuple[Plan, Any]:
+    """The plan of a benchmark that was begun, and its spec as data. Raises SpecError for an unknown one, StoreError."""
+    folder = benchmark_dir(settings, benchmark_id)
+    known = sorted((path.parent.name for path in folder.parent.glob(f"*/{PLAN_NAME}")), reverse=True)
+    if benchmark_id not in known:
+        told = f"newest: {', '.join(known[:3])}" if known else "there is none yet"
+        raise SpecError(f"There is no benchmark {benchmark_id!r} in {folder.parent} ({told}). Give the id of one.")
+    try:
+        plan = _parse_plan((folder / PLAN_NAME).read_text(encoding="utf-8"))
+        return plan, json.loads(plan.spec_json)
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreError(f"{folder / PLAN_NAME} cannot be read: {error}. Put a copy in its place.") from None
+
+
+def _parse_plan(text: str) -> Plan:
+    plan = Plan(**json.loads(text))
+    return replace(plan, profile=SweepProfile(**plan.profile)) if isinstance(plan.profile, dict) else plan

@@ -1,0 +1,40 @@
+"""What a benchmark found: every configuration's metrics over its repeats, and how they compare with the first's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from assayline.benchmark.plan import Configuration
+from assayline.comparison.queries import compare_speed, list_repeats, read_benchmark
+from assayline.store.database import Connection
+
+SHOWN = ("output_tokens_per_s", "requests_per_s", "ttft_p50_s", "tpot_p50_s", "e2e_p50_s", "e2e_p95_s", "accuracy")
+"""Metrics of the table; the database has the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One configuration."""
+
+    label: str
+    config_id: str
+    repeats: int
+    metrics: dict[str, dict[str, Any]]
+    """Rows of benchmark_metric, by metric."""
+    comparisons: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Rows of compare_repeats against the first configuration, by metric; none for the first itself."""
+
+
+def read_measured(
+    connection: Connection, benchmark_id: str, configurations: Sequence[Configuration], limits: Mapping[str, float]
+) -> list[Measured]:
+    """The configurations in their order. The metrics of `limits` are one family of tests per configuration."""
+    rows, repeats = read_benchmark(connection, benchmark_id), list_repeats(connection, benchmark_id)
+    first = repeats.get(configurations[0].config_id, [])
+    found = []
+    for number, configuration in enumerate(configurations):
+        runs = repeats.get(configuration.config_id, [])
+        metrics = {metric: row for (config_id, metric), row in rows.items() if config_id == configuration.config_id}
+        compared = compare_speed(connection, runs, first, limits) if number and runs and first else {}
+        found.append(Measured(configuration.label, configuration.config_id, len(runs), metrics, compared))
+    return found

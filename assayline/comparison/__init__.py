@@ -1,0 +1,1 @@
+"""One run against another: baselines, differences, and whether they break a gate."""

@@ -1,0 +1,204 @@
+"""The gate: is a run worse than its baseline, beyond the limits?
+
+Accuracy is compared prompt by prompt, speed over repeats of both configurations, both by the macros of
+`sql/models/30_comparison/`. What cannot be compared at all is an error. What cannot be judged, above all speed with too
+few repeats, is said and breaks nothing: a gate that cries wolf is soon ignored.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from assayline.comparison.queries import Side, choose_repeats, compare_scores, compare_speed, read_overlap, read_side
+from assayline.errors import AssaylineError, ComparisonError
+from assayline.spec.gate import GateSpec
+from assayline.store.database import Connection
+from assayline.words import show_value
+
+Verdict = Literal["held", "broken", "not judged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One limit, and what became of it."""
+
+    check: str
+    verdict: Verdict
+    words: str
+    """What was found, in a sentence with its figures."""
+    candidate: float | None = None
+    baseline: float | None = None
+    limit: float | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport:
+    """A run held against a baseline."""
+
+    candidate: str
+    baseline: str
+    checks: list[Check] = field(default_factory=list)
+
+    @property
+    def broken(self) -> list[Check]:
+        """The limits that do not hold."""
+        return [check for check in self.checks if check.verdict == "broken"]
+
+    @property
+    def sentence(self) -> str:
+        """How it ended, with the figures of every limit that is broken."""
+        if not self.broken:
+            left = sum(check.verdict == "not judged" for check in self.checks)
+            rest = f" {left} could not be judged." if left else ""
+            return f"Run {self.candidate} is within its limits against {self.baseline}.{rest}"
+        told = " ".join(check.words for check in self.broken)
+        return f"Run {self.candidate} is worse than {self.baseline} beyond its limits. {told}"
+
+
+ROUNDING = 1e-12
+"""A drop of exactly the limit does not break it, whatever the last bit of a difference says."""
+
+
+def judge_run_against(connection: Connection, candidate: str, baseline: str, limits: GateSpec) -> GateReport:
+    """Holds a run against another. Raises SpecError for an unknown run, ComparisonError where there is no comparing."""
+    if candidate == baseline:
+        raise ComparisonError(f"Run {candidate} is its own baseline. Give another baseline, or a newer run.")
+    new, old = read_side(connection, candidate), read_side(connection, baseline)
+    _check_ended(new, old)
+    _check_overlap(read_overlap(connection, candidate, baseline), new, old, limits.min_overlap)
+    checks = [_check_errors(new, old, limits.max_error_share), _check_accuracy(connection, new, old, limits)]
+    checks += _check_speed(connection, new, old, limits)
+    return GateReport(candidate, baseline, checks)
+
+
+def _check_ended(new: Side, old: Side) -> None:
+    if new.state != "completed":
+        hint = "Wait for its end" if new.state == "running" else "Resume it, or take another"
+        raise ComparisonError(f"Run {new.run_id} is {new.state}, not completed: there is nothing to judge. {hint}.")
+    if old.state == "running":
+        raise ComparisonError(f"The baseline {old.run_id} is still running. Wait for its end, or pin a completed run.")
+
+
+def _check_overlap(overlap: dict[str, Any], new: Side, old: Side, least: float, what: str = "prompts") -> None:
+    share = overlap["overlap_share"]
+    if share is None or share < least - ROUNDING:
+        raise ComparisonError(
+            f"Runs {new.run_id} and {old.run_id} have different {what}: {overlap['prompts']} in both, "
+            f"{overlap['only_candidate']} only in the first and {overlap['only_baseline']} only in the second, an "
+            f"overlap of {share or 0:.1%} where gate.min_overlap wants {least:.1%}. Compare runs of one prompt set, or "
+            "lower the limit: what both have is compared then."
+        )
+
+
+def _check_errors(new: Side, old: Side, limit: float) -> Check:
+    share, before = new.error_share or 0.0, old.error_share or 0.0
+    words = f"Errors are {share:.2%} of the answers, against {before:.2%}; the limit is {limit:.2%}."
+    return Check("errors", "broken" if share > limit + ROUNDING else "held", words, share, before, limit, "share")
+
+
+def _check_accuracy(connection: Connection, new: Side, old: Side, limits: GateSpec) -> Check:
+    rows = compare_scores(connection, new.run_id, old.run_id)
+    if not rows and limits.scorer is None:
+        return Check("accuracy", "not judged", "Neither run has scores, so accuracy was not judged.")
+    scorer = limits.scorer or next((name for name in new.scorers if name in rows), "") or next(iter(rows), "")
+    for side in (new, old):
+        if scorer not in side.scorers:
+            raise ComparisonError(
+                f"Run {side.run_id} has no scores of {scorer!r}; it has {', '.join(side.scorers) or 'none'}. Set "
+                f"gate.scorer to one that both have, or add it: `python -m flows.score {side.run_id} --scorer …`."
+            )
+    if scorer not in rows:
+        return Check(f"accuracy, {scorer}", "not judged", f"Neither run has a score of {scorer}: no targets.")
+    row = rows[scorer]
+    if row["same_scorer"] is False:
+        raise ComparisonError(
+            f"Runs {new.run_id} and {old.run_id} were scored by different scorers of the name {scorer!r}: kind or "
+            f"arguments differ. Score the baseline anew: `python -m flows.score {old.run_id} --scorer …`."
+        )
+    _check_overlap(row, new, old, limits.min_overlap, f"prompts with a score of {scorer}")
+    return judge_scores(row, limits)
+
+
+def judge_scores(row: dict[str, Any], limits: GateSpec) -> Check:
+    """The accuracy limit, by a row of compare_runs."""
+    limit, drop, low = limits.max_accuracy_drop, -row["difference"], row["low"]
+    interval = (
+        "no interval, as there are too few prompts"
+        if low is None
+        else f"95 % interval {low:+.4f} to {row['high']:+.4f}"
+    )
+    test = "" if row["mcnemar_p"] is None else f", McNemar's p {row['mcnemar_p']:.2g}"
+    words = (
+        f"{row['scorer']} went from {row['baseline_mean']:.4f} to {row['candidate_mean']:.4f} over {row['prompts']} "
+        f"prompts, by {row['difference']:+.4f} ({interval}{test}; {row['worse_prompts']} worse, "
+        f"{row['better_prompts']} better); the limit is a drop of {limit:g}, {limits.confidence}."
+    )
+    is_larger = drop > limit + ROUNDING
+    match limits.confidence:
+        case "significant":
+            is_broken = is_larger and row["verdict"] == "worse"
+        case "observed":
+            is_broken = is_larger
+        case "proven":
+            is_broken = low is None or -low > limit + ROUNDING
+    is_open = limits.confidence == "significant" and is_larger and row["verdict"] == "too_few"
+    verdict: Verdict = "broken" if is_broken else "not judged" if is_open else "held"
+    return Check(
+        f"accuracy, {row['scorer']}", verdict, words, row["candidate_mean"], row["baseline_mean"], limit, "share"
+    )
+
+
+def _check_speed(connection: Connection, new: Side, old: Side, limits: GateSpec) -> Iterator[Check]:
+    if not limits.max_slowdown:
+        return
+    wanted: dict[str, float] = {str(metric): limit for metric, limit in limits.max_slowdown.items()}
+    if reason := _find_obstacle(new, old):
+        yield from (Check(metric, "not judged", reason, limit=limit) for metric, limit in wanted.items())
+        return
+    candidates, baselines = choose_repeats(connection, new.run_id, old.run_id)
+    rows = compare_speed(connection, candidates, baselines, wanted)
+    for metric, limit in wanted.items():
+        yield judge_speed(metric, limit, rows.get(metric))
+
+
+def _find_obstacle(new: Side, old: Side) -> str | None:
+    """Why speed cannot be judged at all, in a sentence."""
+    for side in (new, old):
+        if side.obstacle:
+            return f"Speed was not judged: of run {side.run_id}, {side.obstacle}."
+    if new.benchmark_id and (new.benchmark_id, new.config_id) == (old.benchmark_id, old.config_id):
+        return "Speed was not judged: both runs are repeats of one configuration in one benchmark."
+    return None
+
+
+def judge_speed(metric: str, limit: float, row: dict[str, Any] | None) -> Check:
+    """A speed limit, by its row of compare_repeats, if there is one."""
+    if row is None:
+        return Check(metric, "not judged", f"{metric} was not judged: it was not measured on both sides.", limit=limit)
+    counts = f"{row['candidate_repeats']} and {row['baseline_repeats']} repeats"
+    values = {"candidate": row["candidate_median"], "baseline": row["baseline_median"], "unit": row["unit"]}
+    if row["verdict"] == "too_few":
+        words = (
+            f"{metric} was not judged: there are {counts} of the two configurations, and five each are needed to tell "
+            "a change from chance."
+        )
+        return Check(metric, "not judged", words, limit=limit, **values)
+    worse = row["worsening_share"]
+    change = "changed from zero" if worse is None else f"{abs(worse):.1%} {'worse' if worse > 0 else 'better'}"
+    words = (
+        f"{metric} is {change} (medians {show_value(row['candidate_median'])} and "
+        f"{show_value(row['baseline_median'])} {row['unit']} "
+        f"over {counts}, p {row['holm_p']:.2g} by Holm; {row['verdict']}); the limit is {limit:.1%}."
+    )
+    return Check(metric, "broken" if row["verdict"] == "worse" else "held", words, limit=limit, **values)
+
+
+class GateFailedError(AssaylineError):
+    """A run is worse than its baseline, beyond the limits of its gate. `report` has every limit."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, report: "GateReport") -> None:
+        super().__init__(message)
+        self.report = report

@@ -1,0 +1,260 @@
+"""HostedEngine: an engine in a process of its own, as the worker holds it.
+
+It opens the engine host, talks with it, explains its death and ends it. How requests are fed is what its two kinds
+differ in: `offline.py` fills a window, `streaming.py` follows an arrival pattern.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from assayline.engines.base import EngineFacts, EngineHooks
+from assayline.engines.head_start import find_head_start
+from assayline.engines.messages import (
+    AbortAll,
+    Aborted,
+    Beat,
+    Failed,
+    Finished,
+    Open,
+    Opened,
+    Refused,
+    Rejoin,
+    Warm,
+    WarmUp,
+)
+from assayline.engines.parking import Parked, ParkingLot, own_variables
+from assayline.engines.process import HostProcess, HostSetup
+from assayline.errors import EngineDiedError, EngineError, EngineInterruptedError, SpecError, Witness
+from assayline.records import Completion, Request, TelemetrySample
+
+Answer = TypeVar("Answer")
+WINDOW_PER_SEQUENCE = 1.25
+"""Default window over max_num_seqs. At 1.0 a slot stays empty for a step while it is refilled; at 1.25 none does."""
+
+WINDOW_WITHOUT_FACTS = 64
+"""Default window of a server, which does not say how many requests it runs at once."""
+
+SILENCE_LIMIT_S = 120.0
+"""A host that sends no beat for so long is taken for dead."""
+
+REJOIN_TIMEOUT_S = 60.0
+"""A parked engine that does not answer within this is not well, and another one is opened."""
+
+
+class HostedEngine:
+    """The part that all engines in a host share. Opens in the constructor; use `close` or `contextlib.closing`."""
+
+    def __init__(
+        self, order: Open, setup: HostSetup, hooks: EngineHooks, window: int | None, lot: ParkingLot | None
+    ) -> None:
+        """`window` is the most requests in flight, None for what keeps this engine busy; `lot` is where it may park."""
+        self._order = order
+        self._setup = setup
+        self._hooks = hooks
+        self._window = window
+        self._lot = lot
+        self._in_flight = 0  # handed to the host and not answered
+        self._closed = False
+        self._lost = False
+        self._progress: tuple[int | None, int] = (0, 0)
+        self._stepped_s = time.monotonic()
+        self._heard_s = time.monotonic()
+        started = time.monotonic()
+        self._own_variables = own_variables(setup.env)
+        opened = self._take_over()
+        if opened is None:
+            opened = self._start()
+            started = self._host.started_s  # before this engine was asked for, where it had a head start
+        self._window_requests = self._first_window(opened)
+        self._facts = EngineFacts(
+            self._window_requests, opened.max_model_len, time.monotonic() - started, opened.details
+        )
+
+    @property
+    def model_id(self) -> str:
+        """Content identity of the model that answers."""
+        return self._order.model_id
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What the engine resolved at start-up."""
+        return self._facts
+
+    @property
+    def host_pid(self) -> int:
+        """Process id of the engine host."""
+        return self._host.pid
+
+    def set_window(self, window_requests: int) -> None:
+        """Requests in flight from now on; in mode barrier, the size of the next batch."""
+        self._window_requests = window_requests
+
+    def warm_up(self, request: Request) -> float:
+        """Generates once outside every metric. Returns seconds; raises SpecError if the engine refuses the request."""
+        started = time.monotonic()
+        self._host.send(WarmUp(request))
+        answer = self._expect(Warm, self._setup.start_timeout_s)
+        if answer.error is not None:
+            raise SpecError(answer.error)
+        return time.monotonic() - started
+
+    def close(self) -> None:
+        """Ends the engine's processes and returns their memory, or parks it where that is done. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        is_well = self._host.exit_code is None and not self._lost and not self._in_flight
+        if self._lot is not None and is_well and self.may_park:
+            kept_from = str(self._facts.details.get("kept_from") or self._order.run_id)
+            self._lot.park(Parked(self._host, self._order, self._own_variables, kept_from, self._setup.close_timeout_s))
+        elif self._lost:
+            self._host.kill()
+        else:
+            self._host.end(self._setup.close_timeout_s)
+
+    @property
+    def may_park(self) -> bool:
+        """Whether another run can use this engine as if it were new."""
+        return False
+
+    def _start(self) -> Opened:
+        """A process with a new engine in it: one that had a head start, or a new one."""
+        begun, wanted = find_head_start(), (self._setup.env, self._setup.log_path, self._hooks.on_log)
+        self._host = (begun and begun.take_host(*wanted)) or HostProcess(*wanted)
+        try:
+            self._host.send(self._order)
+            return self._expect(Opened, self._setup.start_timeout_s)
+        except BaseException:
+            self._host.kill()
+            raise
+
+    def _take_over(self) -> Opened | None:
+        """The engine of a run before, if one is parked that was ordered alike and still answers."""
+        parked = self._lot.take(self._order, self._own_variables) if self._lot is not None else None
+        if parked is None:
+            return None
+        self._host = parked.host
+        try:
+            self._host.listen(self._hooks.on_log)
+            self._host.send(Rejoin(self._order))
+            opened = self._expect(Opened, REJOIN_TIMEOUT_S)
+        except EngineDiedError:
+            self._host.kill()
+            return None
+        except BaseException:
+            self._host.kill()
+            raise
+        self._setup.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._setup.log_path.write_text(f"Kept from run {parked.run_id}: the log continues in {self._host.log_path}\n")
+        return replace(opened, details={**opened.details, "kept_from": parked.run_id})
+
+    def _first_window(self, opened: Opened) -> int | None:
+        """Most requests in flight, as long as nobody says otherwise; None where there is no such limit."""
+        return self._window or default_window(opened)
+
+    @contextlib.contextmanager
+    def _generating(self) -> Iterator[None]:
+        """Around everything that `generate` does: however that ends, the engine is usable afterwards, or lost."""
+        self._host.phase = "run"
+        self._stepped_s = time.monotonic()
+        try:
+            yield
+        except EngineError as error:
+            self._lost = not isinstance(error, EngineInterruptedError)
+            raise
+        finally:
+            if self._in_flight and not self._closed and not self._lost:
+                self._abort()
+
+    def _check_stop(self) -> None:
+        if self._hooks.should_stop():
+            raise EngineInterruptedError("Generation was stopped on request; what had finished is stored.")
+
+    def _receive_finished(self, timeout_s: float) -> list[Completion]:
+        """What the next message finished, if one comes in time."""
+        match self._receive(timeout_s):
+            case None:
+                return []
+            case Finished(completions):
+                self._stepped_s = time.monotonic()
+                self._in_flight -= len(completions)
+                return completions
+            case Beat(sample):
+                self._hooks.on_sample(sample)
+                self._check_progress(sample)
+                self._observe(sample)
+                return []
+            case Refused(error):
+                raise error
+            case Failed() as failed:
+                raise self._explain(failed)
+            case unexpected:
+                raise EngineError(
+                    f"The engine's process sent {type(unexpected).__name__}, which was not expected here."
+                )
+
+    def _observe(self, sample: TelemetrySample) -> None:
+        """Looks at the engine's counters, about once a second."""
+
+    def _receive(self, timeout_s: float) -> Any | None:
+        """The next message, or None; raises when the host has been silent for too long."""
+        message = self._host.receive(timeout_s)
+        if message is not None:
+            self._heard_s = time.monotonic()
+        elif time.monotonic() - self._heard_s > SILENCE_LIMIT_S:
+            raise self._stalled(f"The engine's process has been silent for {SILENCE_LIMIT_S:.0f} s.")
+        return message
+
+    def _expect(self, kind: type[Answer], timeout_s: float, heed_stop: bool = True) -> Answer:
+        """Waits for one kind of message, passing over completions and beats that were under way before it."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            message = self._host.receive()
+            self._heard_s = time.monotonic()  # a host that loads a model sends no beats: the deadline alone counts
+            if isinstance(message, kind):
+                return message
+            if isinstance(message, Refused):
+                raise message.error
+            if isinstance(message, Failed):
+                raise self._explain(message)
+            if heed_stop and self._hooks.should_stop():
+                raise EngineInterruptedError("The engine was stopped on request while it was busy.")
+        raise self._stalled(f"The engine did not answer within {timeout_s:.0f} s.")
+
+    def _explain(self, failed: Failed) -> EngineDiedError:
+        self._lost = True
+        words = f"The engine failed: {failed.exception}: {failed.message}\n    Its whole log: {self._host.log_path}"
+        return EngineDiedError(words, self._host.evidence(failed.exception, failed.message, failed.witness))
+
+    def _check_progress(self, sample: TelemetrySample) -> None:
+        """Raises EngineDiedError for an engine that beats, has requests, and makes no step."""
+        progress = (sample.engine_steps, sample.output_tokens)
+        if progress != self._progress or not self._in_flight:
+            self._progress, self._stepped_s = progress, time.monotonic()
+        elif time.monotonic() - self._stepped_s > self._setup.stall_timeout_s:
+            raise self._stalled(
+                f"The engine has made no step for {self._setup.stall_timeout_s:.0f} s, with {self._in_flight} "
+                "requests in flight."
+            )
+
+    def _stalled(self, what: str) -> EngineDiedError:
+        self._lost = True
+        return EngineDiedError(
+            f"{what} {self._host.describe_death()}", self._host.evidence(message=what, witness=Witness.SILENCE)
+        )
+
+    def _abort(self) -> None:
+        self._host.send(AbortAll())
+        self._expect(Aborted, self._setup.close_timeout_s, heed_stop=False)
+        self._in_flight = 0
+
+
+def default_window(opened: Opened) -> int:
+    """Requests in flight that keep an engine busy, where nobody gives a number."""
+    if opened.max_num_seqs is None:
+        return WINDOW_WITHOUT_FACTS
+    return math.ceil(WINDOW_PER_SEQUENCE * opened.max_num_seqs)

@@ -1,0 +1,245 @@
+"""The engine host: the process that holds vLLM, so that a worker outlives whatever happens to it.
+
+Started by `engines/process.py` as `python -m assayline.engines.host FD` in a session of its own, with its environment
+complete before the first import. It builds the engine that the first message orders: `vllm.LLM`, which it drives here,
+one step after another, taking in new requests between steps, or a streaming core, which `pacing.py` drives in an event
+loop. A reader and a writer thread keep the socket off the engine's path. When the worker is gone, however it died, the
+socket closes and the host kills its whole process group: no orphan keeps a GPU.
+"""
+
+import asyncio
+import contextlib
+import gc
+import multiprocessing
+import multiprocessing.process
+import os
+import queue
+import resource
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from assayline.engines.devices.orphans import note_engine
+from assayline.engines.environment import MEMORY_LIMIT
+from assayline.engines.host.core import EngineGoneError, StreamCore
+from assayline.engines.host.pacing import StreamHost
+from assayline.engines.host.vllm.checks import check_before_load, is_engine_dead
+from assayline.engines.host.vllm.offline_core import Ready, VllmCore, import_vllm
+from assayline.engines.messages import (
+    AbortAll,
+    Aborted,
+    Beat,
+    Close,
+    Failed,
+    Finished,
+    Generate,
+    Open,
+    Refused,
+    Warm,
+    WarmUp,
+)
+from assayline.errors import AssaylineError, DeviceError, ServerError, SpecError, Witness
+
+BEAT_INTERVAL_S = 1.0
+DEAD_CHILD_GRACE_S = 5.0
+"""How long vLLM may take to notice by itself that one of its processes is dead."""
+
+SEND_TIMEOUT_S = 5.0
+
+
+class Host:
+    """One engine and the queues to and from its worker."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._core: VllmCore | StreamCore | None = None
+        self._closing = False
+        self._children: list[multiprocessing.process.BaseProcess] = []
+
+    def run(self) -> int:
+        """Serves until `Close`. Returns the exit code."""
+        writer = threading.Thread(target=self._write, name="write", daemon=True)
+        writer.start()
+        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+        code = self._run()
+        self._outbox.put(None)
+        writer.join(SEND_TIMEOUT_S)
+        return code
+
+    def _run(self) -> int:
+        try:
+            order = self._receive()
+            if order.kind.is_streaming:
+                # Not asyncio.run: it would wait for whatever tasks a dead engine leaves behind.
+                asyncio.new_event_loop().run_until_complete(self._stream(order))
+            else:
+                self._start_reading(self._inbox.put)
+                self._serve(self._open(order))
+        except (SpecError, DeviceError, ServerError) as error:
+            self._outbox.put(Refused(error))
+            return 1
+        except Exception as error:
+            traceback.print_exc()  # first: the worker kills this process as soon as it hears
+            self._outbox.put(tell_failure(error))
+            return 1
+        return 0
+
+    def _open(self, order: Open) -> VllmCore:
+        import_vllm()
+        check_before_load(order)
+        core = VllmCore(order)
+        core.put_ready = self._inbox.put
+        self._watch(core)
+        self._outbox.put(core.describe())
+        return core
+
+    async def _stream(self, order: Open) -> None:
+        loop = asyncio.get_running_loop()
+        core = make_core(order)
+        host = StreamHost(core, order, self._outbox.put)
+
+        def take(message: Any) -> None:
+            if isinstance(message, Close):
+                self._begin_closing()
+            host.take(message)
+
+        self._start_reading(lambda message: loop.call_soon_threadsafe(take, message))
+        await host.open()
+        self._watch(core)
+        await host.serve()
+
+    def _watch(self, core: VllmCore | StreamCore) -> None:
+        """From now on it beats, and the processes that it started are looked after."""
+        self._children = multiprocessing.active_children()
+        self._core = core
+
+    def _serve(self, core: VllmCore) -> None:
+        while True:
+            while core.running == 0 or not self._inbox.empty():
+                refused = None
+                match self._inbox.get():
+                    case Generate() as message:
+                        refused = core.add(message)
+                    case Ready() as ready:
+                        refused = core.add_ready(ready)
+                    case WarmUp(request):
+                        self._warm_up(core, request)
+                    case AbortAll():
+                        core.abort_all()
+                        self._outbox.put(Aborted())
+                    case Close():
+                        self._begin_closing()
+                        core.close()
+                        return
+                if refused is not None:
+                    self._outbox.put(Finished([refused]))
+            finished = core.step()
+            if core.in_flight == 0:
+                self._put_beat(core)  # before the last completion, after which the worker may stop listening
+            if finished:
+                self._outbox.put(Finished(finished))
+
+    def _begin_closing(self) -> None:
+        self._closing = True
+        gc.collect = lambda generation=2: 0  # vLLM calls it as it closes: a second or two, for a process that ends
+
+    def _warm_up(self, core: VllmCore, request: Any) -> None:
+        try:
+            core.warm_up(request)
+        except AssaylineError as error:
+            self._outbox.put(Warm(str(error)))
+        else:
+            self._outbox.put(Warm())
+
+    def _start_reading(self, put: Callable[[Any], object]) -> None:
+        def read() -> None:
+            while True:
+                put(self._receive())
+
+        threading.Thread(target=read, name="read", daemon=True).start()
+
+    def _receive(self) -> Any:
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError):
+            os.killpg(0, signal.SIGKILL)  # the worker is gone: nobody waits for anything here
+
+    def _write(self) -> None:
+        while (message := self._outbox.get()) is not None:
+            self._connection.send(message)
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(BEAT_INTERVAL_S)
+            if self._core is not None:
+                self._put_beat(self._core)
+                self._check_children()
+
+    def _check_children(self) -> None:
+        """Ends the host when a process of vLLM's is dead: its synchronous client would wait for an answer forever."""
+        dead = [child for child in self._children if not child.is_alive()]
+        if not dead or self._closing:
+            return
+        time.sleep(DEAD_CHILD_GRACE_S)
+        exits = ", ".join(f"{child.name} (exit code: {child.exitcode})" for child in dead)
+        print(f"vLLM's process died: {exits}", file=sys.stderr, flush=True)
+        self._outbox.put(tell_failure(EngineGoneError(f"vLLM's process died: {exits}")))
+        self._outbox.put(None)
+        time.sleep(BEAT_INTERVAL_S)
+        os._exit(1)
+
+    def _put_beat(self, core: VllmCore | StreamCore) -> None:
+        self._outbox.put(Beat(core.sample()))
+
+
+def tell_failure(error: Exception) -> Failed:
+    """What the worker hears of an engine that failed."""
+    is_gone = isinstance(error, EngineGoneError) or is_engine_dead(error)
+    return Failed(type(error).__name__, str(error), Witness.LOG if is_gone else Witness.EXCEPTION)
+
+
+def make_core(order: Open) -> StreamCore:
+    """The streaming core that an order asks for. Its libraries are imported when it opens."""
+    if order.kind.is_served:
+        from assayline.engines.host.server.core import ServerCore
+
+        return ServerCore(order)
+    import_vllm()
+    from assayline.engines.host.vllm.async_core import AsyncCore
+
+    return AsyncCore(order)
+
+
+def end_with_worker(channel: int) -> None:
+    """Kills this process group when the worker is gone, for a time in which nobody reads the socket."""
+    gone = select.poll()
+    gone.register(channel, select.POLLRDHUP)
+    gone.poll()
+    os.killpg(0, signal.SIGKILL)
+
+
+def main() -> None:
+    """Entry of the child process: the socket's file descriptor, and `ready` to import vLLM before there is an order."""
+    note_engine(os.environ)
+    if limit := os.environ.get(MEMORY_LIMIT):
+        resource.setrlimit(resource.RLIMIT_AS, (int(limit), int(limit)))
+    channel, *how = sys.argv[1:]
+    if "ready" in how:
+        threading.Thread(target=end_with_worker, args=[int(channel)], name="end", daemon=True).start()
+        with contextlib.suppress(Exception):  # it fails again when the engine opens, which has words for it
+            import_vllm()
+    code = Host(Connection(int(channel))).run()
+    sys.stdout.flush()
+    os._exit(code)  # vLLM's interpreter-exit handlers have nothing left to do and can hang
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""StreamHost: the schedule inside an engine host. It sends each request when it is due, or when there is room.
+
+It is here, next to the engine, that time is kept: the worker's process has a database and Prefect to feed, and may be
+late. A request with `due_at_s` is sent at that moment, whatever else is in flight; one without as soon as fewer than
+its `window_requests` are. Requests are sent in the order of their arrival, each is a task of the one event loop, and
+nothing here waits for anything but that loop.
+"""
+
+import asyncio
+import gc
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from assayline.engines.host.core import StreamCore
+from assayline.engines.messages import (
+    AbortAll,
+    Aborted,
+    Beat,
+    Close,
+    Finished,
+    Generate,
+    Open,
+    Rejoin,
+    StopSending,
+    Warm,
+    WarmUp,
+    unsent,
+)
+from assayline.errors import AssaylineError
+from assayline.records import Completion
+
+
+class StreamHost:
+    """One core and what waits for it. Everything but the constructor runs in the event loop."""
+
+    def __init__(self, core: StreamCore, order: Open, put: Callable[[Any], None]) -> None:
+        """`put` takes messages for the worker."""
+        self._core = core
+        self._order = order
+        self._put = put
+        self._waiting: deque[Generate] = deque()
+        self._live: set[asyncio.Task[Completion]] = set()
+        self._finished: list[Completion] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._errands: set[asyncio.Task[None]] = set()
+        self._over: asyncio.Future[None] | None = None
+
+    async def open(self) -> None:
+        """Opens the core and tells the worker. Raises what the core raises."""
+        self._over = asyncio.get_running_loop().create_future()
+        opened = await self._core.open()
+        gc.collect()
+        gc.freeze()  # what an engine is made of stays: looking at it again would hold the loop up for nothing
+        self._put(opened)
+
+    async def serve(self) -> None:
+        """Serves until `Close`. Raises what ends the core."""
+        assert self._over is not None, "open comes first"
+        await self._over
+        await self._core.close()
+
+    def take(self, message: Any) -> None:
+        """Does what one message of the worker asks for."""
+        match message:
+            case Generate():
+                self._waiting.append(message)
+                self._send_due()
+            case WarmUp(request):
+                self._run(self._warm_up(request))
+            case Rejoin(order):
+                self._run(self._rejoin(order))
+            case StopSending(reason):
+                self._give_back(reason)
+            case AbortAll():
+                self._run(self._abort())
+            case Close():
+                self._finish()
+
+    def _send_due(self) -> None:
+        """Sends whatever may be sent now, and sets the alarm for what comes next."""
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            message = self._waiting[0]
+            if message.due_at_s is not None:
+                due = self._order.clock.started_monotonic_s + message.due_at_s
+                if due > loop.time():
+                    self._set_alarm(due)
+                    return
+            elif message.window_requests is not None and len(self._live) >= message.window_requests:
+                return
+            self._waiting.popleft()
+            task = loop.create_task(self._answer(message))
+            self._live.add(task)
+            task.add_done_callback(self._end)
+
+    def _set_alarm(self, due: float) -> None:
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(due, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._send_due()
+
+    async def _answer(self, message: Generate) -> Completion:
+        completion = await self._core.answer(message)
+        return replace(completion, due_at_s=message.due_at_s) if message.due_at_s is not None else completion
+
+    def _end(self, task: asyncio.Task[Completion]) -> None:
+        self._live.discard(task)
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            self._fail(error)
+        else:
+            self._send_due()
+            self._report(task.result())
+
+    def _report(self, completion: Completion) -> None:
+        """Tells the worker, together with all that finishes in the same turn of the loop."""
+        self._finished.append(completion)
+        if len(self._finished) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if not self._live and not self._waiting:
+            self._put(Beat(self._core.sample()))  # before the last completion, after which nobody may listen
+        if self._finished:
+            self._put(Finished(self._finished))
+            self._finished = []
+
+    def _give_back(self, reason: str) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        self._cancel_alarm()
+        for message in waiting:
+            self._report(unsent(message.request.request_id, self._order.worker, self._order.engine_generation, reason))
+
+    async def _abort(self) -> None:
+        self._waiting.clear()
+        self._cancel_alarm()
+        live = list(self._live)
+        for task in live:
+            task.cancel()
+        await asyncio.gather(*live, return_exceptions=True)
+        self._finished.clear()
+        self._put(Aborted())
+
+    async def _warm_up(self, request: Any) -> None:
+        try:
+            await self._core.warm_up(request)
+        except AssaylineError as error:
+            self._put(Warm(str(error)))
+        else:
+            self._put(Warm())
+
+    async def _rejoin(self, order: Open) -> None:
+        opened = await self._core.rejoin(order)
+        self._order = order
+        self._put(opened)
+
+    def _run(self, errand: Any) -> None:
+        task = asyncio.get_running_loop().create_task(errand)
+        self._errands.add(task)
+        task.add_done_callback(self._end_errand)
+
+    def _end_errand(self, task: asyncio.Task[None]) -> None:
+        self._errands.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """The core is gone, and with it all that is in flight; what finished before is told first."""
+        self._flush()
+        if self._over is not None and not self._over.done():
+            self._over.set_exception(error)
+
+    def _finish(self) -> None:
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+    def _cancel_alarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

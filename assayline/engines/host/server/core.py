@@ -1,0 +1,228 @@
+"""ServerCore: an OpenAI-compatible server as an engine.
+
+A server that runs already is asked as it is; without `engine.server.url` our own is started (`process.py`) and
+ends with the engine. A request is sent the moment it is handed over, and again where that may help (`failures.py`
+says where); whatever comes of it is one completion, whose times begin with its first sending.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from assayline.engines.host.media import MediaPool
+from assayline.engines.host.server.body import RequestWriter
+from assayline.engines.host.server.client import ServedClient, allow_many_connections
+from assayline.engines.host.server.events import ServedAnswer
+from assayline.engines.host.server.failures import TIMED_OUT, ServedFailure, choose_wait
+from assayline.engines.host.server.media import write_messages
+from assayline.engines.host.server.model import describe_server, find_model
+from assayline.engines.host.server.process import ServeProcess
+from assayline.engines.messages import Generate, Open, Opened
+from assayline.engines.reasoning import split_reasoning, thinks
+from assayline.errors import MediaError, SpecError
+from assayline.media.load import Hearing
+from assayline.records import Completion, Json, Request, TelemetrySample
+
+
+class ServerCore:
+    """One endpoint. `open` before anything else."""
+
+    def __init__(self, order: Open) -> None:
+        assert order.server is not None, "an order for a server says which"
+        self._order = order
+        self._server = order.server
+        self._process: ServeProcess | None = None
+        self._live: set[_Call] = set()
+        self._counting = threading.Lock()
+        self._output_tokens = 0
+        self._media = MediaPool(order, Hearing(), write_messages)
+        self._client: ServedClient
+        self._writer: RequestWriter
+        self._opened: Opened
+
+    async def open(self) -> Opened:
+        """Starts our server, or meets the one that runs. Raises SpecError, ServerError or EngineGoneError."""
+        allow_many_connections()
+        if self._server.url is None:
+            self._process = ServeProcess(self._order)
+            await self._process.start()
+            self._client = ServedClient(self._server, self._process.url, self._process.key)
+        else:
+            self._client = ServedClient(self._server, self._server.url)
+        model = await find_model(self._client, self._order.model)
+        self._writer = RequestWriter(
+            self._server.endpoint, model.name, model.has_extensions, model.max_model_len, self._order.chat_kwargs
+        )
+        self._writer.check(self._order.sampling)
+        max_num_seqs = self._order.args.get("max_num_seqs") if self._process else None
+        details = describe_server(self._order, model, self._client.url)
+        self._opened = Opened(max_num_seqs, model.max_model_len, details)
+        return self._opened
+
+    async def rejoin(self, order: Open) -> Opened:
+        """Serves another run. What a server has cached cannot be told to go: see `StreamingEngine.may_park`."""
+        self._order = order
+        self._output_tokens = 0
+        return self._opened
+
+    async def answer(self, message: Generate) -> Completion:
+        """Sends now, and again where that may help; a result or an error row.
+
+        Raises EngineGoneError if our own server is gone, SpecError for what no request of this spec can do.
+        """
+        call = _Call(message)
+        request = message.request
+        self._writer.check_room(request)
+        try:
+            if request.media:
+                request = await self._fill(call)
+            body = self._writer.write(request)
+            self._check_stops(request)
+        except MediaError as error:
+            return self._complete(call, error_kind=error.kind, error_message=str(error))
+        except SpecError as error:
+            return self._complete(call, error_kind="sampling_error", error_message=str(error))
+        call.sent = time.monotonic()
+        try:
+            with self._counted(call):
+                async with asyncio.timeout(self._server.timeout_s):
+                    await self._ask(call, body)
+        except TimeoutError:
+            words = f"No complete answer within {self._server.timeout_s:g} s"
+            return self._complete(call, error_kind=TIMED_OUT, error_message=f"{words}{call.describe()}.")
+        except ServedFailure as failure:
+            return self._complete(call, error_kind=failure.kind, error_message=f"{failure}{call.describe()}")
+        return self._complete(call, **self._read(call))
+
+    async def warm_up(self, request: Request) -> None:
+        """Answers one request and forgets it. Raises SpecError if that fails."""
+        completion = await self.answer(Generate(request, self._order.clock.now_s(), 1))
+        self._output_tokens = 0
+        if completion.error_kind is not None:
+            raise SpecError(f"The warm-up request was not answered: {completion.error_message}")
+
+    def sample(self) -> TelemetrySample:
+        """The counters now. A server does not tell its steps."""
+        with self._counting:
+            tokens = self._output_tokens + sum(call.answer.tokens for call in self._live)
+            in_flight = len(self._live)
+        order = self._order
+        return TelemetrySample(order.worker, order.engine_generation, order.clock.now_s(), None, in_flight, tokens)
+
+    async def close(self) -> None:
+        """Ends the connections, and our own server."""
+        await self._client.close()
+        if self._process is not None:
+            await self._process.stop()
+
+    async def _fill(self, call: "_Call") -> Request:
+        """The request with its media in its messages. Raises MediaError."""
+        request = call.message.request
+        prepare, threads = self._media.prepare, self._media.threads
+        prepared = await asyncio.get_running_loop().run_in_executor(threads, prepare, request)
+        call.media = prepared.columns
+        return replace(request, messages=prepared.form)
+
+    async def _ask(self, call: "_Call", body: dict[str, Json]) -> None:
+        """Tries until an answer is complete or nothing more may be tried. Raises ServedFailure or EngineGoneError."""
+        while True:
+            call.answer = ServedAnswer()
+            try:
+                await self._client.stream(self._writer.path, body, call.answer)
+                return
+            except ServedFailure as failure:
+                if self._process is not None and failure.may_be_death:
+                    await self._process.check_alive()
+                wait_s = choose_wait(call.retries, failure)
+                is_late = time.monotonic() + wait_s >= call.sent + self._server.timeout_s
+                if not failure.may_retry or call.answer.tokens or call.retries >= self._server.retries or is_late:
+                    raise
+            await asyncio.sleep(wait_s)
+            call.retries += 1
+
+    def _check_stops(self, request: Request) -> None:
+        if self._order.reasoning is not None and request.sampling.get("stop"):
+            raise SpecError(
+                "A server looks for `stop` in the thinking as well, and would end the answer there. Remove `stop` or "
+                "`reasoning`, or set engine.backend to offline or async, which look for it in the answer alone."
+            )
+
+    def _read(self, call: "_Call") -> dict[str, Any]:
+        """Columns of a completion that say what was answered, and when."""
+        answer, request = call.answer, call.message.request
+        order, at = self._order, self._order.clock.at_s
+        text, reasoning = "".join(answer.texts), "".join(answer.reasoning).strip() or None
+        if reasoning is not None:
+            text = text.lstrip()
+        elif order.reasoning is not None and thinks(order.reasoning, request.rendered):
+            reasoning, text = split_reasoning(text, order.reasoning)
+        stamps, token_stamps = answer.stamps, answer.stamp_tokens()
+        logprobs, cumulative = answer.list_logprobs() or (None, None)
+        return {
+            "first_token_at_s": at(stamps[0]) if stamps else None,
+            "last_token_at_s": at(stamps[-1]) if stamps else None,
+            "prompt_tokens": answer.count_usage("prompt_tokens") or len(request.prompt_token_ids) or None,
+            "cached_tokens": answer.cached_tokens,
+            "output_tokens": answer.output_tokens,
+            "finish_reason": answer.finish_reason,
+            "stop_reason": None if answer.stop_reason is None else str(answer.stop_reason),
+            "text": text,
+            "reasoning": reasoning,
+            "output_token_ids": answer.token_ids or None,
+            "token_at_s": None if token_stamps is None else [at(stamp) for stamp in token_stamps],
+            "logprobs": logprobs,
+            "cumulative_logprob": cumulative,
+            **({"media_tokens": answer.media_tokens} if request.media else {}),
+        }
+
+    def _complete(self, call: "_Call", **values: Any) -> Completion:
+        message, order = call.message, self._order
+        sent_at_s = order.clock.at_s(call.sent)
+        return Completion(
+            request_id=message.request.request_id,
+            worker=order.worker,
+            engine_generation=order.engine_generation,
+            window_requests=message.window_requests,
+            due_at_s=message.due_at_s,
+            sent_at_s=sent_at_s,
+            arrived_at_s=sent_at_s,
+            finished_at_s=order.clock.now_s(),
+            retries=call.retries,
+            **call.media,
+            **{"prompt_tokens": len(message.request.prompt_token_ids) or None, **values},
+        )
+
+    @contextlib.contextmanager
+    def _counted(self, call: "_Call") -> Iterator[None]:
+        """Counts a call as in flight and its tokens while they come, at no cost per token."""
+        with self._counting:
+            self._live.add(call)
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._live.discard(call)
+                self._output_tokens += call.answer.tokens
+
+
+class _Call:
+    """One request on its way: the first sending, the tries, and what the last of them brought."""
+
+    __slots__ = ("answer", "media", "message", "retries", "sent")
+
+    def __init__(self, message: Generate) -> None:
+        self.message = message
+        self.answer = ServedAnswer()
+        self.media: dict[str, Json] = {}
+        self.sent = time.monotonic()
+        self.retries = 0
+
+    def describe(self) -> str:
+        """What a person should know of a call that failed, as the end of a sentence."""
+        tokens = f" after {self.answer.tokens} tokens" if self.answer.tokens else ""
+        tries = f" after {self.retries} retries" if self.retries else ""
+        return f"{tokens}{tries}" if tokens or tries else ""

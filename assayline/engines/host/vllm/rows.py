@@ -1,0 +1,139 @@
+"""From a request to vLLM's sampling parameters, and from vLLM's outputs to a completion: the same for both engines."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from assayline.engines.devices.claims import name_cpu
+from assayline.engines.host.flight import Live
+from assayline.engines.host.vllm.checks import build_sampling_params
+from assayline.engines.messages import Open, Opened
+from assayline.engines.reasoning import AnswerStops
+from assayline.errors import MediaError, SpecError
+from assayline.records import Completion, OpenedDetails, Request
+
+FINISHED_IN_ERROR = "error"
+"""vLLM's finish_reason of a request that failed in the engine core alone: it has no text, and raises nothing."""
+
+GAVE_UP = "engine_gave_up"
+"""error_kind of such a request."""
+
+
+class VllmRows:
+    """Makes the rows of one engine."""
+
+    def __init__(self, order: Open) -> None:
+        self._order = order
+        self._clock = order.clock
+
+    def build_params(self, request: Request, live: Live) -> Any:
+        """Sampling parameters; stop texts of a model that reasons stay here, with `live`, to be found in the answer."""
+        params = build_sampling_params(request.sampling, record_token_times=self._order.record_token_times)
+        if live.reasoning is None or not params.stop:
+            return params
+        live.stops = AnswerStops(
+            params.stop,
+            live.reasoning.close,
+            keep_stop=params.include_stop_str_in_output,
+            min_tokens=params.min_tokens,
+        )
+        return build_sampling_params({**request.sampling, "stop": None}, record_token_times=True)
+
+    def refuse(self, live: Live, error: Exception) -> Completion:
+        """The row of a request that vLLM does not take."""
+        return self._completion(
+            live,
+            finished=time.monotonic(),
+            prompt_tokens=len(live.message.request.prompt_token_ids),
+            error_kind=_kind_of(error),
+            error_message=str(error),
+        )
+
+    def finish(self, live: Live, output: Any, now: float) -> Completion:
+        """The row of a request that is answered, or given up by vLLM; `output` is its last one."""
+        if live.finish_reason == FINISHED_IN_ERROR:
+            row = self.refuse(live, RuntimeError("The engine gave this request up; its log says why."))
+            return replace(row, error_kind=GAVE_UP)
+        stats = output.metrics
+        return self._completion(
+            live,
+            finished=now,
+            queued_at_s=self._at(stats.queued_ts),
+            scheduled_at_s=self._at(stats.scheduled_ts),
+            first_token_at_s=self._at(stats.first_token_ts),
+            last_token_at_s=self._at(stats.last_token_ts),
+            prompt_tokens=len(output.prompt_token_ids),
+            cached_tokens=output.num_cached_tokens,
+            output_tokens=len(live.token_ids),
+            preemptions=getattr(stats, "num_preemptions", None),
+            finish_reason=live.finish_reason,
+            stop_reason=None if live.stop_reason is None else str(live.stop_reason),
+            **live.answer(),
+            token_at_s=[self._clock.at_s(stamp) for stamp in live.stamps] if self._order.record_token_times else None,
+        )
+
+    def _completion(self, live: Live, *, finished: float, **values: Any) -> Completion:
+        message = live.message
+        return Completion(
+            request_id=message.request.request_id,
+            worker=self._order.worker,
+            engine_generation=self._order.engine_generation,
+            window_requests=message.window_requests,
+            sent_at_s=message.sent_at_s,
+            arrived_at_s=self._clock.at_s(live.arrived),
+            finished_at_s=self._clock.at_s(finished),
+            **live.media,
+            **values,
+        )
+
+    def _at(self, stamp: float) -> float | None:
+        return self._clock.at_s(stamp) if stamp else None  # vLLM's 0.0 means "never"
+
+
+def _kind_of(error: Exception) -> str:
+    match error:
+        case SpecError():
+            return "sampling_error"
+        case MediaError(kind=kind):
+            return kind
+    return "rejected_by_engine"
+
+
+def describe_engine(config: Any) -> Opened:
+    """What the engine with this `VllmConfig` resolved."""
+    import torch
+    import vllm
+    from vllm.platforms import current_platform
+
+    details = OpenedDetails(
+        vllm_version=vllm.__version__,
+        torch_version=str(torch.__version__),  # a type of torch's own, which would take torch along
+        device=current_platform.device_type,
+        device_name=_device_name(),
+        dtype=str(config.model_config.dtype).removeprefix("torch."),
+        quantization=config.model_config.quantization,
+        max_model_len=config.model_config.max_model_len,
+        max_num_seqs=config.scheduler_config.max_num_seqs,
+        max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
+        enable_chunked_prefill=config.scheduler_config.enable_chunked_prefill,
+        gpu_memory_utilization=config.cache_config.gpu_memory_utilization,
+        kv_cache_memory_bytes=config.cache_config.kv_cache_memory_bytes,
+        tensor_parallel_size=config.parallel_config.tensor_parallel_size,
+        enable_prefix_caching=config.cache_config.enable_prefix_caching,
+        block_size_tokens=config.cache_config.block_size,
+        kv_cache_tokens=(config.cache_config.num_gpu_blocks or 0) * (config.cache_config.block_size or 0) or None,
+        enforce_eager=config.model_config.enforce_eager,
+        engine_config_hash=config.compute_hash(),
+    )
+    return Opened(details["max_num_seqs"], details["max_model_len"], details)
+
+
+def _device_name() -> str:
+    from vllm.platforms import current_platform
+
+    if current_platform.device_type == "cpu":
+        return name_cpu()
+    try:
+        return str(current_platform.get_device_name())
+    except (NotImplementedError, RuntimeError):
+        return str(current_platform.device_type)

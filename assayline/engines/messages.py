@@ -1,0 +1,155 @@
+"""The messages between a worker and its engine host, pickled over a socket pair that nobody else can reach.
+
+The worker opens the host with `Open`; the host answers `Opened`, `Refused` or `Failed`. After that `Generate` goes one
+way and `Finished` the other, with a `Beat` a second so that silence means death.
+"""
+
+from dataclasses import dataclass, field
+
+from assayline.clock import RunClock
+from assayline.errors import DeviceError, ServerError, SpecError, Witness
+from assayline.records import NOT_SENT, Completion, Json, OpenedDetails, Request, TelemetrySample
+from assayline.spec.answers import ReasoningSpec
+from assayline.spec.engine import BACKENDS, Backend, ServerSpec
+from assayline.spec.media import MediaSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """The order for an engine: which one, of which model, for which run. The worker writes it once."""
+
+    backend: str
+    """offline, async, server or fake, as in the spec."""
+    model: str
+    """A folder or a hub id."""
+    model_id: str = ""
+    """Content identity of the model."""
+    args: dict[str, Json] = field(default_factory=dict)
+    """vLLM's EngineArgs: the spec's, the model's and what a recovery lays over them."""
+    sampling: dict[str, Json] = field(default_factory=dict)
+    """The spec's sampling parameters, checked before the model loads."""
+    device: str = "auto"
+    record_token_times: bool = False
+    reasoning: ReasoningSpec | None = None
+    """Set where the model thinks before it answers."""
+    server: ServerSpec | None = None
+    """Which endpoint answers; backend server alone."""
+    chat_kwargs: dict[str, Json] = field(default_factory=dict)
+    """Variables of the chat template, where a server renders."""
+    media: MediaSpec = field(default_factory=MediaSpec)
+    """What is done to pictures, sounds and videos before the model's own processing."""
+    clock: RunClock
+    run_id: str = ""
+    """Id of the run this engine was opened for; shown when a later run takes it over."""
+    worker: str = "worker-0"
+    engine_generation: int = 0
+
+    @property
+    def kind(self) -> Backend:
+        """What sets its backend apart."""
+        return BACKENDS[self.backend]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """Work for another run from now on: the same engine, with the clock and the names of this order.
+
+    Answered by `Opened`, once nothing is left of the run before: no counters, and no cached prefixes.
+    """
+
+    order: Open
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The engine is ready."""
+
+    max_num_seqs: int | None
+    """Sequences that run at once; None of a server that does not say."""
+    max_model_len: int | None
+    """Tokens of prompt and answer; None of a server that does not say."""
+    details: OpenedDetails = field(default_factory=OpenedDetails)
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """Generate this, throw it away, set the counters to 0; answered by `Warm`."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """Warm-up is over; `error` says why it failed, where it did."""
+
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """One request, with the window it runs under."""
+
+    request: Request
+    sent_at_s: float
+    """When it left the worker; a streaming engine stamps anew when it really sends."""
+    window_requests: int | None
+    """Most requests in flight; None in an open loop."""
+    due_at_s: float | None = None
+    """When a streaming engine is to send it; None: as soon as the window has room."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopSending:
+    """Send nothing more: every request that waits is answered `not_sent`, for this reason. What is sent finishes."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AbortAll:
+    """Forget everything in flight; answered by `Aborted`, after which no earlier completion arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """Nothing is in flight any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Requests that one engine step finished, errors of single requests among them."""
+
+    completions: list[Completion]
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Still alive, and how far."""
+
+    sample: TelemetrySample
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What was ordered cannot be had as it is. The error says what a person must change."""
+
+    error: SpecError | DeviceError | ServerError
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The engine could not start, or died: the name of the exception's type and its text, for people to read."""
+
+    exception: str
+    message: str
+    witness: Witness = Witness.EXCEPTION
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Shut down and exit."""
+
+
+def unsent(request_id: str, worker: str, engine_generation: int, reason: str) -> Completion:
+    """The row of a request whose turn never came."""
+    return Completion(request_id, worker, engine_generation, None, error_kind=NOT_SENT, error_message=reason)

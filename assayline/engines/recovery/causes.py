@@ -1,0 +1,107 @@
+"""Why an engine died, or did not start: from its exception, its log and its exit code to one of a few kinds.
+
+With vLLM in process the exception arrives with its true type. With vLLM's own processes it says only that the core is
+dead, so the log is read next, and the exit code last. The texts are those of vLLM 0.26 to 0.33 and of torch.
+"""
+
+import re
+import signal
+from dataclasses import dataclass
+
+from assayline.errors import MEMORY_KINDS, Death, Kind, Witness
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What the evidence comes to, with the numbers that vLLM's message holds."""
+
+    kind: Kind
+    phase: str
+    summary: str
+    """One line for people: the sentence that decided."""
+    free_share: float | None = None
+    """Free memory over all memory of the device, 0 to 1."""
+    free_bytes: int | None = None
+    fitting_model_len: int | None = None
+    """The context length that vLLM says would fit, in tokens."""
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether another size of engine can help."""
+        return self.kind in MEMORY_KINDS
+
+
+DEVICE_MEMORY = r"(CUDA|HIP|XPU) out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|NCCL.*out of memory"
+HOST_MEMORY = r"can't allocate memory|Cannot allocate memory|MemoryError|std::bad_alloc"
+START_PATTERNS: tuple[tuple[Kind, str], ...] = (
+    (Kind.MEMORY_TAKEN, r"(Free|Available) memory on .* on startup is less than desired .* memory utilization.*"),
+    (Kind.CACHE_TOO_LARGE, r"Available memory on .* on kv cache allocation is less than requested memory.*"),
+    (Kind.NO_CACHE_ROOM, r"No available memory for the cache blocks.*|Cannot auto-fit max_model_len.*"),
+    (Kind.LENGTH_TOO_LONG, r"To serve at least one request with the model.s max seq len.*"),
+    (Kind.PROFILE_DISTURBED, r"Error in memory profiling.*"),
+    (Kind.MODEL_TOO_LARGE, r"Failed to load model - not enough (GPU )?memory.*"),
+    (Kind.START_OOM, rf".*(OutOfMemoryError|{DEVICE_MEMORY}|{HOST_MEMORY}).*"),
+)
+"""In order: the first text that is found decides, since several hold the words of a later one."""
+
+RUN_PATTERNS: tuple[tuple[Kind, str], ...] = (
+    (Kind.DEVICE_OOM, rf".*(OutOfMemoryError|{DEVICE_MEMORY}).*"),
+    (Kind.HOST_OOM, rf".*({HOST_MEMORY}).*"),
+)
+_SHARE = re.compile(r"\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\)")
+_LENGTH = re.compile(r"estimated maximum model length is (?P<length>\d+)")
+
+
+def classify(death: Death) -> Cause:
+    """The kind of a death. An exception with a cause counts before what the log says, and that before exit codes."""
+    said = f"{death.exception}: {death.message}"
+    if death.phase == "start":
+        texts, patterns = [f"{said}\n{death.log}"], START_PATTERNS  # the log may name the step, the exception does not
+    else:
+        texts, patterns = [said] if _speaks(death) else [death.log], RUN_PATTERNS
+    for text in texts:
+        for kind, pattern in patterns:
+            if found := re.search(pattern, text):
+                return _with_numbers(kind, death.phase, found.group(0).strip(), text)
+    return Cause(_kind_by_exit(death), death.phase, _first_line(death))
+
+
+def _speaks(death: Death) -> bool:
+    """Whether the exception is the cause itself, and not the word that a process of the engine's own is gone."""
+    return death.witness is Witness.EXCEPTION and bool(death.exception)
+
+
+def _kind_by_exit(death: Death) -> Kind:
+    if death.exit_code == -signal.SIGKILL or "exit code: -9" in death.log:
+        if death.oom_kills == 0:
+            return Kind.KILLED
+        return Kind.START_OOM if death.phase == "start" else Kind.HOST_OOM
+    if death.witness is Witness.SILENCE:
+        return Kind.STALLED
+    return Kind.START_FAILED if death.phase == "start" else Kind.OTHER
+
+
+def _with_numbers(kind: Kind, phase: str, line: str, text: str) -> Cause:
+    share, length = _SHARE.search(line), _LENGTH.search(text)
+    free = float(share["free"]) if share else None
+    return Cause(
+        kind,
+        phase,
+        line[:500],
+        free_share=None if share is None or free is None else free / float(share["total"]),
+        free_bytes=None if free is None else int(free * GIB),
+        fitting_model_len=int(length["length"]) if length else None,
+    )
+
+
+def _first_line(death: Death) -> str:
+    if death.exception:
+        return f"{death.exception}: {death.message}".splitlines()[0][:500]
+    if death.message:
+        return death.message.splitlines()[0][:500]
+    code = death.exit_code
+    if code is None:
+        return "its process is unreachable"
+    return f"its process died of {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"

@@ -1,0 +1,278 @@
+"""AdaptiveEngine: an engine that survives running out of memory.
+
+It holds one engine at a time. When that dies, it records why, closes it and waits until its memory is back, opens the
+next one as `policy.py` says, and sends again what had not been answered, in the old order. A completion is passed on
+once, whatever happens to the engine afterwards. A dead engine is never asked again: vLLM would hang, or give wrong text
+from cache blocks that were never computed. When not even the smallest engine lives, the request that kills it is found
+by bisection and becomes an error row.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol
+
+from assayline.engines.base import Engine, EngineFacts
+from assayline.engines.devices.memory import DeviceMemory
+from assayline.engines.recovery.causes import Cause, classify
+from assayline.engines.recovery.ledger import Ledger
+from assayline.engines.recovery.policy import Isolate, Rebuild, RecoveryPolicy, Stop
+from assayline.engines.recovery.sizes import Sizes, describe_changes
+from assayline.errors import EngineDiedError, EngineError
+from assayline.records import (
+    NOT_SENT,
+    Completion,
+    FailedDetails,
+    IsolatedDetails,
+    Json,
+    OpenedDetails,
+    Request,
+    WarmedUpDetails,
+)
+
+KILLED_ENGINE = "killed_engine"
+"""error_kind of a request that kills even the smallest engine."""
+
+PHASES = {"start": "starting", "run": "generating"}
+FRUITLESS_SEARCHES = 2
+"""Searches in a row that found no culprit, after which the engine itself is at fault."""
+
+
+class Recorder(Protocol):
+    """Takes an engine event: the engine's generation, what happened, how long it took, words and facts."""
+
+    def __call__(
+        self,
+        generation: int,
+        event: str,
+        duration_s: float | None = None,
+        message: str | None = None,
+        details: Mapping[str, Json] | None = None,
+    ) -> None: ...
+
+
+class AdaptiveEngine:
+    """A policy around engines that `open_engine(sizes, changed arguments, generation)` opens; the first one at once.
+
+    Raises EngineDiedError with the whole history when nothing is left to try, and what opening raises that is no death
+    (SpecError, DeviceError, EngineInterruptedError).
+    """
+
+    def __init__(
+        self,
+        open_engine: Callable[[Sizes, dict[str, Json], int], Engine],
+        policy: RecoveryPolicy,
+        record: Recorder,
+        memory: DeviceMemory,
+        *,
+        worker: str = "worker-0",
+        first_generation: int = 0,
+        memory_wait_s: float = 30.0,
+        may_isolate: Callable[[int], bool] = lambda isolated: True,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._open_engine = open_engine
+        self._policy = policy
+        self._record = record
+        self._memory = memory
+        self._worker = worker
+        self._memory_wait_s = memory_wait_s
+        self._may_isolate = may_isolate
+        self._should_stop = should_stop
+        self._warm_up_request: Request | None = None
+        self._warm_up_s = 0.0
+        self._history: list[str] = []
+        self._last: EngineDiedError | None = None
+        self._isolated = self._fruitless = 0
+        self.generation = first_generation - 1
+        self._current: Engine | None = None
+        self._open()
+
+    @property
+    def model_id(self) -> str:
+        """Content identity of the model that answers."""
+        return self._engine.model_id
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What the engine that is open now resolved."""
+        return self._engine.facts
+
+    def set_window(self, window_requests: int) -> None:
+        """Requests in flight from now on."""
+        self._engine.set_window(window_requests)
+
+    def warm_up(self, request: Request) -> float:
+        """Warms this engine up, and with the same request each one that replaces it. Returns the seconds it took."""
+        self._warm_up_request = request
+        try:
+            self._warm()
+        except EngineDiedError as error:
+            self._replace(error, [])
+        return self._warm_up_s
+
+    def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
+        """Answers every request once, in completion order; see `base.Engine.generate`."""
+        ledger = Ledger(requests)
+        while True:
+            try:
+                yield from self._answer(ledger)
+                return
+            except EngineDiedError as error:
+                suspects = ledger.in_flight()
+                if self._replace(error, suspects):
+                    yield from self._search(suspects, ledger)
+            ledger.send_again()
+
+    def close(self) -> None:
+        """Ends the engine's processes and returns their memory. Safe to call twice."""
+        if self._current is not None:
+            engine, self._current = self._current, None
+            started = time.monotonic()
+            engine.close()
+            self._record(self.generation, "closed", time.monotonic() - started)
+
+    @property
+    def _engine(self) -> Engine:
+        if self._current is None:
+            raise EngineError("The engine is closed; open another one.")
+        return self._current
+
+    def _answer(self, ledger: Ledger) -> Iterator[Completion]:
+        """Answers from one engine for as long as it lives."""
+        for completion in self._engine.generate(ledger):
+            ledger.settle(completion.request_id)
+            yield completion
+            if completion.error_kind == NOT_SENT:
+                continue  # no engine had anything to do with it
+            if changes := self._policy.answered():
+                self._engine.set_window(self._policy.window_requests)
+                self._record(self.generation, "grown", message=describe_changes(changes), details=changes)
+
+    def _search(self, suspects: list[Request], ledger: Ledger) -> Iterator[Completion]:
+        """Finds the request that kills engines: asks the suspects alone, then each half of those that still kill."""
+        convicted = self._isolated
+        for completion in self._probe(suspects):
+            ledger.settle(completion.request_id)
+            yield completion
+        self._fruitless = 0 if self._isolated > convicted else self._fruitless + 1
+        if self._fruitless >= FRUITLESS_SEARCHES:
+            raise self._give_up("even the smallest engine that is allowed dies, and no single request is to blame")
+
+    def _probe(self, group: list[Request]) -> Iterator[Completion]:
+        ledger = Ledger(group)
+        try:
+            yield from self._answer(ledger)
+            return
+        except EngineDiedError as error:
+            cause = self._bury(error, ledger.in_flight())
+            if not cause.is_memory:
+                self._follow(cause, ledger.in_flight())
+        left = ledger.unanswered()
+        if cause.is_memory and len(left) == 1:
+            yield self._convict(left[0], cause)
+            self._open()
+            return
+        self._open()
+        half = (len(left) + 1) // 2 if cause.is_memory else len(left)
+        for part in (left[:half], left[half:]):
+            if part:
+                yield from self._probe(part)
+
+    def _convict(self, request: Request, cause: Cause) -> Completion:
+        self._isolated += 1
+        words = f"Request {request.request_id} kills an engine that has nothing else to do"
+        self._record(self.generation, "isolated", message=words, details=IsolatedDetails(request_id=request.request_id))
+        if not self._may_isolate(self._isolated):
+            raise self._give_up(f"{self._isolated} requests killed it, more than max_error_fraction allows")
+        window_requests = self._policy.sizes.window_requests
+        if changes := self._policy.isolated(request.request_id):
+            undone = f"The reductions were that request's doing: back to {describe_changes(changes)}"
+            self._record(self.generation, "restored", message=undone, details=changes)
+        return Completion(
+            request.request_id,
+            self._worker,
+            self.generation,
+            window_requests,
+            prompt_tokens=len(request.prompt_token_ids) or None,
+            error_kind=KILLED_ENGINE,
+            error_message=f"{words}: {cause.summary}",
+        )
+
+    def _replace(self, error: EngineDiedError, in_flight: list[Request]) -> bool:
+        """Buries the dead engine and opens the next. True if only a search among `in_flight` can help."""
+        cause = self._bury(error, in_flight)
+        searching = self._follow(cause, in_flight)
+        self._open()
+        return searching
+
+    def _open(self) -> None:
+        """Opens and warms up an engine, or as many as it takes."""
+        while self._current is None:
+            self.generation += 1
+            try:
+                self._current = self._open_engine(self._policy.sizes, self._policy.changed_arguments, self.generation)
+                facts = self._current.facts
+                self._policy.opened(facts.details, facts.window_requests)
+                details: OpenedDetails = {**facts.details, "window_requests": facts.window_requests}
+                self._record(self.generation, "opened", facts.load_s, details=details)
+                self._warm()
+            except EngineDiedError as error:
+                self._follow(self._bury(error, []), [])
+
+    def _warm(self) -> None:
+        if self._warm_up_request is not None:
+            self._warm_up_s = self._engine.warm_up(self._warm_up_request)
+            tokens = len(self._warm_up_request.prompt_token_ids) or None
+            self._record(self.generation, "warmed_up", self._warm_up_s, details=WarmedUpDetails(prompt_tokens=tokens))
+
+    def _bury(self, error: EngineDiedError, in_flight: list[Request]) -> Cause:
+        """Records the death, ends what is left of the engine, and waits for its memory."""
+        self._last = error
+        cause = classify(error.death)
+        holders = self._memory.describe_holders() if cause.is_memory else ""
+        self._record(
+            self.generation,
+            "failed",
+            message=f"{error} {holders}".strip(),
+            details=FailedDetails(
+                kind=str(cause.kind),
+                is_memory=cause.is_memory,
+                phase=cause.phase,
+                summary=cause.summary,
+                exit_code=error.death.exit_code,
+                in_flight_requests=len(in_flight),
+                window_requests=self._policy.sizes.window_requests,
+            ),
+        )
+        window = f", {len(in_flight)} in flight" if cause.phase == "run" else ""
+        self._history.append(
+            f"engine {self.generation} died while {PHASES[cause.phase]} ({cause.kind}{window}): {cause.summary}"
+        )
+        if self._current is not None:
+            engine, self._current = self._current, None
+            engine.close()
+        self._memory.wait_until_back(self._memory_wait_s, self._should_stop)
+        return cause
+
+    def _follow(self, cause: Cause, in_flight: list[Request]) -> bool:
+        """Changes the policy's sizes for the next engine. True if only a search among `in_flight` can help."""
+        longest = max((len(request.prompt_token_ids) for request in in_flight), default=0)
+        match self._policy.react(cause, [request.request_id for request in in_flight], longest):
+            case Stop(reason):
+                raise self._give_up(reason)
+            case Isolate():
+                return True
+            case Rebuild(changes):
+                if changes:
+                    words = f"The next engine gets {describe_changes(changes)} ({cause.kind})"
+                    self._history.append(words)
+                    self._record(self.generation, "reduced", message=words, details=changes)
+        return False
+
+    def _give_up(self, reason: str) -> EngineError:
+        """The last engine's error, after all that led to it."""
+        if self._last is None:
+            return EngineError(reason)
+        history = "\n".join(f"    {line}" for line in self._history)
+        words = f"The engine cannot recover: {reason}. What happened:\n{history}\n{self._last}"
+        return EngineDiedError(words, self._last.death)

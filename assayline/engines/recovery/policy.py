@@ -1,0 +1,298 @@
+"""RecoveryPolicy: what to do about a dead engine. A state machine of plain values; it opens and kills nothing.
+
+A death of memory is answered by the next smaller size of what helps: in flight, the window and max_num_seqs (halved),
+then max_num_batched_tokens; at start, what vLLM's message asks for. A death that is not memory is answered by one
+engine of the same size; if that dies too before much was answered, the run stops. Where nothing is left to reduce, the
+requests in flight are suspects: one of them kills engines, and `engine.py` finds it by bisection. Every decision
+depends on the order of deaths alone, so a run that dies alike recovers alike.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from assayline.engines.recovery.causes import Cause
+from assayline.engines.recovery.sizes import Sizes, list_changes
+from assayline.errors import Kind
+from assayline.records import Changes, Json
+
+MIN_BATCHED_TOKENS = 64
+"""vLLM's CPU kernels die of a first prefill of a few tokens, and below this nothing is gained."""
+
+UTILIZATION_STEP = 0.05
+MIN_UTILIZATION, MAX_UTILIZATION = 0.1, 0.97
+DEFAULT_UTILIZATION = 0.92
+DEFAULT_NUM_SEQS, DEFAULT_BATCHED_TOKENS = 256, 8192
+"""vLLM's own, for an engine that never came up and so could not tell."""
+
+FREE_SHARE_MARGIN = 0.98
+"""Of the memory that is free at start, what is asked for."""
+
+MAX_DEATHS = 50
+"""Engines in a row that may die without an answer between them; halving everything takes about thirty."""
+
+MAX_STARTS = 10
+"""Engines in a row that may fail to start."""
+
+STEADY_WINDOWS = 8
+"""A window's worth of answers so many times over is sustained success."""
+
+GROWTH_STEPS = 16
+"""A window that may grow does so by this fraction of what it was at first."""
+
+DEAD_WINDOW_MARGIN = 0.9
+"""It stays this much below a window that has died."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """Open another engine; `changes` is what it gets less (or more) of, {} for the same size."""
+
+    changes: Changes
+
+
+@dataclass(frozen=True, slots=True)
+class Isolate:
+    """Nothing is left to reduce: find the request that kills engines among those in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Give up, for this reason."""
+
+    reason: str
+
+
+class RecoveryPolicy:
+    """The sizes of the engine that is open or to be opened, and how they follow from what happened."""
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        enabled: bool = True,
+        min_batch_size: int = 1,
+        grow: bool = False,
+        has_window: bool = True,
+        prompt_logprobs: bool = False,
+    ) -> None:
+        """`has_window` is False in an open loop, where nothing but vLLM's max_num_seqs bounds what runs at once."""
+        self.sizes = sizes
+        self._enabled = enabled
+        self._given = sizes
+        self._min = min_batch_size
+        self._grow = grow
+        self._has_window = has_window
+        self._prompt_logprobs = prompt_logprobs  # asked for by the spec's sampling, or for the likelihood of options
+        self._chunked_prefill = True
+        self._failed_starts = self._strikes = self._answered = self._deaths = 0
+        self._utilization_limit = MAX_UTILIZATION
+        self._dead_window: int | None = None
+        self._before_descent: Sizes | None = None
+        self._suspects: frozenset[str] = frozenset()
+
+    @property
+    def window_requests(self) -> int:
+        """Most requests in flight; in an open loop, most that run at once."""
+        bound = self.sizes.window_requests if self._has_window else self.sizes.max_num_seqs
+        return bound or DEFAULT_NUM_SEQS
+
+    @property
+    def changed_arguments(self) -> dict[str, Json]:
+        """vLLM's arguments that differ from what the spec and vLLM would choose."""
+        changes = list_changes(replace(self._given, window_requests=None), replace(self.sizes, window_requests=None))
+        return {name: change["to"] for name, change in changes.items()}
+
+    def opened(self, details: Mapping[str, Json], window_requests: int | None) -> None:
+        """An engine is up and says what it resolved."""
+        unchanged = self.sizes == self._given
+        self.sizes = self.sizes.resolve(details, window_requests)
+        self._given = self.sizes if unchanged else self._given.resolve(details, window_requests)
+        self._chunked_prefill = bool(details.get("enable_chunked_prefill", True))
+        self._failed_starts = 0
+
+    def answered(self) -> Changes:
+        """One more request is answered. Returns how the window grows, when it is time for that."""
+        self._answered += 1
+        self._deaths = 0
+        window = self.window_requests
+        if self._answered < STEADY_WINDOWS * window:
+            return {}
+        self._answered = self._strikes = 0
+        self._before_descent, self._suspects = None, frozenset()  # later deaths are another story
+        before = self.sizes
+        if self._grow and self._has_window:
+            self._widen(window)
+        return list_changes(before, self.sizes)
+
+    def react(
+        self, cause: Cause, in_flight: Iterable[str] = (), longest_prompt_tokens: int = 0
+    ) -> Rebuild | Isolate | Stop:
+        """What to do about a death. `in_flight` are the ids of the requests that the engine had."""
+        before = self.sizes
+        suspects = frozenset(in_flight)
+        self._answered = 0
+        if not self._enabled:
+            return Stop("engine.recovery.enabled is false")
+        self._deaths += 1
+        if self._deaths > MAX_DEATHS:
+            return Stop(f"{MAX_DEATHS} engines in a row died without an answer between them")
+        if not cause.is_memory:
+            return self._strike(cause)
+        if cause.phase == "start":
+            return self._react_to_start(cause, before)
+        self._note_descent(before, suspects)
+        if not self._reduce(cause, len(suspects), longest_prompt_tokens):
+            return Isolate()
+        return Rebuild(list_changes(before, self.sizes))
+
+    def isolated(self, request_id: str) -> Changes:
+        """The culprit is known. If it had been in flight at every death, the reductions were its doing: undo them."""
+        before = self.sizes
+        if self._before_descent is not None and request_id in self._suspects:
+            self.sizes = self._before_descent
+            self._dead_window, self._utilization_limit = None, MAX_UTILIZATION
+        self._before_descent, self._suspects = None, frozenset()
+        return list_changes(before, self.sizes)
+
+    def _strike(self, cause: Cause) -> Rebuild | Stop:
+        self._strikes += 1
+        if cause.kind is Kind.START_FAILED:
+            return Stop("a start that fails for another reason than memory fails again")
+        if self._strikes > 1:
+            return Stop("it was not memory, and another engine of the same size died too")
+        return Rebuild({})
+
+    def _note_descent(self, before: Sizes, suspects: frozenset[str]) -> None:
+        if self._before_descent is None:
+            self._before_descent, self._suspects = before, suspects
+        else:
+            self._suspects &= suspects
+
+    def _reduce(self, cause: Cause, in_flight: int, longest_prompt_tokens: int) -> bool:
+        """Makes the next engine smaller. False if nothing that helps is left."""
+        if self._prompt_logprobs:  # their memory grows with the tokens of a step, not with the requests in flight
+            reduced = self._reduce_batched_tokens(longest_prompt_tokens) or self._reduce_window(in_flight)
+        else:
+            reduced = self._reduce_window(in_flight) or self._reduce_batched_tokens(longest_prompt_tokens)
+        if not reduced:
+            return False
+        if cause.kind is Kind.DEVICE_OOM and self.sizes.kv_cache_memory_bytes is None:
+            self._lower_utilization(UTILIZATION_STEP)  # room beside the KV cache, which never shrinks by itself
+        return True
+
+    def _reduce_window(self, in_flight: int) -> bool:
+        window = self.window_requests
+        smaller = max(self._min, min(window, in_flight or window) // 2)
+        if smaller >= window:
+            return False
+        if not self._has_window:
+            self.sizes = replace(self.sizes, max_num_seqs=smaller)
+            return True
+        self._dead_window = min(self._dead_window or window, window)
+        num_seqs = self.sizes.max_num_seqs
+        if num_seqs is not None and not self._grow:  # a window that may grow again needs the seats
+            num_seqs = max(1, min(smaller, num_seqs // 2 if num_seqs <= window else smaller))
+        self.sizes = replace(self.sizes, window_requests=smaller, max_num_seqs=num_seqs)
+        return True
+
+    def _reduce_batched_tokens(self, longest_prompt_tokens: int) -> bool:
+        """Halved, starting from the longest prompt in flight when few are: more than that a step never has."""
+        tokens = self.sizes.max_num_batched_tokens or DEFAULT_BATCHED_TOKENS
+        reach = min(tokens, longest_prompt_tokens) if self._at_min_window() and longest_prompt_tokens else tokens
+        floor = max(MIN_BATCHED_TOKENS, self.sizes.max_num_seqs or 1)
+        if not self._chunked_prefill or reach <= floor:
+            return False
+        self.sizes = replace(self.sizes, max_num_batched_tokens=max(floor, reach // 2))
+        return True
+
+    def _at_min_window(self) -> bool:
+        return self.window_requests <= self._min
+
+    def _react_to_start(self, cause: Cause, before: Sizes) -> Rebuild | Stop:
+        self._failed_starts += 1
+        if self._failed_starts > MAX_STARTS:
+            return Stop(f"{MAX_STARTS} engines in a row failed to start")
+        if cause.kind is Kind.PROFILE_DISTURBED:
+            return Rebuild({})
+        if not self._resize_start(cause):
+            return Stop(f"nothing is left to change about it: {cause.summary}")
+        return Rebuild(list_changes(before, self.sizes))
+
+    def _resize_start(self, cause: Cause) -> bool:
+        match cause.kind:
+            case Kind.MEMORY_TAKEN:
+                return self._fit_utilization(cause.free_share)
+            case Kind.CACHE_TOO_LARGE:
+                return self._shrink_cache(cause.free_bytes)
+            case Kind.NO_CACHE_ROOM:
+                return self._raise_utilization() or self._reduce_batched_tokens(0)
+            case Kind.LENGTH_TOO_LONG:
+                return self._raise_utilization() or self._shorten(cause.fitting_model_len)
+            case Kind.START_OOM:
+                return self._reduce_start_peak()
+        return False
+
+    def _reduce_start_peak(self) -> bool:
+        """Profiling, graphs and the sampler's warm-up all run with as many sequences and tokens as are allowed."""
+        sizes = self.sizes
+        if sizes.kv_cache_memory_bytes is not None:
+            return self._shrink_cache(sizes.kv_cache_memory_bytes // 2)
+        num_seqs = sizes.max_num_seqs or DEFAULT_NUM_SEQS
+        fewer = max(self._min, num_seqs // 2)
+        if fewer >= num_seqs:
+            return False
+        window = min(sizes.window_requests, fewer) if sizes.window_requests else None
+        tokens = max(MIN_BATCHED_TOKENS, fewer, (sizes.max_num_batched_tokens or DEFAULT_BATCHED_TOKENS) // 2)
+        if not self._chunked_prefill and sizes.max_model_len:
+            tokens = max(tokens, sizes.max_model_len)
+        self.sizes = replace(sizes, max_num_seqs=fewer, window_requests=window, max_num_batched_tokens=tokens)
+        self._lower_utilization(UTILIZATION_STEP)
+        return True
+
+    def _shrink_cache(self, free_bytes: int | None) -> bool:
+        size = self.sizes.kv_cache_memory_bytes
+        smaller = int(FREE_SHARE_MARGIN * free_bytes) if free_bytes else None
+        if not smaller or (size is not None and smaller >= size):
+            return False
+        self.sizes = replace(self.sizes, kv_cache_memory_bytes=smaller)
+        return True
+
+    def _fit_utilization(self, free_share: float | None) -> bool:
+        fitting = math.floor(100 * FREE_SHARE_MARGIN * (free_share or 0.0)) / 100
+        if not MIN_UTILIZATION <= fitting < self._utilization():
+            return False
+        self._set_utilization(fitting)
+        return True
+
+    def _lower_utilization(self, step: float) -> None:
+        if (lower := round(self._utilization() - step, 2)) >= MIN_UTILIZATION:
+            self._set_utilization(lower)
+
+    def _set_utilization(self, utilization: float) -> None:
+        self.sizes = replace(self.sizes, gpu_memory_utilization=utilization)
+        self._utilization_limit = utilization  # more than this was not there: no message may raise it again
+
+    def _raise_utilization(self) -> bool:
+        higher = round(self._utilization() + UTILIZATION_STEP, 2)
+        if higher > self._utilization_limit or self.sizes.kv_cache_memory_bytes is not None:
+            return False
+        self.sizes = replace(self.sizes, gpu_memory_utilization=higher)
+        return True
+
+    def _utilization(self) -> float:
+        return self.sizes.gpu_memory_utilization or DEFAULT_UTILIZATION
+
+    def _shorten(self, fitting_model_len: int | None) -> bool:
+        if not fitting_model_len or fitting_model_len >= (self.sizes.max_model_len or math.inf):
+            return False
+        self.sizes = replace(self.sizes, max_model_len=fitting_model_len)
+        return True
+
+    def _widen(self, window: int) -> None:
+        """One step wider, up to the first window, and below one that has died."""
+        first = self._given.window_requests or window
+        limit = first if self._dead_window is None else min(first, math.floor(DEAD_WINDOW_MARGIN * self._dead_window))
+        wider = min(limit, window + max(1, first // GROWTH_STEPS))
+        if wider > window:
+            self.sizes = replace(self.sizes, window_requests=wider)

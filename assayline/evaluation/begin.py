@@ -1,0 +1,158 @@
+"""The beginning of an evaluation: quick checks, then a new run, or an unfinished one taken up where it was left.
+
+A run is taken up alone: its earlier workers are told to stop and waited for, what they wrote is loaded, and what they
+answered is not asked again.
+"""
+
+import socket
+from dataclasses import replace
+
+from assayline import __version__
+from assayline.clock import RunClock
+from assayline.digests import digest_json
+from assayline.errors import StoreError
+from assayline.evaluation.inputs import digest_inputs
+from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.resume import AUTO, choose_run
+from assayline.evaluation.run import Evaluation, RunResult
+from assayline.files import MAKE_ROOM, write_text
+from assayline.load.traces import check_trace
+from assayline.model import ModelIdentity, identify_spec_model
+from assayline.runs.locks import keep_workers_out, lock_run
+from assayline.runs.manifest import SPEC_NAME, Manifest, new_run_id, write_manifest
+from assayline.settings import Settings
+from assayline.spec.checks import check_arguments
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.identity import canonical_json, config_id, spec_hash
+from assayline.store.answers import Answers, survey_answers
+from assayline.store.database import TABLE_VERSION, Connection, transaction
+from assayline.store.ingest import load_parts
+from assayline.store.parts import remove_unfinished
+from assayline.store.runs import save_run
+from assayline.store.scoring import check_scorers
+from assayline.store.thread import DatabaseThread
+
+__all__ = ["Evaluation", "RunResult", "begin_evaluation", "new_run_id", "plan_run"]
+
+
+def begin_evaluation(
+    spec: EvalSpec, settings: Settings, resume: str = AUTO, benchmark_id: str | None = None
+) -> Evaluation:
+    """Checks arguments, model and database, and makes the run's folder or takes an unfinished run up.
+
+    `resume` is auto (the newest unfinished run of this spec, if there is one), never, or the id of a run. A new run is
+    part of the benchmark `benchmark_id`, if that is given.
+    Raises SpecError, ModelError, DatabaseLockedError or StoreError.
+    """
+    settings.pass_on_token()
+    fresh, model = plan_run(spec)
+    fresh = replace(fresh, benchmark_id=benchmark_id)
+    database = DatabaseThread(settings)
+    database.run(lambda connection: None)  # whether it can be used is known before anything is made
+    runs_dir = settings.data_dir / "runs"
+    choice = choose_run(fresh, canonical_json(spec), runs_dir, resume)
+    if choice.manifest is None or choice.lock is None:
+        lock = lock_run(runs_dir / fresh.run_id)
+        if lock is None:
+            raise StoreError(f"Another process holds the new run {fresh.run_id}. Give the same command again.")
+        evaluation, begin = Evaluation(fresh, spec, settings, model, database, lock, choice.notes), _make_folder
+    else:
+        evaluation = Evaluation(choice.manifest, spec, settings, model, database, choice.lock, choice.notes)
+        begin = _take_up
+    try:
+        begin(evaluation)
+    except BaseException:
+        evaluation.stop()
+        evaluation.lock.release()
+        raise
+    return evaluation
+
+
+def plan_run(spec: EvalSpec) -> tuple[Manifest, ModelIdentity]:
+    """What the manifest of a new run of this spec is, and where its model is. Raises SpecError or ModelError."""
+    check_arguments(spec)
+    check_scorers(spec.scorers or [])
+    check_trace(spec.load)
+    model = identify_spec_model(spec)
+    inputs = digest_inputs(spec)
+    clock = RunClock.start()
+    manifest = Manifest(
+        run_id=new_run_id(spec.name, clock),
+        name=spec.name,
+        spec_hash=spec_hash(spec),
+        config_id=config_id(spec, model.model_id),
+        prompt_set=spec.prompts.set_name,
+        model=spec.model,
+        model_id=model.model_id,
+        tokenizer_id=model.tokenizer_id,
+        sampling_id=digest_json(spec.sampling),
+        inputs=inputs,
+        inputs_digest=None if inputs is None else digest_json(inputs),
+        clock=clock,
+        host_name=socket.gethostname(),
+        assayline_version=__version__,
+        table_version=TABLE_VERSION,
+    )
+    return manifest, model
+
+
+def _make_folder(evaluation: Evaluation) -> None:
+    """Everything that a resume needs; the manifest is last, as it makes the folder a run's."""
+    run_dir = evaluation.run_dir
+    ShardQueue(run_dir).reset()
+    write_text(run_dir / SPEC_NAME, canonical_json(evaluation.spec), MAKE_ROOM)
+    write_manifest(run_dir, evaluation.manifest)
+
+
+def _take_up(evaluation: Evaluation) -> None:
+    """Continues a run that is locked for this process. Raises StoreError, and then the run is as it was."""
+    before, queue = evaluation.manifest, ShardQueue(evaluation.run_dir)
+    queue.stop()
+    with keep_workers_out(evaluation.run_dir):
+        remove_unfinished(evaluation.run_dir)
+        queue.reset()
+        answers = evaluation.database.run(lambda connection: _survey(connection, evaluation, queue))
+        counts = before.prompts
+        if counts and (
+            answers.prepared_requests != counts.requests
+            or answers.prepared_prompts != counts.prompt_rows
+            or answers.prepared_errors < counts.failed_requests
+        ):
+            evaluation.notes.append("Some of what was prepared is lost: the prompts are read again, and compared.")
+            counts = None
+        if before.assayline_version != __version__:
+            evaluation.notes.append(f"assayline was {before.assayline_version} before, and is {__version__} now.")
+        evaluation.earlier = answers
+        evaluation.change(
+            attempt=before.attempt + 1,
+            state="running",
+            finished_at=None,
+            message=None,
+            host_name=socket.gethostname(),
+            assayline_version=__version__,
+            table_version=TABLE_VERSION,
+            prompts=counts,
+        )
+    if before.template_id is not None:
+        evaluation.database.run(lambda connection: _save(connection, evaluation))
+    of = f"of {counts.requests} " if counts else ""
+    evaluation.notes.append(
+        f"Resuming run {before.run_id}, attempt {evaluation.manifest.attempt}: {answers.answered} {of}requests "
+        "are answered already."
+    )
+
+
+def _survey(connection: Connection, evaluation: Evaluation, queue: ShardQueue) -> Answers:
+    """Loads what earlier attempts wrote, and takes what they answered out of the queue."""
+    run_id, run_dir = evaluation.run_id, evaluation.run_dir
+    if evaluation.manifest.template_id is not None:
+        load_parts(connection, run_id, run_dir)
+    answers = survey_answers(connection, run_id, run_dir, queue.mark_partly_answered)
+    for shard in answers.whole_shards:
+        queue.mark_answered(shard)
+    return answers
+
+
+def _save(connection: Connection, evaluation: Evaluation) -> None:
+    with transaction(connection):
+        save_run(connection, evaluation.manifest, canonical_json(evaluation.spec))

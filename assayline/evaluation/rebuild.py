@@ -1,0 +1,161 @@
+"""Rebuilding: a run's rows in the database made anew from its manifest and its parts.
+
+For a database that was lost, damaged, of another version, or closed to the run when it ended. Nothing is deleted but
+rows that are loaded again in the same transaction; a file that is unusable is renamed.
+"""
+
+import json
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from assayline.clock import utc_now
+from assayline.errors import DamagedPartsError, DatabaseUnusableError, StoreError
+from assayline.evaluation.conclusion import conclude_run
+from assayline.runs.locks import lock_run, name_holder
+from assayline.runs.manifest import Manifest, read_manifest, read_spec_json, write_manifest
+from assayline.runs.scorers import read_run_scorers
+from assayline.store.database import TABLE_VERSION, Connection, connect, is_readable, transaction
+from assayline.store.ingest import reload_parts
+from assayline.store.integrity import Verdict, judge_run
+from assayline.store.kept import keep_metrics, stage_run
+from assayline.store.parts import list_parts
+from assayline.store.repair import rescue_part
+from assayline.store.runs import save_run
+from assayline.store.scoring import score_run
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """One run, loaded anew."""
+
+    manifest: Manifest
+    rows: dict[str, int] = field(default_factory=dict)
+    """Rows by table; none for a run of which nothing had been prepared."""
+    scores: dict[str, int] = field(default_factory=dict)
+    """Scores by scorer: those of the spec, and those added later."""
+    missing: int = 0
+    """Requests without an answer."""
+    set_aside: list[Path] = field(default_factory=list)
+    """Damaged parts, under their new names."""
+    rescued: list[Path] = field(default_factory=list)
+    """Those that the database still had the rows of, written anew."""
+
+
+def prepare_database(path: Path, wait_s: float, set_aside: bool) -> Path | None:
+    """Sees to a database that can take rows: an unusable one is renamed, if `set_aside`. Returns its new name.
+
+    Raises DatabaseUnusableError otherwise, DatabaseLockedError or StoreError.
+    """
+    try:
+        with connect(path, wait_s):
+            return None
+    except DatabaseUnusableError:
+        if not set_aside:
+            raise
+    aside = set_database_aside(path)
+    with connect(path, wait_s):
+        return aside
+
+
+def set_database_aside(path: Path) -> Path:
+    """Renames a database, and what was not yet merged into it. Raises StoreError."""
+    aside = path.with_name(f"{path.name}.aside-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    try:
+        path.rename(aside)
+        journal = path.with_name(f"{path.name}.wal")
+        if journal.exists():
+            journal.rename(aside.with_name(f"{aside.name}.wal"))
+    except OSError as error:
+        raise StoreError(f"{path} cannot be renamed to {aside.name}: {error}. Fix its folder's rights.") from error
+    return aside
+
+
+def rebuild_run(run_dir: Path, database: Path, wait_s: float, set_aside: bool = False) -> Rebuilt:
+    """Loads a run anew; with `set_aside`, damaged parts are renamed and the rest is loaded.
+
+    Raises StoreError for a run that is worked on, whose manifest cannot be read or whose parts have other columns, and
+    DamagedPartsError.
+    """
+    rebuilt = Rebuilt(read_manifest(run_dir))
+    spec_json = read_spec_json(run_dir)
+    if not is_readable(rebuilt.manifest.table_version):
+        raise StoreError(
+            f"The parts of run {run_dir.name} have tables of version {rebuilt.manifest.table_version}, and version "
+            f"{TABLE_VERSION} is needed. assayline {rebuilt.manifest.assayline_version}, which made them, loads them."
+        )
+    if (lock := lock_run(run_dir)) is None:
+        raise StoreError(f"Run {run_dir.name} is in use by {name_holder(run_dir)}. Rebuild it when that has ended.")
+    try:
+        with connect(database, wait_s) as connection:
+            try:
+                _reload(connection, run_dir, spec_json, rebuilt)
+            except DamagedPartsError as error:
+                if not set_aside:
+                    raise
+                _set_parts_aside(connection, run_dir, list(error.parts), rebuilt)
+                _reload(connection, run_dir, spec_json, rebuilt)
+    finally:
+        lock.release()
+    return rebuilt
+
+
+def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebuilt) -> None:
+    before = rebuilt.manifest
+    if before.template_id is None:
+        return  # the database is told of a run when its first prompt is rendered
+    with transaction(connection):
+        rebuilt.rows = reload_parts(connection, before.run_id, run_dir)
+        save_run(connection, before, spec_json)
+        verdict = judge_run(connection, before.run_id)
+        after = _judge_again(before, verdict, json.loads(spec_json).get("max_error_fraction", 1.0))
+        save_run(connection, after, spec_json)
+    scorers = read_run_scorers(run_dir, json.loads(spec_json))
+    with stage_run(connection, before.run_id):
+        with transaction(connection):
+            rebuilt.scores = score_run(connection, before.run_id, scorers)
+        keep_metrics(connection, before.run_id)
+    if after != before:
+        write_manifest(run_dir, after)
+    rebuilt.manifest, rebuilt.missing = after, verdict.broken.get("missing_requests", 0)
+
+
+def _judge_again(run: Manifest, verdict: Verdict, max_error_fraction: float) -> Manifest:
+    """A run that lost answers is completed no more; one that has them all is, though its end was not recorded."""
+    if run.state == "completed":
+        if run.prompts and not verdict.broken.get("missing_requests"):
+            return run
+        message = f"Run {run.run_id} lost part files after it was completed, and with them requests or answers."
+        return replace(run, state="failed", message=message)
+    if run.prompts is None:
+        return run
+    concluded = conclude_run(run, verdict, max_error_fraction)
+    if concluded.state != "completed":
+        return run
+    return replace(concluded, finished_at=run.finished_at or utc_now())
+
+
+def _set_parts_aside(connection: Connection, run_dir: Path, damaged: list[Path], rebuilt: Rebuilt) -> None:
+    """Renames damaged parts, and writes anew what the database has of them. Lost prompts must be prepared again."""
+    for part in damaged:
+        aside = part.with_name(f"{part.name}.damaged")
+        number = 1
+        while aside.exists():
+            number += 1
+            aside = part.with_name(f"{part.name}.damaged-{number}")
+        try:
+            part.rename(aside)
+        except OSError as error:
+            raise StoreError(f"{part} cannot be renamed to {aside.name}: {error}. Fix its folder's rights.") from error
+        rebuilt.set_aside.append(aside)
+    run = rebuilt.manifest
+    for part in damaged:
+        table = part.parent.name
+        if rescue_part(connection, run.run_id, table, part, list_parts(run_dir, table)):
+            rebuilt.rescued.append(part)
+            run = replace(run, table_version=TABLE_VERSION)
+        elif table in ("prompts", "requests") or part.name.startswith("prepare-"):
+            run = replace(run, prompts=None)
+    if run != rebuilt.manifest:
+        write_manifest(run_dir, run)
+        rebuilt.manifest = run

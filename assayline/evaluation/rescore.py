@@ -1,0 +1,147 @@
+"""Scoring again: a finished run's stored answers by other scorers, without a device.
+
+What is added becomes part of the run: its folder keeps the scorers, the database their scores, in one transaction. So
+a rebuild makes them again, and comparisons and reports see them like those of the spec.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from assayline.errors import SpecError, StoreError
+from assayline.runs.locks import lock_run, name_holder
+from assayline.runs.manifest import Manifest, read_manifest, read_spec_json
+from assayline.runs.scorers import keep_added, lay_over, read_run_scorers
+from assayline.settings import Settings
+from assayline.spec.scorers import Loglikelihood, Scorer, name_scorers
+from assayline.store.database import Connection, read_rows, transaction
+from assayline.store.kept import keep_metrics, stage_run
+from assayline.store.scoring import WrongAnswer, check_scorers, read_wrong_answers, score_run
+from assayline.store.thread import DatabaseThread
+
+
+@dataclass(slots=True)
+class Rescored:
+    """What scorers said of a run."""
+
+    run: Manifest
+    accuracies: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of the view accuracy, of the scorers that were asked."""
+    wrong: dict[str, list[WrongAnswer]] = field(default_factory=dict)
+    """Examples by scorer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is to be done with a run."""
+
+    run_dir: Path
+    run: Manifest
+    scorers: Sequence[Scorer]
+    """All that the run has, those that are added included."""
+    added: Sequence[Scorer]
+    keep: bool
+    most_examples: int
+
+    @property
+    def asked(self) -> list[str]:
+        """Names of the scorers to work on."""
+        return [scorer.label for scorer in self.added or self.scorers]
+
+
+class _NotKept(Exception):
+    """Ends a transaction whose results were only to be looked at."""
+
+
+def rescore_run(
+    run_dir: Path,
+    settings: Settings,
+    scorers: Sequence[Scorer],
+    keep: bool = True,
+    force: bool = False,
+    most_examples: int = 0,
+) -> Rescored:
+    """Scores a run by these scorers; without any, by all that it has, anew. With `keep` false nothing changes.
+
+    Raises SpecError for a scorer that cannot work on this run, and, unless `force`, for a run that is not completed;
+    StoreError for a run that is worked on or not in the database.
+    """
+    run, spec = read_manifest(run_dir), json.loads(read_spec_json(run_dir))
+    _check_state(run, force)
+    _check_kinds(spec, scorers)
+    check_scorers(scorers)
+    if (lock := lock_run(run_dir)) is None:
+        raise StoreError(f"Run {run.run_id} is in use by {name_holder(run_dir)}. Score it when that has ended.")
+    try:
+        everything = lay_over(read_run_scorers(run_dir, spec), scorers)
+        plan = _Plan(run_dir, run, everything, scorers, keep, most_examples)
+        return DatabaseThread(settings).run(lambda connection: _rescore(connection, plan))
+    finally:
+        lock.release()
+
+
+def _check_state(run: Manifest, force: bool) -> None:
+    if run.state != "completed" and not force:
+        state = "has not finished" if run.state == "running" else f"is {run.state}, not completed"
+        raise SpecError(
+            f"Run {run.run_id} {state}: scores would be of a part of its prompts. Resume it "
+            f"(`python -m flows.evaluate --resume {run.run_id}`), or score what is answered with --force."
+        )
+
+
+def _check_kinds(spec: dict[str, Any], scorers: Sequence[Scorer]) -> None:
+    try:
+        name_scorers(scorers)
+    except ValueError as error:
+        raise SpecError(f"--scorer: {error}.") from None
+    has_options = any(scorer["kind"] == "loglikelihood" for scorer in spec.get("scorers") or [])
+    for scorer in scorers:
+        if isinstance(scorer, Loglikelihood) and not has_options:
+            raise SpecError(
+                "The run generated text and has no likelihoods of options. For those, run a spec with the scorer "
+                "loglikelihood and prompts.columns.options."
+            )
+        if has_options and not isinstance(scorer, Loglikelihood):
+            raise SpecError(
+                f"The run asked for the likelihoods of options, and has no generated text for {scorer.label}. "
+                "Only loglikelihood can score it, with another `normalize` and a name of its own."
+            )
+
+
+def _rescore(connection: Connection, plan: _Plan) -> Rescored:
+    run_id = plan.run.run_id
+    if not connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchall():
+        raise StoreError(f"Run {run_id} is not in the database. `python -m flows.rebuild {run_id}` loads it.")
+    rescored = Rescored(plan.run)
+    with stage_run(connection, run_id):
+        try:
+            with transaction(connection):
+                counts = score_run(connection, run_id, plan.scorers, only=plan.asked)
+                _check_counts(run_id, counts, [scorer.label for scorer in plan.added])
+                _look_at(connection, plan, rescored)
+                if not plan.keep:
+                    raise _NotKept
+                if plan.added:
+                    keep_added(plan.run_dir, plan.added)
+        except _NotKept:
+            return rescored
+        keep_metrics(connection, run_id)
+    return rescored
+
+
+def _look_at(connection: Connection, plan: _Plan, rescored: Rescored) -> None:
+    run_id = plan.run.run_id
+    rows = read_rows(connection, "select * from accuracy where run_id = ? order by ordinal", run_id)
+    rescored.accuracies = [row for row in rows if row["scorer"] in plan.asked]
+    for label in plan.asked:
+        rescored.wrong[label] = read_wrong_answers(connection, run_id, label, plan.most_examples)
+
+
+def _check_counts(run_id: str, counts: dict[str, int], added: Sequence[str]) -> None:
+    if empty := [label for label in added if not counts[label]]:
+        raise SpecError(
+            f"{', '.join(empty)} needs a target, and no answered prompt of run {run_id} has one. Name the column with "
+            "the expected answers in prompts.columns.target and run the spec again; json is a scorer without targets."
+        )

@@ -1,0 +1,161 @@
+"""Which run a spec resumes: the newest unfinished one of the same spec, model and inputs, unless told otherwise.
+
+A run that another process works on is left to it, and one whose spec, model or prompts changed since cannot be
+resumed: both are said, since a person who expects a run to be resumed must learn why it was not.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from assayline.errors import SpecError, StoreError
+from assayline.evaluation.inputs import list_input_changes
+from assayline.runs.locks import RunLock, is_worked_on, lock_run, name_holder, was_driven_here
+from assayline.runs.manifest import Manifest, find_run, list_manifests, read_manifest, read_spec_json
+from assayline.spec.identity import list_changes
+from assayline.store.database import is_readable
+from assayline.store.parts import count_table
+
+AUTO, NEVER = "auto", "never"
+ANEW = "For a new run of this spec give --fresh (in a flow's parameters, resume: never)."
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The run to resume, held for this process; no manifest: a new run."""
+
+    manifest: Manifest | None = None
+    lock: RunLock | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def choose_run(fresh: Manifest, spec_json: str, runs_dir: Path, resume: str = AUTO) -> Choice:
+    """Finds and locks the run to resume. `fresh` is what a new run's manifest would be.
+
+    `resume` is auto, never, or the id of a run. Raises SpecError where that run cannot be resumed, StoreError
+    where its files cannot be read.
+    """
+    if resume == NEVER:
+        return Choice()
+    if resume != AUTO:
+        return _take_named(fresh, spec_json, runs_dir, resume)
+    notes: list[str] = []
+    for manifest in _list_candidates(fresh, spec_json, runs_dir, notes):
+        if lock := lock_run(runs_dir / manifest.run_id):
+            newest = read_manifest(runs_dir / manifest.run_id)
+            if newest == manifest:
+                return Choice(newest, lock, notes)
+            lock.release()
+            break  # between the two looks somebody took it to its end, or further
+    return Choice(notes=notes)
+
+
+def preview_run(
+    fresh: Manifest, spec_json: str, runs_dir: Path, resume: str = AUTO
+) -> tuple[Manifest | None, list[str]]:
+    """What `choose_run` would choose now, and its notes; nothing is locked or written. Raises as it does."""
+    notes: list[str] = []
+    if resume == NEVER:
+        return None, notes
+    if resume != AUTO:
+        return _check_named(fresh, spec_json, runs_dir, resume), notes
+    return next(_list_candidates(fresh, spec_json, runs_dir, notes), None), notes
+
+
+def describe_left(run_dir: Path, manifest: Manifest) -> str:
+    """How far a run is, by its part files: `12 of 40 requests answered`."""
+    answered = count_table(run_dir, "completions")
+    return (
+        f"{answered} of {manifest.prompts.requests} requests answered"
+        if manifest.prompts
+        else (f"{answered} requests answered, and its prompts not all read")
+    )
+
+
+def find_driven_here(runs_dir: Path) -> Manifest | None:
+    """The run that this process drove last."""
+    return next((run for run in list_manifests(runs_dir) if was_driven_here(runs_dir / run.run_id)), None)
+
+
+def find_unfinished_here(runs_dir: Path) -> Manifest | None:
+    """The run that this process drove last, if it can be resumed."""
+    run = find_driven_here(runs_dir)
+    is_open = run is not None and run.template_id is not None and run.state != "completed" and not run.is_final
+    return run if is_open else None
+
+
+def _list_candidates(fresh: Manifest, spec_json: str, runs_dir: Path, notes: list[str]) -> Iterator[Manifest]:
+    """Unfinished runs of the same spec, newest first, as far back as the last that came to its end."""
+    for manifest in list_manifests(runs_dir):
+        if manifest.name != fresh.name:
+            continue
+        run_dir = runs_dir / manifest.run_id
+        try:
+            changes = _list_run_changes(manifest, fresh, run_dir, spec_json)
+        except StoreError:
+            continue  # its spec is gone: whoever asks for that run by its id is told
+        if manifest.state == "completed" or manifest.is_final:
+            if not changes:
+                return
+        elif changes:
+            if not notes:
+                notes.append(
+                    f"Run {manifest.run_id} of this name is unfinished but cannot be resumed; this differs: "
+                    f"{'; '.join(changes)}. This is a new run."
+                )
+        elif is_worked_on(run_dir):
+            notes.append(f"Run {manifest.run_id} of this spec is in use by {name_holder(run_dir)}, and left to it.")
+        else:
+            yield manifest
+
+
+def _take_named(fresh: Manifest, spec_json: str, runs_dir: Path, run_id: str) -> Choice:
+    manifest = _check_named(fresh, spec_json, runs_dir, run_id)
+    lock = lock_run(runs_dir / run_id)
+    if lock is None or read_manifest(runs_dir / run_id) != manifest:
+        raise _worked_on(runs_dir / run_id)
+    return Choice(manifest, lock)
+
+
+def _check_named(fresh: Manifest, spec_json: str, runs_dir: Path, run_id: str) -> Manifest:
+    run_dir = find_run(runs_dir, run_id)
+    manifest = read_manifest(run_dir)
+    if manifest.state == "completed":
+        raise SpecError(f"Run {run_id} is completed: every request has its answer, nothing is left to resume. {ANEW}")
+    if manifest.is_final:
+        raise SpecError(f"Run {run_id} cannot be resumed: {manifest.message} {ANEW}")
+    if is_worked_on(run_dir):
+        raise _worked_on(run_dir)
+    if changes := _list_run_changes(manifest, fresh, run_dir, spec_json):
+        raise SpecError(
+            f"Run {run_id} cannot be resumed; this differs from when it began: {'; '.join(changes)}. Undo the "
+            f"change, or leave the spec out: --resume {run_id} alone takes the run's own. {ANEW}"
+        )
+    return manifest
+
+
+def _worked_on(run_dir: Path) -> SpecError:
+    return SpecError(
+        f"Run {run_dir.name} is in use by {name_holder(run_dir)}, and needs no resuming. Wait for that process, or "
+        "end it first."
+    )
+
+
+def _list_run_changes(before: Manifest, after: Manifest, run_dir: Path, spec_json: str) -> list[str]:
+    """What keeps `before` from being resumed by a spec whose new run would be `after`."""
+    changes = []
+    if before.spec_hash != after.spec_hash:
+        changes += list_changes(json.loads(read_spec_json(run_dir)), json.loads(spec_json)) or ["the spec's form"]
+    if before.model == after.model and before.model_id != after.model_id:
+        changes.append(f"the files of the model {after.model}: {before.model_id} → {after.model_id}")
+    elif before.model_id == after.model_id and before.tokenizer_id != after.tokenizer_id:
+        changes.append(f"the tokenizer: {before.tokenizer_id} → {after.tokenizer_id}")
+    if before.spec_hash == after.spec_hash:
+        changes += list_input_changes(before.inputs, after.inputs)
+    if not is_readable(before.table_version):
+        changes.append(
+            f"the version of its part files: {before.table_version} → {after.table_version} (assayline "
+            f"{before.assayline_version} can resume it)"
+        )
+    return changes

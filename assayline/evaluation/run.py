@@ -1,0 +1,273 @@
+"""Evaluation: one run of a spec, as the process that owns the database drives it.
+
+`begin_evaluation` (in `evaluation.py`) makes it or takes it up again. Then engines load while `prepare` opens the
+tokenizer and the prompt set; whatever it finds wrong stops them within a second, and leaves no row in the database. The
+caller hands `order(i)` to workers, calls `try_load` now and then, and ends with `finish` or `abandon`.
+
+The manifest in the run's folder is written before the database, and says what the database could not be told.
+"""
+
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from assayline.clock import RunClock, utc_now
+from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, StoreError
+from assayline.evaluation.conclusion import conclude_run
+from assayline.evaluation.prepare import Preparation
+from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.worker import WorkOrder
+from assayline.model import ModelIdentity
+from assayline.requests.media_args import choose_media_args
+from assayline.runs.locks import RunLock
+from assayline.runs.manifest import Manifest, PromptCounts, write_manifest
+from assayline.runs.scorers import read_run_scorers
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.identity import canonical_json
+from assayline.store.answers import Answers
+from assayline.store.database import Connection, transaction
+from assayline.store.ingest import load_parts
+from assayline.store.integrity import judge_run
+from assayline.store.kept import keep_metrics, stage_run
+from assayline.store.metric_table import read_metric_table
+from assayline.store.parts import count_rows, count_table, list_part_names, parts_dir
+from assayline.store.runs import save_run
+from assayline.store.scoring import score_run
+from assayline.store.thread import DatabaseThread
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """The end of a run, small enough to be a flow's result."""
+
+    run_id: str
+    database: str
+    answered_requests: int
+    metrics: list[dict[str, Any]]
+    report: str | None = None
+    """Path of the page, if it was written."""
+
+
+def read_result(run: Manifest, settings: Settings) -> RunResult:
+    """The result of a completed run, from its parts and the database, without its report. Raises StoreError."""
+    metrics = DatabaseThread(settings).run(lambda connection: read_metric_table(connection, run.run_id))
+    answered = count_table(settings.run_dir(run.run_id), "completions")
+    return RunResult(run.run_id, str(settings.database_path), answered, metrics)
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """A run under way, locked for this process. Make one with `begin_evaluation`."""
+
+    manifest: Manifest
+    spec: EvalSpec
+    settings: Settings
+    model: ModelIdentity
+    database: DatabaseThread
+    lock: RunLock
+    notes: list[str] = field(default_factory=list)
+    """What a person should know of how the run began, in sentences."""
+    earlier: Answers | None = None
+    """What earlier attempts left behind."""
+    _is_over: bool = False
+    _part_rows: dict[str, int] = field(default_factory=dict)
+    _changing: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self.manifest.run_id
+
+    @property
+    def clock(self) -> RunClock:
+        """The run's zero."""
+        return self.manifest.clock
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder of the run's parts and logs, absolute: workers may have another working folder."""
+        return self.settings.run_dir(self.run_id).absolute()
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether earlier attempts answered everything, so that no engine is needed."""
+        counts = self.manifest.prompts
+        return bool(counts and self.earlier and self.earlier.answered >= counts.requests)
+
+    def order(self, index: int) -> WorkOrder:
+        """What the worker number `index` must know."""
+        folder = self.model.folder
+        local = not self.spec.engine.kind.has_model or Path(self.spec.model).expanduser().is_dir()
+        revision = None if local or folder is None else folder.name
+        worker = f"worker-{index}"
+        return WorkOrder(
+            self.run_id,
+            self.run_dir,
+            self.spec,
+            self.settings,
+            str(folder.absolute()) if local and folder else self.spec.model,
+            self.model.model_id,
+            {
+                **choose_media_args(self.spec, folder),
+                **({"revision": revision, "tokenizer_revision": revision} if revision else {}),
+            },
+            self.clock,
+            worker,
+            self.manifest.attempt,
+            **({} if self.earlier is None else _read_earlier(self.earlier, worker)),
+        )
+
+    def change(self, **values: Any) -> None:
+        """Changes the manifest and writes it; preparation does so in another thread.
+
+        Raises StoreError if it cannot be written, and then it is as it was.
+        """
+        with self._changing:
+            changed = replace(self.manifest, **values)
+            write_manifest(self.run_dir, changed)
+            self.manifest = changed
+
+    def prepare(self) -> PromptCounts:
+        """Reads and renders every prompt into shards, and adds the run to the database once the first one is good.
+
+        What an earlier attempt did to the end is not done again. Raises ModelError, PromptError, SpecError or
+        StoreError.
+        """
+        if counts := self.manifest.prompts:
+            ShardQueue(self.run_dir).close()
+            return counts
+        preparation = Preparation(self.spec, self.model, self.run_dir)
+        try:
+            if self.manifest.template_id not in (None, preparation.template_id):
+                raise PromptsChangedError(
+                    f"Run {self.run_id} began with another chat template, as its digest shows. Start a new run with "
+                    "--fresh; what was answered is kept."
+                )
+            self.change(template_id=preparation.template_id)
+            self.database.run(lambda connection: self._save(connection, self.manifest))
+            counts = preparation.run(self.run_dir, self.earlier.strays if self.earlier else frozenset())
+        except PromptsChangedError as error:
+            self.change(is_final=True, message=str(error))
+            raise
+        if counts.is_complete:
+            self.change(prompts=counts)
+        return counts
+
+    def stop(self) -> None:
+        """Asks preparation and workers to stop now."""
+        ShardQueue(self.run_dir).stop()
+
+    def count_answered(self) -> int:
+        """Requests whose result or error is durable."""
+        folder = parts_dir(self.run_dir, "completions")
+        for name in list_part_names(self.run_dir, "completions"):
+            if name not in self._part_rows:
+                self._part_rows[name] = count_rows(folder / name)
+        return sum(self._part_rows.values())
+
+    def try_load(self) -> str | None:
+        """Loads new parts, for the middle of a run: does not wait, but returns what is in the way, if something is.
+
+        The parts are the results, and `finish` loads them: no trouble of the database is worth a stop of the engines.
+        """
+        if self.manifest.template_id is None:
+            return None
+        try:
+            self.database.run(lambda connection: load_parts(connection, self.run_id, self.run_dir), wait_s=0.0)
+        except StoreError as error:
+            return str(error)
+        return None
+
+    def finish(self, counts: PromptCounts) -> RunResult:
+        """Loads what is left, proves that every request was answered once, and reads the metrics.
+
+        Raises RunFailedError, with the counts, when that is not so or too many answers are errors, and StoreError when
+        the database cannot take the end of the run. The run is over then, too.
+        """
+        if not counts.is_complete or self.manifest.prompts is None:
+            raise RunFailedError(f"Run {self.run_id} was stopped before its prompts were all read.")
+        try:
+            self.manifest, metrics = self.database.run(self._conclude)
+        except StoreError as error:
+            raise self._end_unrecorded("failed", error) from error
+        write_manifest(self.run_dir, self.manifest)
+        self._let_go()
+        if self.manifest.state == "failed":
+            raise RunFailedError(str(self.manifest.message))
+        return RunResult(self.run_id, str(self.settings.database_path), self.count_answered(), metrics)
+
+    def abandon(self, state: str, message: str | None = None) -> None:
+        """Stops everything and stores what there is, with the state `failed` or `cancelled`. Raises StoreError.
+
+        A run that `finish` brought to its end, good or bad, is left as it is.
+        """
+        if self._is_over:
+            return
+        self.stop()
+        try:
+            self.change(state=state, finished_at=utc_now(), message=self.manifest.message or message)
+            if self.manifest.template_id is not None:
+                self.database.run(self._store_what_there_is)
+        except StoreError as error:
+            raise self._end_unrecorded(state, error) from error
+        finally:
+            self._let_go()
+
+    def _conclude(self, connection: Connection) -> tuple[Manifest, list[dict[str, Any]]]:
+        """Puts the run's end into the database. Returns its manifest, to be written, and the metrics."""
+        self._load_and_save(connection)
+        with stage_run(connection, self.run_id):
+            self._score(connection)
+            ended = conclude_run(self.manifest, judge_run(connection, self.run_id), self.spec.max_error_fraction)
+            self._save(connection, ended)
+            keep_metrics(connection, self.run_id)
+            return ended, read_metric_table(connection, self.run_id)
+
+    def _store_what_there_is(self, connection: Connection) -> None:
+        self._load_and_save(connection)
+        with stage_run(connection, self.run_id):
+            self._score(connection)
+
+    def _score(self, connection: Connection) -> None:
+        """Scores what has an answer, an error included."""
+        scorers = read_run_scorers(self.run_dir, self.spec.model_dump(mode="json"))
+        with transaction(connection):
+            score_run(connection, self.run_id, scorers)
+
+    def _load_and_save(self, connection: Connection) -> None:
+        load_parts(connection, self.run_id, self.run_dir)
+        self._save(connection, self.manifest)
+
+    def _save(self, connection: Connection, manifest: Manifest) -> None:
+        with transaction(connection):
+            save_run(connection, manifest, canonical_json(self.spec))
+
+    def _end_unrecorded(self, state: str, error: StoreError) -> StoreError:
+        """The end of a run that the database cannot take: the manifest keeps it, and the error says what helps."""
+        message = str(error)
+        if "flows.rebuild" not in message:
+            message += (
+                f" The results of run {self.run_id} are kept as part files: `python -m flows.rebuild {self.run_id}` "
+                "loads them, and so does the same command, which resumes the run."
+            )
+        with suppress(StoreError):  # on a full disk the manifest stays as it was: begun, and so to be resumed
+            self.change(state=state, finished_at=utc_now(), message=message)
+        self._let_go()
+        return DatabaseLockedError(message) if isinstance(error, DatabaseLockedError) else StoreError(message)
+
+    def _let_go(self) -> None:
+        self._is_over = True
+        self.lock.release()
+
+
+def _read_earlier(earlier: Answers, worker: str) -> dict[str, Any]:
+    """What a worker must know of earlier attempts."""
+    return {
+        "first_generation": earlier.first_generations.get(worker, 0),
+        "sent_before": earlier.sent,
+        "errors_before": earlier.sent_errors,
+        "load_end_before": earlier.load_end,
+    }

@@ -1,0 +1,296 @@
+"""A worker: one device, an engine that recovers, all the shards it can claim.
+
+It opens its engine, warms it up on the prefix that the prompts share, feeds it from one shard after another without a
+pause between them, and writes what finishes as parts. It knows nothing of Prefect: a task calls `run_worker` in a
+thread, in a process, or on another machine of a Ray cluster.
+"""
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from assayline.clock import RunClock
+from assayline.engines import open_engine
+from assayline.engines.base import Engine, EngineHooks
+from assayline.engines.devices.claims import Device, list_devices
+from assayline.engines.devices.memory import DeviceMemory
+from assayline.engines.messages import Open
+from assayline.engines.parking import find_lot, hold_device
+from assayline.engines.process import HostSetup
+from assayline.engines.recovery.engine import AdaptiveEngine
+from assayline.engines.recovery.policy import RecoveryPolicy
+from assayline.engines.recovery.sizes import Sizes, choose_window, sizes_of
+from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedError
+from assayline.evaluation.queue import ShardQueue
+from assayline.load.course import LoadCourse, LoadEnd
+from assayline.records import EngineEvent, Json, LoadEndedDetails, OpenedDetails, Request
+from assayline.requests.warm_up import write_warm_up
+from assayline.runs.locks import hold_worker_lock
+from assayline.settings import Settings
+from assayline.spec.checks import count_devices
+from assayline.spec.evaluation import EvalSpec
+from assayline.store.parts import PartWriter, count_table
+
+STOP_CHECK_INTERVAL_S = 0.25
+FIRST_SHARD_POLL_S = 0.05
+URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored", "load_ended"})
+"""Written at once: the engine has nothing to do anyway, and the next thing to die may be the worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOrder:
+    """What a worker must know. Small and picklable: prompts and completions never travel in it."""
+
+    run_id: str
+    run_dir: Path
+    spec: EvalSpec
+    settings: Settings
+    model: str
+    model_id: str
+    model_args: dict[str, Json]
+    """Arguments of the engine that the model and the prompts ask for, and the spec does not give."""
+    clock: RunClock
+    worker: str
+    attempt: int = 1
+    """Which start of the run this is."""
+    first_generation: int = 0
+    """Number of this worker's first engine: one more than the last of earlier attempts."""
+    sent_before: int = 0
+    """Requests of the run that earlier attempts sent and settled."""
+    errors_before: int = 0
+    """Those of them that are error rows."""
+    load_end_before: str | None = None
+    """Why earlier attempts stopped sending, if they did."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What a worker did."""
+
+    worker: str
+    answered_requests: int
+    device: str
+    process_id: int
+
+
+def run_worker(
+    order: WorkOrder,
+    log: Callable[[str], None],
+    on_engine_log: Callable[[str], None],
+    on_event: Callable[[EngineEvent], None] = lambda event: None,
+) -> WorkerReport:
+    """Answers requests until the queue is closed and empty, or stopped.
+
+    `log` gets the worker's own lines, `on_engine_log` those that the engine prints, `on_event` what happens to engines.
+
+    Raises DeviceError, SpecError or EngineError; what had finished until then is stored.
+    """
+    worker = Worker(order, log, on_engine_log, on_event)
+    with contextlib.suppress(EngineInterruptedError), contextlib.ExitStack() as stack:
+        worker.run(stack)
+    return WorkerReport(order.worker, worker.answered, worker.device.name, os.getpid())
+
+
+class Worker:
+    """One worker's device, writer and queue. `run_worker` is the way to use it; `serve` alone is for an open engine."""
+
+    def __init__(
+        self,
+        order: WorkOrder,
+        log: Callable[[str], None],
+        on_engine_log: Callable[[str], None],
+        on_event: Callable[[EngineEvent], None] = lambda event: None,
+    ) -> None:
+        self.order = order
+        self.log = log
+        self.on_engine_log = on_engine_log
+        self.on_event = on_event
+        self.clock = order.clock.on_this_machine()
+        self.lot = find_lot()
+        self.queue = ShardQueue(order.run_dir)
+        self.device = Device("none", {}, ())
+        self.answered = 0
+        self.generation = order.first_generation
+        self.ordered = write_engine_order(order, self.clock)
+        self.course = LoadCourse(
+            order.spec.load, settled=order.sent_before, errors=order.errors_before, end_before=order.load_end_before
+        )
+        self.writer = PartWriter(
+            order.run_dir, order.worker, order.settings.flush_rows, order.settings.flush_interval_s
+        )
+
+    def run(self, stack: contextlib.ExitStack) -> None:
+        """Claims, opens, generates. `stack` undoes it in reverse order, however this ends."""
+        stack.enter_context(hold_worker_lock(self.order.run_dir, self.order.attempt))
+        self.device = self._claim(stack)
+        for orphan in self.device.orphans:
+            self.log(f"Ended {orphan}, which a killed run had left on {self.device.name}")
+        stack.enter_context(self.writer)
+        try:
+            engine = self._open()
+            stack.callback(engine.close)
+            self.serve(engine)
+        except EngineInterruptedError as stop:
+            self.log(str(stop))
+            raise
+        except AssaylineError as error:
+            if not isinstance(error, EngineDiedError):  # which is on record already
+                self.record(self.generation, "failed", message=str(error))
+            raise
+
+    def serve(self, engine: Engine) -> None:
+        """Warms the engine up and answers everything that the queue has. The caller flushes `writer`."""
+        requests = self.queue.pull()
+        first = self._take_first(requests)
+        if first and self.order.spec.engine.warm_up:
+            self._warm_up(engine, first)
+        for completion in engine.generate(itertools.chain(first, requests)):
+            self.writer.add(completion)
+            self.answered += 1
+
+    def _claim(self, stack: contextlib.ExitStack) -> Device:
+        spec, settings = self.order.spec, self.order.settings
+        if not spec.engine.needs_device:
+            return Device("none", {}, ())
+        devices = list_devices(
+            spec.engine.device,
+            spec.workers,
+            count_devices(spec.engine.args),
+            whole_machine=spec.runner == "local",
+        )
+        return stack.enter_context(hold_device(devices, settings.lock_dir, settings.device_wait_s, self.lot))
+
+    def _open(self) -> AdaptiveEngine:
+        order, spec = self.order, self.order.spec
+        self.log(f"Opening an engine for {order.model} on {self.device.name}")
+        policy = RecoveryPolicy(
+            sizes_of(spec.engine.args, choose_window(spec.engine, self.course)),
+            enabled=spec.engine.recovery.enabled,
+            min_batch_size=spec.engine.recovery.min_batch_size,
+            grow=spec.engine.recovery.grow,
+            has_window=not self.course.is_open_loop,
+            prompt_logprobs=spec.sampling_defaults.get("prompt_logprobs") is not None,
+        )
+        engine = AdaptiveEngine(
+            self._open_one,
+            policy,
+            self.record,
+            DeviceMemory(self.device.gpus),
+            worker=order.worker,
+            first_generation=order.first_generation,
+            memory_wait_s=order.settings.engine_memory_wait_s,
+            may_isolate=self._may_isolate,
+            should_stop=self.queue.is_stopped,
+        )
+        self.writer.flush()
+        return engine
+
+    def _open_one(self, sizes: Sizes, changed_args: dict[str, Json], generation: int) -> Engine:
+        order, engine = self.order, self.order.spec.engine
+        log_path = order.run_dir / "logs" / f"{order.worker}-generation-{generation}.log"
+        return open_engine(
+            replace(self.ordered, args={**self.ordered.args, **changed_args}, engine_generation=generation),
+            sizes,
+            HostSetup.of(order.settings, engine, self.device.env, log_path),
+            EngineHooks(
+                on_sample=self.writer.add,
+                on_log=self.on_engine_log,
+                should_stop=_throttle(self.queue.is_stopped),
+                on_note=self.log,
+                on_load_ended=self._note_end,
+            ),
+            mode=engine.mode,
+            course=self.course,
+            lot=self.lot,
+        )
+
+    def _note_end(self, end: LoadEnd) -> None:
+        self.log(end.message)
+        details = LoadEndedDetails(reason=end.reason, sent_requests=self.course.settled)
+        self.record(self.generation, "load_ended", message=end.message, details=details)
+
+    def _may_isolate(self, isolated: int) -> bool:
+        """Whether so many requests may be given up: one always, else a share of those prepared so far."""
+        requests = count_table(self.order.run_dir, "requests")
+        return isolated <= max(1.0, self.order.spec.max_error_fraction * requests)
+
+    def _take_first(self, requests: Iterator[Request | None]) -> list[Request]:
+        """The first shard's requests: waits for the first one, takes at most one shard."""
+        first: list[Request] = []
+        for request in requests:
+            if request is not None:
+                first.append(request)
+                if len(first) >= self.order.spec.shard_requests:
+                    break
+            elif first or self.queue.is_stopped():
+                break
+            else:
+                time.sleep(FIRST_SHARD_POLL_S)
+        return first
+
+    def _warm_up(self, engine: Engine, first: list[Request]) -> None:
+        order = self.order
+        request, shared_tokens = write_warm_up(
+            first, order.spec.sampling_defaults, order.worker, engine.facts.max_model_len
+        )
+        duration_s = engine.warm_up(request)
+        self.log(f"Warmed up in {duration_s:.2f} s; the prompts share {shared_tokens} leading tokens")
+
+    def record(
+        self,
+        generation: int,
+        event: str,
+        duration_s: float | None = None,
+        message: str | None = None,
+        details: Mapping[str, Json] | None = None,
+    ) -> None:
+        """Stores an engine event and tells whoever listens."""
+        self.generation = generation
+        if event == "opened":
+            details = {**(details or {}), **OpenedDetails(claimed_device=self.device.name)}
+        worker, attempt, now_s = self.order.worker, self.order.attempt, self.clock.now_s()
+        row = EngineEvent(worker, attempt, generation, event, now_s, duration_s, message, details or {})
+        self.writer.add(row)
+        if event in URGENT_EVENTS:
+            self.writer.flush()
+        self.on_event(row)
+
+
+def write_engine_order(order: WorkOrder, clock: RunClock) -> Open:
+    """The engine that a worker's spec asks for; each generation of it differs in its number and in `args` alone."""
+    spec, engine = order.spec, order.spec.engine
+    return Open(
+        backend=engine.backend,
+        model=order.model,
+        model_id=order.model_id,
+        args={**engine.args, **order.model_args},
+        sampling=spec.sampling_defaults,
+        device=engine.device,
+        record_token_times=engine.record_token_times or engine.is_streaming,
+        reasoning=spec.reasoning,
+        server=engine.server if engine.kind.is_served else None,
+        chat_kwargs=spec.chat.kwargs,
+        media=spec.prompts.media,
+        clock=clock,
+        run_id=order.run_id,
+        worker=order.worker,
+        engine_generation=order.first_generation,
+    )
+
+
+def _throttle(check: Callable[[], bool]) -> Callable[[], bool]:
+    """Asks the file system at most every STOP_CHECK_INTERVAL_S."""
+    asked_s = float("-inf")
+
+    def throttled() -> bool:
+        nonlocal asked_s
+        if time.monotonic() - asked_s < STOP_CHECK_INTERVAL_S:
+            return False
+        asked_s = time.monotonic()
+        return check()
+
+    return throttled

@@ -1,0 +1,92 @@
+"""Pictures: any format that people have, as the upright RGB image that a model's processing takes.
+
+Processing of vision models differs in what it does with transparency, palettes, 16 bits and rotation notes, and some of
+it does it wrong or fails. So it is done here, once, the same for every model and engine.
+"""
+
+import io
+import math
+import warnings
+from typing import Any
+
+from assayline.errors import MediaError
+from assayline.spec.media import MediaSpec
+
+FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+MOST_PIXELS = 178_956_970
+"""More is taken for an attack: Pillow's own limit, and vLLM's."""
+
+ANIMATED = frozenset({"GIF", "PNG", "WEBP"})
+"""Formats whose further frames are a film. Those of a TIFF are pages, those of a phone's JPEG (MPO) a preview."""
+
+BACKGROUND = (255, 255, 255)
+"""Behind what is transparent."""
+
+
+def decode_image(content: bytes, spec: MediaSpec) -> Any:
+    """A `PIL.Image` in RGB, upright, of at most `max_pixels`. Raises MediaError for what is no whole picture."""
+    from PIL import Image, ImageOps
+
+    try:
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content), formats=FORMATS) as opened:
+            _check(opened)
+            opened.load()
+            image = _as_rgb(ImageOps.exif_transpose(opened))
+    except MediaError:
+        raise
+    except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error, ...
+        raise MediaError(f"The image cannot be read: {_reason(error, content)}.") from None
+    return shrink_image(image, spec)
+
+
+def _check(image: Any) -> None:
+    width, height = image.size
+    if width < 1 or height < 1:
+        raise MediaError(f"The image is {width} x {height} pixels, expected at least 1 x 1.")
+    if width * height > MOST_PIXELS:
+        raise MediaError(f"The image is {width} x {height} pixels, expected at most {MOST_PIXELS} in all.")
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1 and image.format in ANIMATED:
+        raise MediaError(f"The image is animated: {frames} frames of a {image.format}, expected one.")
+
+
+def _as_rgb(image: Any) -> Any:
+    from PIL import Image
+
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.getextrema()[1] > 255):
+        import numpy as np
+
+        return Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        raise MediaError("The image has floating-point pixels, whose white is not known. Save it with 8 bits.")
+    if image.has_transparency_data:
+        layered = image.convert("RGBA")
+        background = Image.new("RGB", image.size, BACKGROUND)
+        background.paste(layered, mask=layered.getchannel("A"))
+        return background
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def encode_png(image: Any) -> bytes:
+    """A picture as a PNG file, which loses nothing; with little compression, as it is read once."""
+    content = io.BytesIO()
+    image.save(content, "PNG", compress_level=1)
+    return content.getvalue()
+
+
+def shrink_image(image: Any, spec: MediaSpec) -> Any:
+    """The image, or a smaller one of at most `max_pixels` in the same proportions."""
+    from PIL import Image
+
+    width, height = image.size
+    if spec.max_pixels is None or width * height <= spec.max_pixels:
+        return image
+    scale = math.sqrt(spec.max_pixels / (width * height))
+    size = max(1, math.floor(width * scale)), max(1, math.floor(height * scale))
+    return image.resize(size, Image.Resampling[spec.resampling.upper()])
+
+
+def _reason(error: Exception, content: bytes) -> str:
+    if "cannot identify" in str(error):
+        return f"{len(content)} bytes that begin {content[:12]!r} are none of {', '.join(FORMATS)}"
+    return f"{type(error).__name__}: {str(error).rstrip('.'):.200}"

@@ -1,0 +1,111 @@
+"""From a reference to what a model's processing takes, with the numbers that metrics are made of.
+
+It happens where the engine is, and only for requests in flight: a reference is a line, a picture is megabytes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from assayline.digests import digest_bytes
+from assayline.errors import MediaError
+from assayline.media.images import decode_image
+from assayline.media.sounds import RATE_HZ, decode_sound
+from assayline.media.synthetic import is_synthetic, make_image, make_sound
+from assayline.media.videos import decode_video
+from assayline.records import Media
+from assayline.spec.media import MediaSpec
+
+LARGEST_FILE_BYTES = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """What sounds a model takes."""
+
+    rate_hz: int = RATE_HZ
+    longest_s: float | None = None
+    """None: it takes any length, or does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class MediaFacts:
+    """The columns of a completion that say what its media were; None where there are none of a kind."""
+
+    images: int | None = None
+    image_pixels: int | None = None
+    audios: int | None = None
+    audio_s: float | None = None
+    videos: int | None = None
+    video_frames: int | None = None
+    video_s: float | None = None
+    media_bytes: int | None = None
+
+    def add(self, other: "MediaFacts") -> "MediaFacts":
+        """Both together."""
+        names = (name for name in self.__slots__ if getattr(other, name) is not None)
+        return replace(self, **{name: (getattr(self, name) or 0) + getattr(other, name) for name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """One medium, ready for a model."""
+
+    media: Media
+    value: Any
+    """image: `PIL.Image` in RGB; audio: float32 [samples] at the model's rate; video: `videos.Video`."""
+    facts: MediaFacts
+
+
+def load_all(media: Sequence[Media], spec: MediaSpec, hearing: Hearing) -> tuple[list[Loaded], MediaFacts]:
+    """Everything that a prompt refers to, in its order, and the sums. Raises MediaError, saying which one it is."""
+    loaded, facts = [], MediaFacts()
+    for number, one in enumerate(media, start=1):
+        try:
+            loaded.append(_load(one, spec, hearing))
+        except MediaError as error:
+            of = f", {number} of {len(media)}" if len(media) > 1 else ""
+            where = "" if one["path"] in str(error) else f" It is {one['path']:.300}{of}."
+            raise MediaError(f"{error}{where}") from None
+        facts = facts.add(loaded[-1].facts)
+    return loaded, facts
+
+
+def read_content(media: Media) -> bytes:
+    """The bytes that a reference stands for. Raises MediaError where they are gone, or are not what they were."""
+    path = Path(media["path"])
+    try:
+        size = path.stat().st_size
+        if size > LARGEST_FILE_BYTES:
+            raise MediaError(f"{path} has {size} bytes, expected at most {LARGEST_FILE_BYTES}.")
+        content = path.read_bytes()
+    except OSError as error:
+        raise MediaError(f"{path} cannot be read: {error.strerror or error}.") from None
+    if digest_bytes(content) != media["digest"]:
+        raise MediaError(f"{path} is not what it was when the prompts were read: its content changed.")
+    return content
+
+
+def _load(media: Media, spec: MediaSpec, hearing: Hearing) -> Loaded:
+    made = is_synthetic(media)
+    content = b"" if made else read_content(media)
+    match media["kind"]:
+        case "image":
+            image = make_image(media) if made else decode_image(content, spec)
+            facts = MediaFacts(images=1, image_pixels=image.width * image.height, media_bytes=len(content))
+            return Loaded(media, image, facts)
+        case "audio":
+            sound = (
+                make_sound(media, hearing.rate_hz)
+                if made
+                else decode_sound(content, hearing.rate_hz, hearing.longest_s, spec.cut_audio)
+            )
+            facts = MediaFacts(audios=1, audio_s=len(sound) / hearing.rate_hz, media_bytes=len(content))
+            return Loaded(media, sound, facts)
+        case "video":
+            video = decode_video(content, spec)
+            facts = MediaFacts(
+                videos=1, video_frames=len(video.frames), video_s=video.seconds, media_bytes=len(content)
+            )
+            return Loaded(media, video, facts)

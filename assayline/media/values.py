@@ -1,0 +1,141 @@
+"""From a row's value to a reference: a path, a file:// or data: URI, base64, bytes, a URL, or what Hugging Face's
+Image and Audio columns hold.
+
+Formats that people have differ in nothing but where the bytes are. What a value is, is decided by its form alone, never
+by trying one thing after another until something opens: a text is a URI by its scheme, a path if such a file is there,
+and base64 only if it is long and decodes.
+"""
+
+import base64
+import binascii
+import io
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.request import url2pathname
+
+from assayline.errors import MediaError
+from assayline.media.fetch import Fetcher
+from assayline.media.shelf import Shelf
+from assayline.media.sounds import encode_wav
+from assayline.records import Media, MediaKind
+
+BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+SHORTEST_BASE64 = 64
+"""Characters: no picture or sound is smaller, and a mistyped file name is no base64."""
+
+LONGEST_PATH = 4096
+
+
+class MediaReader:
+    """Makes references of values, for one run."""
+
+    def __init__(self, shelf: Shelf, fetcher: Fetcher) -> None:
+        self._shelf = shelf
+        self._fetcher = fetcher
+
+    def read(self, kind: MediaKind, value: Any, folder: Path | None) -> list[Media]:
+        """One value, or a list of them; None is none. `folder` is what relative paths are relative to (None: the
+        working folder). Raises MediaError."""
+        if isinstance(value, list):
+            if _is_samples(value):
+                raise MediaError(f"The {kind} is a list of numbers, whose sampling rate is not known. Give a file.")
+            return [self.read_one(kind, item, folder) for item in value if item is not None]
+        return [] if value is None or value == "" else [self.read_one(kind, value, folder)]
+
+    def read_one(self, kind: MediaKind, value: Any, folder: Path | None) -> Media:
+        """Raises MediaError for what is not there, cannot be fetched or is no reference to media."""
+        match value:
+            case bytes() | bytearray() | memoryview():
+                return self._shelf.keep(kind, bytes(value))
+            case str():
+                return self._read_text(kind, value.strip(), folder)
+            case Path():
+                return self._shelf.refer(kind, (folder or Path()) / value)
+            case {"bytes": bytes() as content}:
+                return self._shelf.keep(kind, content)
+            case {"path": str() as path}:
+                return self._read_text(kind, path, folder)
+            case {"url": str() as url}:
+                return self._read_text(kind, url, folder)
+            case {"array": array, "sampling_rate": int() as rate_hz}:
+                return self._shelf.keep(kind, _write_sound(array, rate_hz))
+            case _ if callable(getattr(value, "save", None)):  # a picture that `datasets` has decoded
+                return self._shelf.keep(kind, _write_image(value))
+        raise MediaError(
+            f"The {kind} is {value!r:.80}, expected a path, a file:// or data: URI, base64, bytes, a URL, or an object "
+            "with bytes or path."
+        )
+
+    def _read_text(self, kind: MediaKind, text: str, folder: Path | None) -> Media:
+        scheme = text[:8].partition(":")[0].lower()
+        match scheme:
+            case "data":
+                return self._shelf.keep(kind, _read_data_uri(kind, text))
+            case "http" | "https":
+                return self._shelf.keep(kind, self._fetcher.fetch(kind, text))
+            case "file":
+                return self._shelf.refer(kind, _path_of(kind, text))
+        if len(text) > LONGEST_PATH or (len(text) >= SHORTEST_BASE64 and not _exists(text, folder)):
+            if BASE64.fullmatch(text):
+                return self._shelf.keep(kind, _decode_base64(kind, text))
+            if len(text) > LONGEST_PATH:
+                raise MediaError(f"The {kind} is a text of {len(text)} characters, and neither a path nor base64.")
+        if "://" in text:
+            raise MediaError(f"The {kind} {text!r:.200} is of an unknown scheme, expected file, data or http(s).")
+        return self._shelf.refer(kind, _expand(kind, text, folder))
+
+
+def _expand(kind: MediaKind, text: str, folder: Path | None) -> Path:
+    try:
+        return (folder or Path()) / Path(text).expanduser()
+    except RuntimeError:  # a ~user who is not there
+        raise MediaError(f"The {kind}'s path {text!r:.200} begins with a user who is not there.") from None
+
+
+def _exists(text: str, folder: Path | None) -> bool:
+    try:
+        return ((folder or Path()) / text).exists()
+    except (OSError, ValueError):  # too long for a name, a NUL
+        return False
+
+
+def _path_of(kind: MediaKind, uri: str) -> Path:
+    parts = urlsplit(uri)
+    if parts.netloc not in ("", "localhost"):
+        raise MediaError(f"The {kind} {uri!r:.200} is on another machine, expected file:///path.")
+    return Path(url2pathname(parts.path))
+
+
+def _read_data_uri(kind: MediaKind, uri: str) -> bytes:
+    head, comma, data = uri.partition(",")
+    if not comma:
+        raise MediaError(f"The {kind} is a data: URI without a comma ({uri!r:.80}), expected data:type;base64,content.")
+    return _decode_base64(kind, data) if head.lower().endswith(";base64") else unquote_to_bytes(data)
+
+
+def _decode_base64(kind: MediaKind, text: str) -> bytes:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise MediaError(f"The {kind} is not base64: {error}. It begins {text[:40]!r}.") from None
+
+
+def _is_samples(value: list[Any]) -> bool:
+    return bool(value) and isinstance(value[0], (int, float)) and not isinstance(value[0], bool)
+
+
+def _write_image(image: Any) -> bytes:
+    content = io.BytesIO()
+    image.save(content, "PNG" if image.mode not in ("CMYK", "YCbCr", "F") else "TIFF")
+    return content.getvalue()
+
+
+def _write_sound(array: Any, rate_hz: int) -> bytes:
+    import numpy as np
+
+    samples = np.asarray(array, dtype=np.float32)
+    if samples.ndim == 2 and samples.shape[0] < samples.shape[1]:
+        samples = samples.T  # `datasets` puts channels first, files frames
+    return encode_wav(samples, rate_hz, is_float=True)

@@ -1,0 +1,227 @@
+"""From a row to a prompt's parts: messages, target, id, metadata, sampling overrides.
+
+Which column means what is the spec's `columns`; a template replaces the messages or prompt column. A row that lacks
+what the spec names is a mistake in the spec if it is the first row (the run stops at once), else one bad row.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from assayline.errors import PromptError, SpecError
+from assayline.media.fetch import Fetcher
+from assayline.media.shelf import Shelf
+from assayline.media.values import MediaReader
+from assayline.prompts.media import MediaPlaces
+from assayline.prompts.templates import PromptTemplate
+from assayline.prompts.values import (
+    RowError,
+    RowShapeError,
+    as_json,
+    as_text,
+    check_text,
+    find_column,
+    list_names,
+    parse_json,
+)
+from assayline.records import Media, MediaKind
+from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import Columns, MessageTemplate
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptParts:
+    """What a row says, before it has an identity."""
+
+    messages: list[Message]
+    """Media in them are parts with a reference (`media.py`)."""
+    target: str | None = None
+    source_id: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    sampling: dict[str, Any] = field(default_factory=dict)
+    prompt_token_ids: list[int] | None = None
+    options: list[str] | None = None
+
+
+class RowReader:
+    """Reads rows by a spec's columns and template."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        template: str | list[MessageTemplate] | None,
+        media: MediaSpec | None = None,
+        shelf: Shelf | None = None,
+    ) -> None:
+        """`shelf` is where media that come inside a row are kept (None: nowhere).
+
+        Raises SpecError for two sources of messages, PromptError for a template that cannot be compiled."""
+        named = {
+            "prompts.template": template,
+            "prompts.columns.messages": columns.messages,
+            "prompts.columns.prompt": columns.prompt,
+        }
+        given = [name for name, value in named.items() if value is not None]
+        if len(given) > 1:
+            raise SpecError(f"{' and '.join(given)} are given, expected at most one: each says what the messages are.")
+        self._columns = columns
+        media = media or MediaSpec()
+        self._media = MediaPlaces(columns, media, MediaReader(shelf or Shelf(None), Fetcher(media)))
+        self._template = None if template is None else PromptTemplate(template)
+
+    def check_first(self, row: dict[str, Any]) -> None:
+        """Raises PromptError if the first row lacks a column or variable that the spec names."""
+        try:
+            self.read(row)
+        except RowShapeError as error:
+            raise PromptError(f"The first row does not fit the spec. {error}") from None
+        except RowError:
+            pass  # a fault of this row alone: it becomes an error row like any other
+
+    def read(self, row: dict[str, Any]) -> PromptParts:
+        """Raises RowShapeError for what the row lacks, RowError for values that cannot be used."""
+        try:
+            return self._read(row)
+        except RecursionError:
+            raise RowError(
+                "row_error",
+                "The row holds lists or objects that are nested hundreds of levels deep, "
+                "expected text and shallow objects.",
+            ) from None
+
+    def _read(self, row: dict[str, Any]) -> PromptParts:
+        columns = self._columns
+        # Lookups first, then messages: what the row lacks must not hide behind a bad value in another column.
+        source_id = _find_optional(row, columns.id, "id")
+        sampling = None if columns.sampling is None else find_column(row, columns.sampling, "prompts.columns.sampling")
+        metadata = {name: find_column(row, name, "prompts.columns.metadata") for name in columns.metadata}
+        target = _find_optional(row, columns.target, "target")
+        options = None if columns.options is None else find_column(row, columns.options, "prompts.columns.options")
+        media = self._media.read_columns(row)
+        return PromptParts(
+            messages=self._media.place(self._read_messages(row, media), media),
+            source_id=as_text(source_id, "The id"),
+            target=as_text(target, "The target"),
+            metadata={name: as_json(value, f"Metadata column {name!r}") for name, value in metadata.items()},
+            sampling=_read_sampling(sampling, f"Sampling column {columns.sampling!r}"),
+            options=None if columns.options is None else _read_options(options, f"Options column {columns.options!r}"),
+        )
+
+    def read_id(self, row: dict[str, Any]) -> str | None:
+        """The row's own id as text."""
+        return as_text(_find_optional(row, self._columns.id, "id"), "The id")
+
+    def _read_messages(self, row: dict[str, Any], media: dict[MediaKind, list[Media]]) -> list[Message]:
+        columns = self._columns
+        if self._template is not None:
+            return self._template.render(row | self._media.list_variables(row, media) if media else row)
+        if columns.messages or ("messages" in row and not columns.prompt):
+            messages = _find_optional(row, columns.messages, "messages")
+            return read_messages(messages, lambda part, where: self._media.read_part(part, where, row))
+        if columns.prompt or "prompt" in row:
+            return _user_message(_find_optional(row, columns.prompt, "prompt"))
+        raise RowShapeError(
+            "row_error",
+            "It has neither a column `messages` nor a column `prompt`. Name yours in "
+            f"prompts.columns.messages or prompts.columns.prompt, or write prompts.template. Columns: "
+            f"{list_names(row)}.",
+        )
+
+
+ReadPart = Callable[[dict[str, Any], str], dict[str, Any]]
+"""Reads a content part that is no text; the text is where it stands, for messages."""
+
+
+def read_messages(value: Any, read_part: ReadPart) -> list[Message]:
+    """Chat messages from a list of {role, content}, or from its JSON text. Raises RowError for another shape.
+
+    Keys that are None are dropped: Parquet and hub rows have every key in every message, and templates ask whether a
+    key is there.
+    """
+    if isinstance(value, str):
+        value = parse_json(value, "The messages column")
+    if not isinstance(value, list) or not value:
+        raise RowError(
+            "row_error", f"The messages are {value!r:.80}, expected a list of at least one {{role, content}}."
+        )
+    return [_read_message(message, f"Message {number}", read_part) for number, message in enumerate(value, start=1)]
+
+
+def _read_message(message: Any, where: str, read_part: ReadPart) -> Message:
+    if not isinstance(message, dict):
+        raise RowError("row_error", f"{where} is {message!r:.80}, expected an object {{role, content}}.")
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or not role:
+        raise RowError(
+            "row_error",
+            f"{where} has the role {role!r:.80}, expected text such as user. Its keys: "
+            f"{list_names(map(str, message))}.",
+        )
+    if isinstance(content, str) and len(message) == 2:
+        return {"role": check_text(role, where), "content": check_text(content, where)}
+    if isinstance(content, list):
+        content = [
+            _read_part(part, f"{where}, part {number}", read_part) for number, part in enumerate(content, start=1)
+        ]
+    elif not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+        raise RowError("row_error", f"{where} has the content {content!r:.80}, expected text or a list of parts.")
+    return _without_none(as_json({**message, "content": content}, where))
+
+
+def _read_part(part: Any, where: str, read_part: ReadPart) -> dict[str, Any]:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise RowError(
+            "row_error", f"{where} is {part!r:.80}, expected an object with a type, such as {{type: text, text: ...}}."
+        )
+    if part["type"] == "text" and not isinstance(part.get("text"), str):
+        raise RowError("row_error", f"{where} has the text {part.get('text')!r:.80}, expected text.")
+    return _without_none(part) if part["type"] == "text" else read_part(_without_none(part), where)
+
+
+def _user_message(prompt: Any) -> list[Message]:
+    if isinstance(prompt, (list, dict)):
+        raise RowError(
+            "row_error",
+            f"The prompt is {prompt!r:.80}, expected text. Name a column of messages in prompts.columns.messages.",
+        )
+    text = as_text(prompt, "The prompt")
+    if text is None:
+        raise RowError("row_error", "The prompt is null, expected text.")
+    return [{"role": "user", "content": text}]
+
+
+def _read_sampling(value: Any, where: str) -> dict[str, Any]:
+    """Overrides by name. None is "not overridden": Parquet cannot leave a key out of one row."""
+    if value is None or value == "":
+        return {}
+    overrides = parse_json(value, where) if isinstance(value, str) else value
+    if not isinstance(overrides, dict):
+        raise RowError("row_error", f"{where} holds {overrides!r:.80}, expected an object such as {{max_tokens: 64}}.")
+    return _without_none(as_json(overrides, where))
+
+
+def _read_options(value: Any, where: str) -> list[str]:
+    """Two or more texts, from a list or from its JSON text, as CSV holds lists. They stay as they are, blanks included.
+
+    Two equal ones are let pass: benchmarks have such rows, and which of the two is right is the scorer's to say.
+    """
+    if isinstance(value, str):
+        value = parse_json(value, where)
+    if not isinstance(value, list) or len(value) < 2:
+        raise RowError("row_error", f"{where} holds {value!r:.80}, expected a list of at least two answers.")
+    options = [as_text(option, f"{where}, option {number}") for number, option in enumerate(value, start=1)]
+    for number, option in enumerate(options, start=1):
+        if option is None or not option.strip():
+            raise RowError("row_error", f"{where}, option {number} is {value[number - 1]!r:.80}, expected an answer.")
+    return [option for option in options if option is not None]
+
+
+def _find_optional(row: dict[str, Any], named: str | None, default: str) -> Any:
+    """The value of the column that the spec names, which must exist, or of the default column if there is one."""
+    return row.get(default) if named is None else find_column(row, named, f"prompts.columns.{default}")
+
+
+def _without_none(value: dict[str, Any]) -> dict[str, Any]:
+    return {key: item for key, item in value.items() if item is not None}

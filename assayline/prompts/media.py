@@ -1,0 +1,198 @@
+"""Media in a row: from its columns and from parts of its messages to parts in their places.
+
+    columns (images: page)  ──►  references, in order  ──►  marks in the text, or parts without content, take the next
+    parts {type: image_url, …}  ──►  a reference each, where they stand
+
+A part leaves here as `{"type": "image", "media": <reference>}`. What no mark and no part asks for stands before the
+text of the last user message, as most people mean it. Everything is asked for once, or the row is an error row: a
+picture that is dropped in silence is a wrong answer.
+"""
+
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from assayline.errors import MediaError
+from assayline.media.values import MediaReader
+from assayline.prompts.values import RowError, find_column
+from assayline.records import Media, MediaKind
+from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import Columns
+
+Message = dict[str, Any]
+Waiting = dict[MediaKind, dict[int, Media]]
+"""What the row's columns hold and no place has taken yet, by number."""
+
+PART_KINDS: dict[str, MediaKind] = {
+    "image": "image", "image_url": "image", "input_image": "image",
+    "audio": "audio", "audio_url": "audio", "input_audio": "audio",
+    "video": "video", "video_url": "video",
+}  # fmt: skip
+"""Types of content parts that OpenAI's interface and Hugging Face's chat templates have, and what each is."""
+
+SETTINGS: dict[MediaKind, str] = {"image": "images", "audio": "audios", "video": "videos"}
+_NONCE = secrets.token_hex(8)
+_MARK = rf"\ue000{_NONCE}:(?P<kind>image|audio|video):(?P<at>\d*)\ue001"
+"""What a template prints for a medium: no prompt file can hold it."""
+
+
+class MediaPlaces:
+    """Finds and places the media of rows, by one spec."""
+
+    def __init__(self, columns: Columns, spec: MediaSpec, reader: MediaReader) -> None:
+        self._columns = columns.media
+        self._reader = reader
+        self._given = {text: kind for kind, text in spec.marks.items()}
+        self._pattern = re.compile("|".join([_MARK, *(f"({re.escape(text)})" for text in self._given)]))
+
+    def read_columns(self, row: dict[str, Any]) -> dict[MediaKind, list[Media]]:
+        """References of the row's columns, by kind, in order. Raises RowShapeError or RowError."""
+        return {
+            kind: [
+                media
+                for name in names
+                for media in self._read(kind, find_column(row, name, f"prompts.columns.{SETTINGS[kind]}"), row)
+            ]
+            for kind, names in self._columns.items()
+        }
+
+    def list_variables(self, row: dict[str, Any], media: dict[MediaKind, list[Media]]) -> dict[str, Any]:
+        """What a template prints: `{{ image }}` is the row's next one, a column's own name that column's."""
+        variables: dict[str, Any] = {
+            kind: _mark(kind) if media[kind] else "" for kind in self._columns if kind not in row
+        }
+        for kind, names in self._columns.items():
+            at = 0
+            for name in names:
+                value = row[name]
+                count = len([item for item in value if item is not None]) if isinstance(value, list) else bool(value)
+                marks = [_mark(kind, at + number) for number in range(count)]
+                variables[name] = marks if isinstance(value, list) else "".join(marks)
+                at += count
+        return variables
+
+    def read_part(self, part: dict[str, Any], where: str, row: dict[str, Any]) -> dict[str, Any]:
+        """A content part with its reference; without content of its own, it takes the next of the row's columns."""
+        kind = PART_KINDS.get(part["type"])
+        if kind is None:
+            raise RowError(
+                "row_error",
+                f"{where} is of type {part['type']!r:.40}, expected text or one of {', '.join(sorted(PART_KINDS))}.",
+            )
+        value = _find_content(part, kind)
+        if value is None:
+            return {"type": kind}
+        found = self._read(kind, value, row)
+        if len(found) != 1:
+            raise RowError("row_error", f"{where} holds {len(found)} media, expected one.")
+        return {"type": kind, "media": found[0]}
+
+    def place(self, messages: list[Message], media: dict[MediaKind, list[Media]]) -> list[Message]:
+        """The messages with all media in their places. Raises RowError where places and media do not fit."""
+        waiting: Waiting = {kind: dict(enumerate(found)) for kind, found in media.items()}
+        if not self._given and not any(waiting.values()) and all(isinstance(m.get("content"), str) for m in messages):
+            return messages
+        placed: set[MediaKind] = set()
+        return _put_rest([self._fill_message(message, waiting, placed) for message in messages], waiting, placed)
+
+    def _fill_message(self, message: Message, waiting: Waiting, placed: set[MediaKind]) -> Message:
+        content = message.get("content")
+        if content is None:
+            return message
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        new = [piece for part in parts for piece in self._fill(part, waiting, placed)]
+        is_plain = isinstance(content, str) and all(part["type"] == "text" for part in new)
+        return {**message, "content": "".join(part["text"] for part in new) if is_plain else new}
+
+    def _fill(self, part: dict[str, Any], waiting: Waiting, placed: set[MediaKind]) -> Iterator[dict[str, Any]]:
+        if part["type"] != "text":
+            if "media" not in part:
+                placed.add(part["type"])
+                part = {"type": part["type"], "media": _take(part["type"], None, waiting)}
+            yield part
+            return
+        text, end = part["text"], 0
+        for found in self._pattern.finditer(text):
+            if found.start() > end:
+                yield {**part, "text": text[end : found.start()]}
+            kind = self._given.get(found[0]) or PART_KINDS[found["kind"]]
+            placed.add(kind)
+            yield {"type": kind, "media": _take(kind, int(found["at"]) if found["at"] else None, waiting)}
+            end = found.end()
+        if end < len(text) or not text:
+            yield {**part, "text": text[end:]}
+
+    def _read(self, kind: MediaKind, value: Any, row: dict[str, Any]) -> list[Media]:
+        try:
+            return self._reader.read(kind, value, getattr(row, "folder", None))
+        except MediaError as error:
+            raise RowError(error.kind, str(error)) from None
+
+
+def _find_content(part: dict[str, Any], kind: MediaKind) -> Any:
+    """What a part holds, by any of the names that the field has for it; None where it holds nothing."""
+    names = (part["type"], kind, f"{kind}_url", "url", "path")
+    value = next((part[name] for name in names if part.get(name)), None)
+    if isinstance(value, dict) and isinstance(value.get("data"), str):  # OpenAI's input_audio
+        return f"data:;base64,{value['data']}"
+    return f"data:;base64,{part['base64']}" if value is None and isinstance(part.get("base64"), str) else value
+
+
+def separate_media(messages: list[Message]) -> tuple[list[Message], list[Media] | None]:
+    """The messages with parts that say only of what kind they are, and the references in their order."""
+    media = [part["media"] for message in messages for part in _list_parts(message) if "media" in part]
+    return [_replace_media(message, lambda _: {}) for message in messages] if media else messages, media or None
+
+
+def identify_media(messages: list[Message]) -> list[Message]:
+    """The messages with digests in the place of references: where a picture is stored is not what is asked."""
+    return [_replace_media(message, lambda media: {"digest": media["digest"]}) for message in messages]
+
+
+def _list_parts(message: Message) -> list[dict[str, Any]]:
+    content = message.get("content")
+    return content if isinstance(content, list) else []
+
+
+def _replace_media(message: Message, write: Callable[[Media], dict[str, str]]) -> Message:
+    parts = _list_parts(message)
+    if not any("media" in part for part in parts):
+        return message
+    written = [{"type": part["type"], **write(part["media"])} if "media" in part else part for part in parts]
+    return {**message, "content": written}
+
+
+def _mark(kind: MediaKind, at: int | None = None) -> str:
+    return f"\ue000{_NONCE}:{kind}:{'' if at is None else at}\ue001"
+
+
+def _take(kind: MediaKind, at: int | None, waiting: Waiting) -> Media:
+    left = waiting.get(kind, {})
+    number = next(iter(left), None) if at is None else at
+    if number not in left:
+        raise RowError(
+            "media_error",
+            f"The prompt has a place for one more {kind} than the row has, or one twice. Expected one place for each: "
+            f"see prompts.columns.{SETTINGS[kind]} and prompts.media.marks.",
+        )
+    return left.pop(number)
+
+
+def _put_rest(messages: list[Message], waiting: Waiting, placed: set[MediaKind]) -> list[Message]:
+    for kind, left in waiting.items():
+        if left and kind in placed:
+            raise RowError(
+                "media_error",
+                f"{len(left)} of the row's {SETTINGS[kind]} have no place in the prompt, and others have. Expected a "
+                "place for each, or for none.",
+            )
+    rest = [{"type": kind, "media": one} for kind, left in waiting.items() for one in left.values()]
+    if not rest:
+        return messages
+    at = next((i for i in reversed(range(len(messages))) if messages[i].get("role") == "user"), None)
+    if at is None:
+        raise RowError("media_error", "The row has media, and no message of the user that they could stand in.")
+    content = messages[at].get("content")
+    text = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
+    return [*messages[:at], {**messages[at], "content": [*rest, *text]}, *messages[at + 1 :]]

@@ -1,0 +1,117 @@
+"""Values of one row: made into text or plain JSON, or refused with a RowError.
+
+Sources differ in what they hold: CSV has only text, Parquet has dates, decimals and NaN for "missing", JSON may hold
+lone surrogates that no database takes. Everything passes here once, so that what is stored can be stored.
+"""
+
+import datetime
+import json
+import math
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+from assayline.errors import PromptError
+from assayline.words import nearest
+
+
+class RowError(PromptError):
+    """One row cannot become a request. The run continues: `kind` and the message become that row's error."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        # Messages quote the row, and must be storable whatever the row holds.
+        super().__init__(message.encode("utf-8", "backslashreplace").decode())
+        self.kind = kind
+
+
+class RowShapeError(RowError):
+    """The spec asks for what the row does not have: in the first row the whole run is wrong, later only the row."""
+
+
+def find_column(row: dict[str, Any], column: str, setting: str) -> Any:
+    """The row's value in a column. Raises RowShapeError, naming the setting that asks for it and what there is."""
+    try:
+        return row[column]
+    except KeyError:
+        raise RowShapeError(
+            "row_error", f"Column {column!r}, named by {setting}, is not in the row; {hint(column, row)}"
+        ) from None
+
+
+def hint(name: str, columns: Iterable[str]) -> str:
+    """The nearest column, if one is near, and all columns."""
+    names = sorted(columns)
+    near = nearest(name, names)
+    return f"{near} Columns: {list_names(names)}." if near.startswith("did") else f"columns: {list_names(names)}."
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Names for a message, forty at most."""
+    shown = sorted(names)
+    return ", ".join(shown[:40]) + (f" and {len(shown) - 40} more" if len(shown) > 40 else "") if shown else "(none)"
+
+
+def as_text(value: Any, where: str) -> str | None:
+    """A value as the text that a person would write: 7 → "7", 7.0 → "7.0", True → "true", a list → JSON.
+
+    None and NaN are None. Raises RowError for bytes and for text that is not Unicode.
+    """
+    match value:
+        case str():
+            return check_text(value, where)
+        case bool():
+            return "true" if value else "false"
+        case float() if not math.isfinite(value):
+            return None if math.isnan(value) else str(value)
+        case None | int() | float():
+            return None if value is None else str(value)
+    plain = as_json(value, where)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def as_json(value: Any, where: str) -> Any:
+    """A value that `json.dumps` takes: dates as ISO text, decimals as text, NaN as None, keys as text.
+
+    Raises RowError for bytes, other objects and text that is not Unicode.
+    """
+    match value:
+        case None | bool() | int():
+            return value
+        case str():
+            return check_text(value, where)
+        case float():
+            return value if math.isfinite(value) else None if math.isnan(value) else str(value)
+        case dict():
+            return {check_text(str(key), where): as_json(item, where) for key, item in value.items()}
+        case list() | tuple():
+            return [as_json(item, where) for item in value]
+        case datetime.date() | datetime.time():
+            return value.isoformat()
+        case Decimal():
+            return str(value)
+    raise RowError(
+        "row_error",
+        f"{where} holds {type(value).__name__}, expected text, a number, true or false, a date, a list or an object.",
+    )
+
+
+def check_text(text: str, where: str) -> str:
+    """The text itself. Raises RowError for a lone surrogate, which neither tokenizer nor database takes."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RowError(
+                "row_error",
+                f"{where} holds a lone surrogate ({text[error.start]!a}, character "
+                f"{error.start}), which is not Unicode text. Write it in UTF-8.",
+            ) from None
+    return text
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Parses JSON text, as CSV holds objects. Raises RowError."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RowError("row_error", f"{where} holds text that is not JSON: {error}. It begins {text[:60]!r}.") from None

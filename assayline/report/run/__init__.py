@@ -1,0 +1,1 @@
+"""The page about one run, and what it is held against."""

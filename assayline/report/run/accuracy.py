@@ -1,0 +1,145 @@
+"""Sections about how good the answers are: scores with their uncertainty, and prompts to look at."""
+
+from pathlib import Path
+
+from assayline.report.charts import draw_intervals
+from assayline.report.document import Block, Chart, Paragraph, Quote, Sample, Section
+from assayline.report.run.media import show_media
+from assayline.report.run.rows import ReportRows
+from assayline.report.table import Column, tabulate
+from assayline.store.database import Row
+from assayline.store.metric_table import USUAL_K
+from assayline.words import count, show_range, show_share, show_value
+
+MEAN = (
+    Column("95 % interval", ("mean_low", "mean_high"), show_share),
+    Column("standard error", "standard_error", show_share),
+)
+SCORES = (
+    Column("scorer", "scorer"),
+    Column("kind", "kind"),
+    Column("mean score", "mean", show_share),
+    *MEAN,
+    Column("n", "samples", show_value),
+    Column("prompts", "prompts", show_value),
+    Column("worth n", "effective_samples", show_value),
+)
+REPEATS = (
+    Column("over repeats", "what"),
+    Column("scorer", "scorer"),
+    Column("mean", "mean", show_share),
+    *MEAN,
+    Column("prompts", "prompts", show_value),
+)
+
+
+def describe_accuracy(rows: ReportRows) -> Section:
+    """Each scorer's mean and interval."""
+    section = Section("accuracy", "Accuracy")
+    scored = [row for row in rows.accuracy if row["mean"] is not None]
+    if not scored:
+        section.blocks.append(Paragraph(say_unscored(rows)))
+        return section
+    section.blocks.extend(_draw(scored))
+    section.blocks.append(tabulate("Scores", SCORES, scored))
+    section.blocks.extend(_tabulate_repeats(rows))
+    section.blocks.append(
+        Paragraph(
+            "Errors score 0. The standard error is clustered by prompt, and “worth n” is how many independent answers "
+            "the n amount to: repeats that always agree add nothing."
+        )
+    )
+    return section
+
+
+def describe_prompts(rows: ReportRows, run_dir: Path | None = None) -> Section:
+    """Prompts that the model did worst and best at, with what it read and wrote; media are found by `run_dir`."""
+    section = Section("prompts", "Prompts to look at")
+    if not any(row["mean"] is not None for row in rows.accuracy):
+        section.blocks.append(Paragraph(f"There is no worst and no best prompt. {say_unscored(rows)}"))
+        return section
+    scorer = rows.accuracy[0]["scorer"]
+    section.blocks.append(Paragraph(f"By the scorer {scorer}, one answer of each."))
+    if not rows.worst:
+        section.blocks.append(Paragraph("Every prompt was answered right, so there is no worst one."))
+    section.blocks.extend(_show_sample("Among the worst", row, run_dir) for row in rows.worst)
+    if not rows.best:
+        section.blocks.append(Paragraph("No prompt was answered right, so there is no best one."))
+    section.blocks.extend(_show_sample("Among the best", row, run_dir) for row in rows.best)
+    return section
+
+
+def say_unscored(rows: ReportRows) -> str:
+    """Why a run has no scores."""
+    if not rows.summary["answered_requests"]:
+        return "No request was answered, so there was nothing to score."
+    if rows.run["state"] != "completed":
+        return (
+            "The run has no scores: it has no targets, or ended before it was scored. "
+            f"`python -m flows.score {rows.run['run_id']}` scores what is stored."
+        )
+    return "Nothing was scored: the prompts have no target, or the spec no scorer."
+
+
+def _tabulate_repeats(rows: ReportRows) -> list[Block]:
+    """What asking again brings: a right answer among k, and the answer that most repeats gave."""
+    most = max((row["k"] for row in rows.pass_at_k), default=0)
+    rows_over = [
+        {**row, "what": f"pass@{row['k']}: one of {row['k']:,} right", "mean_low": None, "mean_high": None}
+        for row in rows.pass_at_k
+        if row["k"] in (*USUAL_K, most)
+    ]
+    rows_over += [{**row, "what": "majority vote"} for row in rows.majority_vote]
+    if not rows_over:
+        return [Paragraph("Every prompt was asked once, so there is no pass@k and no majority vote.")]
+    return [tabulate("Repeats", REPEATS, rows_over)]
+
+
+def _draw(scored: list[Row]) -> list[Block]:
+    """A chart, where there are several scorers to look at side by side."""
+    estimates = [
+        {"name": row["scorer"], "mean": row["mean"], "low": row["mean_low"], "high": row["mean_high"]}
+        for row in scored
+        if row["mean_low"] is not None
+    ]
+    if len(estimates) < 2:
+        return []
+    words = "; ".join(
+        f"{row['name']} {show_share(row['mean'])} ({show_range(show_share(row['low']), show_share(row['high']))})"
+        for row in estimates
+    )
+    described = f"Mean score of each scorer with its 95 % interval: {words}."
+    return [Chart("Mean scores", described, draw_intervals(estimates))]
+
+
+def _show_sample(title: str, row: Row, run_dir: Path | None) -> Sample:
+    repeats = (
+        f", mean of {count(row['samples'], 'repeat')} {show_value(row['mean_value'])}" if row["samples"] > 1 else ""
+    )
+    facts = [("score", show_value(row["value"]) + repeats)]
+    if row["explanation"]:
+        facts.append(("because", " ".join(row["explanation"].split())))
+    quotes = [
+        Quote("Rendered prompt", row["rendered"], row["rendered_characters"]),
+        *([Quote("Reasoning", row["reasoning"], row["reasoning_characters"])] if row["reasoning"] else []),
+        _quote_answer(row),
+        Quote("Taken for the answer", row["extracted"], row["extracted_characters"]),
+        Quote("Target", row["target"], row["target_characters"]),
+    ]
+    exhibits = show_media(row["media_json"], run_dir)
+    return Sample(f"{title}: row {row['source_row']:,} of the source", facts, quotes, exhibits)
+
+
+def _quote_answer(row: Row) -> Quote:
+    if row["status"] == "error":
+        return Quote("Error instead of an answer", row["error_message"], row["error_message_characters"])
+    if row["status"] == "missing":
+        return Quote("Output", None)
+    if row["options"] is not None:
+        likelihoods = row["option_logprobs"] or [None] * len(row["options"])
+        lines = [
+            f"{option}  (log-probability {show_value(logprob)})"
+            for option, logprob in zip(row["options"], likelihoods, strict=True)
+        ]
+        return Quote("Options", "\n".join(lines))
+    return Quote("Output", row["answer"], row["answer_characters"])

@@ -1,0 +1,116 @@
+"""The section about the baseline: what changed, and whether chance explains it."""
+
+from assayline.report.charts import draw_differences
+from assayline.report.document import Chart, Paragraph, Quote, Sample, Section
+from assayline.report.run.comparison_rows import ComparisonRows
+from assayline.report.run.rows import ReportRows
+from assayline.report.table import Column, tabulate
+from assayline.store.database import Row
+from assayline.words import count, show_change, show_number, show_points, show_range, show_share, show_value
+
+SPECS_APART = {
+    "prompt_set": "prompt set",
+    "model_id": "model",
+    "template_id": "chat template",
+    "sampling_id": "sampling",
+    "config_id": "configuration",
+    "assayline_version": "version of assayline",
+}
+VERDICTS = {
+    "worse": "worse, beyond chance",
+    "better": "better, beyond chance",
+    "same": "the same on every prompt",
+    "unclear": "no difference beyond chance",
+    "too_few": "too few prompts to tell",
+}
+
+SCORES = (
+    Column("scorer", "scorer"),
+    Column("this run", "candidate_mean", show_share),
+    Column("baseline", "baseline_mean", show_share),
+    Column("change", "difference", show_points),
+    Column("95 % interval", ("low", "high"), show_points),
+    Column("McNemar p", "mcnemar_p", show_value),
+    Column("worse / better", lambda row: f"{row['worse_prompts']:,} / {row['better_prompts']:,}", show_number),
+    Column("pairs", "prompts", show_value),
+    Column("", lambda row: VERDICTS[row["verdict"]]),
+)
+SPEEDS = (
+    Column("metric", "metric"),
+    Column("this run", "candidate_value", show_value),
+    Column("baseline", "baseline_value", show_value),
+    Column("change", "change_share", show_change),
+    Column("unit", "unit"),
+    Column("", lambda row: None if row["is_better"] is None else "better" if row["is_better"] else "worse"),
+)
+
+
+def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section:
+    """Scores prompt by prompt, prompts that flipped, speed side by side, and what is not the same about the runs."""
+    section = Section("comparison", "Against the baseline")
+    section.blocks.append(Paragraph(_introduce(rows.run, comparison)))
+    if comparison.environments[0] != comparison.environments[1]:
+        ours, theirs = comparison.environments
+        words = f"Machine or versions differ, so speeds may for that reason. This run: {ours}. The baseline: {theirs}."
+        section.blocks.append(Paragraph(words, is_warning=True))
+    section.blocks.append(Paragraph(say_verdict(comparison)))
+    paired = [row for row in comparison.scores if row["prompts"]]
+    if paired:
+        shown = [row for row in paired if row["low"] is not None]
+        if shown:
+            words = "; ".join(f"{row['scorer']} {show_points(row['difference'])} ({_show_span(row)})" for row in shown)
+            described = f"Difference of each mean score from the baseline's, with its 95 % interval: {words}."
+            section.blocks.append(Chart("Change of scores", described, draw_differences(shown)))
+        section.blocks.append(tabulate("Scores, prompt by prompt", SCORES, paired))
+    section.blocks.append(tabulate("Speed side by side", SPEEDS, comparison.metrics))
+    section.blocks.append(
+        Paragraph(
+            "Speeds are of one run each, and runs differ by themselves: repeats of both configurations and "
+            "compare_configs tell whether such a difference is more than that."
+        )
+    )
+    section.blocks.extend(_show_flip("Became worse", row) for row in comparison.worse)
+    section.blocks.extend(_show_flip("Became better", row) for row in comparison.better)
+    return section
+
+
+def say_verdict(comparison: ComparisonRows) -> str:
+    """Whether the first scorer sees a difference, in a sentence."""
+    if not comparison.scores:
+        return "Neither run has scores, so answers are not compared."
+    row = comparison.scores[0]
+    if not row["prompts"]:
+        return (
+            "The two runs have no scored prompt in common, so answers are not compared: the prompt sets are different, "
+            "or one run has no scores."
+        )
+    partly = "" if row["overlap_share"] == 1 else f", over the {show_share(row['overlap_share'])} of prompts in both"
+    unlike = "" if row["same_scorer"] else " Mind: the scorer is not the same in both runs."
+    span = f" ({_show_span(row)})" if row["low"] is not None else ""
+    return (
+        f"Against the baseline {row['scorer']} is {VERDICTS[row['verdict']]}: {show_points(row['difference'])}{span}"
+        f"{partly}; {count(row['worse_prompts'], 'prompt')} became worse and {row['better_prompts']:,} better.{unlike}"
+    )
+
+
+def _introduce(run: Row, comparison: ComparisonRows) -> str:
+    baseline = comparison.baseline
+    apart = [name for column, name in SPECS_APART.items() if run[column] != baseline[column]]
+    differs = f"What differs: {', '.join(apart)}." if apart else "Model, prompts, settings and versions are the same."
+    state = "" if baseline["state"] == "completed" else f", which is {baseline['state']}"
+    return f"The baseline is run {baseline['run_id']} of {baseline['started_at']:%Y-%m-%d %H:%M} UTC{state}. {differs}"
+
+
+def _show_flip(title: str, row: Row) -> Sample:
+    values = f"{show_value(row['baseline_value'])} → {show_value(row['candidate_value'])}"
+    quotes = [
+        Quote("Prompt, as messages", row["messages_json"], row["messages_json_characters"]),
+        Quote("This run's output", row["candidate_answer"], row["candidate_answer_characters"]),
+        Quote("The baseline's output", row["baseline_answer"], row["baseline_answer_characters"]),
+        Quote("Target", row["target"], row["target_characters"]),
+    ]
+    return Sample(f"{title}: prompt {row['prompt_id'][:12]}", [(f"score by {row['scorer']}", values)], quotes)
+
+
+def _show_span(row: Row) -> str:
+    return show_range(show_points(row["low"]), show_points(row["high"]))

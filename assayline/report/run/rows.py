@@ -1,0 +1,182 @@
+"""What a report shows of a run: rows of the SQL models, few enough for a page whatever the size of the run.
+
+No metric is computed here, and none is from these rows later: queries choose, sort and cut. A text comes with its
+length and no more than its first `TEXT_CHARACTERS`, as one answer may be megabytes.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from assayline.store.database import Connection, Row, read_rows
+from assayline.store.metric_table import read_metric_table, read_run_summary
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRows:
+    """The rows of one run that has a load."""
+
+    load: Row
+    goodput: list[Row]
+    send_lag: Row | None
+    """None in a closed loop, as the next."""
+    saturation: Row | None
+    end: Row | None
+    """The event load_ended, where nothing more was sent before the prompts were at their end."""
+    stretches: list[Row]
+    """By engine, what is measured between the warm-up and cool-down windows; none without such windows."""
+    gaps: list[Row]
+    """Percentiles of the gaps between tokens, where their stamps were recorded."""
+
+
+def read_load(connection: Connection, run_id: str) -> LoadRows | None:
+    """Reads a run that the database has; None if it has no load."""
+
+    def of_run(query: str) -> list[Row]:
+        return read_rows(connection, query, run_id)
+
+    load = _first(of_run("select * from loads where run_id = ?"))
+    if load is None:
+        return None
+    return LoadRows(
+        load=load,
+        goodput=of_run("select * from goodput where run_id = ? order by slo"),
+        send_lag=_first(of_run("select * from send_lag where run_id = ?")),
+        saturation=_first(of_run("select * from saturation where run_id = ?")),
+        end=_first(of_run("select * from engine_events where run_id = ? and event = 'load_ended' order by at_s")),
+        stretches=of_run(
+            "select * from load_stretch where run_id = ? and has_windows and stretch_s is not null order by begins_at_s"
+        ),
+        gaps=of_run("select * from itl_percentile where run_id = ? and gaps > 0 order by percentile"),
+    )
+
+
+def _first(rows: list[Row]) -> Row | None:
+    return next(iter(rows), None)
+
+
+TEXT_CHARACTERS = 1_500
+SLOWEST = 5
+EVENTS = 100
+ENGINES = 50
+ERROR_KINDS = 20
+ERROR_SAMPLES = 3
+WORST = 5
+BEST = 3
+OPTIONS = 26
+OPTION_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRows:
+    """One run's rows, each list in the order in which it is shown."""
+
+    run: Row
+    summary: Row
+    metrics: list[Row]
+    """As in the table at the end of a run."""
+    accuracy: list[Row]
+    pass_at_k: list[Row]
+    """Rows only where prompts were asked repeatedly, as of `majority_vote`."""
+    majority_vote: list[Row]
+    percentiles: list[Row]
+    histogram: list[Row]
+    activity: list[Row]
+    engines: list[Row]
+    first_opened: Row | None
+    """What the first engine said of itself when it opened: `details_json`."""
+    events: list[Row]
+    """What happened to engines, without the openings and closings that every run has."""
+    errors: list[Row]
+    error_samples: list[Row]
+    slowest: list[Row]
+    worst: list[Row]
+    """Samples of prompts that were not right, those that scored least first; by the run's first scorer."""
+    best: list[Row]
+    load: LoadRows | None
+    """None for a run without a load."""
+
+
+def read_report(connection: Connection, run_id: str) -> ReportRows:
+    """Reads a run that the database has, staged or not. Raises StoreError where it has not."""
+
+    def of_run(query: str, *values: Any) -> list[Row]:
+        return read_rows(connection, query, run_id, *values)
+
+    summary = read_run_summary(connection, run_id)
+    return ReportRows(
+        run=of_run("select * from runs where run_id = ?")[0],
+        summary=summary,
+        metrics=read_metric_table(connection, run_id),
+        accuracy=of_run("select * from accuracy where run_id = ? order by ordinal, scorer"),
+        pass_at_k=of_run("select * from pass_at_k where run_id = ? order by scorer, k"),
+        majority_vote=of_run("select * from majority_vote where run_id = ? order by scorer"),
+        percentiles=_by_metric(connection, run_id, "latency_percentile", "percentile"),
+        histogram=_by_metric(connection, run_id, "latency_histogram", "from_s"),
+        activity=of_run("select * from activity where run_id = ? order by begins_at_s"),
+        engines=of_run(
+            "select * from engine_history where run_id = ? order by worker, engine_generation limit ?", ENGINES
+        ),
+        first_opened=next(iter(of_run(_FIRST_OPENED)), None),
+        events=of_run(_EVENTS, EVENTS),
+        errors=of_run(_ERRORS, ERROR_KINDS),
+        error_samples=of_run(_ERROR_SAMPLES, ERROR_SAMPLES),
+        slowest=of_run(_SLOWEST, SLOWEST),
+        worst=of_run(_SAMPLES, 1, WORST),
+        best=of_run(_SAMPLES, -1, BEST),
+        load=read_load(connection, run_id),
+    )
+
+
+def _by_metric(connection: Connection, run_id: str, model: str, order: str) -> list[Row]:
+    """A model's rows, one latency after another: a percentile keeps all its values in memory."""
+    query = f"select * from {model} where run_id = ? and metric = ? order by {order}"  # noqa: S608 - names are ours
+    return [row for metric in ("ttft_s", "tpot_s", "e2e_s") for row in read_rows(connection, query, run_id, metric)]
+
+
+def _cut(column: str) -> str:
+    """SQL for the beginning of a text under its own name."""
+    return f"left({column}, {TEXT_CHARACTERS}) as {column}"
+
+
+def cut_and_count(column: str) -> str:
+    """The same, with the length of the whole beside it."""
+    return f"{_cut(column)}, length({column}) as {column}_characters"
+
+
+_FIRST_OPENED = """
+    select * from engine_events where run_id = ? and event = 'opened' order by at_s, worker limit 1
+"""
+_EVENTS = f"""
+    select worker, attempt, engine_generation, event, at_s, {_cut("message")}
+    from engine_events
+    where run_id = ? and event in ('failed', 'reduced', 'isolated', 'restored', 'grown')
+    order by at_s, worker, engine_generation
+    limit ?
+"""  # noqa: S608 - names are ours
+_ERRORS = f"""
+    select * replace ({_cut("example_message")})
+    from error_breakdown
+    where run_id = ?
+    order by error_requests desc, error_kind, worker
+    limit ?
+"""  # noqa: S608 - names are ours
+_ERROR_SAMPLES = f"""
+    select request_id, prompt_id, error_kind, {cut_and_count("error_message")}, {cut_and_count("rendered")}
+    from show_errors(?, ?)
+"""  # noqa: S608 - names are ours
+_SAMPLES = f"""
+    select
+        scorer, prompt_id, value, mean_value, samples, source_row, status, media_json,
+        {", ".join(map(cut_and_count, ("extracted", "explanation", "answer", "target", "error_message")))},
+        {", ".join(map(cut_and_count, ("reasoning", "rendered")))},
+        list_transform(options[:{OPTIONS}], lambda option: left(option, {OPTION_CHARACTERS})) as options,
+        option_logprobs[:{OPTIONS}] as option_logprobs
+    from show_samples(?, ?, ?)
+"""  # noqa: S608 - names are ours
+_SLOWEST = """
+    select request_id, prompt_id, e2e_s, ttft_s, tpot_s, queue_s, prompt_tokens, output_tokens, finish_reason
+    from stg_requests
+    where run_id = ? and status = 'ok' and e2e_s is not null
+    order by e2e_s desc, request_id
+    limit ?
+"""

@@ -1,0 +1,184 @@
+"""Charts of a sweep: latency against throughput with the knee marked, and goodput against the rate that was offered.
+
+As in `charts.py`, rows are drawn as they are, and colours are the page's.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from assayline.report.charts import AXIS_ROOM, Spec, choose_unit, finish, inline
+from assayline.store.database import Row
+
+TALL = 260
+LOW = 150
+LOG_FROM = 30.0
+"""Latencies whose largest is so many times the smallest are drawn on a logarithmic axis: else one point is all there is
+to see."""
+
+ANSWERED = "answered"
+
+
+def draw_latency(points: Sequence[Row], columns: Mapping[str, str], is_small: bool = False) -> Spec:
+    """Latencies (`columns`: name of the line by column) over the requests per second that were answered.
+
+    `points` are in the order of their load, which the lines follow, and have `label` and `is_marked` beside the columns
+    of sweep_point.
+    """
+    values = [point[column] for point in points for column in columns if point[column] is not None]
+    unit, factor = choose_unit(values)
+    rows = [
+        {
+            "order": order,
+            "x": point["requests_per_s"],
+            "y": point[column] * factor,
+            "line": name,
+            "label": point["label"],
+            "is_marked": point["is_marked"],
+        }
+        for order, point in enumerate(points)
+        for column, name in columns.items()
+        if point[column] is not None and point["requests_per_s"] is not None
+    ]
+    base = alt.Chart(inline(rows)).encode(
+        x=alt.X(
+            "x:Q",
+            title="requests per second answered",
+            scale=alt.Scale(zero=False, padding=14 if is_small else 26),
+            axis=alt.Axis(tickCount=4 if is_small else 6),
+        ),
+        y=_latency_axis(unit, min(values) * factor, max(values) * factor),
+        color=_colour(list(columns.values()), len(columns) > 1),
+    )
+    tips = [
+        alt.Tooltip("label:N", title="load"),
+        alt.Tooltip("line:N", title="latency"),
+        alt.Tooltip("y:Q", title=unit, format=".4~g"),
+        alt.Tooltip("x:Q", title="requests/s answered", format=".4~g"),
+    ]
+    layers = [
+        *_draw_knee(points),
+        base.mark_line(strokeWidth=1.5).encode(order="order:Q"),
+        base.mark_point(filled=True, size=40, opacity=1).encode(tooltip=tips),
+        _ring(rows),
+    ]
+    if not is_small:
+        first = [row for row in rows if row["line"] == next(iter(columns.values()))]
+        layers.append(
+            alt.Chart(inline(first))
+            .mark_text(style="percentile-name", align="left", angle=320, dx=6, dy=-5)
+            .encode(x="x:Q", y="y:Q", text="label:N")
+        )
+    return finish(alt.layer(*layers), LOW if is_small else TALL)
+
+
+def draw_goodput(points: Sequence[Row], goodput: Sequence[Row], offered: Mapping[str, float]) -> Spec:
+    """Requests per second that were answered, and that were good, over the rate that was offered.
+
+    `goodput` are rows of its model, `offered` the rates by run.
+    """
+    marked = {point["run_id"] for point in points if point["is_marked"]}
+    answered = [
+        {
+            "x": offered[point["run_id"]],
+            "y": point["requests_per_s"],
+            "line": ANSWERED,
+            "is_marked": point["run_id"] in marked,
+        }
+        for point in points
+        if point["run_id"] in offered and point["requests_per_s"] is not None
+    ]
+    good = [
+        {
+            "x": offered[row["run_id"]],
+            "y": row["good_requests_per_s"],
+            "line": f"good for {row['slo']}",
+            "is_marked": row["run_id"] in marked,
+        }
+        for row in goodput
+        if row["run_id"] in offered and row["good_requests_per_s"] is not None
+    ]
+    end = max(offered.values())
+    diagonal = alt.Chart(inline([{"x": 0, "y": 0}, {"x": end, "y": end}])).mark_line(style="window")
+    lines = _draw_over_offered([*answered, *good], "requests per second", alt.Axis(tickCount=4, minExtent=AXIS_ROOM))
+    layers = [diagonal.encode(x="x:Q", y="y:Q"), *_draw_knee(points, offered), *lines, _ring([*answered, *good])]
+    return finish(alt.layer(*layers), TALL)
+
+
+def draw_good_share(goodput: Sequence[Row], offered: Mapping[str, float]) -> Spec:
+    """The share of requests that were good over the rate that was offered."""
+    rows = [
+        {"x": offered[row["run_id"]], "y": row["good_share"], "line": f"good for {row['slo']}"}
+        for row in goodput
+        if row["run_id"] in offered and row["good_share"] is not None
+    ]
+    axis = alt.Axis(format="%", tickCount=4, minExtent=AXIS_ROOM)
+    return finish(
+        alt.layer(*_draw_over_offered(rows, "share of requests", axis, alt.Scale(domain=[0, 1]), [ANSWERED])), LOW
+    )
+
+
+def _draw_over_offered(
+    rows: list[Row],
+    title: str,
+    axis: alt.Axis,
+    scale: Any = alt.Undefined,
+    before: Sequence[str] = (),
+) -> list[alt.Chart]:
+    """Lines and points; `before` are lines of a chart above, whose colours are not to be used again."""
+    names = [*before, *dict.fromkeys(row["line"] for row in rows)]
+    base = alt.Chart(inline(rows)).encode(
+        x=alt.X("x:Q", title="requests per second offered", scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=6)),
+        y=alt.Y("y:Q", title=title, scale=scale, axis=axis),
+        color=_colour(names, True, shown=names[len(before) :]),
+    )
+    tips = [
+        alt.Tooltip("line:N", title="requests"),
+        alt.Tooltip("x:Q", title="offered per second", format=".4~g"),
+        alt.Tooltip("y:Q", title=title, format=".4~g"),
+    ]
+    return [
+        base.mark_line(strokeWidth=1.5),
+        base.mark_point(filled=True, size=40, opacity=1).encode(tooltip=tips),
+    ]
+
+
+def _draw_knee(points: Sequence[Row], offered: Mapping[str, float] | None = None) -> list[alt.Chart]:
+    """A line at the knee, with its name at the top; over what was offered, where that is known of it."""
+    xs = [
+        point["requests_per_s"] if offered is None else offered.get(point["run_id"])
+        for point in points
+        if point["is_knee"]
+    ]
+    shown = inline([{"x": x, "name": "knee"} for x in xs if x is not None])
+    return [
+        alt.Chart(shown).mark_rule(style="percentile").encode(x="x:Q"),
+        alt.Chart(shown)
+        .mark_text(style="percentile-name", align="center", baseline="bottom")
+        .encode(x="x:Q", y=alt.value(-2), text="name:N"),
+    ]
+
+
+def _ring(rows: Sequence[Row]) -> alt.Chart:
+    """Rings around what is marked."""
+    marked = inline([row for row in rows if row["is_marked"]])
+    rings: alt.Chart = alt.Chart(marked).mark_point(style="flag").encode(x="x:Q", y="y:Q")
+    return rings
+
+
+def _latency_axis(unit: str, lowest: float, highest: float) -> alt.Y:
+    """From 0, or logarithmic where one point would be all there is to see."""
+    if lowest <= 0 or highest <= LOG_FROM * lowest:
+        return alt.Y("y:Q", title=unit, axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM))
+    decades = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
+    ticks = [step * 10.0**decade for decade in decades for step in (1, 3)]
+    axis = alt.Axis(values=ticks, format="~g", minExtent=AXIS_ROOM)
+    return alt.Y("y:Q", title=unit, scale=alt.Scale(type="log", nice=False, padding=14), axis=axis)
+
+
+def _colour(names: Sequence[str], has_legend: bool, shown: Sequence[str] | None = None) -> alt.Color:
+    """Colours by the place of a line's name: the page has them, for light and dark."""
+    legend = alt.Legend(orient="top", title=None, values=list(shown or names)) if has_legend else None
+    return alt.Color("line:N", scale=alt.Scale(domain=list(names)), legend=legend)

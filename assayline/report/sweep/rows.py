@@ -1,0 +1,88 @@
+"""What a benchmark's plan and its report read: its runs, the points of a sweep, and the medians of configurations.
+
+As in `report.py`, queries choose and sort, and compute nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from assayline.errors import SpecError
+from assayline.store.database import Connection, Row, read_rows
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkRows:
+    """One benchmark's rows, each list in the order in which it is shown."""
+
+    benchmark_id: str
+    runs: list[Row]
+    """Of whatever state, the first one first."""
+    points: list[Row]
+    """Runs that have a load and are completed, from the lowest to the highest."""
+    goodput: list[Row]
+    """Of these runs."""
+    slos: list[Row]
+    """Limits, as the newest run has them."""
+    medians: list[Row]
+    """Rows of benchmark_metric."""
+
+    @property
+    def unfinished(self) -> list[Row]:
+        """The last run of each configuration that no run completed."""
+        completed = {run["config_id"] for run in self.runs if run["state"] == "completed"}
+        return list({run["config_id"]: run for run in self.runs if run["config_id"] not in completed}.values())
+
+
+def read_achieved_rates(connection: Connection, benchmark_id: str, config_ids: Sequence[str]) -> list[float | None]:
+    """Requests per second that these configurations achieved: medians over completed runs, None where nothing did."""
+    query = """
+        select median(requests_per_s)
+        from run_summary
+        where run_id in (
+            select run_id from runs where benchmark_id = ? and config_id = ? and state = 'completed'
+        )
+    """
+    return [connection.execute(query, [benchmark_id, one]).fetchall()[0][0] for one in config_ids]
+
+
+def read_benchmark_rows(connection: Connection, benchmark_id: str) -> BenchmarkRows:
+    """Reads a benchmark. Raises SpecError where the database has none of its runs."""
+
+    def of_benchmark(query: str) -> list[Row]:
+        return read_rows(connection, query, benchmark_id)
+
+    runs = of_benchmark("select * from runs where benchmark_id = ? order by started_at, run_id")
+    if not runs:
+        raise SpecError(
+            f"There is no run of a benchmark {benchmark_id!r} in the database. Give the id of one, as the column "
+            "benchmark_id of the table runs has it."
+        )
+    return BenchmarkRows(
+        benchmark_id=benchmark_id,
+        runs=runs,
+        points=of_benchmark(_POINTS),
+        goodput=of_benchmark(_GOODPUT),
+        slos=read_rows(connection, "select * from slos where run_id = ? order by slo, metric", runs[-1]["run_id"]),
+        medians=of_benchmark("select * from benchmark_metric where benchmark_id = ? order by config_id, metric"),
+    )
+
+
+_POINTS = """
+    select sweep_point.*
+    from sweep_point
+    join runs on runs.run_id = sweep_point.run_id
+    where sweep_point.benchmark_id = ? and runs.state = 'completed'
+    order by
+        case sweep_point.arrival when 'concurrency' then 0 when 'all_at_once' then 2 else 1 end,
+        sweep_point.concurrency,
+        sweep_point.offered_requests_per_s,
+        runs.started_at
+"""
+_GOODPUT = """
+    select goodput.*
+    from goodput
+    join runs on runs.run_id = goodput.run_id
+    left join loads on loads.run_id = goodput.run_id
+    where runs.benchmark_id = ? and runs.state = 'completed'
+    order by goodput.slo, loads.requests_per_s, runs.started_at
+"""

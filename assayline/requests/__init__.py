@@ -1,0 +1,1 @@
+"""From prompts to requests: chats, options, sampling and length."""

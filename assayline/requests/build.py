@@ -1,0 +1,230 @@
+"""From prompts to requests: repeats, options, sampling, rendering, and the checks that can be made without an engine.
+
+Count in = count out: every prompt gives exactly `repeats_per_prompt` requests, times its options where their likelihood
+is asked for (a bad row, of which no options are known, counts once). Each request either goes to an engine or has its
+error here. vLLM fails a whole call for one bad prompt, so what can be known before
+is answered before; the engine's own check stays the authority.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from assayline.digests import digest_text
+from assayline.errors import SpecError
+from assayline.prompts import BadRow, RowError
+from assayline.records import Completion, Prompt, Request
+from assayline.requests.chat import Rendered
+from assayline.requests.options import RenderedOption, render_options
+from assayline.spec.evaluation import EvalSpec
+
+WORKER = "prepare"
+"""Named as the worker of errors that no engine has seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What becomes of one prompt: requests for an engine, or requests with an error each."""
+
+    prompt: Prompt
+    requests: list[Request]
+    """All of the prompt's requests, by repeat_index, then option_index. Those with an error have no token ids."""
+    errors: list[Completion] = field(default_factory=list)
+    """Empty, or one per request in the same order: what is wrong with a prompt is wrong with each repeat."""
+
+    @property
+    def ready(self) -> list[Request]:
+        """The requests that an engine can be given."""
+        return [] if self.errors else self.requests
+
+
+class Renderer(Protocol):
+    """What `chat.ChatRenderer` is to this module."""
+
+    def render(self, messages: list[dict[str, Any]]) -> Rendered: ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def encode_media(self, messages: list[dict[str, Any]]) -> list[int]: ...
+
+
+def build_requests(
+    spec: EvalSpec, prompts: Iterable[Prompt | BadRow], renderer: Renderer, max_model_len: int | None
+) -> Iterator[Prepared]:
+    """Yields one Prepared per prompt, in order, reading no prompt ahead.
+
+    `max_model_len` is in tokens, prompt and answer together; None: unknown, nothing is refused for its length.
+    Raises SpecError at once for `sampling.n` or `sampling.seed` that are no whole numbers.
+    """
+    repeats = repeats_per_prompt(spec)
+    _check_seed(spec.sampling, SpecError)
+    prepare = _prepare_options if spec.asks_for_options else _prepare
+    return (prepare(spec.sampling_defaults, repeats, prompt, renderer, max_model_len) for prompt in prompts)
+
+
+def repeats_per_prompt(spec: EvalSpec) -> int:
+    """prompts.repeats × sampling.n. `n` becomes repeats, since vLLM gives the n answers of a request one timing."""
+    n = spec.sampling.get("n")
+    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
+        raise SpecError(f"sampling.n is {n!r}, expected a whole number of at least 1.")
+    return spec.prompts.repeats * (n or 1)
+
+
+def make_request_id(prompt_id: str, occurrence: int, repeat_index: int, option_index: int | None = None) -> str:
+    """The same prompt, asked the nth time, has the same id in every run; and so has each of its options."""
+    option = "" if option_index is None else f"/{option_index}"
+    return digest_text(f"{prompt_id}/{occurrence}/{repeat_index}{option}")
+
+
+def _prepare(
+    sampling: Mapping[str, Any], repeats: int, item: Prompt | BadRow, renderer: Renderer, max_model_len: int | None
+) -> Prepared:
+    prompt = item.prompt if isinstance(item, BadRow) else item
+    rendered = Rendered("", [])
+    try:
+        if isinstance(item, BadRow):
+            raise RowError(item.kind, item.message)
+        sampling = _overlay(sampling, prompt.sampling)
+        rendered = _render(prompt, renderer)
+        if rendered.messages is None:
+            _check_length(len(rendered.token_ids), max_model_len)
+    except RowError as error:
+        # Without ids a request can be stored, but not be run by mistake.
+        requests = _repeat(prompt, Rendered(rendered.text, []), _overlay(sampling, {}), repeats)
+        prompt_tokens = len(rendered.token_ids) or None
+        return Prepared(prompt, requests, [_error_of(request, error, prompt_tokens) for request in requests])
+    return Prepared(prompt, _repeat(prompt, rendered, sampling, repeats))
+
+
+def _prepare_options(
+    sampling: Mapping[str, Any], repeats: int, item: Prompt | BadRow, renderer: Renderer, max_model_len: int | None
+) -> Prepared:
+    """One request per option. Where one option cannot be asked for, none is: the others alone say nothing."""
+    prompt = item.prompt if isinstance(item, BadRow) else item
+    options: list[RenderedOption] = []
+    rendered = Rendered("", [])
+    try:
+        if isinstance(item, BadRow):
+            raise RowError(item.kind, item.message)
+        rendered = _render(prompt, renderer)
+        for option in render_options(rendered, prompt.options or [], renderer):
+            options.append(option)
+            _check_length(len(option.token_ids), max_model_len)
+    except RowError as error:
+        if not prompt.options:
+            requests = _repeat(prompt, Rendered(rendered.text, []), sampling, repeats)
+        else:
+            unasked = [RenderedOption(option, rendered.text + option, [], 0) for option in prompt.options]
+            requests = _repeat_options(prompt, unasked, sampling, repeats)
+        prompt_tokens = max((len(option.token_ids) for option in options), default=len(rendered.token_ids)) or None
+        return Prepared(prompt, requests, [_error_of(request, error, prompt_tokens) for request in requests])
+    return Prepared(prompt, _repeat_options(prompt, options, sampling, repeats))
+
+
+def _repeat_options(
+    prompt: Prompt, options: list[RenderedOption], sampling: Mapping[str, Any], repeats: int
+) -> list[Request]:
+    return [
+        Request(
+            request_id=make_request_id(prompt.prompt_id, prompt.occurrence, repeat_index, option_index),
+            prompt_id=prompt.prompt_id,
+            occurrence=prompt.occurrence,
+            repeat_index=repeat_index,
+            prompt_token_ids=option.token_ids,
+            sampling=dict(sampling),
+            rendered=option.text,
+            option_index=option_index,
+            option=option.option,
+            option_tokens=option.option_tokens or None,
+            media=prompt.media,
+        )
+        for repeat_index in range(repeats)
+        for option_index, option in enumerate(options)
+    ]
+
+
+def _repeat(prompt: Prompt, rendered: Rendered, sampling: Mapping[str, Any], repeats: int) -> list[Request]:
+    return [
+        Request(
+            request_id=make_request_id(prompt.prompt_id, prompt.occurrence, repeat_index),
+            prompt_id=prompt.prompt_id,
+            occurrence=prompt.occurrence,
+            repeat_index=repeat_index,
+            prompt_token_ids=rendered.token_ids,
+            sampling=_seed_repeat(sampling, repeat_index),
+            rendered=rendered.text or None,
+            messages=rendered.messages,
+            media=prompt.media,
+        )
+        for repeat_index in range(repeats)
+    ]
+
+
+def _overlay(sampling: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec's sampling with the row's over it. Raises RowError for overrides that cannot be per row.
+
+    vLLM's own default of 16 tokens must not apply: without `max_tokens`, None says "the room left in the context".
+    """
+    if "n" in overrides:
+        raise RowError(
+            "row_error",
+            "The row's sampling sets n, which would change how many requests the run has. Set "
+            "sampling.n or prompts.repeats in the spec.",
+        )
+    _check_seed(overrides, lambda message: RowError("row_error", f"The row's {message}"))
+    overlaid = {"max_tokens": None, **sampling, **overrides}
+    overlaid.pop("n", None)
+    return overlaid
+
+
+def _check_seed(sampling: Mapping[str, Any], error: Any) -> None:
+    seed = sampling.get("seed")
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise error(f"sampling.seed is {seed!r}, expected a whole number.")
+
+
+def _seed_repeat(sampling: Mapping[str, Any], repeat_index: int) -> dict[str, Any]:
+    """Repeats with one seed would give one answer many times. -1 is vLLM's way to write "no seed"."""
+    seed = sampling.get("seed")
+    return dict(sampling) if seed in (None, -1) else {**sampling, "seed": seed + repeat_index}
+
+
+def _render(prompt: Prompt, renderer: Renderer) -> Rendered:
+    if prompt.prompt_token_ids is not None:
+        ids = prompt.prompt_token_ids
+        if prompt.media:
+            ids = renderer.encode_media(prompt.messages) + ids
+        return Rendered(" ".join(map(read_text, prompt.messages)), ids)
+    return renderer.render(prompt.messages)
+
+
+def read_text(message: Mapping[str, Any]) -> str:
+    """What a message says, its media apart."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return " ".join(part["text"] for part in content if part["type"] == "text")
+    return str(content or "")
+
+
+def _check_length(tokens: int, max_model_len: int | None) -> None:
+    if tokens == 0:
+        raise RowError("empty_prompt", "The prompt has no tokens, expected at least one. Is its text empty?")
+    if max_model_len is not None and tokens + 1 > max_model_len:
+        raise RowError(
+            "prompt_too_long",
+            f"The prompt has {tokens} tokens, but the context is {max_model_len} tokens "
+            "(max_model_len), at least one of them for the answer. Shorten the prompt, or raise "
+            "engine.args.max_model_len if the model allows.",
+        )
+
+
+def _error_of(request: Request, error: RowError, prompt_tokens: int | None) -> Completion:
+    return Completion(
+        request_id=request.request_id,
+        worker=WORKER,
+        engine_generation=0,
+        window_requests=0,
+        prompt_tokens=prompt_tokens,
+        error_kind=error.kind,
+        error_message=str(error),
+    )

@@ -1,0 +1,280 @@
+"""From messages to token ids, once.
+
+Rendering to text, and letting something else tokenise the text again, adds a second BOS and is the field's most
+repeated bug. Here a chat template makes a text, the text makes ids without special tokens of the tokenizer's own (the
+template has written them), and the ids are what the engine gets: the same ids as
+`tokenizer.apply_chat_template(tokenize=True)`. Mode `plain` has no template, so there the tokenizer adds its own.
+
+A template comes with a foreign model. It runs in our bounded sandbox, put in the place of the one that transformers
+compiles it in, and within limits of time and memory. What it raises is an error of the row.
+"""
+
+import json
+import logging
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jinja2
+
+from assayline.digests import digest_json
+from assayline.errors import AssaylineError, ModelError, SpecError
+from assayline.prompts.render_limit import RenderGuard
+from assayline.prompts.sandbox import LONGEST_CHARS, BoundedSandbox
+from assayline.prompts.templates import describe_error
+from assayline.prompts.values import RowError, check_text
+from assayline.records import MediaKind
+from assayline.requests.chat_templates import find_template
+from assayline.requests.placeholders import (
+    Placeholders,
+    check_kinds,
+    check_placeholders,
+    list_kinds,
+    write_placeholder,
+)
+from assayline.spec.prompts import ChatSpec
+
+Message = dict[str, Any]
+RESERVED = frozenset({
+    "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "max_length", "messages",
+    "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs",
+    "truncation",
+})  # fmt: skip
+"""Arguments of apply_chat_template that a template's variables must not reach."""
+
+PROBE = "assayline probe"
+ALWAYS_TOKENISED_CHARS = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt as the model reads it."""
+
+    text: str
+    """What was tokenised. In mode plain the tokenizer's own BOS is in `token_ids` alone."""
+    token_ids: list[int]
+    messages: list[Message] | None = None
+    """The chat as it is, where a server renders it; then there is neither text nor token ids."""
+
+
+def leave_torch_out() -> None:
+    """For a process that only renders: transformers is imported as if there were no torch, in a fifth of the time.
+
+    Does nothing where torch is imported already. Tokenizers that are code of the model's own may need it.
+    """
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # how Python notes that there is none
+    logging.getLogger("transformers").addFilter(lambda line: "PyTorch was not found" not in line.getMessage())
+
+
+def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a model folder, from local files only. Raises ModelError."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=trust_remote_code
+        )
+        if tokenizer.chat_template is None:
+            tokenizer.chat_template = _read_processor_template(folder)
+    except Exception as error:  # a damaged tokenizer.json raises bare Exception
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelError(
+            f"The tokenizer in {folder} cannot be loaded: {reason[0]} Expected tokenizer.json, or another "
+            "tokenizer that transformers knows, beside config.json."
+        ) from None
+    return tokenizer
+
+
+def _read_processor_template(folder: Path) -> str | None:
+    """Older multimodal models keep their template where only a processor looks."""
+    file = folder / "chat_template.json"
+    template = json.loads(file.read_text(encoding="utf-8")).get("chat_template") if file.is_file() else None
+    return template if isinstance(template, str) else None
+
+
+class ChatRenderer:
+    """Renders conversations by one spec and one tokenizer.
+
+    `template_id` is equal where equal messages give equal prompts under the same tokenizer: it digests the template's
+    text, wherever it came from, and everything that is put around the messages.
+    """
+
+    def __init__(
+        self,
+        spec: ChatSpec,
+        tokenizer: Any,
+        max_model_len: int | None = None,
+        placeholders: Placeholders | None = None,
+    ) -> None:
+        """`placeholders` are those of the model (None: it takes text alone).
+
+        Raises ModelError for a model without the template, SpecError for a file that is not there, a template that
+        is not Jinja2 and kwargs that are no variables of a template."""
+        reserved = sorted(RESERVED & set(spec.kwargs))
+        if reserved:
+            raise SpecError(
+                f"chat.kwargs holds {', '.join(reserved)}, which the renderer sets itself. Expected "
+                "variables of the template; see chat.add_generation_prompt and chat.prefill."
+            )
+        self._tokenizer = tokenizer
+        self._placeholders = placeholders or {}
+        self._spec = spec
+        self._mode, self._template = find_template(spec, tokenizer)
+        _use_bounded_sandbox()
+        self._guard = RenderGuard(f"The chat template ({self._mode})")
+        self._most_chars = _most_chars(tokenizer, max_model_len)
+        self._content_form = "text" if self._mode == "plain" else self._find_content_form()
+        self.template_id = digest_json({
+            "mode": "plain" if self._mode == "plain" else "chat",
+            "template": self._template,
+            "system": spec.system,
+            "prefill": spec.prefill or None,
+            "kwargs": spec.kwargs,
+            "add_generation_prompt": spec.add_generation_prompt,
+        })  # fmt: skip
+
+    def render(self, messages: list[Message]) -> Rendered:
+        """Raises RowError: template_error for what the template raises, media_error for media that the model does not
+        take or the template leaves out, and PromptError for a template that has to be stopped again and again."""
+        kinds = list_kinds(messages)
+        check_kinds(kinds, self._placeholders)
+        conversation = self._complete(messages)
+        self._check_length(sum(_count_chars(message.get("content")) for message in conversation))
+        if self._mode == "plain":
+            text = " ".join(filter(None, (message.get("content") for message in self._write_media(conversation, " "))))
+        else:
+            text = self._apply(self._shape_contents(conversation))
+        self._check_length(len(text))  # again in `encode`: before the next line, which takes memory of its own
+        check_text(text, "The rendered chat")
+        check_placeholders(text, kinds, self._placeholders)
+        return Rendered(text, self.encode(text))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a rendered text. Raises RowError for a text that is too long to tokenise."""
+        self._check_length(len(text))
+        ids: list[int] = self._tokenizer(text, add_special_tokens=self._mode == "plain", verbose=False)["input_ids"]
+        return ids
+
+    def encode_media(self, messages: list[Message]) -> list[int]:
+        """Token ids of placeholders for the media in messages. Raises RowError for what the model does not take."""
+        kinds = list_kinds(messages)
+        check_kinds(kinds, self._placeholders)
+        numbered = ((kind, kinds[:at].count(kind) + 1) for at, kind in enumerate(kinds))
+        text = "".join(write_placeholder(self._placeholders, kind, number) for kind, number in numbered)
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if text else []
+        return ids
+
+    def _check_length(self, chars: int) -> None:
+        if chars > self._most_chars:
+            raise RowError(
+                "prompt_too_long",
+                f"The prompt has {chars} characters, expected at most {self._most_chars}: more do not fit the model's "
+                "context, or are too much to tokenise. Shorten it.",
+            )
+
+    def _complete(self, messages: list[Message]) -> list[Message]:
+        spec = self._spec
+        if spec.system is not None and all(message.get("role") != "system" for message in messages):
+            messages = [{"role": "system", "content": spec.system}, *messages]
+        return [*messages, {"role": "assistant", "content": spec.prefill}] if spec.prefill else messages
+
+    def _apply(self, conversation: list[Message]) -> str:
+        try:
+            return self._apply_within_limits(conversation, continues=bool(self._spec.prefill))
+        except AssaylineError:
+            raise
+        except Exception as error:  # a template is a program over foreign data: it can raise anything
+            raise RowError(
+                "template_error",
+                f"The chat template ({self._mode}) failed on this conversation: {describe_error(error)}",
+            ) from None
+
+    def _apply_within_limits(self, conversation: list[Message], continues: bool) -> str:
+        def apply() -> str:
+            text: str = self._tokenizer.apply_chat_template(
+                conversation, chat_template=self._template, tokenize=False, continue_final_message=continues,
+                add_generation_prompt=self._spec.add_generation_prompt and not continues, **self._spec.kwargs,
+            )  # fmt: skip
+            return text
+
+        return self._guard.run(apply)
+
+    def _shape_contents(self, conversation: list[Message]) -> list[Message]:
+        if self._content_form == "text":
+            return self._write_media(conversation, "\n")
+        if self._content_form == "both":
+            return conversation
+        return [
+            {**message, "content": [{"type": "text", "text": message["content"]}]}
+            if isinstance(message.get("content"), str)
+            else message
+            for message in conversation
+        ]
+
+    def _write_media(self, conversation: list[Message], between: str) -> list[Message]:
+        """Every content as one text, with placeholders where media are."""
+        numbers: Counter[MediaKind] = Counter()
+
+        def write(part: dict[str, Any]) -> str | None:
+            if part["type"] == "text":
+                return str(part["text"])
+            numbers[part["type"]] += 1
+            return write_placeholder(self._placeholders, part["type"], numbers[part["type"]]) or None
+
+        return [
+            {**message, "content": between.join(text for text in map(write, message["content"]) if text is not None)}
+            if isinstance(message.get("content"), list)
+            else message
+            for message in conversation
+        ]
+
+    def _find_content_form(self) -> Literal["text", "parts", "both"]:
+        """What the template takes as content. Given the other, most print Python's repr, or nothing, without an error.
+
+        Raises SpecError or ModelError if the template cannot be compiled, RowError if it has to be stopped.
+        """
+        as_text, as_parts = self._probe(PROBE), self._probe([{"type": "text", "text": PROBE}])
+        if as_text == as_parts:
+            return "both"
+        return "parts" if PROBE in as_parts and PROBE not in as_text else "text"
+
+    def _probe(self, content: Any) -> str:
+        try:
+            return self._apply_within_limits([{"role": "user", "content": content}], continues=False)
+        except AssaylineError:
+            raise
+        except jinja2.TemplateSyntaxError as error:
+            raise self._not_jinja(error) from None
+        except Exception:  # a template may refuse such a conversation: rows will show
+            return ""
+
+    def _not_jinja(self, error: jinja2.TemplateSyntaxError) -> AssaylineError:
+        message = f"The chat template ({self._mode}) is not Jinja2: {error.message} (line {error.lineno})."
+        if self._mode == "default":
+            return ModelError(f"{message} Give another in chat.template: plain, a file, or inline Jinja2.")
+        return SpecError(f"{message} It was given in chat.template.")
+
+
+def _use_bounded_sandbox() -> None:
+    """transformers compiles chat templates in the sandbox that this name of its module stands for."""
+    from transformers.utils import chat_template_utils
+
+    chat_template_utils.ImmutableSandboxedEnvironment = BoundedSandbox
+
+
+def _count_chars(content: Any) -> int:
+    return sum(len(part.get("text", "")) for part in content) if isinstance(content, list) else len(content or "")
+
+
+def _most_chars(tokenizer: Any, max_model_len: int | None) -> int:
+    """Longest text to tokenise, which takes hundreds of bytes per character.
+
+    Below a million characters it is always done. Beyond, a text that would not fit the context even if the tokenizer's
+    longest token were all of it need not be.
+    """
+    if max_model_len is None:
+        return LONGEST_CHARS
+    longest_token = max(map(len, tokenizer.get_vocab()), default=1)
+    return min(LONGEST_CHARS, max(ALWAYS_TOKENISED_CHARS, max_model_len * longest_token))

@@ -1,0 +1,140 @@
+"""Who works on a run: two lock files in its folder, which the kernel frees however a process ends.
+
+`flow.lock` is held by the process that drives the run, so that nobody else resumes or rebuilds it meanwhile.
+`workers.lock` is shared by all workers; a resume takes it alone for a moment, and so knows that no worker of a killed
+attempt still writes parts. Both are `flock`s, as those of devices are; they reach over machines where the file system's
+do (NFS version 4 does).
+"""
+
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from assayline.errors import EngineInterruptedError, StoreError
+from assayline.runs.manifest import MANIFEST_NAME, read_manifest
+
+FLOW_LOCK = "flow.lock"
+WORKERS_LOCK = "workers.lock"
+WORKERS_WAIT_S = 15.0
+RETRY_S = 0.1
+
+
+class RunLock:
+    """The right to drive a run. Freed by `release`, and by the end of the process."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def release(self) -> None:
+        """Frees the run. Safe to call twice. The file keeps the last holder's name."""
+        self._file.close()
+
+
+def lock_run(run_dir: Path) -> RunLock | None:
+    """Takes a run for this process, or returns None if somebody works on it. Raises StoreError."""
+    file = _open(run_dir / FLOW_LOCK)
+    try:
+        if not _try_flock(file, fcntl.LOCK_EX):
+            file.close()
+            return None
+        file.truncate(0)
+        file.write(_own_name())
+        file.flush()
+    except OSError as error:
+        file.close()
+        raise _explain(run_dir / FLOW_LOCK, error) from error
+    return RunLock(file)
+
+
+def is_worked_on(run_dir: Path) -> bool:
+    """Whether some process drives the run. Writes nothing."""
+    try:
+        with open(run_dir / FLOW_LOCK, encoding="utf-8") as file:
+            return not _try_flock(file, fcntl.LOCK_SH)
+    except OSError:
+        return False
+
+
+def name_holder(run_dir: Path) -> str:
+    """Who works on the run, or did last: `process 4711 on host`."""
+    try:
+        return (run_dir / FLOW_LOCK).read_text(encoding="utf-8") or "another process"
+    except OSError:
+        return "another process"
+
+
+def was_driven_here(run_dir: Path) -> bool:
+    """Whether this very process was the last to drive the run."""
+    return name_holder(run_dir) == _own_name()
+
+
+@contextmanager
+def hold_worker_lock(run_dir: Path, attempt: int | None = None) -> Iterator[None]:
+    """For a worker, around everything that it writes.
+
+    Raises EngineInterruptedError if a later attempt than `attempt` has resumed the run, and StoreError where the file
+    system has no locks.
+    """
+    with _hold(run_dir / WORKERS_LOCK, fcntl.LOCK_SH, WORKERS_WAIT_S) as is_held:
+        newest = read_manifest(run_dir).attempt if (run_dir / MANIFEST_NAME).exists() else attempt
+        if not is_held or (newest != attempt and attempt is not None):
+            raise EngineInterruptedError(f"Attempt {attempt} of this run is over, as a later one has resumed it.")
+        yield
+
+
+@contextmanager
+def keep_workers_out(run_dir: Path, wait_s: float = WORKERS_WAIT_S) -> Iterator[None]:
+    """For a resume: no worker writes meanwhile. Raises StoreError if one of an earlier attempt does not end."""
+    with _hold(run_dir / WORKERS_LOCK, fcntl.LOCK_EX, wait_s) as is_held:
+        if not is_held:
+            raise StoreError(
+                f"A worker of an earlier attempt still works for {run_dir.name} and did not stop within {wait_s:g} s. "
+                f"Wait for its end, or end it (`fuser {run_dir / WORKERS_LOCK}` names it), then give the same command "
+                "again; or start a new run with --fresh."
+            )
+        yield
+
+
+@contextmanager
+def _hold(path: Path, kind: int, wait_s: float) -> Iterator[bool]:
+    """Holds a lock as soon as it is free; gives False if that is not within `wait_s`."""
+    deadline = time.monotonic() + wait_s
+    with _open(path) as file:
+        try:
+            while not (is_held := _try_flock(file, kind)) and time.monotonic() < deadline:
+                time.sleep(RETRY_S)
+        except OSError as error:
+            raise _explain(path, error) from error
+        yield is_held
+
+
+def _try_flock(file: TextIO, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _open(path: Path) -> TextIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path, "a+", encoding="utf-8")  # its user closes it
+    except OSError as error:
+        raise _explain(path, error) from error
+
+
+def _explain(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"Lock file {path} cannot be made or locked: {error}. The data folder (ASSAYLINE_DATA_DIR) must be writable, "
+        "have space, and be on a file system that has locks (flock)."
+    )
+
+
+def _own_name() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"

@@ -1,0 +1,142 @@
+"""A run's manifest, `run.json` in its folder: what it takes to resume the run, and to write its row of `runs` anew.
+
+With the part files beside it, it is the truth about a run: the database can be made again from both
+(`python -m flows.rebuild`). It is replaced as a whole and synced, so that a crash leaves the old one or the new one.
+"""
+
+import difflib
+import json
+import re
+import uuid
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from assayline.clock import RunClock
+from assayline.errors import SpecError, StoreError
+from assayline.files import MAKE_ROOM, write_json
+
+MANIFEST_NAME = "run.json"
+SPEC_NAME = "spec.json"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCounts:
+    """What came out of a prompt set."""
+
+    prompt_rows: int
+    duplicate_prompts: int
+    requests: int
+    """Requests to answer, those that failed here included."""
+    failed_requests: int
+    shards: int
+    is_complete: bool = True
+    """Whether the prompt set was read to its end, and not stopped before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One run. The fields named as columns of `runs` mean what those mean."""
+
+    run_id: str
+    name: str
+    spec_hash: str
+    prompt_set: str
+    model: str
+    model_id: str
+    tokenizer_id: str
+    sampling_id: str
+    inputs: dict[str, str] | None
+    """sha256 of each file that the prompts and the chat template are read from; None where one is no regular file."""
+    inputs_digest: str | None
+    clock: RunClock
+    """The run's zero: that of its first attempt."""
+    host_name: str
+    assayline_version: str
+    table_version: int
+    """Version of the raw tables when the newest part file was written; earlier parts may be of an older one."""
+    config_id: str | None = None
+    benchmark_id: str | None = None
+    """The benchmark that the run is a part of."""
+    attempt: int = 1
+    state: str = "running"
+    """running, completed, failed or cancelled. A killed run stays `running`; its lock says that nobody works on it."""
+    is_final: bool = False
+    """Whether resuming would end the same way: nothing is left to ask."""
+    finished_at: str | None = None
+    message: str | None = None
+    """What ended it, if it is not completed."""
+    template_id: str | None = None
+    """None until the first prompt was rendered; until then the database knows nothing of the run."""
+    prompts: PromptCounts | None = None
+    """Set once every request is in a part."""
+
+
+def write_manifest(run_dir: Path, manifest: Manifest) -> None:
+    """Replaces the manifest durably. Raises StoreError if the file system refuses."""
+    hint = f"{MAKE_ROOM} Then give the same command again; what was stored so far is kept."
+    write_json(run_dir / MANIFEST_NAME, asdict(manifest), hint)
+
+
+def read_manifest(run_dir: Path) -> Manifest:
+    """The manifest in a run's folder. Raises StoreError where there is none that can be read."""
+    path = run_dir / MANIFEST_NAME
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        known = {field.name for field in fields(Manifest)}
+        values = {name: value for name, value in data.items() if name in known}
+        values["clock"] = RunClock(**data["clock"])
+        values["prompts"] = PromptCounts(**data["prompts"]) if data["prompts"] else None
+        return Manifest(**values)
+    except FileNotFoundError:
+        raise StoreError(
+            f"{run_dir} has no {MANIFEST_NAME}: it is no run's folder, or one of an earlier assayline. Its "
+            "part files can be read with read_parquet."
+        ) from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StoreError(
+            f"The run's manifest {path} cannot be read: {type(error).__name__}: {error}. Put a copy in its place; "
+            "without it the run cannot be resumed or loaded anew."
+        ) from None
+
+
+def list_manifests(runs_dir: Path) -> list[Manifest]:
+    """Manifests of all runs in a data folder that can be read, newest run first."""
+    found = []
+    for path in runs_dir.glob(f"*/{MANIFEST_NAME}"):
+        try:
+            found.append(read_manifest(path.parent))
+        except StoreError:
+            continue  # whoever asks for that run by its id is told
+    return sorted(found, key=lambda manifest: (manifest.clock.started_wall_s, manifest.run_id), reverse=True)
+
+
+def find_run(runs_dir: Path, run_id: str) -> Path:
+    """The folder of a run. Raises SpecError with the nearest ids, or the newest, for an id that is not there."""
+    ids = sorted((path.name for path in runs_dir.iterdir() if path.is_dir()), reverse=True) if runs_dir.is_dir() else []
+    if run_id in ids:
+        return runs_dir / run_id
+    close = difflib.get_close_matches(run_id, ids, n=3, cutoff=0.6)
+    told = f"nearest: {', '.join(close)}" if close else f"newest: {', '.join(ids[:3])}" if ids else "there is none yet"
+    raise SpecError(f"There is no run {run_id!r} in {runs_dir} ({told}). Give the id of a run in that folder.")
+
+
+def read_spec_json(run_dir: Path) -> str:
+    """The canonical spec of a run, as JSON. Raises StoreError."""
+    path = run_dir / SPEC_NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+        json.loads(text)
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"The run's spec {path} cannot be read: {error}. Put a copy in its place, or start a new run."
+        ) from None
+    return text
+
+
+def new_run_id(name: str, clock: RunClock) -> str:
+    """Sortable and speaking: UTC time, the spec's name, and four random hex digits."""
+    when = datetime.fromtimestamp(clock.started_wall_s, UTC).strftime("%Y%m%d-%H%M%S")
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "run"
+    return f"{when}-{slug}-{uuid.uuid4().hex[:4]}"

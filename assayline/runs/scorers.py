@@ -1,0 +1,90 @@
+"""Which scorers a run has: those of its spec, then those that `flows.score` added, kept beside it in `scorers.json`.
+
+The file makes them part of the run's folder, so that a database made anew from it has their scores too.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from assayline.errors import SpecError, StoreError
+from assayline.files import MAKE_ROOM, write_json
+from assayline.spec.scorers import ExactMatch, Scorer, list_kinds
+from assayline.words import nearest
+
+SCORERS_NAME = "scorers.json"
+_ONE: TypeAdapter[Scorer] = TypeAdapter(Scorer)
+
+
+def read_run_scorers(run_dir: Path, spec: dict[str, Any]) -> list[Scorer]:
+    """All scorers of a run, the most important one first. `spec` is the run's, as its JSON has it.
+
+    One that was added under the name of another takes its place. Raises StoreError for a file that cannot be read.
+    """
+    given = spec.get("scorers")
+    first = [ExactMatch()] if given is None else [_ONE.validate_python(scorer) for scorer in given]
+    return list({scorer.label: scorer for scorer in [*first, *_read_added(run_dir)]}.values())
+
+
+def lay_over(scorers: Sequence[Scorer], more: Sequence[Scorer]) -> list[Scorer]:
+    """Scorers with others behind them, or, of the same name, in their place."""
+    return list({scorer.label: scorer for scorer in [*scorers, *more]}.values())
+
+
+def keep_added(run_dir: Path, more: Sequence[Scorer]) -> None:
+    """Adds scorers to those that the run's folder keeps. Raises StoreError."""
+    kept = [scorer.model_dump(mode="json") for scorer in lay_over(_read_added(run_dir), more)]
+    write_json(run_dir / SCORERS_NAME, kept, MAKE_ROOM)
+
+
+def parse_scorer(text: str) -> Scorer:
+    """A scorer as a command line gives it: a kind, or a mapping as in a spec. Raises SpecError."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        problem = " ".join(str(error).split())
+        raise SpecError(f"--scorer {text!r} is neither a kind nor a YAML mapping: {problem}.") from None
+    given = {"kind": value} if isinstance(value, str) else value
+    kinds = list_kinds()
+    if not isinstance(given, dict) or "kind" not in given:
+        raise SpecError(
+            f"--scorer {text!r} names no kind. Expected a kind, or a mapping such as "
+            "'{kind: regex, pattern: \"answer: (.*)\"}'. Kinds: " + ", ".join(kinds) + "."
+        )
+    if given["kind"] not in kinds:
+        raise SpecError(f"There is no scorer {given['kind']!r}: {nearest(str(given['kind']), list(kinds))}")
+    try:
+        return _ONE.validate_python(given)
+    except ValidationError as error:
+        raise SpecError(f"--scorer {text!r}: {_explain(error, list(kinds[given['kind']].model_fields))}.") from None
+
+
+def _explain(error: ValidationError, known: list[str]) -> str:
+    problems = []
+    for problem in error.errors():
+        where = ".".join(str(part) for part in problem["loc"][1:]) or "the scorer"
+        if problem["type"] == "extra_forbidden":
+            problems.append(f"unknown key {where}; {nearest(where, known)}")
+        elif problem["type"] == "missing":
+            problems.append(f"{where} is missing, but needed")
+        else:
+            problems.append(f"{where}: given {problem['input']!r:.100}; {problem['msg']}")
+    return "; ".join(problems)
+
+
+def _read_added(run_dir: Path) -> list[Scorer]:
+    path = run_dir / SCORERS_NAME
+    try:
+        return [_ONE.validate_python(scorer) for scorer in json.loads(path.read_text(encoding="utf-8"))]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise StoreError(
+            f"{path}, the scorers that were added to the run, cannot be read: {reason}. Put a copy in its place, or "
+            "remove it and score again."
+        ) from None

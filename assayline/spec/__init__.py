@@ -1,0 +1,1 @@
+"""What a person asks for. Nothing here imports more than errors and words."""

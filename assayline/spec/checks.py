@@ -1,0 +1,164 @@
+"""Names of vLLM's arguments, known without importing vLLM.
+
+Importing vLLM takes seconds and hundreds of MB, and initialises a device; a misspelt argument should not have to wait
+for that. So the names are read from the class bodies in the installed package's source. Whether the *values* are usable
+is vLLM's to say, in the engine host, still before the model loads.
+"""
+
+import ast
+import importlib.util
+import math
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from assayline.errors import EngineError, SpecError
+from assayline.records import Json
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.prompts import ChatSpec, SyntheticSource
+from assayline.words import nearest
+
+OURS = {
+    "model": "it is the spec's own `model`",
+    "revision": "it is the spec's own `revision`",
+    "disable_log_stats": "timings need vLLM's statistics, so they are always on",
+    "data_parallel_size": "use `workers`: independent engines side by side",
+    "stream_interval": "engine.record_token_times stamps every token",
+}
+"""Engine arguments that the spec sets in another way."""
+
+PARSE_TRIES = 5
+
+
+def check_arguments(spec: EvalSpec) -> None:
+    """Raises SpecError for engine arguments and sampling parameters that the installed vLLM does not have.
+
+    A spec for the fake engine or for a server that runs may leave vLLM out; sampling is checked if vLLM is there.
+    """
+    check_server(spec)
+    if not spec.engine.needs_device and not vllm_is_installed():
+        return
+    _check_names("engine.args", list(spec.engine.args), engine_argument_names())
+    _check_names("sampling", list(spec.sampling), sampling_parameter_names())
+    for name in spec.engine.args:
+        if name in OURS:
+            raise SpecError(f"engine.args.{name} cannot be set: {OURS[name]}.")
+    for name in ("output_kind", "stream_interval"):
+        if name in spec.sampling:
+            raise SpecError(f"sampling.{name} cannot be set: it follows engine.record_token_times.")
+    mode = spec.engine.args.get("logprobs_mode", "raw_logprobs")
+    if spec.asks_for_options and str(mode).endswith("_logits"):
+        raise SpecError(
+            f"engine.args.logprobs_mode is {mode!r}, but the scorer loglikelihood adds up log-probabilities. Remove it."
+        )
+    count_devices(spec.engine.args)
+
+
+def count_devices(args: Mapping[str, Json]) -> int:
+    """GPUs that one engine spans. Raises SpecError for sizes that are no whole numbers."""
+    sizes = {name: args.get(name, 1) for name in ("tensor_parallel_size", "pipeline_parallel_size")}
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise SpecError(f"engine.args.{name} is {size!r}, expected a whole number of at least 1.")
+    return math.prod(sizes.values())
+
+
+def vllm_is_installed() -> bool:
+    """Whether some build of vLLM can be imported."""
+    return importlib.util.find_spec("vllm") is not None
+
+
+@cache
+def engine_argument_names() -> frozenset[str]:
+    """Fields of `vllm.EngineArgs`."""
+    return _field_names("engine/arg_utils.py", "EngineArgs")
+
+
+@cache
+def sampling_parameter_names() -> frozenset[str]:
+    """Fields of `vllm.SamplingParams`."""
+    return frozenset(name for name in _field_names("sampling_params.py", "SamplingParams") if not name.startswith("_"))
+
+
+def _check_names(where: str, given: list[str], known: frozenset[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise SpecError(f"{where}.{name}: vLLM has no such argument; {nearest(name, sorted(known))}")
+
+
+def _field_names(module: str, class_name: str) -> frozenset[str]:
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        raise EngineError(
+            "vLLM is not installed here. `make setup` installs the build for this machine; "
+            "engine.backend: fake runs without it."
+        )
+    source = Path(next(iter(spec.submodule_search_locations))) / module
+    for node in _parse(source.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            return frozenset(
+                item.target.id
+                for item in node.body
+                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+            )
+    raise EngineError(f"{source} has no class {class_name}: this vLLM is newer than assayline knows (0.26 to 0.33).")
+
+
+def _parse(source: str) -> ast.Module:
+    """Python 3.11 counts the depth of trees for all threads together, and fails if another one builds a tree too."""
+    for _ in range(PARSE_TRIES - 1):
+        try:
+            return ast.parse(source)
+        except SystemError:
+            time.sleep(0.05)
+    return ast.parse(source)
+
+
+TOKENIZER_ARGS = frozenset({"max_model_len", "tokenizer", "tokenizer_revision", "trust_remote_code"})
+"""Engine arguments that mean something for a server that runs already: they are about rendering, which is done here."""
+
+
+def check_server(spec: EvalSpec) -> None:
+    """Raises SpecError. Nothing to check for other backends."""
+    if not spec.engine.kind.is_served:
+        return
+    if spec.engine.is_remote:
+        _check_running(spec)
+    elif "served_model_name" in spec.engine.args:
+        raise SpecError("engine.args.served_model_name cannot be set: it is engine.server.model.")
+    if spec.engine.sends_messages:
+        _check_chat(spec)
+    if spec.reasoning and spec.sampling.get("stop"):
+        raise SpecError(
+            "sampling.stop and reasoning: a server looks for stop texts in the thinking as well. Remove one of them, "
+            "or set engine.backend to offline or async, which look for them in the answer alone."
+        )
+
+
+def _check_running(spec: EvalSpec) -> None:
+    foreign = sorted(set(spec.engine.args) - TOKENIZER_ARGS)
+    if foreign:
+        raise SpecError(
+            f"engine.args ({', '.join(foreign)}) are for an engine that is started here, and engine.server.url names a "
+            "server that runs already. Remove one of the two."
+        )
+
+
+def _check_chat(spec: EvalSpec) -> None:
+    usual = ChatSpec()
+    changed = [
+        f"chat.{name}"
+        for name in ("template", "prefill", "add_generation_prompt")
+        if getattr(spec.chat, name) != getattr(usual, name)
+    ]
+    if changed:
+        raise SpecError(
+            f"{' and '.join(changed)}: with engine.server.endpoint chat the server renders, by its own template. "
+            "Remove it, or set the endpoint to completions, for which prompts are rendered here."
+        )
+    if isinstance(spec.prompts.source, SyntheticSource):
+        raise SpecError(
+            "prompts.source synthetic makes token ids of exact length, which the endpoint chat does not take. Set "
+            "engine.server.endpoint to completions."
+        )

@@ -1,0 +1,171 @@
+"""The part of a spec on the engine: which one answers, how it is fed, and what is done when it dies.
+
+A spec is stored, hashed and shown. So it holds no secrets: names that say they are one are refused.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, field_validator
+
+from assayline.spec.part import SpecPart
+
+
+class ServerSpec(SpecPart):
+    """Which endpoint answers, and how it is asked."""
+
+    url: str | None = Field(
+        None,
+        description="Base URL of a server that is running, such as http://127.0.0.1:8000/v1; unset: `vllm serve` is "
+        "started with engine.args on a device of this machine, and stopped at the end.",
+    )
+    endpoint: Literal["completions", "chat"] = Field(
+        "completions",
+        description="completions: prompts are rendered here and sent as token ids; chat: messages are sent, and the "
+        "server renders them.",
+    )
+    model: str | None = Field(
+        None, description="The model as the server names it (default: the spec's `model`, or the only one it has)."
+    )
+    api_key_env: str = Field(
+        "OPENAI_API_KEY", description="Name of the environment variable that holds the key, if the server wants one."
+    )
+    extensions: Literal["auto", "vllm", "none"] = Field(
+        "auto",
+        description="Whether the server takes vLLM's extra fields (token ids per event, more sampling parameters); "
+        "auto: if it says that it is vLLM.",
+    )
+    timeout_s: float = Field(600.0, gt=0, description="Longest time for one request, retries included.")
+    retries: int = Field(
+        5,
+        ge=0,
+        description="How often a request is sent again after a failed connection, 429 or 503; never once a token came.",
+    )
+    ca_file: str | None = Field(None, description="Certificates to trust, in PEM (default: the system's).")
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ValueError("expected http:// or https://, host, port and path, such as http://127.0.0.1:8000/v1")
+        if url is not None and "@" in url.partition("//")[2].partition("/")[0]:
+            raise ValueError("this URL holds a password, and a spec is stored. Use api_key_env")
+        return url.rstrip("/") if url else url
+
+
+SECRET_NAME = re.compile(
+    r"(TOKEN|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)$|SECRET|PASSWORD|PASSWD|PASSPHRASE", re.IGNORECASE
+)
+
+
+def _refuse_secret(name: str) -> str:
+    if SECRET_NAME.search(name):
+        is_ours = name.upper() == "HF_TOKEN"
+        where = "as ASSAYLINE_HF_TOKEN in .env, or as HF_TOKEN in" if is_ours else f"as {name} in"
+        raise ValueError(
+            "this is a secret by its name, and a spec is stored. Take it out of the spec and give it "
+            f"{where} the environment that the flow and its workers are started in: engines inherit it"
+        )
+    return name
+
+
+PublicName = Annotated[str, AfterValidator(_refuse_secret)]
+"""A key, so that an error shows the name alone and not the value."""
+
+
+class RecoverySpec(SpecPart):
+    """What is done when an engine dies, above all of memory."""
+
+    enabled: bool = Field(True, description="Rebuild a dead engine and continue; false: the run fails with the engine.")
+    min_batch_size: int = Field(
+        1, ge=1, description="Fewest requests in flight that a reduction may lead to. Below it the run fails."
+    )
+    grow: bool = Field(
+        False, description="Widen a reduced window again after sustained success. Off: batching stays reproducible."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """What sets one kind of engine apart from the others. Nothing outside `spec` asks for its name.
+
+    To add a kind: a row in `BACKENDS` and in `EngineSpec.backend`, an engine in `engines.open_engine` and, unless it
+    has no process of its own, a core in `engines/host`.
+    """
+
+    has_model: bool = True
+    """Whether a model answers."""
+    is_streaming: bool = False
+    """Whether answers come token by token, so that requests can follow an arrival pattern."""
+    is_served: bool = False
+    """Whether an OpenAI-compatible server answers, be it ours or not."""
+
+
+BACKENDS = {
+    "offline": Backend(),
+    "async": Backend(is_streaming=True),
+    "server": Backend(is_streaming=True, is_served=True),
+    "fake": Backend(has_model=False),
+}
+
+
+class EngineSpec(SpecPart):
+    """Which engine answers and how it is fed."""
+
+    backend: Literal["offline", "async", "server", "fake"] = Field(
+        "offline",
+        description="offline: vllm.LLM, for most throughput; async: vLLM's async engine, every token stamped; server: "
+        "an OpenAI-compatible endpoint; fake: no model, for trials.",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: what the installed vLLM was built for.")
+    mode: Literal["continuous", "barrier"] = Field(
+        "continuous", description="continuous: fed as requests finish; barrier: a batch at a time, for comparison."
+    )
+    window: int | None = Field(
+        None, ge=1, description="Maximum requests in flight (default: 1.25 x max_num_seqs). Mode continuous."
+    )
+    batch_size: int = Field(32, ge=1, description="Requests per batch. Mode barrier.")
+    record_token_times: bool = Field(
+        False,
+        description="Keep a stamp per output token, for inter-token latency. Backends async and server always do.",
+    )
+    warm_up: bool = Field(True, description="Prime compilation and the prompts' shared prefix before the clock starts.")
+    server: ServerSpec = Field(ServerSpec(), description="Which endpoint answers. Backend server.")
+    recovery: RecoverySpec = Field(RecoverySpec(), description="What is done when an engine dies.")
+    args: dict[PublicName, Any] = Field(
+        default_factory=dict, description="Any argument of vLLM's EngineArgs, by its name."
+    )
+    env: dict[PublicName, str] = Field(
+        default_factory=dict, description="Environment of the engine's process (VLLM_*, ...)."
+    )
+
+    @property
+    def kind(self) -> Backend:
+        """What sets this backend apart."""
+        return BACKENDS[self.backend]
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether it streams, and so can follow an arrival pattern."""
+        return self.kind.is_streaming
+
+    @property
+    def hosts_vllm(self) -> bool:
+        """Whether vLLM runs in the engine's own process, with no server in between."""
+        return self.kind.has_model and not self.kind.is_served
+
+    @property
+    def needs_device(self) -> bool:
+        """Whether it computes on this machine."""
+        return self.kind.has_model and not self.is_remote
+
+    @property
+    def sends_messages(self) -> bool:
+        """Whether a server renders the chats, and gets no token ids."""
+        return self.kind.is_served and self.server.endpoint == "chat"
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the server is external: not started by this run."""
+        return self.kind.is_served and self.server.url is not None

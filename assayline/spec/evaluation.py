@@ -1,0 +1,130 @@
+"""EvalSpec: everything that decides a run's answers, in one pydantic model.
+
+The same model is the YAML file, the flow's parameter and so the form in Prefect's UI. What a machine decides
+(folders, time-outs, tokens) is in `settings.py`. Reading from YAML, with errors for people: `file.py`.
+"""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from assayline.spec.answers import OutputSpec, ReasoningSpec
+from assayline.spec.engine import EngineSpec
+from assayline.spec.gate import GateSpec
+from assayline.spec.load import LoadSpec, SloSpec
+from assayline.spec.part import SpecPart
+from assayline.spec.prompts import ChatSpec, PromptSpec, SyntheticSource
+from assayline.spec.scorers import Loglikelihood, Scorer, name_scorers
+
+OPTION_SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
+"""How the likelihood of an option is asked for: the option is part of the prompt, whose tokens' log-probabilities come
+back (0: of the prompt's own tokens alone), and the one token that vLLM insists on generating is not looked at."""
+
+
+class EvalSpec(SpecPart):
+    """One evaluation: a model, at these settings, on these prompts."""
+
+    name: str = Field("evaluation", min_length=1, description="What the run is called.")
+    model: str = Field(min_length=1, description="Hugging Face id, or a folder.")
+    revision: str | None = Field(None, description="Hub branch, tag or commit; resolved to a commit and stored.")
+    prompts: PromptSpec = Field(description="What is asked.")
+    chat: ChatSpec = Field(ChatSpec(), description="How it is rendered.")
+    sampling: dict[str, Any] = Field(default_factory=dict, description="Any argument of vllm.SamplingParams.")
+    output: OutputSpec | None = Field(None, description="A form that every answer must have.")
+    reasoning: ReasoningSpec | None = Field(None, description="For models that think before they answer.")
+    scorers: list[Scorer] | None = Field(
+        None, description="How answers are scored, the most important one first (default: exact_match, given targets)."
+    )
+    engine: EngineSpec = Field(EngineSpec(), description="What answers, and how it is fed.")
+    load: LoadSpec | None = Field(
+        None, description="When requests are sent (default: as many at once as engine.window allows)."
+    )
+    slos: list[SloSpec] = Field(default_factory=list, description="What counts as good enough, for goodput.")
+    workers: int = Field(1, ge=1, description="Engines side by side, each on its own device.")
+    runner: Literal["local", "ray"] = Field("local", description="Where workers run: this machine, or a Ray cluster.")
+    ray_address: str | None = Field(None, description="Address of a running Ray cluster; unset: a local one.")
+    max_error_fraction: float = Field(
+        0.5, ge=0, le=1, description="Largest share of requests that may be error rows; beyond it the run fails."
+    )
+    shard_requests: int = Field(256, ge=1, description="Requests per shard, the unit that workers claim.")
+    gate: GateSpec = Field(GateSpec(), description="How much worse than a baseline a run may be.")
+
+    @model_validator(mode="after")
+    def _check_scorers(self) -> "EvalSpec":
+        name_scorers(self.scorers or [])
+        if self.asks_for_options and any(not isinstance(scorer, Loglikelihood) for scorer in self.scorers or []):
+            raise ValueError(
+                "the scorer loglikelihood asks for the likelihood of given answers, and then there is no generated "
+                "text for other scorers. Make two specs"
+            )
+        if self.asks_for_options and not self.prompts.columns.options:
+            raise ValueError("the scorer loglikelihood needs prompts.columns.options: a column with a list of answers")
+        return self
+
+    @model_validator(mode="after")
+    def _check_load(self) -> "EvalSpec":
+        names = [slo.name for slo in self.slos]
+        if len(set(names)) < len(names):
+            raise ValueError(f"slos: two have the same name, given {names}. Give each a name of its own")
+        if self.load and not self.engine.is_streaming:
+            raise ValueError(
+                f"load: the backend {self.engine.backend} takes requests as fast as it can and has no arrival pattern. "
+                "Set engine.backend to async or server"
+            )
+        if self.load and self.workers > 1:
+            raise ValueError(
+                f"load: one worker keeps a pattern, given workers {self.workers}. Set workers to 1; a server may have "
+                "as many GPUs as it likes"
+            )
+        if self.engine.kind.is_served and self.asks_for_options:
+            raise ValueError("the scorer loglikelihood needs the engine itself. Set engine.backend to offline or async")
+        return self
+
+    @model_validator(mode="after")
+    def _check_media(self) -> "EvalSpec":
+        source = self.prompts.source
+        is_made = isinstance(source, SyntheticSource) and bool(source.media_kinds)
+        if self.engine.kind.is_served and is_made:
+            raise ValueError(
+                "synthetic images and sounds are for the engine itself. Set engine.backend to offline or async"
+            )
+        if self.engine.kind.is_served and self.prompts.columns.media and not self.engine.sends_messages:
+            raise ValueError(
+                "images, sounds and videos can be sent to chat completions alone. Set engine.server.endpoint to chat"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_answers(self) -> "EvalSpec":
+        forms = [name for name in ("output", "reasoning") if getattr(self, name) is not None]
+        if self.asks_for_options and forms:
+            raise ValueError(f"the scorer loglikelihood generates no answer that {' or '.join(forms)} could be about")
+        if self.output and "structured_outputs" in self.sampling:
+            raise ValueError("output and sampling.structured_outputs both say what an answer looks like. Remove one")
+        engine_config = self.engine.args.get("structured_outputs_config")
+        in_config = isinstance(engine_config, dict) and engine_config.get("reasoning_parser")
+        has_form = self.output is not None or self.sampling.get("structured_outputs") is not None
+        if has_form and self.reasoning and not (in_config or self.engine.args.get("reasoning_parser")):
+            raise ValueError(
+                "with a form of the output and reasoning, vLLM holds the thinking to it, unless it knows where that "
+                "ends. Set engine.args.reasoning_parser to vLLM's name for this model's, such as qwen3"
+            )
+        return self
+
+    @property
+    def asks_for_options(self) -> bool:
+        """Whether each prompt becomes one request per option, whose likelihood is wanted and not an answer."""
+        return any(isinstance(scorer, Loglikelihood) for scorer in self.scorers or [])
+
+    @property
+    def sampling_defaults(self) -> dict[str, Any]:
+        """Arguments of `vllm.SamplingParams` before a row's overrides.
+
+        max_tokens unset means the room left in the context, not vLLM's 16. `n` is left out: each sample is a request
+        of its own, so that each has its own timings. Where options are asked for, `sampling` has no say.
+        """
+        if self.asks_for_options:
+            return dict(OPTION_SAMPLING)
+        given = {name: value for name, value in self.sampling.items() if name != "n"}
+        form = {"structured_outputs": self.output.structured_outputs} if self.output else {}
+        return {"max_tokens": None, **given, **form}

@@ -1,0 +1,81 @@
+"""How two specs differ, field by field, as a person reads it: `sampling.temperature: 0 → 0.7`."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from assayline.digests import digest_json
+from assayline.spec.evaluation import EvalSpec
+
+LONGEST_VALUE_CHARS = 60
+MOST_CHANGES = 8
+
+
+def list_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """One line per field whose values differ; a list of plain values is one. At most MOST_CHANGES, the rest counted."""
+    lines = [f"{field}: {_show(old)} → {_show(new)}" for field, old, new in _walk("", before, after)]
+    more = len(lines) - MOST_CHANGES
+    return lines if more <= 0 else [*lines[:MOST_CHANGES], f"and {more} more"]
+
+
+class _Unset:
+    """A field that one of the two does not have."""
+
+
+_UNSET = _Unset()
+
+
+def _walk(prefix: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in sorted(before.keys() | after.keys()):
+            field = f"{prefix}.{name}" if prefix else name
+            yield from _walk(field, before.get(name, _UNSET), after.get(name, _UNSET))
+    elif _has_parts(before) and _has_parts(after):
+        yield from _walk(prefix, dict(enumerate(before)), dict(enumerate(after)))
+    elif before != after or isinstance(before, bool) != isinstance(after, bool):
+        yield prefix, before, after
+
+
+def _has_parts(value: Any) -> bool:
+    """Whether it is a list of rows, which are told apart one by one."""
+    return isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
+
+
+def _show(value: Any) -> str:
+    if value is _UNSET:
+        return "unset"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= LONGEST_VALUE_CHARS else f"{text[:LONGEST_VALUE_CHARS]}…"
+
+
+JUDGES = frozenset({"scorers", "gate", "slos"})
+"""Fields that say how answers are judged, and decide none; but for options, other requests are made."""
+
+
+def spec_hash(spec: EvalSpec) -> str:
+    """Digest of the canonical spec: equal for equal meaning, whatever the YAML looked like."""
+    return digest_json(_plain_numbers(spec.model_dump(mode="json")))
+
+
+def config_id(spec: EvalSpec, model_id: str) -> str:
+    """Digest of what decides answers and speed: runs with the same one are repeats of a configuration."""
+    fields = spec.model_dump(mode="json", exclude={"name", "model", "revision", *JUDGES})
+    asked = {"asks_for_options": True} if spec.asks_for_options else {}
+    return digest_json(_plain_numbers({**fields, **asked, "model_id": model_id}))
+
+
+def _plain_numbers(value: Any) -> Any:
+    """0.0 and 0 mean the same in a spec."""
+    match value:
+        case dict():
+            return {key: _plain_numbers(item) for key, item in value.items()}
+        case list():
+            return [_plain_numbers(item) for item in value]
+        case float() if value.is_integer():
+            return int(value)
+    return value
+
+
+def canonical_json(spec: EvalSpec) -> str:
+    """The whole spec, defaults included, with sorted keys."""
+    return json.dumps(spec.model_dump(mode="json"), sort_keys=True, ensure_ascii=False)

@@ -1,0 +1,151 @@
+"""The part of a spec that says when requests are sent: an arrival pattern, and what ends it.
+
+In an open loop (all patterns but `concurrency`) requests are sent when they are due, whether or not earlier ones have
+been answered, as users do. In a closed loop the next one is sent when one is answered. Needs engine.backend async or
+server.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from assayline.spec.part import SpecPart
+
+
+def _check_rate(rate: float) -> float:
+    if not 0 < rate < float("inf"):
+        raise ValueError("expected a rate above 0, in requests per second; leave `load` out to send without a schedule")
+    return rate
+
+
+Rate = Annotated[float, AfterValidator(_check_rate)]
+
+
+class AllAtOnce(SpecPart):
+    """Everything is due at the start: how much the engine can do at the most."""
+
+    kind: Literal["all_at_once"] = "all_at_once"
+
+
+class Concurrency(SpecPart):
+    """A closed loop: so many requests in flight, the next one when one is answered."""
+
+    kind: Literal["concurrency"] = "concurrency"
+    requests: int = Field(ge=1, description="Requests in flight; 1 is one after another.")
+
+
+class ConstantRate(SpecPart):
+    """Due at equal distances."""
+
+    kind: Literal["constant"] = "constant"
+    rate_per_s: Rate = Field(description="Requests per second.")
+
+
+class Poisson(SpecPart):
+    """Due at random, as from many users who know nothing of each other."""
+
+    kind: Literal["poisson"] = "poisson"
+    rate_per_s: Rate = Field(description="Requests per second, on average.")
+    seed: int = Field(0, description="Same seed, same times.")
+
+
+class Gamma(SpecPart):
+    """Due at random, in bursts or more evenly: the gaps are gamma-distributed."""
+
+    kind: Literal["gamma"] = "gamma"
+    rate_per_s: Rate = Field(description="Requests per second, on average.")
+    burstiness: float = Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Shape of the gamma distribution: 1 is Poisson, less comes in bursts, more is more even.",
+    )
+    seed: int = Field(0, description="Same seed, same times.")
+
+
+class Trace(SpecPart):
+    """Due when a recorded trace says so: its n-th stamp is for the n-th request."""
+
+    kind: Literal["trace"] = "trace"
+    path: str = Field(description="JSONL, CSV or Parquet file with a stamp per row, in the order of the requests.")
+    column: str = Field("timestamp", description="Its column of stamps; the first one is the start.")
+    unit: Literal["s", "ms"] = Field("s", description="Unit of the stamps.")
+    speed: float = Field(1.0, gt=0, allow_inf_nan=False, description="Times as fast as recorded: 2 halves the gaps.")
+
+
+Arrival = Annotated[
+    AllAtOnce | Concurrency | ConstantRate | Poisson | Gamma | Trace,
+    Field(discriminator="kind"),
+]
+
+
+class LoadSpec(SpecPart):
+    """When requests are sent, which of them count, and what ends the sending."""
+
+    arrival: Arrival = Field(description="The pattern: one of the kinds below.")
+    max_requests: int | None = Field(None, ge=1, description="Send at most this many; the others are left unsent.")
+    max_duration_s: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="Send nothing after so many seconds; what is in flight finishes."
+    )
+    max_errors: int | None = Field(None, ge=1, description="Stop sending after so many error rows; the run fails.")
+    warmup_s: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="What is sent in the first seconds is kept, and left out of metrics.",
+    )
+    cooldown_s: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="The same for the last seconds of the sending."
+    )
+    stop_when_saturated: bool = Field(
+        False, description="Stop sending once requests in flight pile up without end, as the rate is beyond the engine."
+    )
+
+    @model_validator(mode="after")
+    def _check_windows(self) -> "LoadSpec":
+        if self.max_duration_s is not None and self.warmup_s + self.cooldown_s >= self.max_duration_s:
+            raise ValueError(
+                f"warmup_s {self.warmup_s:g} and cooldown_s {self.cooldown_s:g} leave nothing of max_duration_s "
+                f"{self.max_duration_s:g} to measure. Lengthen it, or shorten them"
+            )
+        if self.arrival.kind == "all_at_once" and self.warmup_s + self.cooldown_s > 0:
+            raise ValueError(
+                "warmup_s and cooldown_s are seconds of the sending, and all_at_once sends everything in one moment. "
+                "Remove them"
+            )
+        if self.stop_when_saturated and self.arrival.kind in ("all_at_once", "concurrency"):
+            raise ValueError(
+                f"stop_when_saturated looks for a rate beyond the engine, and the arrival {self.arrival.kind} has no "
+                "rate. Remove it"
+            )
+        return self
+
+    @property
+    def is_open_loop(self) -> bool:
+        """Whether requests are due at times that no answer changes."""
+        return self.arrival.kind != "concurrency"
+
+
+LIMITS = ("ttft_s", "tpot_s", "e2e_s")
+"""Latencies of `stg_requests` that can be limited."""
+
+
+class SloSpec(SpecPart):
+    """A service level objective: a request is good if it is answered and within every limit."""
+
+    name: str = Field(min_length=1, description="What it is called, such as interactive.")
+    ttft_s: float | None = Field(None, gt=0, description="Longest time to first token, seconds.")
+    tpot_s: float | None = Field(
+        None, gt=0, description="Longest time per output token after the first, seconds; an answer of one token passes."
+    )
+    e2e_s: float | None = Field(None, gt=0, description="Longest end-to-end latency, seconds.")
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> "SloSpec":
+        if not self.limits:
+            raise ValueError(f"no limit is given; set at least one of {', '.join(LIMITS)}")
+        return self
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that are set, in seconds, by metric."""
+        return {metric: limit for metric in LIMITS if (limit := getattr(self, metric)) is not None}

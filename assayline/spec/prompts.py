@@ -1,0 +1,211 @@
+"""The parts of a spec that say what is asked: where prompts come from, which of them, and how they are rendered."""
+
+import operator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from assayline.records import MediaKind
+from assayline.spec.media import MediaSpec
+from assayline.spec.part import SpecPart
+
+
+class FileSource(SpecPart):
+    """Rows of local files, read by streaming."""
+
+    kind: Literal["file"] = "file"
+    path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
+    format: Literal["auto", "jsonl", "csv", "parquet"] = Field("auto", description="auto: by the file's ending.")
+
+
+class InlineSource(SpecPart):
+    """Rows written in the spec."""
+
+    kind: Literal["inline"] = "inline"
+    rows: list[dict[str, Any]] = Field(min_length=1, description="Mappings from column to value.")
+
+
+class HubSource(SpecPart):
+    """A Hugging Face dataset, streamed. Needs the extra `hub`."""
+
+    kind: Literal["hub"] = "hub"
+    dataset: str = Field(description="Id on the hub, such as openai/gsm8k.")
+    subset: str | None = Field(None, description="Configuration of the dataset.")
+    split: str = Field("test", description="Split to read.")
+    revision: str | None = Field(None, description="Branch, tag or commit.")
+
+
+class TokenLength(SpecPart):
+    """A length in tokens: fixed, or normal with bounds."""
+
+    mean: int = Field(ge=1, description="Tokens on average; a plain number in the spec is a fixed length.")
+    stdev: float = Field(0.0, ge=0, description="Standard deviation, in tokens.")
+    min: int | None = Field(None, ge=1, description="Fewest tokens.")
+    max: int | None = Field(None, ge=1, description="Most tokens.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_number(cls, value: Any) -> Any:
+        return {"mean": value} if isinstance(value, int) else value
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> "TokenLength":
+        if (self.min or 1) > self.mean or (self.max or self.mean) < self.mean:
+            raise ValueError(f"expected min <= mean <= max, given min={self.min} mean={self.mean} max={self.max}")
+        return self
+
+
+class SyntheticImages(SpecPart):
+    """Pictures of synthetic prompts, each different, so that no cache helps."""
+
+    count: int = Field(1, ge=1, description="Images per prompt.")
+    width: int = Field(1024, ge=1, description="Pixels.")
+    height: int = Field(1024, ge=1, description="Pixels.")
+    content: Literal["noise", "gradient", "solid"] = Field("noise", description="What is on them.")
+
+
+class SyntheticSounds(SpecPart):
+    """Sounds of synthetic prompts: quiet noise, each different."""
+
+    count: int = Field(1, ge=1, description="Sounds per prompt.")
+    seconds: float = Field(5.0, gt=0, le=3600, description="Length of each.")
+
+
+class SyntheticSource(SpecPart):
+    """Random prompts of exact length, for speed: token counts hold under the model's own tokenizer."""
+
+    kind: Literal["synthetic"] = "synthetic"
+    count: int = Field(ge=1, description="Prompts to make.")
+    prompt_tokens: TokenLength = Field(description="Length of the prompts.")
+    output_tokens: TokenLength = Field(description="Generated exactly: sets max_tokens, min_tokens and ignore_eos.")
+    shared_prefix_tokens: int = Field(
+        0, ge=0, description="Leading tokens that all prompts share; 0: no two share any."
+    )
+    seed: int = Field(0, description="Same seed, same prompts.")
+    images: SyntheticImages | None = Field(
+        None, exclude_if=operator.not_, description="Images in each prompt, before its text."
+    )
+    audios: SyntheticSounds | None = Field(
+        None, exclude_if=operator.not_, description="Sounds in each prompt, before its text."
+    )
+
+    @property
+    def media_kinds(self) -> list[MediaKind]:
+        """Kinds of media that its prompts have."""
+        given: dict[MediaKind, Any] = {"image": self.images, "audio": self.audios}
+        return [kind for kind, media in given.items() if media is not None]
+
+
+AnySource = Annotated[FileSource | InlineSource | HubSource | SyntheticSource, Field(discriminator="kind")]
+
+
+def _media_columns(what: str, values: str) -> Any:
+    return Field(
+        default_factory=list,
+        exclude_if=operator.not_,  # so that a spec without them is the same spec as ever
+        description=f"Column, or list of columns, with {what}: one or a list of them per row ({values}).",
+    )
+
+
+class Columns(SpecPart):
+    """Which columns mean what. A column named here must exist; unnamed defaults are used if present."""
+
+    messages: str | None = Field(None, description="Column with chat messages (default: `messages`, if present).")
+    prompt: str | None = Field(None, description="Column with one user message (default: `prompt`, if present).")
+    target: str | None = Field(None, description="Column with the expected answer (default: `target`, if present).")
+    id: str | None = Field(None, description="Column with the row's id (default: `id`, if present).")
+    metadata: list[str] = Field(default_factory=list, description="Columns to keep beside the prompt.")
+    sampling: str | None = Field(None, description="Column with an object of sampling overrides.")
+    options: str | None = Field(
+        None, description="Column with a list of answers to choose from, for the scorer loglikelihood."
+    )
+    images: list[str] = _media_columns("images", "a path relative to the data file, a data: URI, base64, bytes, a URL")
+    audios: list[str] = _media_columns("sounds", "as for images")
+    videos: list[str] = _media_columns("videos", "as for images")
+
+    @field_validator("images", "audios", "videos", mode="before")
+    @classmethod
+    def _list_columns(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @property
+    def media(self) -> dict[MediaKind, list[str]]:
+        """Columns of each kind that is named, in their order."""
+        named: dict[MediaKind, list[str]] = {"image": self.images, "audio": self.audios, "video": self.videos}
+        return {kind: columns for kind, columns in named.items() if columns}
+
+
+class MessageTemplate(SpecPart):
+    """One chat message whose content is a Jinja2 template over the row's columns."""
+
+    role: str = Field(description="system, user or assistant; what the chat template knows.")
+    content: str = Field(description="Jinja2 over the row's columns.")
+
+
+class FewShotSpec(SpecPart):
+    """Examples before the question: turns of the chat, drawn from a file, a split or the prompt set itself."""
+
+    count: int = Field(ge=1, description="Examples per prompt.")
+    source: Annotated[FileSource | InlineSource | HubSource, Field(discriminator="kind")] | None = Field(
+        None, description="Rows to draw from (default: the prompt set itself). The prompt itself is never drawn."
+    )
+    answer: str | None = Field(
+        None, description="Jinja2 over the example's columns: what the assistant says (default: its target)."
+    )
+    seed: int = Field(0, description="Same seed, same examples.")
+    per_prompt: bool = Field(
+        False, description="Draw anew for each prompt. Off: the same examples for all, which the prefix cache likes."
+    )
+
+
+class PromptSpec(SpecPart):
+    """Where prompts come from and which of them are asked, how often."""
+
+    name: str | None = Field(None, description="Name of the prompt set (default: from the source).")
+    source: AnySource = Field(description="Rows: one of the kinds below.")
+    columns: Columns = Field(Columns(), description="Which columns mean what.")
+    template: str | list[MessageTemplate] | None = Field(
+        None,
+        description="Jinja2 over the row's columns: text for one user message, or a list of messages. A null that it "
+        "would write is an error row; {{ column or '' }} writes nothing instead.",
+    )
+    few_shot: FewShotSpec | None = Field(None, description="Examples before each question.")
+    limit: int | None = Field(None, ge=1, description="At most this many rows, after shuffling.")
+    shuffle_seed: int | None = Field(None, description="Shuffle with this seed; unset: the source's order.")
+    repeats: int = Field(1, ge=1, description="How often each prompt is asked.")
+    media: MediaSpec = Field(
+        MediaSpec(), exclude_if=lambda media: media == MediaSpec(), description="Images, sounds and videos of prompts."
+    )
+
+    @property
+    def set_name(self) -> str:
+        """The name given, or one made from the source."""
+        match self.source:
+            case _ if self.name:
+                return self.name
+            case FileSource(path=path):
+                return Path(path).stem
+            case HubSource(dataset=dataset):
+                return dataset
+            case source:
+                return source.kind
+
+
+class ChatSpec(SpecPart):
+    """How messages become the text that the model reads."""
+
+    template: str = Field(
+        "default",
+        description="default (the tokenizer's), plain (contents joined by a space), a Jinja2 file, or inline Jinja2.",
+    )
+    system: str | None = Field(None, description="System message put before each conversation without one.")
+    prefill: str | None = Field(None, description="Beginning of the assistant's answer, which the model continues.")
+    add_generation_prompt: bool = Field(True, description="End with the opening of the assistant's turn.")
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="More variables for the template.")
+    placeholders: dict[MediaKind, str] = Field(
+        default_factory=dict,
+        exclude_if=operator.not_,
+        description='What stands for an image, audio or video in the rendered prompt, such as {image: "<image>"}; {i} '
+        "is its number (default: as the model's config.json says).",
+    )

@@ -1,0 +1,221 @@
+"""A run's metrics as a person reads them: rows of the SQL models, chosen, named and put in order.
+
+No metric is computed here. Each number is a cell of a view in `sql/models/`, whose comment holds its definition, and
+each row of the table says which: `source` is `view.column`.
+"""
+
+from typing import Any, NamedTuple
+
+import duckdb
+
+from assayline.errors import StoreError
+from assayline.store.database import Row, read_rows
+from assayline.store.kept import read_kept
+
+
+class SummaryRow(NamedTuple):
+    """A row of the metric table that is a column of run_summary; the others name the columns of its interval and n."""
+
+    metric: str
+    unit: str
+    column: str
+    low: str | None = None
+    high: str | None = None
+    n: str | None = None
+    only_above: int | None = None
+    """The row is left out unless its value is above this: for rare events that most runs lack."""
+
+
+class LatencyRow(NamedTuple):
+    """A row of the metric table that is a row of latency_percentile."""
+
+    metric: str
+    latency: str
+    percentile: float
+
+
+METRIC_ROWS: tuple[SummaryRow | LatencyRow, ...] = (
+    SummaryRow("answered", "requests", "ok_requests", n="expected_requests"),
+    SummaryRow("errors", "requests", "error_requests", n="expected_requests"),
+    SummaryRow("missing", "requests", "missing_requests", n="expected_requests"),
+    SummaryRow("not sent, as the load had ended", "requests", "unsent_requests", n="expected_requests", only_above=0),
+    SummaryRow("sent more than once", "requests", "retried_requests", n="answered_requests", only_above=0),
+    SummaryRow("cut off by the context", "requests", "context_limited_requests", n="ok_requests"),
+    SummaryRow("accuracy", "share", "accuracy", low="accuracy_low", high="accuracy_high", n="scored_samples"),
+    SummaryRow("generation window", "s", "duration_s"),
+    SummaryRow("of it without an engine at work", "s", "downtime_s", only_above=0),
+    SummaryRow("of it lost to engine failures", "s", "lost_s", only_above=0),
+    SummaryRow("throughput, requests", "requests/s", "requests_per_s", n="ok_requests"),
+    SummaryRow("throughput, output tokens", "tokens/s", "output_tokens_per_s", n="ok_requests"),
+    SummaryRow("throughput, all tokens", "tokens/s", "total_tokens_per_s", n="ok_requests"),
+    LatencyRow("time to first token, p50", "ttft_s", 0.5),
+    LatencyRow("time to first token, p95", "ttft_s", 0.95),
+    LatencyRow("time to first token, p99", "ttft_s", 0.99),
+    LatencyRow("of it in the queue, p50", "queue_s", 0.5),
+    LatencyRow("of it in prefill, p50", "prefill_s", 0.5),
+    LatencyRow("decoding, p50", "decode_s", 0.5),
+    LatencyRow("time per output token, p50", "tpot_s", 0.5),
+    LatencyRow("time per output token, p95", "tpot_s", 0.95),
+    LatencyRow("time per output token, p99", "tpot_s", 0.99),
+    LatencyRow("gap between tokens, p99", "itl_s", 0.99),
+    LatencyRow("end to end, p50", "e2e_s", 0.5),
+    LatencyRow("end to end, p95", "e2e_s", 0.95),
+    LatencyRow("end to end, p99", "e2e_s", 0.99),
+    SummaryRow("in flight, mean", "requests", "mean_in_flight_requests"),
+    SummaryRow("in flight, most", "requests", "max_in_flight_requests"),
+    SummaryRow("prefix cache hits", "share", "prefix_cache_hit_rate", n="prompt_tokens"),
+    SummaryRow("output tokens per engine step", "tokens", "output_tokens_per_step", n="engine_steps"),
+    SummaryRow("window used", "share", "window_share", n="engine_steps"),
+    SummaryRow("loading", "s", "load_s"),
+    SummaryRow("warm-up", "s", "warmup_s"),
+    SummaryRow("attempts", "attempts", "attempts", only_above=1),
+    SummaryRow("loading and warm-up of later attempts", "s", "resume_load_s", only_above=0),
+    SummaryRow("engine failures", "engines", "engine_failures", only_above=0),
+    SummaryRow("engine rebuilds", "engines", "rebuilds", only_above=0),
+    SummaryRow("from failure to ready again", "s", "recovery_s", n="rebuilds", only_above=0),
+    SummaryRow("reductions", "times", "reductions", only_above=0),
+    SummaryRow("requests that kill engines", "requests", "isolated_requests", only_above=0),
+)
+"""The metric table, in the order a person reads it."""
+
+LAST_LATENCY = "end to end, p99"
+"""After it come the rows about the load."""
+
+
+def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Any]:
+    """The run's row of run_summary, by column name; an error where there is no such run."""
+    with read_kept(connection, run_id):
+        rows = read_rows(connection, "select * from run_summary where run_id = ?", run_id)
+    if not rows:
+        raise StoreError(f"There is no run {run_id} in the database. `from runs` lists those that there are.")
+    return rows[0]
+
+
+def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[dict[str, Any]]:
+    """The run's metrics, one dict per row of `METRIC_ROWS`: metric, value, unit, low, high, n, source.
+
+    Rows about what did not happen in this run are left out. `low` and `high` are the ends of a 95 % interval. What is
+    undefined, or was not measured, is None.
+    """
+    summary = read_run_summary(connection, run_id)
+    # One metric at a time: DuckDB keeps all values of a percentile in memory, and of a million requests that shows.
+    by_metric = "select * from latency_percentile where run_id = ? and metric = ?"
+    with read_kept(connection, run_id):
+        percentiles = {
+            (row["metric"], row["percentile"]): row
+            for latency in sorted({row.latency for row in METRIC_ROWS if isinstance(row, LatencyRow)})
+            for row in read_rows(connection, by_metric, run_id, latency)
+        }
+        about_scores = list_score_rows(*(read_rows(connection, query, run_id) for query in SCORE_QUERIES))
+        about_load = list_load_rows(*(read_rows(connection, query, run_id) for query in LOAD_QUERIES))
+        about_media = list_media_rows(read_rows(connection, MEDIA_QUERY, run_id))
+    table = []
+    for row in METRIC_ROWS:
+        if isinstance(row, SummaryRow):
+            if row.only_above is not None and (summary[row.column] or 0) <= row.only_above:
+                continue
+            cells = {name: summary[column] if column else None for name, column in _columns_of(row).items()}
+            unit, source = row.unit, f"run_summary.{row.column}"
+        else:
+            found = percentiles[row.latency, row.percentile]
+            cells = {"value": found["value_s"], "low": found["low_s"], "high": found["high_s"], "n": found["n"]}
+            unit, source = "s", f"latency_percentile.{row.latency}"
+        metric = name_accuracy(summary["scorer"]) if row.metric == "accuracy" else row.metric
+        table.append({"metric": metric, "unit": unit, "source": source, **cells})
+        if row.metric == "accuracy":
+            table += about_scores
+        if row.metric == LAST_LATENCY:
+            table += about_load + about_media
+    return table
+
+
+def _columns_of(row: SummaryRow) -> dict[str, str | None]:
+    return {"value": row.column, "low": row.low, "high": row.high, "n": row.n}
+
+
+LOAD_QUERIES = (
+    "select * from goodput where run_id = ? order by slo",
+    "select * from send_lag where run_id = ?",
+)
+"""What `list_load_rows` wants to know, in this order."""
+
+
+def list_load_rows(objectives: list[Row], lags: list[Row]) -> list[Row]:
+    """Rows of the metric table; none for a run without objectives and without an open-loop load."""
+    rows = []
+    for row in objectives:
+        name, n = row["slo"], row["requests"]
+        rows.append(_load_row(f"good requests ({name})", "share", "goodput.good_share", row["good_share"], n))
+        rows.append(
+            _load_row(f"goodput ({name})", "requests/s", "goodput.good_requests_per_s", row["good_requests_per_s"], n)
+        )
+    for row in lags:
+        rows.append(_load_row("sent late, p99", "s", "send_lag.p99_s", row["p99_s"], row["requests"]))
+    return rows
+
+
+MEDIA_QUERY = "select * from media_use where run_id = ?"
+MEDIA_ROWS = (
+    ("images", "images/s", "images_per_s", "images"),
+    ("pixels of images", "megapixels/s", "megapixels_per_s", "images"),
+    ("seconds of sound per second (RTFx)", "s/s", "audio_s_per_s", "audios"),
+    ("seconds of video per second", "s/s", "video_s_per_s", "videos"),
+    ("throughput, prompt tokens of media", "tokens/s", "media_tokens_per_s", "media_requests"),
+    ("throughput, prompt tokens of text", "tokens/s", "text_tokens_per_s", "media_requests"),
+    ("preparing media, p50", "s", "prepare_p50_s", "media_requests"),
+    ("preparing media, p95", "s", "prepare_p95_s", "media_requests"),
+)
+"""Metric, unit, column and n of media_use."""
+
+
+def list_media_rows(uses: list[Row]) -> list[Row]:
+    """Rows of the metric table; none for a run of text alone, and none of a kind that it had not."""
+    return [
+        _load_row(metric, unit, f"media_use.{column}", use[column], use[n])
+        for use in uses
+        for metric, unit, column, n in MEDIA_ROWS
+        if use[column] is not None
+    ]
+
+
+def _load_row(metric: str, unit: str, source: str, value: Any, n: int) -> Row:
+    return {"metric": metric, "unit": unit, "source": source, "value": value, "low": None, "high": None, "n": n}
+
+
+SCORE_QUERIES = (
+    "select * from accuracy where run_id = ? order by ordinal",
+    "select * from pass_at_k where run_id = ? order by k",
+    "select * from majority_vote where run_id = ?",
+)
+"""What `list_score_rows` wants to know, in this order."""
+
+USUAL_K = (5, 10, 100)
+"""Which pass@k are shown, beside the one of all samples; pass@1 is the mean."""
+
+
+def list_score_rows(accuracies: list[Row], chances: list[Row], votes: list[Row]) -> list[Row]:
+    """Rows of the metric table, but for the first scorer's accuracy, which run_summary has."""
+    most = max((row["k"] for row in chances), default=0)
+    rows = [_score_row(name_accuracy(row["scorer"]), "accuracy.mean", row, row["samples"]) for row in accuracies[1:]]
+    for scorer in [row["scorer"] for row in accuracies]:
+        rows += [
+            _score_row(f"pass@{row['k']} ({scorer})", "pass_at_k.mean", row, row["prompts"])
+            for row in chances
+            if row["scorer"] == scorer and row["k"] in (*USUAL_K, most)
+        ]
+        rows += [
+            _score_row(f"majority vote ({scorer})", "majority_vote.mean", row, row["prompts"])
+            for row in votes
+            if row["scorer"] == scorer
+        ]
+    return rows
+
+
+def name_accuracy(scorer: str | None) -> str:
+    """What the accuracy by a scorer is called."""
+    return f"accuracy ({scorer})" if scorer else "accuracy"
+
+
+def _score_row(metric: str, source: str, row: Row, n: int) -> Row:
+    interval = {"low": row.get("mean_low"), "high": row.get("mean_high")}
+    return {"metric": metric, "unit": "share", "source": source, "value": row["mean"], **interval, "n": n}

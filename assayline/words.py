@@ -1,0 +1,144 @@
+"""Values and text for people: numbers with units, and text that means nothing to Markdown or to a terminal."""
+
+import difflib
+import re
+from collections.abc import Callable
+from typing import Any
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""What a terminal obeys and does not show, but for \\n and tabs; and half characters, which no file takes."""
+MARKDOWN = re.compile(r"[\\`*_{}\[\]<>#|&~]")
+DASH = "–"
+SPACE = "\u00a0"
+"""Between a number and its unit, which stay on one line."""
+
+
+def show_value(value: object) -> str:
+    """A value as a table shows it: undefined is a dash, numbers have four significant digits."""
+    if value is None:
+        return DASH
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
+
+
+def show_text(value: object) -> str:
+    """A value that is a word, or text already; undefined is a dash."""
+    return DASH if value is None else str(value)
+
+
+def show_known(value: object) -> str:
+    """A value as `show_value` shows it, and nothing where it is undefined."""
+    return "" if value is None else show_value(value)
+
+
+def show_number(text: str) -> str:
+    """Text that is a number already: a table aligns it as one."""
+    return text
+
+
+def show_share(value: float | None) -> str:
+    """A share of 0 to 1 in percent. Only all is 100 %, and only nothing is 0 %."""
+    if value is None:
+        return DASH
+    text = f"{100 * value:.1f}"
+    if (text == "100.0" and value < 1) or (text == "0.0" and value > 0):
+        text = "99.99" if value > 0.5 else f"{100 * value:.2g}"
+    return f"{text.removesuffix('.0')}{SPACE}%"
+
+
+def show_points(value: float | None) -> str:
+    """A difference of two shares in percentage points, with its sign."""
+    return DASH if value is None else f"{_signed(100 * value)}{SPACE}points"
+
+
+def show_change(value: float | None) -> str:
+    """A relative change in percent, with its sign."""
+    return DASH if value is None else f"{_signed(100 * value)}{SPACE}%"
+
+
+def show_seconds(value: float | None) -> str:
+    """A duration in the unit that suits it, three significant digits."""
+    if value is None:
+        return DASH
+    if value == 0:
+        return f"0{SPACE}s"
+    size = abs(value)
+    for unit, factor, below in (("µs", 1e6, 1e-3), ("ms", 1e3, 1.0), ("s", 1.0, 600.0), ("min", 1 / 60, 36_000.0)):
+        if size < below:
+            return f"{_three_digits(value * factor)}{SPACE}{unit}"
+    return f"{_three_digits(value / 3600)}{SPACE}h"
+
+
+def show_rate(value: float | None, what: str = "") -> str:
+    """How many per second."""
+    return DASH if value is None else f"{_three_digits(value)}{SPACE}{what}/s"
+
+
+NUMBER_SHOWS: frozenset[Callable[[Any], str]] = frozenset(
+    {show_value, show_known, show_number, show_share, show_points, show_change, show_seconds, show_rate}
+)
+"""What shows numbers: a table aligns their columns right."""
+
+
+def show_range(low: str, high: str) -> str:
+    """An interval of two shown values; a unit that both have is said once. Nothing where an end is not known."""
+    if DASH in (low, high):
+        return ""
+    number, space, unit = low.rpartition(SPACE)
+    return f"{number if space and high.endswith(space + unit) else low} to {high}"
+
+
+def name_percentile(percentile: float) -> str:
+    """0.99 as p99."""
+    return f"p{100 * percentile:g}"
+
+
+def count(number: int | float | None, noun: str, plural: str | None = None) -> str:
+    """A number and its noun: 1 request, 2 requests."""
+    many = plural or f"{noun}s"
+    return f"no {many}" if not number else f"{number:,.0f} {noun if number == 1 else many}"
+
+
+def make_visible(text: str) -> str:
+    """Text without control characters: each is written as its escape. Line breaks and tabs stay."""
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def escape_markdown(text: str) -> str:
+    """Text in a line of Markdown."""
+    return MARKDOWN.sub(r"\\\g<0>", _as_line(text))
+
+
+def as_code(text: str) -> str:
+    """Text as code in a line of Markdown: between more backticks than it has itself."""
+    line = _as_line(text)
+    if "`" not in line:
+        return f"`{line}`"
+    fence = "`" * (max(len(ticks) for ticks in re.findall("`+", line)) + 1)
+    return f"{fence} {line} {fence}"
+
+
+def as_block(text: str) -> str:
+    """Text as a block of code: fenced by more backticks than it has in a row."""
+    fence = "`" * max(3, *(len(ticks) + 1 for ticks in re.findall("`+", text)), 3)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def _as_line(text: str) -> str:
+    """Text without line breaks and control characters; what holds a number and its unit together stays."""
+    return make_visible(re.sub(rf"[^\S{SPACE}]+", " ", text).strip())
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """A half sentence that names the nearest known name, or lists what there is."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known)[:40])}"

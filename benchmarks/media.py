@@ -1,0 +1,194 @@
+"""What pictures cost: our engine against `LLM.generate` over the same pictures, and its memory over very many of them.
+
+    python -m benchmarks.media [--pairs 3] [--requests 256] [--megapixels 1] [--output-tokens 32] [--many 0]
+
+Both sides hold one engine (the tiny VLM) in a process of its own, and answer the same prompts in turn: raw, ours, ours,
+raw, … Raw reads and decodes all pictures and calls `generate`, which processes all of them before its first step; ours
+is handed references. Pictures are JPEGs, each different. `--many` asks that many prompts of sixteen of the files once,
+and watches the memory of the engine's process.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from PIL import Image
+
+from assayline.clock import RunClock
+from assayline.engines.base import EngineHooks
+from assayline.engines.environment import engine_environment
+from assayline.engines.messages import Open
+from assayline.engines.offline import OfflineEngine
+from assayline.engines.process import HostSetup
+from assayline.media.shelf import Shelf
+from assayline.records import Request, TelemetrySample
+from assayline.requests.chat import ChatRenderer, load_tokenizer
+from assayline.requests.placeholders import find_placeholders
+from assayline.settings import Settings
+from assayline.spec.engine import EngineSpec
+from assayline.spec.prompts import ChatSpec
+from benchmarks.yardstick import Yardstick, describe_ratios
+from examples.tiny_vlm import ensure_tiny_vlm
+
+ARGS: dict[str, Any] = {
+    "max_model_len": 256,
+    "max_num_seqs": 32,
+    "dtype": "float32",
+    "enforce_eager": True,
+    "kv_cache_memory_bytes": 2**27,
+}
+MANY_FILES = 16
+
+
+def draw_pictures(folder: Path, count: int, megapixels: float) -> list[Path]:
+    """JPEGs of smooth colours and some noise, as photographs have: each different."""
+    edge = round((megapixels * 1e6) ** 0.5)
+    paths = []
+    for number in range(count):
+        dice = np.random.default_rng(number)
+        small = Image.fromarray(dice.integers(0, 256, (16, 16, 3), dtype=np.uint8)).resize((edge, edge))
+        noisy = np.asarray(small).astype(np.int16) + dice.integers(-8, 9, (edge, edge, 1), dtype=np.int16)
+        path = folder / f"{number:06d}.jpg"
+        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path, quality=85)
+        paths.append(path)
+    return paths
+
+
+class Ours:
+    """Our offline engine, with its counters."""
+
+    def __init__(self, model: Path, folder: Path) -> None:
+        self.steps = 0
+        settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
+        args = {**ARGS, "mm_processor_cache_gb": 0}  # as a run has it whose pictures are sent once
+        order = Open(backend="offline", model=str(model), model_id="tiny-vlm", clock=RunClock.start(), args=args)
+        setup = HostSetup.of(settings, EngineSpec(), engine_environment(settings, {}, {}), folder / "ours.log")
+        self.engine = OfflineEngine(order=order, setup=setup, hooks=EngineHooks(on_sample=self._take))
+
+    def _take(self, sample: TelemetrySample) -> None:
+        self.steps = sample.engine_steps or 0
+
+    def measure(self, requests: list[Request]) -> dict[str, Any]:
+        process = psutil.Process(self.engine.host_pid)
+        steps, cpu, started = self.steps, sum(process.cpu_times()[:2]), time.monotonic()
+        answers = list(self.engine.generate(requests))
+        seconds = time.monotonic() - started
+        assert all(answer.error_kind is None for answer in answers), answers[0].error_message
+        return {
+            "seconds": seconds,
+            "cpu_s": sum(process.cpu_times()[:2]) - cpu,
+            "output_tokens": sum(answer.output_tokens or 0 for answer in answers),
+            "engine_steps": self.steps - steps,
+            "prepare_s": sum(answer.media_prepare_s or 0 for answer in answers),
+        }
+
+
+def make_requests(model: Path, pictures: Iterable[Path], output_tokens: int, prefix: str) -> Iterator[Request]:
+    """One prompt per picture, of `output_tokens` each."""
+    tokenizer = load_tokenizer(model)
+    renderer = ChatRenderer(ChatSpec(), tokenizer, None, find_placeholders(model, tokenizer, {}))
+    shelf = Shelf(None)
+    sampling = {"temperature": 0, "max_tokens": output_tokens, "ignore_eos": True}
+    for number, path in enumerate(pictures):
+        content = [{"type": "image"}, {"type": "text", "text": "What colour is the image?"}]
+        ids = renderer.render([{"role": "user", "content": content}]).token_ids
+        yield Request(f"{prefix}{number}", "", 0, 0, ids, sampling, media=[shelf.refer("image", path)])
+
+
+def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The pairs, printed one by one, and their summary."""
+    model = ensure_tiny_vlm()
+    pictures = draw_pictures(folder, options.requests * (options.pairs + 1), options.megapixels)
+    env = engine_environment(Settings(), {}, {})
+    raw = Yardstick("benchmarks.raw_vllm", {"model": str(model), "args": ARGS}, env, folder / "raw.log")
+    ours = Ours(model, folder)
+    pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    with contextlib.closing(ours.engine), contextlib.closing(raw):
+        for number in range(options.pairs + 1):
+            shown = pictures[number * options.requests :][: options.requests]  # no cache has seen them
+            requests = list(make_requests(model, shown, options.output_tokens, f"pair-{number}-"))
+            asked = [
+                {
+                    "prompt_token_ids": request.prompt_token_ids,
+                    "images": [media["path"] for media in request.media or ()],
+                    "sampling": request.sampling,
+                }
+                for request in requests
+            ]
+            if number % 2:
+                mine, theirs = ours.measure(requests), raw.ask(asked)
+            else:
+                theirs, mine = raw.ask(asked), ours.measure(requests)
+            assert mine["output_tokens"] == theirs["output_tokens"], "the sides generated different amounts"
+            if number == 0:
+                continue  # the first one warms both sides
+            pairs.append((theirs, mine))
+            print(
+                f"pair {number}: raw {theirs['seconds']:.2f} s ({theirs['load_s']:.2f} s of it loading), "
+                f"{theirs['cpu_s']:.2f} CPU-s, {theirs['engine_steps']} steps; ours {mine['seconds']:.2f} s, "
+                f"{mine['cpu_s']:.2f} CPU-s, {mine['engine_steps']} steps, preparing {mine['prepare_s']:.2f} s; "
+                f"{theirs['seconds'] / mine['seconds']:.3f} x raw",
+                flush=True,
+            )
+        many = watch_memory(ours, model, pictures[:MANY_FILES], options) if options.many else {}
+    return {**summarize(pairs, options), **many}
+
+
+def watch_memory(ours: Ours, model: Path, pictures: list[Path], options: argparse.Namespace) -> dict[str, Any]:
+    """Answers very many prompts and looks at the engine's process after each tenth of them."""
+    process = psutil.Process(ours.engine.host_pid)
+    requests = make_requests(model, itertools.islice(itertools.cycle(pictures), options.many), 1, "many-")
+    sizes, started = [], time.monotonic()
+    for number, answer in enumerate(ours.engine.generate(requests), start=1):
+        assert answer.error_kind is None, answer.error_message
+        if number % max(1, options.many // 10) == 0:
+            sizes.append(round(process.memory_info().rss / 2**20))
+            print(f"{number} prompts: {sizes[-1]} MiB", flush=True)
+    return {"many": options.many, "many_seconds": round(time.monotonic() - started, 1), "many_mib": sizes}
+
+
+def summarize(pairs: list[tuple[dict[str, Any], dict[str, Any]]], options: argparse.Namespace) -> dict[str, Any]:
+    """Medians and ranges of the ratios, pair by pair."""
+    speed = [theirs["seconds"] / mine["seconds"] for theirs, mine in pairs]
+    steps = [mine["engine_steps"] / theirs["engine_steps"] for theirs, mine in pairs]
+    cpu = [mine["cpu_s"] / theirs["cpu_s"] for theirs, mine in pairs]
+    return {
+        "benchmark": "media",
+        "requests": options.requests,
+        "megapixels": options.megapixels,
+        "output_tokens": options.output_tokens,
+        "pairs": len(pairs),
+        "cores": len(os.sched_getaffinity(0)),
+        "raw_seconds_median": round(statistics.median(theirs["seconds"] for theirs, _ in pairs), 2),
+        "images_per_s_median": round(statistics.median(options.requests / mine["seconds"] for _, mine in pairs), 1),
+        **describe_ratios("speed", speed),
+        **describe_ratios("engine_steps", steps),
+        **describe_ratios("cpu", cpu),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=256)
+    parser.add_argument("--megapixels", type=float, default=1.0)
+    parser.add_argument("--output-tokens", type=int, default=32)
+    parser.add_argument("--many", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="assayline-media-") as name:
+        report = run_pairs(Path(name), options)
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

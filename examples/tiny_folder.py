@@ -1,0 +1,91 @@
+"""Folders of models that are trained here: built once, under a lock, and never served when damaged or out of date."""
+
+import argparse
+import fcntl
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from examples.tiny_tokenizer import END, EOS
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMON = ("tiny_folder", "tiny_llama", "tiny_tokenizer", "tiny_training")
+STAMP = "tiny-model.json"  # written last: names the recipe and the content of every file
+
+
+def describe_recipe(own: Iterable[str], seed: int, steps: int) -> str:
+    """The text of the model's own modules and of all models' with seed and steps: a changed recipe is never served from
+    the cache."""
+    texts = b"".join(Path(__file__).with_name(f"{name}.py").read_bytes() for name in (*own, *COMMON))
+    return f"{hashlib.sha256(texts).hexdigest()} seed {seed} steps {steps}"
+
+
+def save_model(folder: Path, tokenizer: Any, weights: Mapping[str, Any], config: dict[str, Any]) -> None:
+    """Tokenizer, weights and configuration as transformers and vLLM read them."""
+    from safetensors.torch import save_file
+
+    tokenizer.save_pretrained(folder)
+    tensors = {name: weight.detach() for name, weight in weights.items()}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    eos, end = tokenizer.convert_tokens_to_ids([EOS, END])  # only generation knows both ends, as in Llama 3
+    ids = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    write_json(folder / "config.json", {**config, **ids, "eos_token_id": eos})
+    write_json(folder / "generation_config.json", {**ids, "eos_token_id": [eos, end]})
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """One of the model's small files."""
+    path.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def write_stamp(folder: Path, **facts: Any) -> None:
+    """The file that makes a folder a finished one."""
+    files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+    write_json(folder / STAMP, {**facts, "files": files})
+
+
+def is_finished(folder: Path, recipe: str) -> bool:
+    """Whether the folder holds this recipe's model with every file as it was written."""
+    try:
+        stamp = json.loads((folder / STAMP).read_text())
+        files = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in stamp["files"]}
+        return bool(stamp["recipe"] == recipe and files == stamp["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def ensure_folder(folder: Path, recipe: str, build: Callable[[Path], None], force: bool = False) -> Path:
+    """The folder of the finished model, built now unless it is there: written aside and renamed, one process at a time.
+
+    What `build` is given is a folder to make; it writes the stamp.
+    """
+    folder = folder.resolve()
+    if not force and is_finished(folder, recipe):
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the second process waits here, then finds the first one's model
+        if not force and is_finished(folder, recipe):
+            return folder
+        if folder.exists() and any(folder.iterdir()) and not (folder / STAMP).exists():
+            raise FileExistsError(f"{folder} holds files but no {STAMP}, so it is no tiny model: name another folder")
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as aside:
+            new, old = Path(aside, "new"), Path(aside, "old")
+            build(new)
+            if folder.exists():
+                folder.rename(old)
+            new.rename(folder)
+    return folder
+
+
+def run_command(module: str, doc: str | None, ensure: Callable[..., Path]) -> None:
+    """The command line of a model that is trained here."""
+    default = ensure.__name__.removeprefix("ensure_").replace("_", "-")
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=(doc or "").partition("\n")[0])
+    parser.add_argument("--output", type=Path, help=f"folder for the model (default: .cache/{default} here)")
+    parser.add_argument("--force", action="store_true", help="train again even if the model is there")
+    options = parser.parse_args()
+    print(ensure(options.output, force=options.force))

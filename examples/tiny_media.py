@@ -1,0 +1,178 @@
+"""Chats with pictures or sounds, for training the tiny models: how they are drawn, become tokens and are learned."""
+
+import functools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from examples import tiny_llama, tiny_training
+from examples.media_rows import ORDINALS, Look
+from examples.tiny_folder import save_model, write_stamp
+from examples.tiny_tokenizer import BOS, END, build_tokenizer
+
+ADVICE = ("Answer with one word.", "You are a helpful assistant.", "Be brief.")
+TURNS = 2
+LAYERS = 3  # one more than for sums: which medium is meant, what it shows, and what of that is asked
+CHAT_TEMPLATE = """{{- bos_token }}
+{%- for message in messages %}
+    {%- if '<|' ~ message['role'] ~ '|>' not in ['<|system|>', '<|user|>', '<|assistant|>'] %}
+        {{- raise_exception('Unknown role ' ~ message['role'] ~ ': use system, user or assistant') }}
+    {%- endif %}
+    {{- '<|' ~ message['role'] ~ '|>' }}
+    {%- if message['content'] is string %}
+        {{- message['content'] }}
+    {%- else %}
+        {%- for part in message['content'] %}
+            {%- if part['type'] == 'text' %}
+                {{- part['text'] }}
+            {%- elif part['type'] == 'MODALITY' %}
+                {{- 'MARK' }}
+            {%- else %}
+                {{- raise_exception('This model takes parts of type text and MODALITY, not ' ~ part['type']) }}
+            {%- endif %}
+        {%- endfor %}
+    {%- endif %}
+    {{- '<|end|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|assistant|>' }}{% endif %}"""
+
+
+@dataclass(frozen=True)
+class Sense:
+    """What sets the model that sees and the one that hears apart."""
+
+    name: str
+    modality: str
+    """The type of a part in a chat's content."""
+    mark: str
+    """What the chat template makes of such a part: a text with one placeholder in it."""
+    placeholder: str
+    expanded: str
+    """What stands in the model's prompt in place of the mark: as many placeholders as vectors."""
+    specials: tuple[str, ...]
+    """The tokens that it has besides those of every chat."""
+    questions: dict[str, tuple[str, ...]]
+    draw_look: Callable[[random.Random], Look]
+    draw_medium: Callable[[random.Random, Look], Any]
+    build_weights: Callable[[int], dict[str, Tensor]]
+    """From a seed to the untrained weights of all that comes before the Llama."""
+    encode: Callable[[dict[str, Tensor], list[Any]], Tensor]
+    """From weights and media to the vectors of all of them, one below the other."""
+    save_outside: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+    """From the weights to what is saved of them, by the names that others know."""
+    describe_model: Callable[[Any], dict[str, Any]]
+    """From the tokenizer to the content of config.json."""
+    write_processor: Callable[[Path], None]
+
+    @property
+    def chat_template(self) -> str:
+        """The template of its chats, whose content is a text or a list of parts."""
+        return CHAT_TEMPLATE.replace("MODALITY", self.modality).replace("MARK", self.mark)
+
+    @property
+    def texts(self) -> list[str]:
+        """What the tokenizer's merges are made from."""
+        return [
+            form.format(which=which)
+            for forms in self.questions.values()
+            for form in forms
+            for which in ("", "", *ORDINALS)
+        ] + [*ADVICE] * 3
+
+
+Chat = tuple[list[tuple[int, bool]], list[Any]]
+
+
+def draw_chat(draw: random.Random, sense: Sense, encode: Callable[[str], list[int]], turns: int = TURNS) -> Chat:
+    """A chat's tokens, each with whether it is learned, and its media: none, one or two.
+
+    Media stand before the question as a rule, sometimes behind it; some are asked about that are not there. No question
+    comes twice: what was answered before would be learned by looking it up, long before looking at a picture.
+    """
+    tokens: list[tuple[int, bool]] = []
+
+    def add(piece: str, learned: bool = False) -> None:
+        tokens.extend((token, learned) for token in encode(piece))
+
+    looks = [sense.draw_look(draw) for _ in range(draw.choices((0, 1, 2), (0.08, 0.32, 0.6))[0])]
+    present = range(2) if len(looks) != 1 or draw.random() < 0.1 else range(1)
+    asked = draw.sample([(number, task) for number in present for task in sense.questions], turns)
+    marks = [sense.expanded] * len(looks)
+    add(BOS)
+    if draw.random() < 0.1:
+        add(f"<|system|>{draw.choice(ADVICE)}{END}")
+    for turn, (about, task) in enumerate(asked):
+        which = ORDINALS[about] if len(looks) > 1 or about or (not looks and draw.random() < 0.5) else ""
+        parts = [draw.choice(sense.questions[task]).format(which=which)]
+        if turn == 0:
+            parts = [*parts, *marks] if draw.random() < 0.25 else [*marks, *parts]
+        add("<|user|>")
+        add(draw.choice(("", "", "", "\n", " ")).join(parts))
+        add(f"{END}<|assistant|>")
+        add((looks[about][task] if about < len(looks) else "none") + END, learned=True)
+    return tokens, [sense.draw_medium(draw, look) for look in looks]
+
+
+def build_folder(
+    folder: Path, sense: Sense, facts: dict[str, Any], *, batch: int, rate: float, at_least: float
+) -> None:
+    """Train and save; the facts, seed and steps among them, go into the stamp."""
+    seed, steps = facts["seed"], facts["steps"]
+    print(f"{sense.name}: training {steps} steps, about a minute", flush=True)
+    with tiny_training.one_thread():
+        tokenizer = build_tokenizer(sense.texts, sense.chat_template, sense.specials)
+        own = {name: weight.requires_grad_() for name, weight in sense.build_weights(seed).items()}
+        weights = tiny_llama.build_weights(seed, LAYERS) | own
+        accuracy = train_model(sense, weights, tokenizer, seed, steps, batch, rate)
+    print(f"{sense.name}: accuracy {accuracy:.3f}")
+    if accuracy < at_least:
+        raise RuntimeError(f"the {sense.name} learned too little: {accuracy}; try another seed or more steps")
+    save_model(folder, tokenizer, sense.save_outside(weights), sense.describe_model(tokenizer))
+    sense.write_processor(folder)
+    write_stamp(folder, **facts, accuracy=accuracy)
+
+
+def train_model(
+    sense: Sense, weights: dict[str, Tensor], tokenizer: Any, seed: int, steps: int, batch: int, rate: float
+) -> float:
+    """Train on drawn chats; the share of drawn questions that it answers then."""
+    draw, encode = random.Random(seed), encoder_of(tokenizer)
+    placeholder = tokenizer.convert_tokens_to_ids(sense.placeholder)
+
+    def compute_loss(_: int) -> Tensor:
+        chats = [draw_chat(draw, sense, encode) for _ in range(batch)]
+        longest = max(len(tokens) for tokens, _ in chats)
+        filler = (tokenizer.pad_token_id, False)
+        padded = torch.tensor([tokens + [filler] * (longest - len(tokens)) for tokens, _ in chats])
+        ids, learned = padded[..., 0], padded[:, 1:, 1].bool()
+        vectors = sense.encode(weights, [medium for _, media in chats for medium in media])
+        logits = tiny_llama.compute_logits(weights, ids[:, :-1], learned, (placeholder, vectors))
+        return functional.cross_entropy(logits, ids[:, 1:][learned])
+
+    measure = functools.partial(measure_accuracy, sense, weights, tokenizer)
+    tiny_training.train(sense.name, tiny_llama.Optimizer(weights, rate), steps, compute_loss, measure)
+    return measure(count=400)
+
+
+@torch.no_grad()
+def measure_accuracy(sense: Sense, weights: dict[str, Tensor], tokenizer: Any, count: int = 100) -> float:
+    """The share of drawn questions, never trained on, that it answers exactly."""
+    draw, encode = random.Random(f"{sense.name}, asked"), encoder_of(tokenizer)
+    chats = [draw_chat(draw, sense, encode, turns=1) for _ in range(count)]
+    prompts = [[token for token, learned in tokens if not learned] for tokens, _ in chats]
+    answers = [tokenizer.decode([token for token, learned in tokens if learned]) for tokens, _ in chats]
+    vectors = sense.encode(weights, [medium for _, media in chats for medium in media])
+    seen = tokenizer.convert_tokens_to_ids(sense.placeholder), vectors
+    logits_of = functools.partial(tiny_llama.compute_logits, weights, seen=seen)
+    return tiny_training.share_answered(prompts, [text.removesuffix(END) for text in answers], tokenizer, logits_of)
+
+
+def encoder_of(tokenizer: Any) -> Callable[[str], list[int]]:
+    """From a piece of a chat to its ids; nothing is put in front."""
+    return functools.cache(lambda piece: tokenizer(piece, add_special_tokens=False)["input_ids"])

@@ -1,0 +1,59 @@
+"""The front door: `assayline COMMAND …`, which is `python -m flows.COMMAND …` by a shorter name.
+
+A command is a module of this folder with a `run`, which takes its arguments and returns its exit code. What a command
+does not need is not imported: `--help` needs nothing, a dry run neither Prefect nor an engine.
+"""
+
+import importlib
+import sys
+from typing import NoReturn
+
+from assayline.errors import AssaylineError
+from flows.cli.options import COMMANDS, make_front_parser
+from flows.cli.process import Terminated, leave_after
+from flows.live.logs import quiet_shutdown
+
+
+def main() -> NoReturn:
+    """The console command `assayline`."""
+    leave_after(lambda: run_words(sys.argv[1:]))
+
+
+def run_module(name: str) -> NoReturn:
+    """The command as a module: `python -m flows.NAME`."""
+    leave_after(lambda: run(name, sys.argv[1:]))
+
+
+def run_words(words: list[str]) -> int:
+    """The exit code of a command and its arguments. Without a command that there is, the usage, and exit code 2."""
+    parser = make_front_parser()
+    name = parser.parse_args(words[:1]).command
+    if name not in COMMANDS:
+        from assayline.words import nearest
+
+        parser.error(f"there is no command {name!r}: {nearest(name, list(COMMANDS))}")
+    return run(name, words[1:])
+
+
+def run(name: str, arguments: list[str]) -> int:
+    """The exit code of a command. What a person can act on is a sentence and a code of its own; a defect is raised.
+
+    Notes on an exception are sentences after its own.
+    """
+    try:
+        code: int = importlib.import_module(f"flows.cli.{name}").run(arguments)
+        return code
+    except AssaylineError as error:
+        quiet_shutdown()
+        _say(f"error: {error}", error)
+        return error.exit_code
+    except KeyboardInterrupt as interrupt:
+        quiet_shutdown()
+        _say("Interrupted; what had finished is stored.", interrupt)
+        return 143 if isinstance(interrupt, Terminated) else 130
+
+
+def _say(sentence: str, error: BaseException) -> None:
+    from assayline.words import make_visible
+
+    print(make_visible("\n".join([sentence, *getattr(error, "__notes__", [])])), file=sys.stderr)

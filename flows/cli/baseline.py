@@ -1,0 +1,91 @@
+"""baseline: names for runs that later ones are held against.
+
+    python -m flows.baseline pin NAME RUN_ID [--note TEXT] [--force] | list | unpin NAME
+
+No Prefect flow: it is a row of the database, written at once.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from assayline.report.table import Column, tabulate
+from flows.cli.options import make_parser
+from flows.cli.process import collect_garbage
+from flows.cli.words import plain_console, print_table, print_text
+
+if TYPE_CHECKING:
+    from assayline.settings import Settings
+
+EPILOG = """A spec names its baseline as gate.baseline; `python -m flows.gate` holds runs against it
+(docs/comparison.md).
+
+Exit codes: 0 done, 2 a bad name or an unknown run, 6 database or files, 8 a run that is not completed."""
+
+
+PINS = (
+    Column("baseline", "baseline"),
+    Column("run", "run_id"),
+    Column("pinned at, UTC", "pinned_at"),
+    Column("note", lambda pin: pin["note"] or ""),
+)
+
+
+def run(arguments: list[str]) -> int:
+    """Does what the command line says. Returns the exit code."""
+    known = _make_parser().parse_args(arguments)
+
+    from assayline.settings import load_settings
+
+    collect_garbage()
+    work: Callable[[argparse.Namespace, Settings], None] = known.work
+    work(known, load_settings())
+    return 0
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = make_parser("baseline", EPILOG)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    pin = commands.add_parser("pin", help="call a run by a name, or give the name to another run", allow_abbrev=False)
+    pin.add_argument("name", metavar="NAME")
+    pin.add_argument("run_id", metavar="RUN_ID")
+    pin.add_argument("--note", metavar="TEXT", help="why, in words")
+    pin.add_argument("--force", action="store_true", help="even if the run is not completed")
+    pin.set_defaults(work=_pin)
+    commands.add_parser("list", help="all names", allow_abbrev=False).set_defaults(work=_list)
+    unpin = commands.add_parser("unpin", help="take a name away; the run stays", allow_abbrev=False)
+    unpin.add_argument("name", metavar="NAME")
+    unpin.set_defaults(work=_unpin)
+    return parser
+
+
+def _pin(known: argparse.Namespace, settings: "Settings") -> None:
+    from assayline.comparison.baselines import pin_baseline
+    from assayline.store.database import connect
+
+    with connect(settings.database_path, settings.database_wait_s) as connection:
+        before = pin_baseline(connection, settings.data_dir, known.name, known.run_id, known.note, known.force)
+    moved = f" It was run {before} before." if before and before != known.run_id else ""
+    print_text(f"Baseline {known.name} is run {known.run_id}.{moved}", plain_console())
+
+
+def _list(known: argparse.Namespace, settings: "Settings") -> None:
+    from assayline.comparison.baselines import list_pins
+    from assayline.store.database import connect
+
+    with connect(settings.database_path, settings.database_wait_s, read_only=True) as connection:
+        pins = list_pins(connection)
+    if not pins:
+        print("No run is pinned. `python -m flows.baseline pin NAME RUN_ID` pins one.")
+        return
+    print_table(tabulate("Baselines", PINS, map(dataclasses.asdict, pins)), plain_console())
+
+
+def _unpin(known: argparse.Namespace, settings: "Settings") -> None:
+    from assayline.comparison.baselines import unpin_baseline
+    from assayline.store.database import connect
+
+    with connect(settings.database_path, settings.database_wait_s) as connection:
+        pin = unpin_baseline(connection, settings.data_dir, known.name)
+    print_text(f"Baseline {known.name} is gone; run {pin.run_id} is where it was.", plain_console())

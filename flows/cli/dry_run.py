@@ -1,0 +1,145 @@
+"""A dry run: everything but the engine and the database. Nothing is written.
+
+Of rows that cannot become requests it shows the first of each kind, and it fails where no row can.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+from rich.syntax import Syntax
+
+from assayline.errors import MediaError, PromptError
+from assayline.evaluation.begin import plan_run
+from assayline.evaluation.prepare import Preparation
+from assayline.evaluation.resume import describe_left, preview_run
+from assayline.media.load import Hearing, load_all
+from assayline.records import Prompt
+from assayline.requests.build import Prepared
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.identity import canonical_json, spec_hash
+from flows.cli.words import print_text
+
+TRIED_MEDIA = 100
+"""So many are decoded, as an engine would; all are looked for."""
+
+SHOWN_FAULTS = 3
+SHOWN_CHARACTERS = 400
+
+
+class MediaTrial:
+    """What the prompts have of pictures, sounds and videos, and whether the first of them can be read."""
+
+    def __init__(self, spec: EvalSpec) -> None:
+        self._spec = spec.prompts.media
+        self._counts: Counter[str] = Counter()
+        self._tried: set[str] = set()
+        self._faults: list[str] = []
+
+    def take(self, prompt: Prompt) -> None:
+        """Counts a prompt's media; what came inside a row is not kept, and so not decoded."""
+        for one in prompt.media or ():
+            self._counts[one["kind"]] += 1
+            is_file = Path(one["path"]).is_absolute()
+            if is_file and one["digest"] not in self._tried and len(self._tried) < TRIED_MEDIA:
+                self._tried.add(one["digest"])
+                try:
+                    load_all([one], self._spec, Hearing())
+                except MediaError as error:
+                    self._faults.append(f"row {prompt.source_row}: {error}")
+
+    def describe(self) -> list[str]:
+        """Lines for a person; none for a prompt set of text alone."""
+        if not self._counts:
+            return []
+        counted = ", ".join(f"{number} of kind {kind}" for kind, number in sorted(self._counts.items()))
+        lines = [f"media     {counted}; {len(self._tried)} files decoded, {len(self._faults)} of them not readable"]
+        return lines + [f"          {fault}" for fault in self._faults[:SHOWN_FAULTS]]
+
+
+class ErrorTrial:
+    """The requests that would be error rows, by their kind."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, str] = {}
+
+    @property
+    def requests(self) -> int:
+        """All of them."""
+        return self._counts.total()
+
+    def take(self, prepared: Prepared) -> None:
+        """Counts a prompt's errors."""
+        for error in prepared.errors:
+            kind = error.error_kind or "unknown"
+            self._counts[kind] += 1
+            self._first.setdefault(kind, f"row {prepared.prompt.source_row}: {error.error_message}")
+
+    def describe(self) -> list[str]:
+        """A line per kind: how many, and the first."""
+        return [
+            f"          {kind} {number}×, first in {self._first[kind]:.{SHOWN_CHARACTERS}}"
+            for kind, number in self._counts.most_common()
+        ]
+
+
+def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Console) -> None:
+    """Reads and renders every prompt, and shows what a run would do.
+
+    Raises what a run would raise, and PromptError where every request would be an error row.
+    """
+    settings.pass_on_token()
+    fresh, model = plan_run(spec)
+    runs_dir = settings.data_dir / "runs"
+    found, notes = preview_run(fresh, canonical_json(spec), runs_dir, resume)
+    preparation = Preparation(spec, model)
+    rows = requests = duplicates = tokens = 0
+    errors = ErrorTrial()
+    first = None
+    media = MediaTrial(spec)
+    for prepared in preparation:
+        rows += 1
+        duplicates += prepared.prompt.occurrence > 0
+        requests += len(prepared.requests)
+        errors.take(prepared)
+        tokens += sum(len(request.prompt_token_ids) for request in prepared.requests)
+        if first is None and prepared.ready:
+            first = prepared.ready[0]
+        if prepared.ready:
+            media.take(prepared.prompt)
+    print_text(f"spec      {spec.name}, digest {spec_hash(spec)}", console)
+    print_text(f"model     {spec.model}, {model.model_id}", console)
+    print_text(
+        f"prompts   {rows} rows of {spec.prompts.set_name}, {duplicates} duplicates, {requests} requests "
+        f"({errors.requests} of them errors), {tokens} prompt tokens",
+        console,
+    )
+    for line in [*errors.describe(), *media.describe()]:
+        print_text(line, console)
+    print_text(
+        f"engine    {spec.engine.backend}, {spec.engine.mode}, {spec.workers} worker(s), "
+        f"arguments {json.dumps(spec.engine.args)}",
+        console,
+    )
+    if first is not None:
+        print_text(f"sampling  {json.dumps(first.sampling, default=str)}", console)
+        if first.messages is None:
+            print_text(f"first prompt, {len(first.prompt_token_ids)} tokens:", console)
+            console.print(Syntax(first.rendered or "", "text", word_wrap=True))
+        else:
+            print_text("first prompt, which the server renders:", console)
+            shown = json.dumps(first.messages, indent=2, ensure_ascii=False)
+            console.print(Syntax(shown, "json", word_wrap=True))
+    for note in notes:
+        print_text(note, console)
+    if found:
+        left = describe_left(runs_dir / found.run_id, found)
+        print_text(f"This would resume run {found.run_id}: {left}.", console)
+    else:
+        print_text("This would be a new run.", console)
+    print_text("Nothing was generated or stored.", console)
+    if requests and errors.requests == requests:
+        raise PromptError(f"Each of {requests} requests would be an error row, so there is nothing to ask the model.")

@@ -1,0 +1,167 @@
+"""The command line of `evaluate`: `python -m flows.evaluate SPEC [--field value …] [--fresh] [--resume RUN_ID]`."""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from assayline.errors import AssaylineError, SpecError
+from flows.cli.options import make_parser, name_call
+from flows.cli.process import collect_garbage, is_alone, prefect_api
+from flows.cli.words import announce, parse_words, plain_console
+from flows.live.logs import quiet_shutdown
+
+if TYPE_CHECKING:
+    from assayline.evaluation.run import RunResult
+    from assayline.settings import Settings
+    from assayline.spec.evaluation import EvalSpec
+
+USAGE = "%(prog)s [SPEC] [--resume RUN_ID | --fresh] [--dry-run] [--FIELD VALUE ...]"
+EPILOG = """SPEC is a YAML file, such as examples/arithmetic.yaml.
+
+Any field of the spec can be overridden: --prompts.limit 10, --sampling.temperature 0.7,
+--engine.args.max_num_seqs 64. Values are YAML. Fields and meanings: docs/spec.md.
+
+A run that was interrupted, failed or was killed is resumed when the same command is given again:
+what was answered is not asked again (docs/resume.md).
+
+Exit codes: 0 every request has a result or an error row, 2 spec,
+ 3 prompts, 4 model, 5 engine or device, 6 database or files, 7 run."""
+
+
+def run(arguments: list[str]) -> int:
+    """Runs the flow for a command line and prints its result. Returns the exit code.
+
+    In a process of its own the engine is begun early, and torch is left out.
+    """
+    parser = _make_parser()
+    known, rest = parser.parse_known_args(arguments)
+    try:
+        return _run(parser, known, rest)
+    except (Exception, KeyboardInterrupt) as error:
+        if hint := _hint_how_to_go_on(known.fresh):
+            error.add_note(hint)
+        raise
+
+
+def _run(parser: argparse.ArgumentParser, known: argparse.Namespace, rest: list[str]) -> int:
+    from assayline.evaluation.resume import AUTO, NEVER
+    from assayline.settings import load_settings
+    from assayline.spec.file import load_spec
+
+    resume: str = NEVER if known.fresh else known.resume or AUTO
+    settings = load_settings()
+    path, overrides = parse_words(rest)
+    if path is None and known.resume is None:
+        parser.error("give a SPEC, or --resume RUN_ID")
+    spec = load_spec(path, overrides) if path else read_run_spec(settings, resume, overrides)
+    if is_alone() and not spec.engine.args.get("trust_remote_code"):
+        from assayline.requests.chat import leave_torch_out
+
+        leave_torch_out()
+    if known.dry_run:
+        from flows.cli.dry_run import print_dry_run
+
+        collect_garbage()
+        print_dry_run(spec, settings, resume, plain_console())
+        return 0
+    announce(f"{spec.model} on {spec.prompts.set_name}: starting", settings)
+    with _head_start(spec, settings) if is_alone() else contextlib.nullcontext(), prefect_api():
+        return _evaluate(spec, resume)
+
+
+@contextlib.contextmanager
+def _head_start(spec: "EvalSpec", settings: "Settings") -> Iterator[None]:
+    from assayline.engines.head_start import head_start
+
+    with head_start(spec, settings):
+        yield
+
+
+def _evaluate(spec: "EvalSpec", resume: str) -> int:
+    from assayline.evaluation.begin import RunResult
+    from flows.cli.tables import print_result
+    from flows.evaluate import evaluate
+
+    collect_garbage()
+    try:
+        result = RunResult(**evaluate(spec, resume))
+    except AssaylineError:
+        raise
+    except Exception as error:  # of Prefect, whose troubles are no loss once the run is stored
+        if (stored := _find_result()) is None:
+            raise
+        result = stored
+        print(
+            f"The run is complete and stored. Prefect could not be told: {type(error).__name__}: {error}. "
+            "In its UI the run does not look finished, and its page lacks the metrics.",
+            file=sys.stderr,
+        )
+    quiet_shutdown()
+    print_result(result, spec, plain_console())
+    return 0
+
+
+def _find_result() -> "RunResult | None":
+    """The result of the run that this process drove, if its manifest says that it is completed."""
+    from assayline.evaluation.resume import find_driven_here
+    from assayline.evaluation.run import read_result
+    from assayline.report.make import HTML_NAME
+    from assayline.settings import load_settings
+
+    settings = load_settings()
+    run = find_driven_here(settings.data_dir / "runs")
+    if run is None or run.state != "completed":
+        return None
+    page = (settings.run_dir(run.run_id) / HTML_NAME).absolute()
+    return dataclasses.replace(read_result(run, settings), report=str(page) if page.exists() else None)
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    """All but SPEC and fields, which are in no fixed place among the options."""
+    parser = make_parser("evaluate", EPILOG, USAGE)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--resume",
+        metavar="RUN_ID",
+        help="resume this run; without SPEC by the run's own spec (default: the newest unfinished one of SPEC)",
+    )
+    which.add_argument("--fresh", action="store_true", help="start a new run, even if one of this spec is unfinished")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check spec, model and prompts, show the first rendered prompt and which run would be resumed; generate "
+        "and store nothing",
+    )
+    return parser
+
+
+def read_run_spec(settings: "Settings", run_id: str, overrides: dict[str, str]) -> "EvalSpec":
+    """The spec that a run has. Raises SpecError for an unknown run, and for overrides, which would change it."""
+    from assayline.runs.manifest import SPEC_NAME, find_run, read_spec_json
+    from assayline.spec.file import parse_spec
+
+    if overrides:
+        raise SpecError(
+            f"--{next(iter(overrides))} was given with --resume {run_id}, but a run is resumed with the spec that it "
+            "has. Leave the field out, or start a new run with a SPEC."
+        )
+    run_dir = find_run(settings.data_dir / "runs", run_id)
+    return parse_spec(json.loads(read_spec_json(run_dir)), origin=str(run_dir / SPEC_NAME))
+
+
+def _hint_how_to_go_on(fresh: bool) -> str | None:
+    """After an end that is not the last word: the run that this process drove, and how to resume it."""
+    from assayline.evaluation.resume import describe_left, find_unfinished_here
+    from assayline.settings import load_settings
+
+    with contextlib.suppress(AssaylineError, OSError):  # it may be the settings or the disk that is wrong
+        runs_dir = load_settings().data_dir / "runs"
+        if run := find_unfinished_here(runs_dir):
+            command = f"{name_call('evaluate')} --resume {run.run_id}" if fresh else "the same command"
+            left = describe_left(runs_dir / run.run_id, run)
+            return f"Run {run.run_id} is unfinished: {command} resumes it, {left}."
+    return None

@@ -1,0 +1,47 @@
+"""The command line of `gate`: limits as options, and the table at the end."""
+
+import dataclasses
+import sys
+
+from flows.cli.options import make_parser
+from flows.cli.process import collect_garbage, prefect_api
+from flows.cli.words import parse_words, plain_console
+from flows.live.logs import quiet_shutdown
+
+EPILOG = """Any limit can be laid over the spec's: --max_accuracy_drop 0.02, --confidence proven,
+--max_slowdown '{output_tokens_per_s: 0.1}'. Fields and meanings: docs/spec.md, "gate".
+
+Exit codes: 0 every limit holds or could not be judged, 1 a limit is broken, 2 an unknown run, baseline
+or field, 6 database, 8 runs that cannot be compared."""
+
+
+def run(arguments: list[str]) -> int:
+    """Judges what the command line names, and prints the table. Returns the exit code."""
+    parser = make_parser("gate", EPILOG, "%(prog)s RUN_ID [--baseline NAME|RUN_ID] [--FIELD VALUE ...]")
+    parser.add_argument(
+        "--baseline", metavar="NAME|RUN_ID", help="pinned name or run (default: gate.baseline of the run's spec)"
+    )
+    known, rest = parser.parse_known_args(arguments)
+
+    from assayline.comparison.gate import GateFailedError
+    from assayline.settings import load_settings
+
+    load_settings()
+    run_id, limits = parse_words(rest)
+    if run_id is None:
+        parser.error("give a RUN_ID")
+    with prefect_api():
+        from flows.cli.tables import print_gate
+        from flows.gate import gate
+
+        collect_garbage()
+        try:
+            report = gate(run_id, known.baseline, limits)
+        except GateFailedError as failure:
+            quiet_shutdown()
+            print_gate(dataclasses.asdict(failure.report), plain_console())
+            print(f"error: {failure}", file=sys.stderr)
+            return failure.exit_code
+        quiet_shutdown()
+        print_gate(report, plain_console())
+    return 0

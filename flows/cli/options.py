@@ -1,0 +1,57 @@
+"""How commands are called: their names, and the parsers of their options."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from assayline import __version__
+
+CONSOLE_COMMAND = "assayline"
+COMMANDS = {
+    "evaluate": "Evaluate a model on a prompt set.",
+    "benchmark": "Measure configurations of a spec over repeats, or one under every load.",
+    "gate": "Fail when a run is worse than its baseline, beyond its limits.",
+    "score": "Score a finished run's stored answers again. Nothing is generated.",
+    "report": "Write the report of a run or of a benchmark: report.html and report.md.",
+    "baseline": "Pin runs as baselines.",
+    "rebuild": "Load runs anew into the database, from their manifests and part files.",
+    "keep": "Compute the metrics of runs that have ended, and store them in the database.",
+}
+"""What each does, in the order in which a person meets them."""
+
+
+def make_front_parser() -> argparse.ArgumentParser:
+    """The parser of `assayline` itself: it takes the command alone, whose options are the command's own."""
+    width = max(map(len, COMMANDS))
+    listed = "\n".join(f"  {name:{width}}  {line}" for name, line in COMMANDS.items())
+    parser = _make_raw_parser(
+        CONSOLE_COMMAND,
+        "%(prog)s COMMAND ...",
+        "How good, how fast and how dear is a language model, and did it get worse?",
+        f"commands:\n{listed}\n\n`%(prog)s COMMAND --help` has the options and exit codes of a command.",
+    )
+    parser.add_argument("command", metavar="COMMAND", help="one of the commands below")
+    parser.add_argument("--version", action="version", version=f"{CONSOLE_COMMAND} {__version__}")
+    return parser
+
+
+def make_parser(command: str, epilog: str, usage: str | None = None) -> argparse.ArgumentParser:
+    """The parser of a command. `%(prog)s` in its texts is how the command was called."""
+    return _make_raw_parser(name_call(command), usage, COMMANDS[command], epilog)
+
+
+def name_call(command: str) -> str:
+    """A command as a person types it here: as a module, unless this process was called by the console command."""
+    by_console = Path(sys.argv[0]).name == CONSOLE_COMMAND
+    return f"{CONSOLE_COMMAND} {command}" if by_console else f"python -m flows.{command}"
+
+
+def _make_raw_parser(prog: str, usage: str | None, description: str, epilog: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog=prog,
+        usage=usage,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )

@@ -1,0 +1,178 @@
+"""A command's own process: its signals, its Prefect server, its end.
+
+Prefect is imported where it is needed, and not before: `--help` and a dry run do without it.
+"""
+
+import atexit
+import contextlib
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+from assayline.errors import StoreError
+from flows.live.logs import hide_page_links, quiet_shutdown
+
+EXIT_HANDLERS_WAIT_S = 20.0
+SERVER_START_TIMEOUT_S = 120.0
+SERVER_END_WAIT_S = 5.0
+HEIR_MARK = "ASSAYLINE_COMMAND"
+HEIR = """trap '' INT TERM
+cat
+for file in $(grep -lzx -- "$1" /proc/[0-9]*/environ 2>/dev/null); do
+    process=${file#/proc/}
+    process=${process%/environ}
+    [ "$process" = "$$" ] || kill "$process"
+done"""
+_heirs: list["subprocess.Popen[bytes]"] = []
+"""Kept for their pipes: a forgotten one would be closed."""
+_is_alone = False
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as an exception: dying of it would lose what is under way."""
+
+
+def _raise_terminated(number: int, frame: object) -> NoReturn:
+    raise Terminated
+
+
+def leave_after(work: Callable[[], int]) -> NoReturn:
+    """Ends the process with the exit code of `work`, even if what that prints goes nowhere any more.
+
+    SIGTERM ends the work as Ctrl-C does. Garbage is not looked for before `collect_garbage`: an import leaves hardly
+    any.
+    """
+    global _is_alone
+    _is_alone = True
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    gc.disable()
+    code = 1
+    try:
+        code = work()
+    except SystemExit as wish:  # of argparse
+        code = wish.code if isinstance(wish.code, int) else int(wish.code is not None)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+    finally:
+        leave(code)
+
+
+def is_alone() -> bool:
+    """Whether this process does nothing but one command, and ends with it."""
+    return _is_alone
+
+
+def collect_garbage() -> None:
+    """From now on; what is imported stays, and is not looked at again. Only in a process of the command's own."""
+    if _is_alone:
+        gc.freeze()
+        gc.enable()
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process after its exit handlers, without taking the interpreter apart.
+
+    Prefect keeps a failed run's state to the very end, and DuckDB's bindings answer that with pages of leak reports.
+    """
+    if "prefect.logging.handlers" in sys.modules:
+        from prefect.logging.handlers import APILogWorker
+
+        APILogWorker.drain_all(timeout=5)
+    handlers = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
+    handlers.start()
+    handlers.join(EXIT_HANDLERS_WAIT_S)  # a pool whose process was killed can wait there forever
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(code)
+
+
+def end_with_this_process() -> None:
+    """A killed process ends nothing, so a shell waits for its end and ends what it had started, known by a mark.
+
+    The processes of several workers see the end of this one by themselves, but not before their first task.
+    """
+    mark = f"{HEIR_MARK}={os.getpid()}-{uuid.uuid4().hex}"
+    os.environ[HEIR_MARK] = mark.partition("=")[2]
+    heir = subprocess.Popen(
+        ["/bin/sh", "-c", HEIR, "heir", mark],
+        stdin=subprocess.PIPE,  # closed by the kernel when this process is gone
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    _heirs.append(heir)
+
+
+@contextlib.contextmanager
+def prefect_api() -> Iterator[None]:
+    """Meanwhile Prefect has an API to talk to: the one that is set, or else one in a thread of this process.
+
+    The workers' processes find it by PREFECT_API_URL. It ends with this process, however that ends. Prefect's own
+    temporary server is a process: it outlives a killed command, and imports again what is imported here.
+    Raises StoreError if it does not start.
+    """
+    from prefect.context import refresh_global_settings_context
+    from prefect.settings import get_current_settings
+
+    if get_current_settings().api.url is not None:
+        yield
+        return
+    end_with_this_process()
+    with _serving() as url:
+        os.environ["PREFECT_API_URL"] = url
+        refresh_global_settings_context()  # for Prefect's threads, too: they would start a temporary server
+        hide_page_links()
+        try:
+            yield
+        finally:
+            quiet_shutdown()
+            _drain()
+            del os.environ["PREFECT_API_URL"]
+            refresh_global_settings_context()
+
+
+@contextlib.contextmanager
+def _serving() -> Iterator[str]:
+    import uvicorn
+    from prefect.server.api.server import create_app
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        create_app(ephemeral=True, final=True), log_level="error", lifespan="on", timeout_graceful_shutdown=1
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],), name="prefect-server", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + SERVER_START_TIMEOUT_S
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > deadline:
+            raise StoreError(
+                "Prefect's temporary server did not start; its log is above. Give the same command again, or start a "
+                "server with `prefect server start` and set PREFECT_API_URL."
+            )
+        time.sleep(0.02)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/api"
+    finally:
+        server.should_exit = True
+        thread.join(SERVER_END_WAIT_S)
+
+
+def _drain() -> None:
+    """Sends what Prefect still has to send. Left alone, its threads keep trying when the server is gone."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    APILogWorker.drain_all(timeout=SERVER_END_WAIT_S)
+    EventsWorker.drain_all(timeout=SERVER_END_WAIT_S)

@@ -1,0 +1,202 @@
+"""What was run in words: Markdown for its page in Prefect, and the tables at the end of a command.
+
+Names and folders are what a spec and a machine call theirs. Here they are text: no markup of the terminal's or of
+Markdown, no command to the terminal, and quoted where a person is to paste them into a shell.
+"""
+
+import dataclasses
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from assayline.benchmark.result import SHOWN, Measured
+from assayline.comparison.gate import GateReport
+from assayline.evaluation.run import RunResult
+from assayline.report.markdown import render_table
+from assayline.report.table import Column, Table, tabulate
+from assayline.spec.evaluation import EvalSpec
+from assayline.store.database import Row
+from assayline.store.views import quote_text
+from assayline.words import (
+    DASH,
+    as_code,
+    escape_markdown,
+    show_known,
+    show_number,
+    show_value,
+)
+from flows.cli.words import print_table, print_text
+
+METRICS = (
+    Column("metric", "metric"),
+    Column("value", "value", show_value),
+    Column("unit", "unit"),
+    Column("95 % interval", ("low", "high"), show_value),
+    Column("n", "n", show_known),
+)
+LIMITS = (
+    Column("limit on", "check"),
+    Column("verdict", "verdict"),
+    Column("candidate", "candidate", show_value),
+    Column("baseline", "baseline", show_value),
+    Column("limit", "limit", show_value),
+    Column("unit", "unit"),
+)
+MEDIANS = (
+    Column("configuration", "label"),
+    Column("metric", "metric"),
+    Column("repeats", "repeats", show_value),
+    Column("median", "median_value", show_value),
+    Column("lowest", "lowest_value", show_value),
+    Column("highest", "highest_value", show_value),
+    Column("unit", "unit"),
+)
+
+
+def describe_run(result: RunResult, spec: EvalSpec) -> str:
+    """Markdown: what was run, the metrics, and a query to start from."""
+    run_id = quote_text(result.run_id)
+    return f"""# {escape_markdown(spec.name)}
+
+{as_code(spec.model)} on {as_code(spec.prompts.set_name)}, run {as_code(result.run_id)}.
+
+{render_table(_tabulate_metrics(result))}
+
+Query further in {as_code(result.database)}:
+
+```sql
+from latency_percentile where run_id = {run_id};
+from stg_requests where run_id = {run_id} limit 20;
+```
+"""
+
+
+def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
+    """The metrics table, where the database is, and how to look further."""
+    print_text(f"\n{spec.model} on {spec.prompts.set_name}, run {result.run_id}", console)
+    print_table(_tabulate_metrics(result), console)
+    print_text(f"Database: {result.database}", console)
+    if result.report:
+        print_text(f"Report: {result.report}", console)
+    print_text(f"Look further, in any DuckDB client or with:\n  {next_command(result)}", console)
+
+
+def _tabulate_metrics(result: RunResult) -> Table:
+    return tabulate("Metrics of the run", METRICS, result.metrics)
+
+
+def next_command(result: RunResult) -> str:
+    """A line for a shell that shows the run's latencies, whatever the folders are called."""
+    database, run_id = (json.dumps(text, ensure_ascii=False) for text in (result.database, result.run_id))
+    query = f'.sql("from latency_percentile where run_id = ?", params=[{run_id}]).show()'
+    code = f"import duckdb; duckdb.connect({database}, read_only=True){query}"
+    return f"{shlex.quote(_python())} -c {shlex.quote(code)}"
+
+
+def _python() -> str:
+    """This interpreter as a person would type it here."""
+    path = Path(sys.executable)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def describe_gate(report: GateReport) -> str:
+    """Markdown: every limit with its verdict, and what was found."""
+    found = "\n".join(f"- {escape_markdown(check.words)}" for check in report.checks)
+    return f"""# {"Broken" if report.broken else "Held"}
+
+Run {as_code(report.candidate)} against {as_code(report.baseline)}.
+
+{render_table(_tabulate_limits([dataclasses.asdict(check) for check in report.checks]))}
+
+{found}
+"""
+
+
+def print_gate(report: dict[str, Any], console: Console) -> None:
+    """The table of limits, then what was found, a line each."""
+    print_text(f"\nRun {report['candidate']} against {report['baseline']}", console)
+    print_table(_tabulate_limits(report["checks"]), console)
+    for check in report["checks"]:
+        print_text(f"{check['verdict']}: {check['words']}", console)
+
+
+def _tabulate_limits(checks: Sequence[Row]) -> Table:
+    return tabulate("Limits", LIMITS, checks)
+
+
+def describe_benchmark(benchmark_id: str, measured: Sequence[Measured]) -> str:
+    """Markdown: medians and ranges, then what differs from the first configuration."""
+    return "\n\n".join(
+        [
+            f"# {escape_markdown(benchmark_id)}",
+            "Median over the repeats, and their range.",
+            render_table(_tabulate_medians(measured)),
+            f"Compared with {escape_markdown(measured[0].label)}:",
+            render_table(_tabulate_comparisons(measured)),
+        ]
+    )
+
+
+def print_benchmark(benchmark_id: str, measured: Sequence[Measured], console: Console) -> None:
+    """Medians and ranges, then what differs from the first configuration."""
+    print_text(f"\nBenchmark {benchmark_id}: median over the repeats, and their range", console)
+    print_table(_tabulate_medians(measured), console)
+    if len(measured) > 1:
+        print_text(
+            f"Compared with {measured[0].label}; p is Holm's where a metric has a limit in gate.max_slowdown", console
+        )
+        print_table(_tabulate_comparisons(measured), console)
+
+
+def _tabulate_medians(measured: Sequence[Measured]) -> Table:
+    """One row per configuration and metric that it has a value of."""
+    rows = (
+        {**one.metrics[metric], "label": one.label, "metric": metric}
+        for metric in SHOWN
+        for one in measured
+        if metric in one.metrics and one.metrics[metric]["repeats"]
+    )
+    return tabulate("Medians", MEDIANS, rows)
+
+
+def _tabulate_comparisons(measured: Sequence[Measured]) -> Table:
+    rows = (
+        {**one.comparisons[metric], "label": one.label, "metric": metric}
+        for one in measured
+        for metric in SHOWN
+        if metric in one.comparisons
+    )
+    return tabulate("Comparisons", COMPARISONS, rows)
+
+
+def _show_change(share: float | None) -> str:
+    return DASH if share is None else f"{share:+.1%}"
+
+
+def _show_interval(row: Row) -> str:
+    """The shift's interval, relative to the baseline's median."""
+    base = abs(row["baseline_median"])
+    if row["shift_low"] is None or not base:
+        return ""
+    ends = (None if end is None else end / base for end in (row["shift_low"], row["shift_high"]))
+    return " to ".join(map(_show_change, ends))
+
+
+def _show_p(row: Row) -> str:
+    p_value = row["p_value"] if row["holm_p"] is None else row["holm_p"]
+    return "" if p_value is None else f"{p_value:.2g}"
+
+
+COMPARISONS = (
+    Column("configuration", "label"),
+    Column("metric", "metric"),
+    Column("change", lambda row: _show_change(row["relative_shift"]), show_number),
+    Column("95 % interval", _show_interval, show_number),
+    Column("p", _show_p, show_number),
+    Column("verdict", lambda row: row["verdict"].replace("_", " ")),
+)

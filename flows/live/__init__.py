@@ -1,0 +1,1 @@
+"""What a running flow shows: bar, progress, log lines, state."""

@@ -1,0 +1,59 @@
+"""The report at the end of a run: written into the run's folder, and shown on the run's page.
+
+A report that cannot be written is a warning, as the run is stored. What it needs is imported and made ready in a
+thread while engines load.
+"""
+
+import logging
+import threading
+
+from assayline.errors import SpecError
+from assayline.evaluation.begin import Evaluation
+
+AnyLogger = logging.Logger | logging.LoggerAdapter[logging.Logger]
+
+
+class Reporting:
+    """The report of one run. Make it when the run begins."""
+
+    def __init__(self, evaluation: Evaluation, log: AnyLogger) -> None:
+        self._evaluation = evaluation
+        self._log = log
+        threading.Thread(target=self._get_ready, name="report", daemon=True).start()
+
+    def write(self) -> tuple[str | None, str | None]:
+        """Writes the report. Returns the page's path, and the Markdown with that path; None where that failed."""
+        evaluation = self._evaluation
+        if evaluation.manifest.template_id is None:
+            return None, None  # no prompt was rendered: the database knows nothing of this run
+        try:
+            from assayline.report.make import make_report
+
+            baseline = evaluation.spec.gate.baseline
+            try:
+                written = make_report(evaluation.settings, evaluation.run_id, baseline, database=evaluation.database)
+            except SpecError as error:
+                if baseline is None:
+                    raise
+                self._log.warning("The report is without its baseline. %s", error)
+                written = make_report(evaluation.settings, evaluation.run_id, database=evaluation.database)
+        except Exception as error:
+            self._log.warning(
+                "The report was not written: %s: %s `python -m flows.report %s` tries again.",
+                type(error).__name__,
+                error,
+                evaluation.run_id,
+            )
+            return None, None
+        path = written.html.absolute()
+        self._log.info("Report: %s", path)
+        where = f"The same with charts is one file on {evaluation.manifest.host_name}, for any browser:"
+        return str(path), f"{where}\n\n```text\n{path}\n```\n\n{written.text}"
+
+    def _get_ready(self) -> None:
+        try:
+            from assayline.report.html import bundle_charts
+
+            bundle_charts(self._evaluation.settings.data_dir / "cache")
+        except Exception as error:  # `write` meets the same, and says it
+            self._log.debug("Charts are not ready: %s", error)

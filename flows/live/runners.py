@@ -1,0 +1,31 @@
+"""Where workers run: threads of this process, processes of this machine, or a Ray cluster.
+
+A worker spends its time in its engine's own process, so one worker needs no more than a thread here.
+"""
+
+from typing import Any
+
+from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
+
+from assayline.errors import SpecError
+from assayline.spec.evaluation import EvalSpec
+
+
+def worker_runner(spec: EvalSpec) -> TaskRunner[Any]:
+    """The task runner for a spec's workers. Raises SpecError if Ray is asked for and not installed."""
+    if spec.runner == "ray":
+        return _ray_runner(spec)
+    if spec.workers == 1:
+        return ThreadPoolTaskRunner(max_workers=1)
+    return ProcessPoolTaskRunner(max_workers=spec.workers)
+
+
+def _ray_runner(spec: EvalSpec) -> TaskRunner[Any]:
+    try:
+        from prefect_ray import RayTaskRunner
+    except ImportError:
+        raise SpecError("runner: ray needs the extra `ray`: pip install 'assayline[ray]'.") from None
+    # The engine's threads are its own host's business: to Ray a local worker is one slot.
+    local = {"num_cpus": spec.workers, "include_dashboard": False, "log_to_driver": False}
+    runner: TaskRunner[Any] = RayTaskRunner(address=spec.ray_address, init_kwargs={} if spec.ray_address else local)
+    return runner

@@ -1,0 +1,94 @@
+-- Grain: one row per prompt of a run that a reader is shown, at most `most_prompts` of them, by the run's first scorer.
+--
+-- With direction 1 they are prompts that were not right, those that scored least first; with -1 prompts that scored,
+-- the best first. Of equal ones their digest decides, so they are from anywhere in the file. Of a prompt asked
+-- repeatedly it is the sample that goes furthest in that direction.
+--
+-- The run is named wherever rows are read, as no filter goes through a join.
+--
+-- scorer: the run's first scorer.
+-- prompt_id: the prompt.
+-- occurrence: which of the run's rows with that prompt_id.
+-- value: the score of the sample that is shown.
+-- mean_value: the mean of all samples of the prompt.
+-- samples: how many there are.
+-- extracted: what the scorer took from the answer.
+-- explanation: what the scorer says of it.
+-- source_row: row in the prompt file, from 0.
+-- status: as in stg_samples.
+-- answer: the answer.
+-- target: the expected answer.
+-- error_message: what went wrong.
+-- options: the options, of a prompt that has some.
+-- option_logprobs: their log-probabilities.
+-- reasoning: what the model wrote before its closing tag.
+-- rendered: the prompt as the model read it.
+-- media_json: references to its images, sounds and videos.
+create or replace macro show_samples(run, direction, most_prompts) as table
+with
+
+choose_scorer as (
+    select run_id, scorer
+    from accuracy
+    where run_id = run
+    order by ordinal
+    limit 1
+),
+
+choose_prompts as (
+    select prompt_score.*
+    from prompt_score
+    join choose_scorer using (run_id, scorer)
+    where prompt_score.run_id = run and if(direction > 0, mean_value < 1, mean_value > 0)
+    order by direction * mean_value, prompt_id, occurrence
+    limit most_prompts
+),
+
+choose_samples as (
+    select scores.*, choose_prompts.mean_value, choose_prompts.samples
+    from scores
+    join choose_prompts using (run_id, scorer, prompt_id, occurrence)
+    where scores.run_id = run
+    qualify row_number() over (
+        partition by prompt_id, occurrence order by direction * scores.value, scores.repeat_index
+    ) = 1
+),
+
+read_reasoning as (
+    select request_id, any_value(reasoning) as reasoning
+    from completions
+    where run_id = run and reasoning is not null
+    group by request_id
+),
+
+join_samples as (
+    select
+        choose_samples.scorer,
+        choose_samples.prompt_id,
+        choose_samples.occurrence,
+        choose_samples.value,
+        choose_samples.mean_value,
+        choose_samples.samples,
+        choose_samples.extracted,
+        choose_samples.explanation,
+        stg_samples.source_row,
+        stg_samples.status,
+        stg_samples.answer,
+        stg_samples.target,
+        stg_samples.error_message,
+        stg_samples.options,
+        stg_samples.option_logprobs,
+        read_reasoning.reasoning,
+        requests.rendered,
+        requests.media_json
+    from choose_samples
+    join stg_samples using (run_id, prompt_id, occurrence, repeat_index)
+    left join requests on requests.run_id = run and requests.request_id = stg_samples.request_id
+    left join read_reasoning on read_reasoning.request_id = stg_samples.request_id
+    where stg_samples.run_id = run
+    order by direction * choose_samples.mean_value, choose_samples.prompt_id, choose_samples.occurrence
+)
+
+select * from join_samples;
+
+comment on macro table show_samples is 'show_samples(run, direction, most_prompts): a sample of each of some prompts, the worst first (direction 1) or the best first (-1), by the run''s first scorer.';

@@ -1,0 +1,66 @@
+-- Grain: one row per prompt whose score differs between two runs, at most `most_prompts`, by the candidate's first
+-- scorer.
+--
+-- With direction 1 they are prompts that became worse, those that lost most first; with -1 those that became better.
+--
+-- scorer: the candidate's first scorer.
+-- prompt_id: the prompt.
+-- candidate_value: mean score of the candidate's samples of it.
+-- baseline_value: the same of the baseline.
+-- difference: candidate_value − baseline_value.
+-- target: the expected answer.
+-- messages_json: the prompt as chat messages.
+-- candidate_answer: the candidate's first answer to it, or the kind of its error.
+-- baseline_answer: the same of the baseline.
+create or replace macro show_flips(candidate, baseline, direction, most_prompts) as table
+with
+
+choose_prompts as (
+    select *
+    from compare_prompts(candidate, baseline)
+    where
+        direction * difference < 0
+        and scorer = (
+            select accuracy.scorer
+            from accuracy
+            where accuracy.run_id = candidate
+            order by accuracy.ordinal
+            limit 1
+        )
+    order by direction * difference, prompt_id, occurrence
+    limit most_prompts
+),
+
+read_answers as (
+    select run_id, prompt_id, occurrence, arg_min(coalesce(answer, error_kind), repeat_index) as answer
+    from stg_samples
+    where run_id in (candidate, baseline)
+    group by run_id, prompt_id, occurrence
+),
+
+join_answers as (
+    select
+        choose_prompts.scorer,
+        choose_prompts.prompt_id,
+        choose_prompts.candidate_value,
+        choose_prompts.baseline_value,
+        choose_prompts.difference,
+        choose_prompts.target,
+        choose_prompts.messages_json,
+        ours.answer as candidate_answer,
+        theirs.answer as baseline_answer
+    from choose_prompts
+    left join read_answers as ours
+        on ours.run_id = candidate
+        and ours.prompt_id = choose_prompts.prompt_id
+        and ours.occurrence = choose_prompts.occurrence
+    left join read_answers as theirs
+        on theirs.run_id = baseline
+        and theirs.prompt_id = choose_prompts.prompt_id
+        and theirs.occurrence = choose_prompts.occurrence
+    order by direction * choose_prompts.difference, choose_prompts.prompt_id, choose_prompts.occurrence
+)
+
+select * from join_answers;
+
+comment on macro table show_flips is 'show_flips(candidate, baseline, direction, most_prompts): prompts that became worse (direction 1) or better (-1), with an answer of each run, by the candidate''s first scorer.';

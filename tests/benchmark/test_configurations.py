@@ -1,0 +1,142 @@
+"""A benchmark's plan: which configurations, in which order, and what is left of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_kit import FAKE, begin_and_vanish, work
+
+from assayline.benchmark.configurations import list_left, order_runs, parse_sweep, plan_benchmark, read_plan
+from assayline.benchmark.plan import PLAN_NAME, benchmark_dir, count_done, write_plan
+from assayline.errors import SpecError, StoreError
+from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.resume import NEVER
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def spec(make_spec: Any) -> EvalSpec:
+    prompts = {"source": {"kind": "inline", "rows": [{"question": str(i)} for i in range(4)]}, "columns": {}}
+    found: EvalSpec = make_spec(engine=FAKE, prompts=prompts)
+    return found
+
+
+def run(spec: EvalSpec, settings: Settings, benchmark_id: str) -> str:
+    evaluation = begin_evaluation(spec, settings, NEVER, benchmark_id)
+    counts = evaluation.prepare()
+    work(evaluation)
+    return evaluation.finish(counts).run_id
+
+
+def test_every_combination_is_a_configuration(spec: EvalSpec, settings: Settings) -> None:
+    sweep = parse_sweep(["engine.window=4,8", "engine.args.max_num_seqs=[16, 32]"])
+    plan, found = plan_benchmark(spec, sweep, 5)
+    assert [(one.spec.engine.window, one.spec.engine.args["max_num_seqs"]) for one in found] == [
+        (4, 16),
+        (4, 32),
+        (8, 16),
+        (8, 32),
+    ]
+    assert found[0].label == "engine.window=4, engine.args.max_num_seqs=16"
+    assert plan.config_ids == [one.config_id for one in found] and len(set(plan.config_ids)) == 4
+
+
+def test_without_a_sweep_there_is_one_configuration(spec: EvalSpec, settings: Settings) -> None:
+    plan, (only,) = plan_benchmark(spec, {}, 5)
+    assert only.label == "as given" and plan.repeats == 5
+
+
+def test_models_can_be_swept(spec: EvalSpec, settings: Settings, tiny_model: Path, tmp_path: Path) -> None:
+    import shutil
+
+    other = tmp_path / "other"
+    shutil.copytree(tiny_model, other)
+    (other / "config.json").write_text((other / "config.json").read_text() + "\n")
+    _, found = plan_benchmark(spec, {"model": [str(tiny_model), str(other)]}, 1)
+    assert [one.spec.model for one in found] == [str(tiny_model), str(other)]
+
+
+def test_cache_is_off_and_engines_are_warm_unless_asked(spec: EvalSpec, settings: Settings) -> None:
+    cold = spec.model_copy(update={"engine": spec.engine.model_copy(update={"warm_up": False})})
+    _, (found,) = plan_benchmark(cold, {}, 1)
+    assert found.spec.engine.args["enable_prefix_caching"] is False and found.spec.engine.warm_up
+    _, (found,) = plan_benchmark(cold, {}, 1, ["engine.warm_up", "engine.args.enable_prefix_caching"])
+    assert "enable_prefix_caching" not in found.spec.engine.args and not found.spec.engine.warm_up
+    _, both = plan_benchmark(spec, {"engine.args.enable_prefix_caching": ["true", "false"]}, 1)
+    assert [one.spec.engine.args["enable_prefix_caching"] for one in both] == [True, False]
+
+
+def test_rounds_alternate_so_that_drift_is_shared(spec: EvalSpec, settings: Settings) -> None:
+    _, found = plan_benchmark(spec, {"engine.window": ["1", "2", "3"]}, 4)
+    order = [one.spec.engine.window for one in order_runs(found, 4)]
+    assert order == [1, 2, 3, 3, 2, 1, 1, 2, 3, 3, 2, 1]
+    times = {window: [i for i, other in enumerate(order) if other == window] for window in (1, 2, 3)}
+    assert len({sum(positions) for positions in times.values()}) == 1, "on average all run at the same time"
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentence"),
+    [
+        (["engine.window"], "was given 'engine.window', expected FIELD=VALUE,VALUE"),
+        (["engine.window="], "expected FIELD=VALUE"),
+        (["engine.window=1,,2"], "expected FIELD=VALUE"),
+        (["=1,2"], "expected FIELD=VALUE"),
+        (["engine.window=[1, "], "expected FIELD=VALUE"),
+        (["engine.window=1", "engine.window=2"], "names engine.window twice"),
+    ],
+)
+def test_a_sweep_that_is_none_is_a_sentence(texts: list[str], sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        parse_sweep(texts)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "repeats", "sentence"),
+    [
+        ({"engine.windw": ["1"]}, 1, r"engine.windw=1 is not a usable spec:\n.*did you mean 'window'\?"),
+        ({"engine.window": ["many"]}, 1, "engine.window: given 'many'"),
+        ({"engine.window": ["4", "4"]}, 1, "is the same configuration as"),
+        ({"name": ["a", "b"]}, 1, "what differs decides neither answers nor speed"),
+        ({"gate.max_accuracy_drop": ["0.1", "0.2"]}, 1, "is the same configuration as"),
+        ({}, 0, "--repeats was given 0"),
+    ],
+)
+def test_a_plan_that_is_none_is_a_sentence(
+    sweep: dict[str, list[str]], repeats: int, sentence: str, spec: EvalSpec, settings: Settings
+) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        plan_benchmark(spec, sweep, repeats)
+
+
+def test_what_is_completed_is_not_left(spec: EvalSpec, settings: Settings) -> None:
+    plan, (one, two) = plan_benchmark(spec, {"engine.window": ["1", "2"]}, 2)
+    write_plan(plan, settings)
+    assert list_left(plan, [one, two], settings) == [one, two, two, one]
+    run(one.spec, settings, plan.benchmark_id)
+    run(two.spec, settings, plan.benchmark_id)
+    run(two.spec, settings, "another benchmark")
+    begin_and_vanish(two.spec, settings, 1)
+    again, found = read_plan(plan.benchmark_id, settings)
+    assert again == plan and found == [one, two]
+    assert list_left(again, found, settings) == [two, one]
+    assert count_done(plan.benchmark_id, settings) == {one.config_id: 1, two.config_id: 1}
+
+
+def test_a_benchmark_that_cannot_go_on_is_a_sentence(
+    spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SpecError, match=r"no benchmark 'b'.*there is none yet"):
+        read_plan("b", settings)
+    plan, _ = plan_benchmark(spec, {}, 1)
+    write_plan(plan, settings)
+    with pytest.raises(SpecError, match=f"newest: {plan.benchmark_id}"):
+        read_plan("b", settings)
+    monkeypatch.setattr("assayline.benchmark.configurations.config_id", lambda spec, model_id: "changed")
+    with pytest.raises(SpecError, match="files of a model"):
+        read_plan(plan.benchmark_id, settings)
+    (benchmark_dir(settings, plan.benchmark_id) / PLAN_NAME).write_text("{")
+    with pytest.raises(StoreError, match="cannot be read"):
+        read_plan(plan.benchmark_id, settings)

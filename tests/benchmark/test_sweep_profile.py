@@ -1,0 +1,152 @@
+"""The profile `sweep`: its two ends, the rates between, what it keeps of the spec's load, and what it refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_kit import FAKE
+
+from assayline.benchmark.configurations import add_rates, list_left, plan_benchmark, read_plan
+from assayline.benchmark.plan import write_plan
+from assayline.benchmark.profile import SECONDS, THROUGHPUT_REQUESTS, SweepProfile, list_points, space_rates
+from assayline.errors import RunFailedError, SpecError
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import load_spec
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = {"source": {"kind": "inline", "rows": [{"question": str(i)} for i in range(4)]}, "columns": {}}
+ENGINE = {"backend": "async"}
+
+
+@pytest.fixture
+def spec(make_spec: Any) -> EvalSpec:
+    found: EvalSpec = make_spec(engine=ENGINE, prompts=ROWS)
+    return found
+
+
+def loads_of(spec: EvalSpec, profile: SweepProfile) -> dict[str, dict[str, Any]]:
+    return {label: json.loads(overrides["load"]) for label, overrides in list_points(spec, profile)}
+
+
+def test_rates_are_even_and_end_at_what_all_at_once_achieved() -> None:
+    assert space_rates(SweepProfile(points=4), 2.0, 10.0).rates_per_s == [4.0, 6.0, 8.0, 10.0]
+    assert space_rates(SweepProfile(points=1), 2.0, 10.0).rates_per_s == [10.0]
+    assert space_rates(SweepProfile(points=3), 0.1, 1 / 3).rates_per_s == [0.1778, 0.2556, 0.3333]
+
+
+@pytest.mark.parametrize(
+    ("ends", "sentence"),
+    [
+        ((5.0, 5.0), "there are no 8 rates between"),
+        ((5.0, 4.0), "there are no 8 rates between"),
+        ((5.0, 5.0001), "there are no 8 rates between"),
+        ((None, 4.0), "The point synchronous answered nothing that counts"),
+        ((4.0, None), "The point throughput answered nothing that counts"),
+    ],
+)
+def test_ends_without_rates_between_are_a_sentence(ends: tuple[float | None, float | None], sentence: str) -> None:
+    with pytest.raises(RunFailedError, match=sentence):
+        space_rates(SweepProfile(), *ends)
+
+
+def test_points_are_one_after_another_then_all_at_once_then_the_rates(spec: EvalSpec) -> None:
+    found = loads_of(spec, SweepProfile(rates_per_s=[1.5, 3.0]))
+    assert list(found) == ["synchronous", "throughput", "1.5/s", "3/s"]
+    assert [load["arrival"] for load in found.values()] == [
+        {"kind": "concurrency", "requests": 1},
+        {"kind": "all_at_once"},
+        {"kind": "constant", "rate_per_s": 1.5},
+        {"kind": "constant", "rate_per_s": 3.0},
+    ]
+    assert {load["max_duration_s"] for load in found.values()} == {SECONDS}
+    assert [load.get("max_requests") for load in found.values()] == [None, THROUGHPUT_REQUESTS, None, None]
+
+
+def test_limits_that_are_given_replace_the_defaults(make_spec: Any, spec: EvalSpec) -> None:
+    few = loads_of(spec, SweepProfile(requests=50, rates_per_s=[1.0]))
+    assert [(load.get("max_duration_s"), load["max_requests"]) for load in few.values()] == [(None, 50)] * 3
+    short = loads_of(spec, SweepProfile(seconds=7, rates_per_s=[1.0]))
+    assert [load["max_duration_s"] for load in short.values()] == [7, 7, 7]
+    own = make_spec(engine=ENGINE, prompts=ROWS, load={"arrival": {"kind": "all_at_once"}, "max_requests": 9})
+    assert [load["max_requests"] for load in loads_of(own, SweepProfile(rates_per_s=[1.0])).values()] == [9, 9, 9]
+    assert [load["max_requests"] for load in loads_of(own, SweepProfile(requests=5)).values()] == [5, 5]
+
+
+def test_a_load_keeps_its_pattern_and_windows_where_they_make_sense(make_spec: Any) -> None:
+    load = {
+        "arrival": {"kind": "gamma", "rate_per_s": 3, "burstiness": 0.5, "seed": 4},
+        "warmup_s": 2,
+        "cooldown_s": 1,
+        "max_errors": 3,
+        "max_duration_s": 20,
+        "stop_when_saturated": True,
+    }
+    spec = make_spec(engine=ENGINE, prompts=ROWS, load=load)
+    synchronous, at_once, rate = loads_of(spec, SweepProfile(rates_per_s=[6.0])).values()
+    assert rate == {**load, "arrival": {"kind": "gamma", "rate_per_s": 6.0, "burstiness": 0.5, "seed": 4}}
+    windows = ("warmup_s", "cooldown_s", "stop_when_saturated", "max_errors")
+    assert [synchronous[name] for name in windows] == [2, 1, False, 3]
+    assert [at_once[name] for name in windows] == [0, 0, False, 3]
+    _, _, poisson = loads_of(spec, SweepProfile(arrival="poisson", rates_per_s=[6.0])).values()
+    assert poisson["arrival"] == {"kind": "poisson", "rate_per_s": 6.0}
+
+
+def test_rates_are_known_once_and_kept(spec: EvalSpec, settings: Settings) -> None:
+    plan, ends = plan_benchmark(spec, {}, 2, profile=SweepProfile(points=3))
+    assert (len(ends), plan.planned, plan.total) == (2, 6, 10)
+    assert [one.label for one in list_left(plan, ends, settings)] == [
+        "synchronous",
+        "throughput",
+        "throughput",
+        "synchronous",
+    ]
+    write_plan(plan, settings)
+    assert read_plan(plan.benchmark_id, settings) == (plan, ends)
+    whole, points = add_rates(plan, [1.0, 4.0])
+    assert [one.label for one in points] == ["synchronous", "throughput", "2/s", "3/s", "4/s"]
+    assert points[:2] == ends and whole.config_ids[:2] == plan.config_ids
+    assert (whole.planned, whole.total) == (0, 10)
+    write_plan(whole, settings)
+    assert read_plan(plan.benchmark_id, settings) == (whole, points)
+    assert [one.label for one in list_left(whole, points, settings)][4:] == ["2/s", "3/s", "4/s", "4/s", "3/s", "2/s"]
+
+
+@pytest.mark.parametrize(
+    ("profile", "sweep", "sentence"),
+    [
+        (SweepProfile(points=0), {}, "--points was given 0"),
+        (SweepProfile(arrival="burst"), {}, "--arrival was given 'burst', expected constant or poisson"),
+        (SweepProfile(seconds=0), {}, "--seconds was given 0"),
+        (SweepProfile(requests=0), {}, "--requests was given 0"),
+        (SweepProfile(), {"engine.window": ["1", "2"]}, "--profile and --sweep both say"),
+    ],
+)
+def test_a_sweep_that_is_none_is_a_sentence(
+    profile: SweepProfile, sweep: dict[str, list[str]], sentence: str, spec: EvalSpec, settings: Settings
+) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        plan_benchmark(spec, sweep, 1, profile=profile)
+
+
+def test_an_engine_without_arrivals_cannot_be_swept(make_spec: Any, settings: Settings) -> None:
+    with pytest.raises(SpecError, match=r"given engine\.backend fake\. Set it to async or server"):
+        plan_benchmark(make_spec(engine=FAKE, prompts=ROWS), {}, 1, profile=SweepProfile())
+
+
+def test_windows_that_leave_nothing_of_a_point_are_a_sentence(make_spec: Any, settings: Settings) -> None:
+    load = {"arrival": {"kind": "constant", "rate_per_s": 1}, "warmup_s": 5, "cooldown_s": 5}
+    spec = make_spec(engine=ENGINE, prompts=ROWS, load=load)
+    with pytest.raises(SpecError, match=r"synchronous is not a usable spec:\n.*leave nothing of max_duration_s 8"):
+        plan_benchmark(spec, {}, 1, profile=SweepProfile(seconds=8))
+
+
+def test_the_example_can_be_swept(settings: Settings, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    spec = load_spec("examples/sweep.yaml", {"model": str(tiny_model)})
+    plan, ends = plan_benchmark(spec, {}, 1, profile=SweepProfile())
+    _, points = add_rates(plan, [1.0, 9.0])
+    arrivals = [point.spec.load.arrival.kind for point in points if point.spec.load]
+    assert arrivals == ["concurrency", "all_at_once", *["poisson"] * 8]
+    assert spec.slos and spec.engine.is_streaming and len(ends) == 2

@@ -1,0 +1,178 @@
+"""The gate's judgement: which limits break, what is left open, and what cannot be compared at all."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from run_kit import FAKE, begin_and_vanish, complete
+
+from assayline.comparison.gate import GateReport, judge_run_against
+from assayline.errors import ComparisonError, SpecError
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.gate import GateSpec
+from assayline.store.database import Connection, connect
+
+pytestmark = pytest.mark.slow
+
+ROWS = [{"question": f"say {i}", "answer": str(i)} for i in range(40)]
+WRONG_FROM_20 = "{{ messages[0].content }}{% if messages[0].content.split()[1] | int >= 20 %} what{% endif %}"
+WRONG_AT_TWO = "{{ messages[0].content }}{% if messages[0].content.split()[1] | int < 2 %} what{% endif %}"
+
+
+@pytest.fixture
+def make(make_spec: Any) -> Any:
+    """Specs whose answers are right unless the chat template ends in another word."""
+
+    def build(rows: list[dict[str, Any]] = ROWS, template: str = "{{ messages[0].content }}", **more: Any) -> EvalSpec:
+        prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {"target": "answer"}}
+        spec: EvalSpec = make_spec(engine=FAKE, prompts=prompts, chat={"template": template}, **more)
+        return spec
+
+    return build
+
+
+def judge(settings: Settings, new: str, old: str, **limits: Any) -> GateReport:
+    with connect(settings.database_path, 10) as opened:
+        return judge_run_against(opened, new, old, GateSpec(**{"max_slowdown": {}, **limits}))
+
+
+def verdicts(report: GateReport) -> dict[str, str]:
+    return {check.check: check.verdict for check in report.checks}
+
+
+def run(spec: EvalSpec, settings: Settings) -> str:
+    return complete(spec, settings, "never").run_id
+
+
+def test_the_same_again_is_held(make: Any, settings: Settings) -> None:
+    report = judge(settings, run(make(), settings), run(make(), settings))
+    assert verdicts(report) == {"errors": "held", "accuracy, exact_match": "held"}
+    assert report.sentence.endswith("is within its limits against " + report.baseline + ".")
+
+
+def test_a_clear_drop_is_broken_with_its_figures(make: Any, settings: Settings) -> None:
+    old, new = run(make(), settings), run(make(template=WRONG_FROM_20), settings)
+    report = judge(settings, new, old)
+    assert verdicts(report) == {"errors": "held", "accuracy, exact_match": "broken"}
+    for figure in ("from 1.0000 to 0.5000", "40 prompts", "-0.5000", "20 worse", "limit is a drop of 0.01", "1.9e-06"):
+        assert figure in report.sentence
+    assert judge(settings, old, new).broken == [], "better is not worse"
+    assert judge(settings, new, old, max_accuracy_drop=0.5).broken == [], "exactly the limit is within it"
+
+
+def test_two_of_forty_may_be_chance(make: Any, settings: Settings) -> None:
+    old, new = run(make(), settings), run(make(template=WRONG_AT_TWO), settings)
+    for confidence, limit, verdict in (
+        ("significant", 0.01, "held"),
+        ("observed", 0.01, "broken"),
+        ("observed", 0.05, "held"),
+        ("proven", 0.05, "broken"),
+        ("proven", 0.2, "held"),
+    ):
+        report = judge(settings, new, old, confidence=confidence, max_accuracy_drop=limit)
+        assert verdicts(report)["accuracy, exact_match"] == verdict, (confidence, limit)
+
+
+def test_a_drop_on_three_prompts_is_left_open(make: Any, settings: Settings) -> None:
+    old, new = run(make(ROWS[19:22]), settings), run(make(ROWS[19:22], WRONG_FROM_20), settings)
+    assert verdicts(judge(settings, new, old))["accuracy, exact_match"] == "not judged"
+    assert verdicts(judge(settings, new, old, confidence="proven"))["accuracy, exact_match"] == "broken"
+
+
+def test_errors_have_a_limit_of_their_own(make: Any, settings: Settings) -> None:
+    rows = [*ROWS[:36], *({"question": f"{'long ' * 5000}{i}", "answer": "1"} for i in range(4))]
+    old = run(make(rows), settings)
+    new = run(make(rows), settings)
+    report = judge(settings, new, old)
+    assert verdicts(report)["errors"] == "broken"
+    assert "Errors are 10.00% of the answers, against 10.00%; the limit is 5.00%." in report.sentence
+    assert judge(settings, new, old, max_error_share=0.1).broken == []
+
+
+def test_without_targets_accuracy_is_not_judged(make: Any, settings: Settings) -> None:
+    rows = [{"question": f"say {i}", "answer": None} for i in range(8)]
+    report = judge(settings, run(make(rows), settings), run(make(rows), settings))
+    assert verdicts(report)["errors"] == "held"
+    assert "not judged" in verdicts(report).values()
+
+
+def test_other_prompts_are_refused(make: Any, settings: Settings) -> None:
+    old, new = run(make(), settings), run(make(ROWS[:30]), settings)
+    sentence = "different prompts: 30 in both, 0 only in the first and 10 only in the second, an overlap of 75.0%"
+    with pytest.raises(ComparisonError, match=sentence):
+        judge(settings, new, old)
+    report = judge(settings, new, old, min_overlap=0.75)
+    assert "over 30 prompts" in report.checks[1].words
+
+
+def test_a_scorer_that_one_side_lacks_is_named(make: Any, settings: Settings) -> None:
+    both = [{"kind": "exact_match"}, {"kind": "contains"}]
+    old, new = run(make(), settings), run(make(scorers=both), settings)
+    assert verdicts(judge(settings, new, old)) == {"errors": "held", "accuracy, exact_match": "held"}
+    with pytest.raises(ComparisonError, match=rf"Run {old} has no scores of 'contains'; it has exact_match\..*score"):
+        judge(settings, new, old, scorer="contains")
+    with pytest.raises(ComparisonError, match=rf"Run {new} has no scores of 'bleu'; it has exact_match, contains"):
+        judge(settings, new, old, scorer="bleu")
+
+
+def test_a_scorer_with_other_arguments_is_another_scorer(make: Any, settings: Settings) -> None:
+    old = run(make(), settings)
+    new = run(make(scorers=[{"kind": "exact_match", "ignore_case": True}]), settings)
+    with pytest.raises(ComparisonError, match="different scorers of the name 'exact_match'"):
+        judge(settings, new, old)
+
+
+def test_runs_without_an_end_are_refused(make: Any, settings: Settings) -> None:
+    done = run(make(), settings)
+    left = begin_and_vanish(make(name="left"), settings, 3).run_id
+    with pytest.raises(ComparisonError, match=f"Run {left} is running, not completed"):
+        judge(settings, left, done)
+    with pytest.raises(ComparisonError, match=f"The baseline {left} is still running"):
+        judge(settings, done, left)
+    with pytest.raises(ComparisonError, match="is its own baseline"):
+        judge(settings, done, done)
+    with pytest.raises(SpecError, match="no run nobody"):
+        judge(settings, "nobody", done)
+
+
+def test_speed_needs_repeats(make: Any, settings: Settings) -> None:
+    runs = [run(make(), settings) for _ in range(4)]
+    report = judge(settings, runs[3], runs[1], max_slowdown={"output_tokens_per_s": 0.05})
+    (check,) = (check for check in report.checks if check.check == "output_tokens_per_s")
+    assert check.verdict == "not judged" and "2 and 2 repeats" in check.words
+    assert report.broken == [] and "1 could not be judged" in report.sentence
+
+
+def test_five_repeats_a_side_are_judged(make: Any, settings: Settings) -> None:
+    runs = [run(make(), settings) for _ in range(10)]
+    limits = GateSpec(max_slowdown={"output_tokens_per_s": 0.05})
+    with connect(settings.database_path, 10) as opened:
+        for factor, verdict in ((0.85, "broken"), (1.0, "held"), (0.97, "held"), (1.2, "held")):
+            shadow_speed(opened, runs, factor)
+            report = judge_run_against(opened, runs[9], runs[4], limits)
+            assert verdicts(report)["output_tokens_per_s"] == verdict, factor
+            assert "over 5 and 5 repeats" in report.checks[-1].words
+            assert report.sentence.endswith("the limit is 5.0%.") == (verdict == "broken")
+
+
+def shadow_speed(connection: Connection, runs: list[str], factor: float) -> None:
+    """The later half of the runs is as fast as `factor` says, within 1 %, whatever their engine did."""
+    dice = np.random.default_rng(1)
+    connection.execute(
+        "create or replace temp table run_metric "
+        "(run_id varchar, metric varchar, value double, unit varchar, higher_is_better boolean)"
+    )
+    for i, run_id in enumerate(runs):
+        value = 100 * (factor if i > 4 else 1) * dice.normal(1, 0.01)
+        connection.execute(
+            "insert into run_metric values (?, 'output_tokens_per_s', ?, 'tokens/s', true)", [run_id, value]
+        )
+
+
+def test_speed_of_a_resumed_run_is_not_judged(make: Any, settings: Settings) -> None:
+    done = run(make(), settings)
+    begin_and_vanish(make(), settings, 3)
+    resumed = complete(make(), settings).run_id
+    report = judge(settings, resumed, done, max_slowdown={"tpot_p50_s": 0.1})
+    assert report.checks[-1].words == f"Speed was not judged: of run {resumed}, it was resumed."

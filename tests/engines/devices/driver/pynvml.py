@@ -1,0 +1,96 @@
+"""A driver's library, as nvidia-ml-py shows it: the GPUs are what FAKE_GPUS says as JSON; unset, there is no driver.
+
+As the real one it refuses everything before `nvmlInit`, counts openings, and has one class of error per reason.
+"""
+
+import json
+import os
+from types import SimpleNamespace
+from typing import Any
+
+opened = 0
+
+
+class NVMLError(Exception):
+    """The base of all."""
+
+
+class NVMLError_LibraryNotFound(NVMLError): ...
+
+
+class NVMLError_Uninitialized(NVMLError): ...
+
+
+class NVMLError_InvalidArgument(NVMLError): ...
+
+
+class NVMLError_NotFound(NVMLError): ...
+
+
+class NVMLError_NotSupported(NVMLError): ...
+
+
+def nvmlInit() -> None:
+    global opened
+    if "FAKE_GPUS" not in os.environ:
+        raise NVMLError_LibraryNotFound
+    opened += 1
+
+
+def nvmlShutdown() -> None:
+    global opened
+    _gpus()
+    opened -= 1
+
+
+def nvmlDeviceGetCount() -> int:
+    return len(_gpus())
+
+
+def nvmlDeviceGetHandleByIndex(index: int) -> Any:
+    if index >= len(_gpus()):
+        raise NVMLError_InvalidArgument
+    return _gpus()[index]
+
+
+def nvmlDeviceGetHandleByUUID(uuid: str) -> Any:
+    for gpu in _gpus():
+        for part in (gpu, *gpu.get("slices", [])):
+            if part["uuid"] == uuid:
+                return part
+    raise NVMLError_NotFound
+
+
+def nvmlDeviceGetName(handle: Any) -> str:
+    return str(_known(handle, "name"))
+
+
+def nvmlDeviceGetUUID(handle: Any) -> str:
+    return str(handle["uuid"])
+
+
+def nvmlDeviceGetMemoryInfo(handle: Any) -> Any:
+    return SimpleNamespace(free=_known(handle, "free"))
+
+
+def nvmlDeviceGetComputeRunningProcesses(handle: Any) -> list[Any]:
+    return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in _known(handle, "processes")]
+
+
+def nvmlSystemGetProcessName(pid: int) -> str:
+    _gpus()
+    if pid < 100:
+        raise NVMLError_NotFound
+    return f"program-{pid}"
+
+
+def _known(handle: Any, counter: str) -> Any:
+    if counter not in handle:
+        raise NVMLError_NotSupported
+    return handle[counter]
+
+
+def _gpus() -> list[dict[str, Any]]:
+    if not opened:
+        raise NVMLError_Uninitialized
+    return list(json.loads(os.environ["FAKE_GPUS"]))

@@ -1,0 +1,169 @@
+"""Devices: which there are, and claims that no other process shares."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from record_kit import read_line, start_python
+
+from assayline.engines.devices import claims as devices
+from assayline.engines.devices.claims import Device, claim_device, list_devices
+from assayline.errors import DeviceError
+
+CLAIM = """
+import sys
+from pathlib import Path
+from assayline.engines.devices.claims import claim_device, list_devices
+with claim_device(list_devices("cuda", 1, int(sys.argv[2])), Path(sys.argv[1]), 0) as device:
+    print(device.name, flush=True)
+    sys.stdin.readline()
+"""
+ALONE = [Device("cuda-0", {}, ("cuda-0",))]
+
+
+@pytest.fixture
+def holder(gpus: None, tmp_path: Path) -> Iterator[Any]:
+    """Other processes that claim the first free devices; `holder(n)` takes n GPUs at once."""
+    started = []
+
+    def hold(gpus_per_worker: int = 1) -> Any:
+        process = start_python(CLAIM, tmp_path, gpus_per_worker)
+        started.append(process)
+        return process, read_line(process)
+
+    yield hold
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_claim_excludes_other_processes_until_they_are_killed(holder: Any, tmp_path: Path) -> None:
+    process, name = holder()
+    assert name == "cuda-0"
+    with pytest.raises(DeviceError, match=rf"Every device is taken: cuda-0 by process {process.pid}\. .*DEVICE_WAIT_S"):
+        claim_device(ALONE, tmp_path, 0).__enter__()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with claim_device(ALONE, tmp_path, 0) as device:
+        assert device.name == "cuda-0"
+
+
+def test_each_process_gets_a_device_of_its_own(holder: Any) -> None:
+    assert [holder()[1] for _ in range(3)] == ["cuda-0", "cuda-1", "cuda-2"]
+
+
+def test_a_gpu_is_not_shared_by_runs_that_group_gpus_differently(holder: Any, tmp_path: Path) -> None:
+    assert holder(2)[1] == "cuda-0-1"
+    assert holder(1)[1] == "cuda-2"
+    with pytest.raises(DeviceError, match="cuda-0-1 by process"):
+        claim_device(list_devices("cuda", 1, 2), tmp_path, 0).__enter__()
+
+
+def test_a_failed_claim_leaves_no_part_of_a_group_behind(gpus: None, tmp_path: Path) -> None:
+    first, second, *_ = list_devices("cuda", 1)
+    pair, *_ = list_devices("cuda", 1, 2)
+    with claim_device([second], tmp_path, 0):
+        with pytest.raises(DeviceError):
+            claim_device([pair], tmp_path, 0).__enter__()
+        with claim_device([first], tmp_path, 0) as device:
+            assert device.units == first.units
+
+
+def test_a_message_names_holders_that_there_are(gpus: None, tmp_path: Path) -> None:
+    pair, *_ = list_devices("cuda", 1, 2)
+    for device in list_devices("cuda", 1)[:2]:
+        (tmp_path / f"{device.name}.lock").touch()
+    with claim_device([pair], tmp_path, 0):
+        pass
+    with claim_device(ALONE, tmp_path, 0), pytest.raises(DeviceError, match=rf"cuda-0-1 by process {os.getpid()}\. "):
+        claim_device([pair], tmp_path, 0).__enter__()
+
+
+def test_threads_exclude_each_other_too(tmp_path: Path) -> None:
+    with claim_device(ALONE, tmp_path, 0), pytest.raises(DeviceError, match=f"by process {os.getpid()}"):
+        claim_device(ALONE, tmp_path, 0).__enter__()
+
+
+def test_a_claim_waits_for_a_device_to_become_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "CLAIM_POLL_INTERVAL_S", 0.01)
+    first = claim_device(ALONE, tmp_path, 0)
+    first.__enter__()
+    release = threading.Timer(0.2, first.__exit__, (None, None, None))
+    release.start()
+    with claim_device(ALONE, tmp_path, 30) as device:
+        assert device.name == "cuda-0"
+    release.join()
+
+
+def test_a_claim_ends_with_an_exception(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), claim_device(ALONE, tmp_path, 0):
+        raise RuntimeError
+    with claim_device(ALONE, tmp_path, 0):
+        pass
+
+
+@pytest.mark.parametrize(("cores", "workers", "size"), [(8, 2, 4), (7, 3, 2), (2, 2, 1), (3, 1, 3)])
+def test_cores_are_shared_equally_and_disjointly(
+    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int, size: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4, 4 + cores)))
+    shares = list_devices("cpu", workers)
+    bound = [share.env["VLLM_CPU_OMP_THREADS_BIND"].split(",") for share in shares]
+    assert [len(share) for share in bound] == [size] * workers
+    assert {share.env["OMP_NUM_THREADS"] for share in shares} == {str(size)}
+    flat = [int(core) for share in bound for core in share]
+    assert len(set(flat)) == len(flat) and set(flat) <= set(range(4, 4 + cores))
+    assert [unit for share in shares for unit in share.units] == [f"cpu-{core}" for core in flat]
+    assert len({share.name for share in shares}) == workers
+
+
+def test_more_workers_than_cores_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    with pytest.raises(DeviceError, match=r"asks for 3 workers with 1 cpu .*shows 0 such"):
+        list_devices("cpu", 3)
+
+
+def test_cuda_without_a_driver_is_a_sentence_and_auto_is_the_cpu(no_driver: None) -> None:
+    with pytest.raises(DeviceError, match=r"asks for 1 workers with 1 cuda .*shows 0 such .*nvidia-smi"):
+        list_devices("cuda", 1)
+    assert "VLLM_CPU_OMP_THREADS_BIND" in list_devices("auto", 1)[0].env
+
+
+def test_auto_is_cuda_where_a_driver_answers(gpus: None) -> None:
+    assert [device.env for device in list_devices("auto", 1)] == [{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(4)]
+
+
+def test_an_engine_on_several_gpus_gets_a_group(gpus: None) -> None:
+    assert [device.env["CUDA_VISIBLE_DEVICES"] for device in list_devices("cuda", 2, 2)] == ["0,1", "2,3"]
+    with pytest.raises(DeviceError, match=r"2 workers with 3 cuda .*shows 1 such"):
+        list_devices("cuda", 2, 3)
+    assert len(list_devices("cuda", 2, 3, whole_machine=False)) == 1
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [("2,3", ["2", "3"]), ("GPU-ab, 1", ["GPU-ab", "1"]), ("", []), ("-1", []), ("0,-1,1", ["0"])],
+)
+def test_only_visible_gpus_are_used(
+    gpus: None, monkeypatch: pytest.MonkeyPatch, visible: str, expected: list[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    if not expected:
+        assert not devices.cuda_driver_answers()
+        return
+    assert [device.env["CUDA_VISIBLE_DEVICES"] for device in list_devices("cuda", 1)] == expected
+
+
+def test_waiting_ends_when_it_was_said_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + sum(slept))
+    monkeypatch.setattr(time, "sleep", slept.append)
+    with claim_device(ALONE, tmp_path, 0), pytest.raises(DeviceError):
+        claim_device(ALONE, tmp_path, 5).__enter__()
+    assert sum(slept) == pytest.approx(5, abs=devices.CLAIM_POLL_INTERVAL_S)

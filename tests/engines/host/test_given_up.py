@@ -1,0 +1,51 @@
+"""A request that vLLM gives up (`finish_reason: error`, no text): no answer, and asked once more for its media."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from assayline.clock import RunClock
+from assayline.engines.host.flight import Live
+from assayline.engines.host.vllm.async_core import AsyncCore
+from assayline.engines.host.vllm.rows import GAVE_UP, VllmRows
+from assayline.engines.messages import Generate, Open
+from assayline.records import Completion, Media, Request
+
+ORDER = Open(backend="async", model="m", clock=RunClock.start())
+PICTURE = Media(kind="image", path="/a.png", digest="d")
+
+
+def live_of(media: list[Media] | None) -> Live:
+    return Live(Generate(Request("r", "p", 0, 0, [1], {}, media=media), 0.0, 1), 0.0)
+
+
+def given_up(live: Live) -> Completion:
+    live.finish_reason = "error"
+    return VllmRows(ORDER).finish(live, SimpleNamespace(metrics=None), 1.0)
+
+
+def test_its_empty_text_is_no_answer() -> None:
+    row = given_up(live_of(None))
+    assert (row.error_kind, row.text, row.finish_reason) == (GAVE_UP, None, None)
+
+
+@pytest.mark.parametrize(
+    ("media", "failures", "asked", "kind", "retries"),
+    [([PICTURE], 1, 2, None, 1), ([PICTURE], 2, 2, GAVE_UP, 1), (None, 1, 1, GAVE_UP, None)],
+    ids=["right the second time", "wrong twice", "of text"],
+)
+def test_with_media_it_is_asked_once_more_and_counted(
+    media: list[Media] | None, failures: int, asked: int, kind: str | None, retries: int | None
+) -> None:
+    core = AsyncCore(ORDER)
+    tries: list[Live] = []
+
+    async def ask(live: Live) -> Completion:
+        tries.append(live)
+        return given_up(live) if len(tries) <= failures else Completion("r", "w", 0, 1, text="red")
+
+    core._ask = ask  # type: ignore[method-assign]
+    row: Any = asyncio.run(core._answer(live_of(media)))
+    assert (len(tries), row.error_kind, row.retries) == (asked, kind, retries)

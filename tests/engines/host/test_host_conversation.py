@@ -1,0 +1,262 @@
+"""The worker's side of the conversation with an engine host, with a host that says what the test wants."""
+
+import itertools
+import pickle
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assayline.clock import RunClock
+from assayline.engines import client as hosted
+from assayline.engines.base import EngineHooks
+from assayline.engines.host.__main__ import tell_failure
+from assayline.engines.host.core import EngineGoneError
+from assayline.engines.messages import AbortAll, Aborted, Beat, Close, Failed, Finished, Generate, Open, Opened, Refused
+from assayline.engines.offline import OfflineEngine
+from assayline.engines.process import HostProcess, HostSetup
+from assayline.engines.recovery.causes import classify
+from assayline.errors import (
+    Death,
+    DeviceError,
+    EngineDiedError,
+    EngineError,
+    EngineInterruptedError,
+    Kind,
+    ServerError,
+    SpecError,
+    Witness,
+)
+from assayline.records import Completion, Request, TelemetrySample
+
+
+def beat_of(steps: int) -> Beat:
+    return Beat(TelemetrySample("w", 0, 0.0, steps, 0, 0))
+
+
+BEAT = beat_of(0)
+
+
+class Scripted:
+    """A host that answers by `answer`, on a clock of its own: a wait for a message that never comes takes its time."""
+
+    started_s = 0.0
+
+    pid = exit_code = None
+    phase = "start"
+    log_path = Path("engine.log")
+    end = HostProcess.end
+
+    def __init__(self, answer: Callable[[Any], list[Any]], loads_s: float) -> None:
+        self.now_s = 0.0
+        self.sent: list[Any] = []
+        self._answer, self._loads_s = answer, loads_s
+        self._inbox: deque[Any] = deque()
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+        if isinstance(message, Open):
+            self.now_s += self._loads_s
+        self._inbox.extend(self._answer(message))
+
+    def receive(self, timeout_s: float = 0.5) -> Any:
+        if self._inbox:
+            return self._inbox.popleft()
+        self.now_s += timeout_s
+        assert self.now_s < 1e4, "nobody gives up"
+        return None
+
+    def describe_death(self) -> str:
+        return "dead"
+
+    def evidence(self, exception: str = "", message: str = "", witness: Witness = Witness.EXCEPTION) -> Death:
+        return Death(self.phase, self.exit_code, exception, message, witness=witness)
+
+    def kill(self) -> None:
+        self.exit_code = -9
+
+
+@pytest.fixture
+def started() -> list[Scripted]:
+    """Every host that was started."""
+    return []
+
+
+@pytest.fixture
+def converse(
+    started: list[Scripted], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., tuple[OfflineEngine, Scripted]]:
+    def start(
+        answer: Callable[[Any], list[Any]], loads_s: float = 1.0, should_stop: Callable[[], bool] = lambda: False
+    ) -> tuple[OfflineEngine, Scripted]:
+        host = Scripted(answer, loads_s)
+        started.append(host)
+
+        def start_host(env: Mapping[str, str], log_path: Path, on_log: Callable[[str], None]) -> Scripted:
+            return host
+
+        monkeypatch.setattr(hosted, "HostProcess", start_host)
+        monkeypatch.setattr(hosted.time, "monotonic", lambda: host.now_s)
+        order = Open(backend="offline", model="model", clock=RunClock(0.0, 0.0, "boot"))
+        setup, hooks = HostSetup({}, tmp_path / "engine.log"), EngineHooks(should_stop=should_stop)
+        return OfflineEngine(order, setup, hooks, window=4), host
+
+    return start
+
+
+def requests(count: int) -> list[Request]:
+    return [Request(str(number), "p", 0, 0, [1], {}) for number in range(count)]
+
+
+def prompt_host(message: Any) -> list[Any]:
+    match message:
+        case Open():
+            return [Opened(8, 64)]
+        case Generate(request):
+            return [BEAT, Finished([Completion(request.request_id, "w", 0, 4)])]
+        case AbortAll():
+            return [BEAT, Finished([Completion("late", "w", 0, 4)]), Aborted()]
+    return []
+
+
+def failing_host(message: Any) -> list[Any]:
+    if isinstance(message, Generate):
+        return [Failed("OutOfMemoryError", "no room")]
+    return prompt_host(message)
+
+
+def silent_host(message: Any) -> list[Any]:
+    return [] if isinstance(message, Generate) else prompt_host(message)
+
+
+def test_a_slow_load_is_no_silence(converse: Any) -> None:
+    engine, _ = converse(prompt_host, loads_s=800.0)
+    assert engine.facts.load_s == 800.0
+    nothing_yet = itertools.chain([None] * 3, requests(2))
+    assert len(list(engine.generate(nothing_yet))) == 2
+
+
+def test_a_silent_host_is_taken_for_dead(converse: Any) -> None:
+    engine, host = converse(silent_host)
+    with pytest.raises(EngineError, match="silent for 120 s"):
+        list(engine.generate(requests(1)))
+    assert host.now_s == pytest.approx(hosted.SILENCE_LIMIT_S, abs=5)
+
+
+def test_a_host_that_beats_is_alive_however_long_a_request_takes(converse: Any) -> None:
+    engine, host = converse(silent_host)
+    answers = engine.generate(itertools.chain(requests(1), itertools.repeat(None)))
+    quiet = host.receive
+
+    def receive(timeout_s: float) -> Any:
+        quiet(timeout_s)
+        if host.now_s > 1000:
+            return Finished([Completion("0", "w", 0, 4)])
+        return beat_of(int(host.now_s)) if int(host.now_s * 10) % 10 == 0 else None
+
+    host.receive = receive
+    assert next(answers).request_id == "0"
+
+
+def test_a_host_that_beats_but_makes_no_step_is_taken_for_dead(converse: Any) -> None:
+    """vLLM's synchronous client waits forever for an engine core that is gone, while the host's heart still beats."""
+    engine, host = converse(silent_host)
+    quiet = host.receive
+
+    def receive(timeout_s: float = 0.5) -> Any:
+        quiet(timeout_s)
+        return beat_of(7)
+
+    host.receive = receive
+    with pytest.raises(EngineDiedError, match="no step for 600 s, with 1 requests in flight") as caught:
+        list(engine.generate(itertools.chain(requests(1), itertools.repeat(None))))
+    assert classify(caught.value.death).kind == Kind.STALLED
+    assert host.now_s == pytest.approx(600, abs=5)
+    engine.close()
+    assert not any(isinstance(message, Close) for message in host.sent), "it would not answer"
+
+
+def test_the_window_can_change_while_it_generates(converse: Any) -> None:
+    engine, host = converse(prompt_host)
+    answers = engine.generate(requests(30))
+    next(answers)
+    engine.set_window(2)
+    list(answers)
+    assert [message.window_requests for message in host.sent if isinstance(message, Generate)][-1] == 2
+
+
+def test_what_was_under_way_when_the_consumer_left_is_not_delivered_later(converse: Any) -> None:
+    engine, host = converse(prompt_host)
+    answers = engine.generate(requests(9))
+    next(answers)
+    answers.close()
+    assert isinstance(host.sent[-1], AbortAll)
+    assert [answer.request_id for answer in engine.generate(requests(3))] == ["0", "1", "2"]
+
+
+def test_a_stop_that_lasts_still_cleans_up(converse: Any) -> None:
+    stopped: list[bool] = []
+    engine, host = converse(prompt_host, should_stop=lambda: bool(stopped))
+    answers = engine.generate(requests(9))
+    next(answers)
+    stopped.append(True)
+    with pytest.raises(EngineInterruptedError, match="what had finished is stored"):
+        list(answers)
+    assert isinstance(host.sent[-1], AbortAll)
+    stopped.clear()
+    assert len(list(engine.generate(requests(2)))) == 2
+
+
+def test_a_stop_interrupts_the_start(converse: Any) -> None:
+    with pytest.raises(EngineInterruptedError, match="stopped on request"):
+        converse(lambda message: [BEAT], should_stop=lambda: True)
+
+
+def test_a_host_that_never_opens_is_given_up(converse: Any) -> None:
+    with pytest.raises(EngineError, match="did not answer within 900 s"):
+        converse(lambda message: [])
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        *((Refused(kind("the reason")), kind) for kind in (SpecError, DeviceError, ServerError)),
+        (Failed("ValueError", "the reason"), EngineDiedError),
+    ],
+)
+def test_a_failure_keeps_its_kind_across_the_wall(
+    converse: Any, started: list[Scripted], said: Refused | Failed, expected: type[Exception]
+) -> None:
+    with pytest.raises(expected, match="the reason") as caught:
+        converse(lambda message: [pickle.loads(pickle.dumps(said))])
+    assert type(caught.value) is expected
+    assert [host.exit_code for host in started] == [-9], "what does not open is ended"
+
+
+def test_an_engine_that_is_gone_sends_the_reader_to_its_log(converse: Any) -> None:
+    """vLLM has an exception of its own for that, which here is told apart by its name, as where there is no vLLM."""
+    theirs = type("EngineDeadError", (Exception,), {})
+    for error in (EngineGoneError("it ended"), theirs("see the log")):
+        with pytest.raises(EngineDiedError) as caught:
+            converse(lambda message, error=error: [tell_failure(error)])
+        assert caught.value.death.witness is Witness.LOG and str(error) in str(caught.value)
+    assert tell_failure(ValueError("no")).witness is Witness.EXCEPTION
+
+
+def test_a_failure_in_the_middle_ends_generation_and_the_engine_can_be_closed(converse: Any) -> None:
+    engine, host = converse(failing_host)
+    with pytest.raises(EngineError, match="OutOfMemoryError: no room"):
+        list(engine.generate(requests(1)))
+    assert not any(isinstance(message, AbortAll) for message in host.sent), "nobody is left to abort anything"
+    engine.close()
+    engine.close()
+    assert host.exit_code == -9
+
+
+def test_close_asks_before_it_kills(converse: Any) -> None:
+    engine, host = converse(prompt_host)
+    engine.close()
+    assert isinstance(host.sent[-1], Close) and host.exit_code == -9
+    assert host.now_s >= 20, "the host had its time to close by itself"

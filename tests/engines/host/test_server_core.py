@@ -1,0 +1,438 @@
+"""ServerCore against a server that answers, and one that fails in every way it can."""
+
+import asyncio
+import email.utils
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_server import ANSWER, FakeServer, Script
+
+from assayline.clock import RunClock
+from assayline.engines.host.server import failures as served_failure
+from assayline.engines.host.server.core import ServerCore
+from assayline.engines.host.server.events import EventReader, MalformedStreamError
+from assayline.engines.messages import Generate, Open, Opened
+from assayline.errors import ServerError, SpecError
+from assayline.records import Completion, Request
+from assayline.spec.answers import ReasoningSpec
+from assayline.spec.engine import ServerSpec
+
+pytestmark = pytest.mark.slow
+
+GREEDY = {"temperature": 0, "max_tokens": 8}
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served_failure, "FIRST_WAIT_S", 0.02)
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with FakeServer().running() as running:
+        yield running
+
+
+@pytest.fixture
+def plain_server() -> Iterator[FakeServer]:
+    """One that is not vLLM."""
+    with FakeServer(is_vllm=False).running() as running:
+        yield running
+
+
+def make_order(url: str, reasoning: ReasoningSpec | None = None, chat_kwargs: Any = None, **changes: Any) -> Open:
+    return Open(
+        backend="server",
+        model="fake-model",
+        sampling=changes.pop("sampling", GREEDY),
+        reasoning=reasoning,
+        server=ServerSpec(url=url, **changes),
+        chat_kwargs=chat_kwargs or {},
+        clock=RunClock.start(),
+    )
+
+
+def make_request(number: int = 0, **sampling: Any) -> Request:
+    return Request(f"request-{number}", "prompt", 0, 0, [1, 2, 3], {**GREEDY, **sampling})
+
+
+def make_chat(number: int = 0, **sampling: Any) -> Request:
+    messages = [{"role": "user", "content": "Count to four."}]
+    return Request(f"request-{number}", "prompt", 0, 0, [], {**GREEDY, **sampling}, messages=messages)
+
+
+def ask(order: Open, *requests: Request) -> list[Completion]:
+    """Opens a core, asks everything at once, and closes it."""
+
+    async def run() -> list[Completion]:
+        core = ServerCore(order)
+        await core.open()
+        try:
+            return list(await asyncio.gather(*(core.answer(Generate(r, 0.0, None, 1.5)) for r in requests)))
+        finally:
+            await core.close()
+
+    return asyncio.run(run())
+
+
+def open_only(order: Open) -> Opened:
+    async def run() -> Opened:
+        core = ServerCore(order)
+        opened = await core.open()
+        await core.close()
+        return opened
+
+    return asyncio.run(run())
+
+
+def test_an_answer_with_token_ids_has_everything(server: FakeServer) -> None:
+    [answer] = ask(make_order(server.url), make_request())
+    assert answer.error_kind is None and answer.finish_reason == "stop"
+    assert answer.text == "One two three four" and answer.output_token_ids == [100, 101, 102, 103]
+    assert (answer.prompt_tokens, answer.cached_tokens, answer.output_tokens, answer.retries) == (3, 2, 4, 0)
+    assert answer.token_at_s is not None and len(answer.token_at_s) == 4
+    assert answer.token_at_s == sorted(answer.token_at_s)
+    assert answer.first_token_at_s == answer.token_at_s[0] and answer.last_token_at_s == answer.token_at_s[-1]
+    assert answer.sent_at_s == answer.arrived_at_s and answer.queued_at_s is None and answer.scheduled_at_s is None
+    assert answer.sent_at_s is not None and answer.finished_at_s is not None and answer.last_token_at_s is not None
+    assert answer.sent_at_s < answer.first_token_at_s <= answer.last_token_at_s <= answer.finished_at_s
+    assert answer.window_requests is None and answer.due_at_s == 1.5
+
+
+def test_the_body_says_all_that_vllm_would_else_choose(server: FakeServer) -> None:
+    ask(make_order(server.url), make_request(seed=-1, min_tokens=2, n=1, stop=None))
+    body = server.received[0].body
+    assert body == {
+        "model": "fake-model", "prompt": [1, 2, 3], "stream": True, "stream_options": {"include_usage": True},
+        "return_token_ids": True, "temperature": 0, "max_tokens": 8, "min_tokens": 2, "top_p": 1.0, "top_k": 0,
+        "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
+    }  # fmt: skip
+
+
+def test_a_server_that_is_not_vllm_gets_openai_alone(plain_server: FakeServer) -> None:
+    [answer] = ask(make_order(plain_server.url), make_request(stop=["."], seed=7))
+    assert set(plain_server.received[0].body) == {
+        "model", "prompt", "stream", "stream_options", "temperature", "max_tokens", "stop", "seed",
+    }  # fmt: skip
+    assert answer.text == "One two three four" and answer.output_token_ids is None and answer.output_tokens == 4
+    assert answer.token_at_s is not None and len(answer.token_at_s) == 4  # as many events as tokens
+
+
+def test_events_of_several_tokens_have_no_stamp_per_token_unless_ids_count_them(
+    server: FakeServer, plain_server: FakeServer
+) -> None:
+    server.default = plain_server.default = Script(tokens_per_event=2)
+    [counted], [uncounted] = (ask(make_order(one.url), make_request()) for one in (server, plain_server))
+    assert counted.token_at_s is not None
+    assert counted.token_at_s[0] == counted.token_at_s[1] <= counted.token_at_s[2] == counted.token_at_s[3]
+    assert uncounted.token_at_s is None and uncounted.output_tokens == 4
+    assert uncounted.first_token_at_s is not None and uncounted.last_token_at_s is not None
+
+
+def test_what_is_not_said_is_unknown(plain_server: FakeServer) -> None:
+    plain_server.default = Script(has_usage=False)
+    [answer] = ask(make_order(plain_server.url), make_request())
+    assert answer.output_tokens is None and answer.cached_tokens is None and answer.token_at_s is None
+    assert answer.prompt_tokens == 3  # as many as were sent
+
+
+def test_chat_sends_messages_and_leaves_the_room_to_the_server(server: FakeServer) -> None:
+    order = make_order(server.url, endpoint="chat", chat_kwargs={"enable_thinking": False})
+    [answer] = ask(order, make_chat(max_tokens=None))
+    body = server.received[0].body
+    assert body["messages"] == [{"role": "user", "content": "Count to four."}]
+    assert "max_tokens" not in body and "prompt" not in body
+    assert body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert answer.text == "One two three four" and answer.prompt_tokens == 3
+    assert answer.token_at_s is not None and len(answer.token_at_s) == 4  # the role's empty event is no token
+
+
+def test_max_tokens_unset_is_the_room_in_the_context(server: FakeServer) -> None:
+    ask(make_order(server.url), make_request(max_tokens=None))
+    assert server.received[0].body["max_tokens"] == 128 - 3
+
+
+def test_max_tokens_unset_without_a_known_context_ends_the_run(plain_server: FakeServer) -> None:
+    with pytest.raises(SpecError, match=r"Set sampling\.max_tokens"):
+        ask(make_order(plain_server.url), make_request(max_tokens=None))
+    assert not plain_server.received
+
+
+def test_thinking_is_kept_apart_whoever_tells_it_apart(server: FakeServer) -> None:
+    server.scripts += [Script(thoughts=("Hm.", " Well.")), Script(tokens=("<think>", "Hm.", "</think>", "\n\nFour"))]
+    chat = make_order(server.url, ReasoningSpec(), endpoint="chat")
+    [by_server], [by_us] = ask(chat, make_chat()), ask(chat, make_chat())
+    assert (by_server.reasoning, by_server.text) == ("Hm. Well.", "One two three four")
+    assert (by_us.reasoning, by_us.text) == ("Hm.", "Four")
+
+
+def test_a_stop_with_reasoning_needs_the_engine_itself(server: FakeServer) -> None:
+    [answer] = ask(make_order(server.url, ReasoningSpec()), make_request(stop=["."]))
+    assert answer.error_kind == "sampling_error" and "offline or async" in str(answer.error_message)
+
+
+@pytest.mark.parametrize("name", ["top_k", "structured_outputs", "ignore_eos"])
+def test_parameters_beyond_openai_are_refused_by_name(plain_server: FakeServer, name: str) -> None:
+    value = {"json": {}} if name == "structured_outputs" else 1
+    words = "form of the output" if name == "structured_outputs" else name
+    with pytest.raises(SpecError, match=words):
+        open_only(make_order(plain_server.url, sampling={**GREEDY, name: value}))
+    [answer] = ask(make_order(plain_server.url), make_request(**{name: value}))
+    assert answer.error_kind == "sampling_error" and words in str(answer.error_message)
+    open_only(make_order(plain_server.url, extensions="vllm", sampling={**GREEDY, name: value}))
+
+
+def test_a_json_schema_is_a_response_format_for_others(plain_server: FakeServer) -> None:
+    schema = {"type": "object"}
+    ask(make_order(plain_server.url, endpoint="chat"), make_chat(structured_outputs={"json": schema}))
+    assert plain_server.received[0].body["response_format"]["json_schema"]["schema"] == schema
+
+
+def test_what_only_an_engine_can_do_is_refused(server: FakeServer) -> None:
+    with pytest.raises(SpecError, match="prompt_logprobs can be used with the engine itself"):
+        open_only(make_order(server.url, sampling={"prompt_logprobs": 1}))
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+def test_logprobs_are_by_token_id(server: FakeServer, endpoint: str) -> None:
+    chosen, other = {"token": "token_id:5", "logprob": -0.5}, {"token": "token_id:6", "logprob": -1.0}
+    server.default = Script(tokens=("One",), logprobs={
+        "completions": {"tokens": ["token_id:5"], "token_logprobs": [-0.5],
+                        "top_logprobs": [{"token_id:5": -0.5, "token_id:6": -1.0}]},
+        "chat": {"content": [{**chosen, "top_logprobs": [chosen, other]}]},
+    }[endpoint])  # fmt: skip
+    request = make_request(logprobs=2) if endpoint == "completions" else make_chat(logprobs=2)
+    [answer] = ask(make_order(server.url, endpoint=endpoint), request)
+    assert answer.logprobs == [{"5": -0.5, "6": -1.0}] and answer.cumulative_logprob == -0.5
+    body = server.received[0].body
+    assert body["return_tokens_as_token_ids"] is True
+    assert body["logprobs"] == (2 if endpoint == "completions" else True)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [Script(status=429), Script(status=503), Script(reset=True), Script(break_after=0)],
+    ids=["429", "503", "reset", "cut before a token"],
+)
+def test_what_may_pass_is_tried_again_and_timed_from_the_first_sending(server: FakeServer, script: Script) -> None:
+    server.scripts += [script, script]
+    [answer] = ask(make_order(server.url), make_request())
+    assert answer.error_kind is None and answer.retries == 2 and answer.output_tokens == 4
+    assert len(server.received) == 3
+    assert answer.sent_at_s is not None and answer.first_token_at_s is not None
+    assert answer.first_token_at_s - answer.sent_at_s >= 0.5 * 0.02 + 0.5 * 0.04  # both waits are in it
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"), [(Script(status=429), "server_overloaded"), (Script(reset=True), "server_unreachable")]
+)
+def test_what_does_not_pass_is_an_error_row_in_the_end(server: FakeServer, script: Script, kind: str) -> None:
+    server.default = script
+    [answer] = ask(make_order(server.url, retries=3), make_request())
+    assert answer.error_kind == kind and answer.retries == 3 and len(server.received) == 4
+    assert "after 3 retries" in str(answer.error_message)
+    assert answer.finish_reason is None and answer.text is None and answer.first_token_at_s is None
+
+
+@pytest.mark.parametrize("value", ["1", "date"])
+def test_retry_after_is_heeded(server: FakeServer, value: str) -> None:
+    if value == "date":  # of whole seconds: at least one of these three is left
+        value = email.utils.formatdate(time.time() + 3, usegmt=True)
+    server.scripts.append(Script(status=503, headers={"Retry-After": value}))
+    [answer] = ask(make_order(server.url), make_request())
+    assert answer.retries == 1 and answer.first_token_at_s is not None and answer.sent_at_s is not None
+    assert answer.first_token_at_s - answer.sent_at_s > 0.9
+
+
+def test_a_wait_beyond_the_time_limit_is_not_begun(server: FakeServer) -> None:
+    server.default = Script(status=429, headers={"Retry-After": "3600"})
+    [answer] = ask(make_order(server.url, timeout_s=30), make_request())
+    assert answer.error_kind == "server_overloaded" and answer.retries == 0
+
+
+def test_a_refusal_is_a_row_with_the_servers_words(server: FakeServer) -> None:
+    server.scripts.append(Script(status=400, message="The prompt is too long."))
+    answers = ask(make_order(server.url), make_request(0), make_request(1))
+    errors = [answer for answer in answers if answer.error_kind]
+    assert len(errors) == 1 and errors[0].error_kind == "rejected_by_server" and errors[0].retries == 0
+    assert errors[0].error_message == "The server answered 400: The prompt is too long."
+
+
+@pytest.mark.parametrize(("script", "kind", "words"), [
+    (Script(break_after=2), "stream_cut", "after 2 tokens"),
+    (Script(break_after=2, break_with="end"), "stream_cut", "after 2 tokens"),
+    (Script(break_after=2, break_with="{'no': json"), "malformed_stream", "no JSON"),
+    (Script(break_after=2, break_with="[1]"), "malformed_stream", "no object"),
+    (Script(break_after=2, break_with='{"choices": [{"token_ids": 3}]}'), "malformed_stream", "none of a completion"),
+    (Script(break_after=2, break_with='{"choices": "abc"}'), "malformed_stream", "none of a completion"),
+    (Script(break_after=2, break_with='{"error": {"message": "CUDA went away", "code": 500}}'), "server_error",
+     "CUDA went away"),
+    (Script(break_after=0, break_with='{"error": {"message": "too long", "code": 400}}'), "rejected_by_server",
+     "too long"),
+    (Script(break_after=2, break_with="[DONE]"), "malformed_stream", "no finish_reason"),
+    (Script(status=500), "server_error", "answered 500"),
+    (Script(content_type="text/html", break_after=0, break_with="end"), "malformed_stream", "text/html"),
+])  # fmt: skip
+def test_what_goes_wrong_in_the_middle_is_not_tried_again(
+    server: FakeServer, script: Script, kind: str, words: str
+) -> None:
+    server.scripts.append(script)
+    [answer] = ask(make_order(server.url), make_request())
+    assert answer.error_kind == kind and words in str(answer.error_message), answer.error_message
+    assert answer.retries == 0 and len(server.received) == 1
+    assert answer.finish_reason is None and answer.output_tokens is None
+
+
+def test_one_that_takes_too_long_is_a_row_and_the_others_go_on(server: FakeServer) -> None:
+    server.scripts.append(Script(delay_s=3600))
+    late, *good = sorted(ask(make_order(server.url, timeout_s=2.0), *map(make_request, range(8))),
+                         key=lambda answer: answer.error_kind is None)  # fmt: skip
+    assert late.error_kind == "timed_out" and "2 s" in str(late.error_message)
+    assert len(good) == 7 and all(answer.error_kind is None for answer in good)
+
+
+def test_a_server_that_goes_away_and_comes_back_is_waited_for(server: FakeServer) -> None:
+    order = make_order(server.url, retries=200, timeout_s=120)
+
+    async def run() -> Completion:
+        core = ServerCore(order)
+        await core.open()
+        assert (await core.answer(Generate(make_request(0), 0.0, None))).error_kind is None
+        server.stop()
+        threading.Timer(0.5, server.start).start()
+        answer = await core.answer(Generate(make_request(1), 0.0, None))
+        await core.close()
+        return answer
+
+    answer = asyncio.run(run())
+    assert answer.error_kind is None and answer.retries is not None and answer.retries > 0
+
+
+def test_nothing_limits_the_connections_of_an_open_loop(server: FakeServer) -> None:
+    count = 1200  # beyond the usual limits of pools, which are 100 and 1,000
+    server.default = Script(delay_s=20.0)
+
+    async def run() -> None:
+        core = ServerCore(make_order(server.url))
+        await core.open()
+        tasks = [asyncio.create_task(core.answer(Generate(make_request(i), 0.0, None))) for i in range(count)]
+        while server.in_flight < count:
+            await asyncio.sleep(0.05)
+            assert not any(task.done() for task in tasks)
+        assert core.sample().in_flight_requests == count
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert core.sample().in_flight_requests == 0
+        await core.close()
+
+    asyncio.run(asyncio.wait_for(run(), 120))
+
+
+def test_tokens_are_counted_while_they_come_and_warm_up_is_not(server: FakeServer) -> None:
+    async def run() -> None:
+        core = ServerCore(make_order(server.url))
+        await core.open()
+        await core.warm_up(make_request())
+        assert core.sample().output_tokens == 0
+        await core.answer(Generate(make_request(), 0.0, None))
+        sample = core.sample()
+        assert (sample.output_tokens, sample.in_flight_requests, sample.engine_steps) == (4, 0, None)
+        server.default = Script(status=400)
+        with pytest.raises(SpecError, match="no, thank you"):
+            await core.warm_up(make_request())
+        await core.close()
+
+    asyncio.run(run())
+
+
+def test_what_a_server_says_of_itself_is_kept(server: FakeServer) -> None:
+    opened = open_only(make_order(server.url))
+    assert opened.max_model_len == 128 and opened.max_num_seqs is None
+    assert opened.details == {
+        "endpoint": "completions", "served_model": "fake-model", "takes_vllm_extensions": True, "max_model_len": 128,
+        "vllm_version": "0.32.0", "server": server.url,
+    }  # fmt: skip
+    assert not server.received  # nothing was generated for it
+
+
+def test_a_wrong_model_is_told_which_there_are(server: FakeServer) -> None:
+    with pytest.raises(SpecError, match=r"no model 'gpt-9'. It has: fake-model"):
+        open_only(make_order(server.url, model="gpt-9"))
+    server.models = [{"id": "a"}, {"id": "b"}]
+    with pytest.raises(SpecError, match=r"no model 'fake-model'. It has: a, b"):
+        open_only(make_order(server.url))
+
+
+def test_a_list_of_models_is_no_condition(plain_server: FakeServer) -> None:
+    plain_server.endpoints.remove("/v1/models")
+    ask(make_order(plain_server.url, model="mine"), make_request())
+    assert plain_server.received[0].body["model"] == "mine"
+
+
+def test_an_endpoint_that_is_not_there_is_a_sentence(server: FakeServer) -> None:
+    server.endpoints.remove("/v1/completions")
+    with pytest.raises(SpecError, match=r"no endpoint .*/v1/completions .*engine\.server\.endpoint to chat"):
+        open_only(make_order(server.url))
+    with pytest.raises(SpecError, match="is the base URL"):
+        open_only(make_order(server.url.removesuffix("/v1")))
+
+
+def test_nobody_there_is_a_sentence(server: FakeServer) -> None:
+    server.stop()
+    with pytest.raises(ServerError, match=r"No server can be reached at http://127\.0\.0\.1:\d+/v1: .*Connect"):
+        open_only(make_order(server.url))
+
+
+def test_a_key_is_read_from_the_named_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeServer(key="sesame").running() as server:
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        with pytest.raises(SpecError, match=r"wants a key.*401.*environment variable MY_KEY"):
+            open_only(make_order(server.url, api_key_env="MY_KEY"))
+        monkeypatch.setenv("MY_KEY", "sesame")
+        [answer] = ask(make_order(server.url, api_key_env="MY_KEY"), make_request())
+        assert answer.error_kind is None
+
+
+def test_without_a_key_none_is_sent(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    ask(make_order(server.url), make_request())
+    assert "authorization" not in server.received[0].headers
+
+
+def test_certificates(tmp_path: Path) -> None:
+    import ssl
+
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with FakeServer(tls=context).running() as server:
+        with pytest.raises(ServerError, match=r"certificate of https.* is not accepted.*engine\.server\.ca_file"):
+            open_only(make_order(server.url))
+        [answer] = ask(make_order(server.url, ca_file=str(certificate)), make_request())
+        assert answer.text == "".join(ANSWER)
+        with pytest.raises(SpecError, match="cannot be read as certificates"):
+            open_only(make_order(server.url, ca_file=str(tmp_path / "missing.pem")))
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_events_are_found_however_they_are_cut(line_end: str) -> None:
+    text = line_end.join(['data: {"a": 1}', "", ": a comment", "event: x", 'data: {"b":', 'data: "ü"}', "",
+                          "data: [DONE]", "", ""])  # fmt: skip
+    for size in range(1, 20):
+        reader, data = EventReader(), text.encode()
+        found = [event for at in range(0, len(data), size) for event in reader.feed(data[at : at + size])]
+        assert found == [{"a": 1}, {"b": "ü"}] and reader.has_ended
+    with pytest.raises(MalformedStreamError):
+        list(EventReader().feed(b"data: " + json.dumps("text").encode() + b"\n\n"))

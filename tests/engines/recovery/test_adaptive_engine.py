@@ -1,0 +1,309 @@
+"""The adaptive engine around engines that die on purpose: every request is answered once, whatever happens."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from record_kit import request_of
+
+from assayline.clock import RunClock
+from assayline.engines.devices.memory import DeviceMemory
+from assayline.engines.fake import FakeEngine
+from assayline.engines.recovery.engine import KILLED_ENGINE, AdaptiveEngine
+from assayline.engines.recovery.ledger import Ledger
+from assayline.engines.recovery.policy import RecoveryPolicy
+from assayline.engines.recovery.sizes import Sizes
+from assayline.errors import Death, EngineDiedError, EngineInterruptedError
+from assayline.records import NOT_SENT, Completion, Request
+
+Rule = Callable[["Mortal", list[str]], Death | None]
+OOM = Death("run", exception="OutOfMemoryError", message="CUDA out of memory. Tried to allocate 2.00 GiB")
+CRASH = Death("run", exception="AssertionError", message="no such block")
+
+
+class Mortal(FakeEngine):
+    """Dies when `rule`, asked at each step with what is in flight, gives a death; then it is dead for good."""
+
+    def __init__(self, rule: Rule, **options: Any) -> None:
+        super().__init__(RunClock.start(), **options)
+        self._rule = rule
+        self.dead = self.closed = False
+        self.warmed: list[Request] = []
+        self.steps = 0
+
+    def warm_up(self, request: Request) -> float:
+        self.warmed.append(request)
+        return 0.5
+
+    def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
+        assert not self.dead and not self.closed, "a dead engine is asked again"
+        return super().generate(requests)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _step(self, live: list[Any]) -> Iterator[Completion]:
+        self.steps += 1
+        if live and (death := self._rule(self, [running.request.request_id for running in live])):
+            self.dead = True
+            raise EngineDiedError("the engine died", death)
+        return super()._step(live)
+
+
+class Memory(DeviceMemory):
+    """Asks nobody: hundreds of deaths per test."""
+
+    def describe_holders(self) -> str:
+        return "Memory is held by process 1."
+
+
+class Bench:
+    """Opens mortal engines and keeps what was recorded."""
+
+    def __init__(self, rule: Rule = lambda engine, live: None, window: int = 16, **options: Any) -> None:
+        self.rule, self.window = rule, window
+        self.engines: list[Mortal] = []
+        self.failing_starts: list[Death] = []
+        self.events: list[tuple[int, str, dict[str, Any]]] = []
+        self.messages: list[str] = []
+        recovery = {name: options.pop(name) for name in ("enabled", "min_batch_size", "grow") if name in options}
+        self.policy = RecoveryPolicy(Sizes(), **recovery)
+        self.engine = AdaptiveEngine(
+            self.open, self.policy, self.record, Memory(()), worker="w", memory_wait_s=0, **options
+        )
+
+    def open(self, sizes: Sizes, changed: dict[str, Any], generation: int) -> Mortal:
+        assert all(engine.closed for engine in self.engines), "two engines at once"
+        if self.failing_starts:
+            raise EngineDiedError("it did not start", self.failing_starts.pop(0))
+        self.engines.append(
+            Mortal(self.rule, window=sizes.window_requests or self.window, max_num_seqs=64, generation=generation)
+        )
+        return self.engines[-1]
+
+    def record(
+        self, generation: int, event: str, duration_s: Any = None, message: Any = None, details: Any = None
+    ) -> None:
+        self.events.append((generation, event, details or {}))
+        self.messages.append(message or "")
+
+    def names(self) -> list[str]:
+        return [event for _, event, _ in self.events]
+
+    def answers(self, requests: Iterable[Request | None]) -> dict[str, Completion]:
+        found = list(self.engine.generate(requests))
+        assert len({answer.request_id for answer in found}) == len(found), "answered twice"
+        return {answer.request_id: answer for answer in found}
+
+
+def requests(count: int, **sampling: Any) -> list[Request]:
+    return [request_of(number, **sampling) for number in range(count)]
+
+
+def more_than(capacity: int) -> Rule:
+    return lambda engine, live: OOM if len(live) > capacity else None
+
+
+def holding(*poison: int) -> Rule:
+    names = {request_of(number).request_id for number in poison}
+    return lambda engine, live: OOM if names & set(live) else None
+
+
+def test_an_engine_that_is_too_wide_is_halved_until_it_lives() -> None:
+    bench = Bench(more_than(5))
+    answers = bench.answers(requests(100))
+    assert len(answers) == 100 and all(answer.error_kind is None for answer in answers.values())
+    assert [engine._window_requests for engine in bench.engines] == [16, 8, 4]
+    assert bench.names() == ["opened", "failed", "reduced", "opened", "failed", "reduced", "opened"]
+    assert Counter((a.engine_generation, a.window_requests) for a in answers.values()) == {(2, 4): 100}
+    failed = bench.events[1][2]
+    assert (failed["kind"], failed["is_memory"], failed["phase"], failed["in_flight_requests"]) == (
+        "device_oom", True, "run", 16)  # fmt: skip
+
+
+def test_what_was_answered_before_the_death_stands_and_is_not_asked_again() -> None:
+    asked: Counter[str] = Counter()
+
+    def rule(engine: Mortal, live: list[str]) -> Death | None:
+        asked.update(live if engine.steps == 1 else ())
+        return OOM if len(bench.engines) == 1 and engine.steps == 4 else None
+
+    bench = Bench(rule)
+    short, long = requests(8, max_tokens=2), [request_of(number, max_tokens=9) for number in range(8, 16)]
+    answers = bench.answers([*short, *long])
+    assert [answers[request.request_id].engine_generation for request in [*short, *long]] == [0] * 8 + [1] * 8
+    assert all(asked[request.request_id] == 1 for request in short)
+
+
+def test_requests_are_sent_again_in_the_old_order() -> None:
+    order: list[list[str]] = []
+
+    def rule(engine: Mortal, live: list[str]) -> Death | None:
+        if engine.steps == 1:
+            order.append(live)
+        return OOM if len(bench.engines) == 1 else None
+
+    bench = Bench(rule, window=8)
+    bench.answers(requests(20))
+    assert order[1] == order[0][:4]
+
+
+def test_a_request_that_kills_every_engine_becomes_an_error_row_and_the_size_comes_back() -> None:
+    bench = Bench(holding(37))
+    answers = bench.answers(requests(100))
+    assert len(answers) == 100
+    bad = [answer for answer in answers.values() if answer.error_kind]
+    assert [answer.request_id for answer in bad] == [request_of(37).request_id]
+    assert bad[0].error_kind == KILLED_ENGINE and "CUDA out of memory" in (bad[0].error_message or "")
+    assert bench.names().count("isolated") == 1 and "restored" in bench.names()
+    assert bench.engines[-1]._window_requests == 16, "the window that it had before that request came"
+
+
+@hypothesis_settings(deadline=None)
+@given(st.sets(st.integers(0, 59), max_size=6), st.integers(1, 12), st.integers(1, 20))
+def test_bisection_finds_exactly_the_requests_that_kill(poison: set[int], least: int, window: int) -> None:
+    bench = Bench(holding(*poison), window=window, min_batch_size=least)
+    answers = bench.answers(requests(60))
+    assert len(answers) == 60
+    bad = {answer.request_id for answer in answers.values() if answer.error_kind}
+    assert bad == {request_of(number).request_id for number in poison}
+
+
+@hypothesis_settings(deadline=None)
+@given(st.lists(st.integers(1, 30), max_size=12), st.integers(1, 40))
+def test_whenever_engines_run_out_of_memory_every_request_is_answered_once(moments: list[int], window: int) -> None:
+    def rule(engine: Mortal, live: list[str]) -> Death | None:
+        number = len(bench.engines) - 1
+        return OOM if number < len(moments) and engine.steps == moments[number] and len(live) > 1 else None
+
+    bench = Bench(rule, window=window)
+    answers = bench.answers(itertools.chain(requests(40), [None], [request_of(40), None, request_of(41)]))
+    assert len(answers) == 42 and not any(answer.error_kind for answer in answers.values())
+    assert all(engine.closed for engine in bench.engines[:-1])
+
+
+def test_a_crash_that_is_not_memory_gets_one_engine_of_the_same_size() -> None:
+    bench = Bench(lambda engine, live: CRASH if len(bench.engines) == 1 else None)
+    assert len(bench.answers(requests(30))) == 30
+    assert [engine._window_requests for engine in bench.engines] == [16, 16]
+    assert "reduced" not in bench.names()
+
+
+def test_a_second_crash_stops_with_the_whole_history() -> None:
+    bench = Bench(lambda engine, live: CRASH)
+    with pytest.raises(EngineDiedError) as caught:
+        bench.answers(requests(30))
+    for expected in ("cannot recover", "engine 0 died while generating (other, 16 in flight)", "engine 1 died",
+                     "no such block", "the engine died"):  # fmt: skip
+        assert expected in str(caught.value)
+
+
+def test_an_engine_that_dies_with_few_but_no_single_one_says_so() -> None:
+    bench = Bench(more_than(3), window=8, min_batch_size=4)
+    with pytest.raises(EngineDiedError, match=r"no single request is to blame(?s:.*)window_requests 8 → 4"):
+        bench.answers(requests(30))
+
+
+def test_too_many_killers_end_it() -> None:
+    bench = Bench(holding(*range(10)), may_isolate=lambda isolated: isolated <= 3)
+    with pytest.raises(EngineDiedError, match="4 requests killed it, more than max_error_fraction allows"):
+        bench.answers(requests(30))
+
+
+def test_each_engine_is_warmed_up_with_the_same_request() -> None:
+    bench = Bench(more_than(8))
+    assert bench.engine.warm_up(request_of(999)) == 0.5
+    bench.answers(requests(30))
+    assert [engine.warmed for engine in bench.engines] == [[request_of(999)]] * 2
+    assert bench.names() == ["opened", "warmed_up", "failed", "reduced", "opened", "warmed_up"]
+
+
+def test_an_engine_that_does_not_start_is_opened_smaller() -> None:
+    bench = Bench(more_than(8))
+    text = "Free memory on device cuda:0 (20.0/80.0 GiB) on startup is less than desired GPU memory utilization (0.92)."
+    bench.failing_starts = [Death("start", exception="ValueError", message=text)]
+    bench.answers(requests(30))
+    assert bench.names() == ["opened", "failed", "reduced", "failed", "reduced", "opened"]
+    assert bench.policy.changed_arguments["gpu_memory_utilization"] == 0.24
+    assert [generation for generation, event, _ in bench.events if event == "failed"] == [0, 1]
+    assert "Memory is held by process" in bench.messages[1]
+
+
+def test_a_start_that_fails_for_another_reason_is_told_as_it_is() -> None:
+    def refuse(*_: Any) -> Mortal:
+        raise EngineDiedError("no such model", Death("start", exception="ValueError", message="no such model"))
+
+    with pytest.raises(EngineDiedError, match="no such model"):
+        AdaptiveEngine(refuse, RecoveryPolicy(Sizes()), lambda *_, **__: None, DeviceMemory(()))
+
+
+def test_a_stop_is_no_death() -> None:
+    def rule(engine: Mortal, live: list[str]) -> Death | None:
+        raise EngineInterruptedError("stopped")
+
+    bench = Bench(rule)
+    with pytest.raises(EngineInterruptedError):
+        bench.answers(requests(3))
+    assert bench.names() == ["opened"]
+
+
+def test_a_reduced_window_grows_back_if_the_spec_allows() -> None:
+    bench = Bench(more_than(15), window=16, grow=True)
+    answers = bench.answers(requests(2000, max_tokens=1))
+    assert len(answers) == 2000
+    assert bench.names()[:4] == ["opened", "failed", "reduced", "opened"] and "grown" in bench.names()
+    assert max(answer.window_requests for answer in answers.values()) == 14
+    assert len(bench.engines) == 2, "a window grows without another engine"
+
+
+def test_what_was_not_sent_is_passed_on_and_says_nothing_of_the_engine() -> None:
+    """A load that has ended: its rows are no sustained success, and widen no window."""
+    bench = Bench(more_than(4), grow=True)
+    bench.answers(requests(5))
+    narrow = bench.policy.window_requests
+
+    class Unsent(Mortal):
+        def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
+            for request in requests:
+                assert request is not None
+                yield Completion(request.request_id, "w", 0, None, error_kind=NOT_SENT)
+
+    bench.engine._current = Unsent(bench.rule)
+    assert len(bench.answers(requests(1000))) == 1000
+    assert bench.policy.window_requests == narrow and "grown" not in bench.names()
+
+
+def test_closing_twice_is_recorded_once() -> None:
+    bench = Bench()
+    bench.engine.close()
+    bench.engine.close()
+    assert bench.names() == ["opened", "closed"]
+
+
+@given(st.lists(st.sampled_from(["take", "settle", "again"]), max_size=60))
+def test_a_ledger_gives_what_is_not_settled_again_and_nothing_else(steps: list[str]) -> None:
+    ledger = Ledger(iter(requests(20)))
+    given_out: list[str] = []
+    open_ids: list[str] = []
+    for step in steps:
+        if step == "take":
+            request = next(ledger, None)
+            if request is not None:
+                given_out.append(request.request_id)
+                if request.request_id not in open_ids:
+                    open_ids.append(request.request_id)
+        elif step == "settle" and (in_flight := ledger.in_flight()):
+            ledger.settle(in_flight[0].request_id)
+            open_ids.remove(in_flight[0].request_id)
+        elif step == "again":
+            ledger.send_again()
+        assert [request.request_id for request in ledger.unanswered()] == open_ids
+    ledger.send_again()
+    rest = [request.request_id for request in ledger if request is not None]
+    assert rest[: len(open_ids)] == open_ids
+    assert set(given_out) | set(rest) == {request.request_id for request in requests(20)}

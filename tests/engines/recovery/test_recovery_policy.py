@@ -1,0 +1,274 @@
+"""The policy alone: which size follows from which death. No engine, no clock."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assayline.engines.recovery.causes import Cause
+from assayline.engines.recovery.policy import MAX_STARTS, STEADY_WINDOWS, Isolate, Rebuild, RecoveryPolicy, Stop
+from assayline.engines.recovery.sizes import Sizes
+from assayline.errors import MEMORY_KINDS, Kind
+
+OPENED = {
+    "max_num_seqs": 64,
+    "max_num_batched_tokens": 8192,
+    "max_model_len": 4096,
+    "gpu_memory_utilization": 0.92,
+    "enable_chunked_prefill": True,
+}
+
+
+def opened(
+    window: int = 80, sizes: Sizes | None = None, details: dict[str, Any] | None = None, **options: Any
+) -> RecoveryPolicy:
+    policy = RecoveryPolicy(sizes or Sizes(), **options)
+    policy.opened({**OPENED, **(details or {})}, window)
+    return policy
+
+
+def died(kind: Kind, phase: str = "run", **numbers: Any) -> Cause:
+    return Cause(kind, phase, str(kind), **numbers)
+
+
+def ids(count: int, first: int = 0) -> list[str]:
+    return [f"r{number}" for number in range(first, first + count)]
+
+
+def changed(reaction: Any) -> dict[str, tuple[Any, Any]]:
+    assert isinstance(reaction, Rebuild), reaction
+    return {name: (change["from"], change["to"]) for name, change in reaction.changes.items()}
+
+
+def test_out_of_device_memory_halves_the_window_and_leaves_room_beside_the_cache() -> None:
+    policy = opened()
+    assert changed(policy.react(died(Kind.DEVICE_OOM), ids(80))) == {
+        "window_requests": (80, 40),
+        "max_num_seqs": (64, 32),
+        "gpu_memory_utilization": (0.92, 0.87),
+    }
+    assert policy.changed_arguments == {"max_num_seqs": 32, "gpu_memory_utilization": 0.87}
+    assert changed(policy.react(died(Kind.DEVICE_OOM), ids(40)))["window_requests"] == (40, 20)
+
+
+def test_a_cache_of_a_given_size_keeps_it_and_its_share() -> None:
+    policy = opened(sizes=Sizes(kv_cache_memory_bytes=2**30))
+    assert changed(policy.react(died(Kind.DEVICE_OOM), ids(80))) == {
+        "window_requests": (80, 40),
+        "max_num_seqs": (64, 32),
+    }
+
+
+def test_the_next_window_follows_from_what_was_in_flight_when_that_was_less() -> None:
+    policy = opened()
+    assert changed(policy.react(died(Kind.HOST_OOM), ids(10))) == {"window_requests": (80, 5), "max_num_seqs": (64, 5)}
+
+
+def test_after_the_window_the_tokens_of_a_step_then_the_search() -> None:
+    policy = opened(window=2, details={"max_num_seqs": 2})
+    assert changed(policy.react(died(Kind.HOST_OOM), ids(2))) == {"window_requests": (2, 1), "max_num_seqs": (2, 1)}
+    # One prompt of 1,000 tokens in flight: only fewer tokens than that change anything.
+    assert changed(policy.react(died(Kind.HOST_OOM), ids(1), 1000)) == {"max_num_batched_tokens": (8192, 500)}
+    assert changed(policy.react(died(Kind.HOST_OOM), ids(1), 1000)) == {"max_num_batched_tokens": (500, 250)}
+    assert changed(policy.react(died(Kind.HOST_OOM), ids(1), 1000)) == {"max_num_batched_tokens": (250, 125)}
+    assert changed(policy.react(died(Kind.HOST_OOM), ids(1), 1000)) == {"max_num_batched_tokens": (125, 64)}
+    assert policy.react(died(Kind.HOST_OOM), ids(1), 1000) == Isolate()
+
+
+def test_short_prompts_alone_are_searched_at_once() -> None:
+    policy = opened(window=1, details={"max_num_seqs": 1})
+    assert policy.react(died(Kind.HOST_OOM), ids(1), 30) == Isolate()
+
+
+def test_without_chunked_prefill_a_step_takes_whole_prompts() -> None:
+    policy = opened(window=1, details={"max_num_seqs": 1, "enable_chunked_prefill": False})
+    assert policy.react(died(Kind.HOST_OOM), ids(1), 4000) == Isolate()
+
+
+def test_log_probabilities_of_prompts_grow_with_the_tokens_of_a_step() -> None:
+    policy = opened(prompt_logprobs=True)
+    assert changed(policy.react(died(Kind.HOST_OOM), ids(80), 3000)) == {"max_num_batched_tokens": (8192, 4096)}
+
+
+def test_the_window_stays_at_the_fewest_that_are_allowed() -> None:
+    policy = opened(min_batch_size=30)
+    assert changed(policy.react(died(Kind.HOST_OOM), ids(80)))["window_requests"] == (80, 40)
+    assert changed(policy.react(died(Kind.HOST_OOM), ids(40)))["window_requests"] == (40, 30)
+    assert policy.react(died(Kind.HOST_OOM), ids(30), 10) == Isolate()
+    assert policy.window_requests == 30
+
+
+def test_a_death_that_is_not_memory_is_answered_once_by_the_same_size() -> None:
+    policy = opened()
+    before = policy.sizes
+    assert policy.react(died(Kind.OTHER), ids(80)) == Rebuild({})
+    assert policy.sizes == before and policy.changed_arguments == {}
+    assert isinstance(policy.react(died(Kind.KILLED), ids(80)), Stop)
+
+
+def test_sustained_success_earns_another_engine() -> None:
+    policy = opened(window=4)
+    assert policy.react(died(Kind.KILLED), ids(4)) == Rebuild({})
+    for _ in range(4 * STEADY_WINDOWS):
+        assert policy.answered() == {}
+    assert policy.react(died(Kind.KILLED), ids(4)) == Rebuild({})
+
+
+def test_engines_that_die_for_ever_without_an_answer_are_no_loop() -> None:
+    policy = opened(window=8)
+    for _ in range(60):
+        reaction = policy.react(died(Kind.HOST_OOM), ids(8))
+    assert isinstance(reaction, Stop) and "50 engines in a row" in reaction.reason
+
+
+def test_recovery_can_be_switched_off() -> None:
+    assert isinstance(opened(enabled=False).react(died(Kind.DEVICE_OOM), ids(80)), Stop)
+
+
+def test_a_window_grows_back_by_steps_and_stays_below_one_that_died() -> None:
+    policy = opened(window=64, details={"max_num_seqs": 51}, grow=True)
+    assert changed(policy.react(died(Kind.HOST_OOM), ids(64))) == {"window_requests": (64, 32)}  # the seats stay
+    windows = [32]
+    for _ in range(64 * STEADY_WINDOWS * 10):
+        if changes := policy.answered():
+            windows.append(changes["window_requests"]["to"])
+    assert windows == [32, 36, 40, 44, 48, 52, 56, 57]  # 57 = 0.9 × 64, rounded down
+
+
+def test_a_window_does_not_grow_unless_asked() -> None:
+    policy = opened(window=8)
+    policy.react(died(Kind.HOST_OOM), ids(8))
+    assert all(policy.answered() == {} for _ in range(1000))
+    assert policy.window_requests == 4
+
+
+def test_the_reductions_of_a_culprit_are_undone_if_it_was_there_each_time() -> None:
+    policy = opened(window=8, details={"max_num_seqs": 8})
+    before = policy.sizes
+    for count in (8, 4, 2):
+        policy.react(died(Kind.HOST_OOM), ids(count))
+    assert policy.react(died(Kind.HOST_OOM), ["r0"], 10) == Isolate()
+    assert changed(Rebuild(policy.isolated("r0")))["window_requests"] == (1, 8)
+    assert policy.sizes == before
+
+
+def test_the_reductions_stay_if_another_request_was_there() -> None:
+    policy = opened(window=8, details={"max_num_seqs": 8})
+    policy.react(died(Kind.HOST_OOM), ids(8))
+    policy.react(died(Kind.HOST_OOM), ids(4, first=8))
+    assert policy.isolated("r8") == {} and policy.window_requests == 2
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        (died(Kind.MEMORY_TAKEN, "start", free_share=0.5), {"gpu_memory_utilization": (None, 0.49)}),
+        (died(Kind.CACHE_TOO_LARGE, "start", free_bytes=1000), {"kv_cache_memory_bytes": (None, 980)}),
+        (died(Kind.NO_CACHE_ROOM, "start"), {"gpu_memory_utilization": (None, 0.97)}),
+        (died(Kind.START_OOM, "start"),
+         {"max_num_seqs": (None, 128), "max_num_batched_tokens": (None, 4096), "gpu_memory_utilization": (None, 0.87)}),
+        (died(Kind.PROFILE_DISTURBED, "start"), {}),
+    ],
+)  # fmt: skip
+def test_a_start_that_fails_is_answered_in_the_direction_that_its_message_calls_for(
+    cause: Cause, expected: dict[str, Any]
+) -> None:
+    assert changed(RecoveryPolicy(Sizes()).react(cause)) == expected
+
+
+def test_a_context_that_does_not_fit_gets_more_memory_then_the_length_that_does() -> None:
+    policy = RecoveryPolicy(Sizes(max_model_len=8192))
+    cause = died(Kind.LENGTH_TOO_LONG, "start", fitting_model_len=128)
+    assert changed(policy.react(cause)) == {"gpu_memory_utilization": (None, 0.97)}
+    assert changed(policy.react(cause)) == {"max_model_len": (8192, 128)}
+    assert isinstance(policy.react(cause), Stop)
+
+
+def test_memory_that_was_not_there_is_not_asked_for_again() -> None:
+    policy = RecoveryPolicy(Sizes())
+    policy.react(died(Kind.MEMORY_TAKEN, "start", free_share=0.5))
+    assert "gpu_memory_utilization" not in changed(policy.react(died(Kind.NO_CACHE_ROOM, "start")))
+
+
+@pytest.mark.parametrize("kind", [Kind.MODEL_TOO_LARGE, Kind.START_FAILED])
+def test_what_no_size_can_help_stops_at_once(kind: Kind) -> None:
+    assert isinstance(RecoveryPolicy(Sizes()).react(died(kind, "start")), Stop)
+
+
+def test_vllms_own_choices_are_not_passed_back_to_it() -> None:
+    policy = opened(sizes=Sizes(max_num_seqs=64))
+    assert policy.sizes.max_num_batched_tokens == 8192
+    assert policy.changed_arguments == {}
+
+
+RUN_DEATH = st.tuples(st.sampled_from([Kind.DEVICE_OOM, Kind.HOST_OOM]), st.integers(0, 300), st.integers(0, 20000))
+START_DEATH = st.builds(
+    lambda kind, share, length: died(
+        kind, "start", free_share=share, free_bytes=int(1e9 * share), fitting_model_len=length
+    ),
+    st.sampled_from(sorted(MEMORY_KINDS - {Kind.DEVICE_OOM, Kind.HOST_OOM})), st.floats(0, 1), st.integers(1, 10000),
+)  # fmt: skip
+
+
+@given(st.lists(RUN_DEATH, max_size=60), st.integers(1, 300), st.integers(1, 40), st.booleans(), st.booleans())
+def test_any_row_of_deaths_ends_in_a_search_and_never_grows_anything(
+    deaths: list[tuple[Kind, int, int]], window: int, least: int, logprobs: bool, chunked: bool
+) -> None:
+    policy = opened(
+        window=window, min_batch_size=least, prompt_logprobs=logprobs, details={"enable_chunked_prefill": chunked}
+    )
+    rebuilds = 0
+    for kind, in_flight, longest in deaths:
+        before = policy.sizes
+        reaction = policy.react(died(kind), ids(in_flight), longest)
+        after = policy.sizes
+        assert all(
+            getattr(after, name) <= getattr(before, name)
+            for name in ("window_requests", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
+        )
+        assert after.window_requests >= min(least, window) and after.max_num_seqs >= 1
+        assert after.max_num_batched_tokens >= after.max_num_seqs
+        if isinstance(reaction, Rebuild):
+            rebuilds += 1
+            assert reaction.changes
+        else:
+            assert isinstance(reaction, Isolate | Stop) and after == before
+    assert rebuilds <= 9 + 8
+
+
+@given(st.lists(START_DEATH, min_size=MAX_STARTS + 1, max_size=40))
+def test_any_row_of_failed_starts_ends(causes: list[Cause]) -> None:
+    policy = RecoveryPolicy(Sizes(max_model_len=8192))
+    reactions = [policy.react(cause) for cause in causes]
+    assert any(isinstance(reaction, Stop) for reaction in reactions)
+    assert 0.1 <= (policy.sizes.gpu_memory_utilization or 0.92) <= 0.97
+
+
+class TestOpenLoop:
+    """No window bounds what runs: vLLM's max_num_seqs does, and is what is reduced."""
+
+    def policy(self, **options: Any) -> RecoveryPolicy:
+        policy = RecoveryPolicy(Sizes(), has_window=False, **options)
+        policy.opened(OPENED, None)
+        return policy
+
+    def test_what_runs_at_once_is_halved_and_no_window_appears(self) -> None:
+        policy = self.policy()
+        assert changed(policy.react(died(Kind.HOST_OOM), ids(500))) == {"max_num_seqs": (64, 32)}
+        assert changed(policy.react(died(Kind.HOST_OOM), ids(500))) == {"max_num_seqs": (32, 16)}
+        assert changed(policy.react(died(Kind.HOST_OOM), ids(6))) == {"max_num_seqs": (16, 3)}
+        assert policy.sizes.window_requests is None and policy.changed_arguments == {"max_num_seqs": 3}
+
+    def test_at_the_smallest_the_culprit_is_looked_for_and_its_doing_undone(self) -> None:
+        policy = self.policy(min_batch_size=32)
+        policy.react(died(Kind.HOST_OOM), ids(70))
+        for _ in range(7):
+            policy.react(died(Kind.HOST_OOM), ids(1))
+        assert policy.react(died(Kind.HOST_OOM), ids(1)) == Isolate()
+        assert changed(Rebuild(policy.isolated("r0")))["max_num_seqs"] == (32, 64)
+
+    def test_nothing_grows(self) -> None:
+        policy = self.policy(grow=True)
+        policy.react(died(Kind.HOST_OOM), ids(64))
+        assert all(policy.answered() == {} for _ in range(64 * STEADY_WINDOWS * 2))

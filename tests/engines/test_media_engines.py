@@ -1,0 +1,214 @@
+"""Pictures through real vLLM: seen in their places by every engine, one bad row is one bad row, deaths lose none."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from engine_helpers import ARGS, ONE_CORE, ROOT, Control, by_id, open_async, open_engine, parts_of, words_of
+
+from assayline.engines.offline import OfflineEngine
+from assayline.engines.streaming import StreamingEngine
+from assayline.errors import EngineDiedError, EngineInterruptedError
+from assayline.evaluation.prepare import Preparation
+from assayline.media.shelf import Shelf
+from assayline.media.synthetic import refer_synthetic
+from assayline.model import identify_model
+from assayline.records import Completion, Media, Request
+from assayline.requests.chat import load_tokenizer
+from assayline.spec.engine import ServerSpec
+from assayline.spec.file import load_spec
+
+pytestmark = pytest.mark.vllm
+
+ROWS = [json.loads(line) for line in (ROOT / "examples" / "seeing.jsonl").read_text().splitlines()]
+LIMIT = {"limit_mm_per_prompt": {"image": 2}}
+
+
+@pytest.fixture(scope="module")
+def asked(tiny_vlm: Path, monkeypatch_module: pytest.MonkeyPatch) -> list[Request]:
+    """The requests of examples/seeing.yaml, as a run prepares them."""
+    return prepare(tiny_vlm)
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        yield patch
+
+
+def prepare(model: Path, **changes: Any) -> list[Request]:
+    spec = load_spec(ROOT / "examples" / "seeing.yaml", {"model": str(model), **changes})
+    prepared = list(Preparation(spec, identify_model(str(model))))
+    return [request for one in prepared for request in one.requests]
+
+
+@pytest.fixture(scope="module")
+def sighted(tiny_vlm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OfflineEngine]:
+    """An offline engine that sees."""
+    log = tmp_path_factory.mktemp("sighted") / "engine.log"
+    with closing(open_engine(tiny_vlm, log, args={**ARGS, **LIMIT})) as opened:
+        yield opened
+
+
+_numbers = itertools.count()
+
+
+def again(requests: list[Request], change: Callable[[Request], Request] = lambda request: request) -> list[Request]:
+    """The same requests under ids of their own, as an engine may know the old ones."""
+    turn = next(_numbers)
+    return [replace(change(request), request_id=f"{turn}-{number}") for number, request in enumerate(requests)]
+
+
+def share_right(requests: list[Request], answers: dict[str, Completion], rows: list[Any] = ROWS) -> float:
+    right = [answers[request.request_id].text == row["answer"] for request, row in zip(requests, rows, strict=True)]
+    return sum(right) / len(right)
+
+
+def of_two_pictures(requests: list[Request]) -> tuple[list[Request], list[Any]]:
+    """Requests whose two pictures have different answers, with their rows."""
+    pairs = [(r, row) for r, row in zip(requests, ROWS, strict=True) if isinstance(row["image"], list)]
+    return [request for request, _ in pairs], [row for _, row in pairs]
+
+
+def test_what_is_shown_is_seen_and_nothing_else(sighted: OfflineEngine, asked: list[Request]) -> None:
+    """Right with its pictures; with others in their place, or in the other order, as chance has it."""
+    requests = again(asked)
+    answers = by_id(sighted.generate(requests))
+    assert {answer.error_kind for answer in answers.values()} == {None}
+    assert share_right(requests, answers) >= 0.98
+    for request in requests:
+        answer, media = answers[request.request_id], request.media or []
+        assert answer.images == (len(media) or None)
+        assert answer.media_tokens == (7 * len(media) or None), "four embeddings between three marks"
+        assert answer.prompt_tokens == len(request.prompt_token_ids) + 6 * len(media)
+        assert (answer.media_prepare_s is None) == (not media)
+        assert answer.media_bytes == (sum(Path(one["path"]).stat().st_size for one in media) or None)
+        assert answer.audios is answer.videos is None
+
+    seen = [(request, row) for request, row in zip(asked, ROWS, strict=True) if request.media]
+    grey = refer_synthetic("image", width=32, height=32, content="solid", seed=3)
+    blind = again([request for request, _ in seen], lambda r: replace(r, media=[grey] * len(r.media or [])))
+    answers = by_id(sighted.generate(blind))
+    assert share_right(blind, answers, [row for _, row in seen]) < 0.5
+
+    both, rows = of_two_pictures(asked)
+    turned = again(both, lambda request: replace(request, media=list(reversed(request.media or []))))
+    answers = by_id(sighted.generate(turned))
+    assert share_right(turned, answers, rows) < 0.6
+
+
+def test_one_bad_picture_is_one_bad_row(
+    tiny_vlm: Path, sighted: OfflineEngine, asked: list[Request], tmp_path: Path
+) -> None:
+    good = [request for request in asked if len(request.media or []) == 1][:12]
+    sample, [picture] = good[0], good[0].media or []
+    ids = sample.prompt_token_ids
+    placeholder = load_tokenizer(tiny_vlm).convert_tokens_to_ids("<image>")
+    (tmp_path / "cut.png").write_bytes(Path(picture["path"]).read_bytes()[:90])
+    (tmp_path / "page.html").write_text("<html>")
+    cut, page = (Shelf(None).refer("image", tmp_path / name) for name in ("cut.png", "page.html"))
+    sound = refer_synthetic("audio", seconds=1.0, seed=0)
+    cases: list[tuple[list[Media], list[int], str, str]] = [
+        ([cut], ids, "media_error", "truncated"),
+        ([page], ids, "media_error", "none of BMP"),
+        ([{**cut, "path": str(tmp_path / "gone.png")}], ids, "media_error", "No such file"),
+        ([{**cut, "digest": "another"}], ids, "media_error", "changed"),
+        ([picture] * 2, ids, "rejected_by_engine", ""),
+        ([picture] * 3, [placeholder] * 3 + ids[-5:], "rejected_by_engine", "At most 2 image"),
+        ([picture], ids + ids[-1:] * (253 - len(ids)), "prompt_too_long", "259 tokens with its media (253 without)"),
+        ([sound], ids, "rejected_by_engine", ""),
+    ]
+    bad = again([replace(sample, media=media, prompt_token_ids=sent) for media, sent, _, _ in cases])
+    requests = again(good)
+    mixed = [request for pair in itertools.zip_longest(requests, bad) for request in pair if request is not None]
+    answers = by_id(sighted.generate(mixed))
+    for request, (_, _, kind, words) in zip(bad, cases, strict=True):
+        answer = answers[request.request_id]
+        assert (answer.error_kind, answer.text) == (kind, None)
+        assert words in (answer.error_message or "")
+    texts = {row["answer"] for row in ROWS}
+    assert all(answers[request.request_id].text in texts for request in requests)
+
+
+def test_what_is_stopped_while_it_prepares_can_be_asked_again(sighted: OfflineEngine, asked: list[Request]) -> None:
+    control = Control()
+    sighted._hooks, hooks = control.hooks, sighted._hooks
+    requests = [request for request in asked if request.media]
+    try:
+        answers = sighted.generate(again(requests))
+        next(answers)
+        control.stop = True
+        with pytest.raises(EngineInterruptedError):
+            list(answers)
+    finally:
+        sighted._hooks = hooks
+    repeated = again(asked)
+    assert share_right(repeated, by_id(sighted.generate(repeated))) >= 0.98
+
+
+def test_an_async_engine_sees_the_same_and_its_death_loses_nothing(
+    tiny_vlm: Path, sighted: OfflineEngine, asked: list[Request], tmp_path: Path
+) -> None:
+    log = tmp_path / "async.log"
+    with closing(open_async(tiny_vlm, log, args={**ONE_CORE, **LIMIT}, window=16)) as engine:
+        requests = again(asked)
+        answers = by_id(engine.generate(requests))
+        offline = again(asked)
+        others = by_id(sighted.generate(offline))
+        assert share_right(requests, answers) >= 0.98
+        for ours, theirs in zip(requests, offline, strict=True):
+            answer, other = answers[ours.request_id], others[theirs.request_id]
+            assert (answer.text, answer.prompt_tokens, answer.media_tokens, answer.image_pixels) == (
+                other.text, other.prompt_tokens, other.media_tokens, other.image_pixels,
+            )  # fmt: skip
+            assert answer.retries is None
+        long = again(
+            asked,
+            lambda request: replace(request, sampling={**request.sampling, "max_tokens": 100, "ignore_eos": True}),
+        )
+        answered: dict[str, Completion] = {}
+        with pytest.raises(EngineDiedError):
+            for answer in engine.generate(long):
+                answered[answer.request_id] = answer
+                if len(answered) == 1:
+                    kill_core(engine)
+    left = [request for request in long if request.request_id not in answered]
+    assert left
+    resumed = again(left, lambda request: replace(request, sampling=asked[0].sampling))
+    rows = [row for request, row in zip(long, ROWS, strict=True) if request.request_id not in answered]
+    assert share_right(resumed, by_id(sighted.generate(resumed)), rows) >= 0.98
+
+
+def kill_core(engine: StreamingEngine) -> None:
+    children = psutil.Process(engine.host_pid).children(recursive=True)
+    next(child for child in children if "EngineCore" in "".join(words_of(child))).kill()
+
+
+def test_a_server_is_sent_what_is_in_the_files(
+    tiny_vlm: Path, sighted: OfflineEngine, tmp_path: Path, asked: list[Request]
+) -> None:
+    served = prepare(tiny_vlm, **{"engine.backend": "server", "engine.server.endpoint": "chat"})
+    assert all(request.messages and not request.prompt_token_ids for request in served)
+    chosen = served[:40]
+    gone = replace(next(request for request in served if request.media), request_id="gone")
+    gone = replace(gone, media=[{**gone.media[0], "path": str(tmp_path / "gone.png")}])  # type: ignore[index]
+    server = ServerSpec(endpoint="chat")
+    parts = parts_of("server", tiny_vlm, tmp_path / "server.log", server=server, args={**ONE_CORE, **LIMIT}, window=8)
+    with closing(StreamingEngine(hooks=Control().hooks, **parts)) as engine:
+        answers = by_id(engine.generate([*chosen, gone]))
+    assert answers.pop("gone").error_kind == "media_error"
+    offline = again(asked[:40])
+    others = by_id(sighted.generate(offline))
+    same = [answers[a.request_id].text == others[b.request_id].text for a, b in zip(chosen, offline, strict=True)]
+    assert sum(same) >= 39, "of two answers that are as likely, another may win in another batch"
+    for request in chosen:
+        answer, media = answers[request.request_id], request.media or []
+        assert (answer.images, answer.media_tokens) == ((len(media), 7 * len(media)) if media else (None, None))
+        assert (answer.prompt_tokens or 0) > 6 * len(media)

@@ -1,0 +1,364 @@
+"""Engines that are opened otherwise than most, and how the processes of an engine end: nothing of them is left.
+
+One has token times, barrier mode, small steps and compact JSON; the other one a model that thinks. The tiny model does
+not think. What it writes has a beginning and an end, though, and a character of it can be the tag.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from engine_helpers import (
+    ARGS,
+    SCHEMA,
+    Asker,
+    Control,
+    Feed,
+    Kept,
+    Reference,
+    answers_in,
+    by_id,
+    living_members,
+    open_engine,
+    prepare_options,
+    stamps_of,
+    start_python,
+    wait_until_gone,
+)
+from pydantic import SecretStr
+
+from assayline.engines import client
+from assayline.engines.offline import OfflineEngine
+from assayline.engines.process import HostProcess
+from assayline.errors import EngineError
+from assayline.records import Request
+from assayline.settings import Settings
+from assayline.spec.answers import ReasoningSpec
+from assayline.store.database import connect
+from assayline.store.ingest import load_parts
+from assayline.store.parts import write_part
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.fixture(scope="module")
+def stamped(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept[OfflineEngine]]:
+    """Barrier mode with batches of four, and a stamp per token; steps of 32 tokens, so that prompts come in pieces;
+    and JSON without blanks: the tiny model writes them until its tokens are used up."""
+    log = tmp_path_factory.mktemp("stamped") / "engine.log"
+    forms = {"backend": "xgrammar", "disable_any_whitespace": True}
+    steps = {"max_num_batched_tokens": 32, "enable_chunked_prefill": True}
+    args = {**ARGS, **steps, "structured_outputs_config": forms}
+    options = {"mode": "barrier", "window": 4, "record_token_times": True, "args": args}
+    with closing(Kept(lambda: open_engine(tiny_model, log, **options))) as kept:
+        yield kept
+
+
+@pytest.fixture
+def stamped_engine(stamped: Kept[OfflineEngine]) -> OfflineEngine:
+    return stamped.engine
+
+
+PARSER = """
+from vllm.reasoning.abs_reasoning_parsers import ReasoningParserManager
+from vllm.reasoning.basic_parsers import BaseThinkingReasoningParser
+
+
+class TinyParser(BaseThinkingReasoningParser):
+    start_token = "<|assistant|>"
+    end_token = "1"
+
+
+ReasoningParserManager.register_module("tiny", module=TinyParser)
+"""
+HF_TOKEN = "hf_of_a_test"
+
+
+@pytest.fixture(scope="module")
+def thinker_control() -> Control:
+    return Control()
+
+
+@pytest.fixture(scope="module")
+def thinking(
+    tiny_model: Path, tmp_path_factory: pytest.TempPathFactory, thinker_control: Control
+) -> Iterator[Kept[OfflineEngine]]:
+    """The tiny model answers 9 + 4 with 13: of that, 1 is the tag that closes the thinking, and 3 is the answer."""
+    folder = tmp_path_factory.mktemp("thinking")
+    (folder / "tiny_parser.py").write_text(PARSER)
+    parser = {"reasoning_parser": "tiny", "reasoning_parser_plugin": str(folder / "tiny_parser.py")}
+    options = {
+        "args": {**ARGS, "structured_outputs_config": parser},
+        "reasoning": ReasoningSpec(close="1"),
+        "settings": Settings(hf_token=SecretStr(HF_TOKEN)),
+    }
+    with closing(
+        Kept(lambda: open_engine(tiny_model, folder / "log" / "engine.log", thinker_control, **options))
+    ) as kept:
+        yield kept
+
+
+@pytest.fixture
+def thinker(thinking: Kept[OfflineEngine]) -> OfflineEngine:
+    return thinking.engine
+
+
+def test_every_token_has_its_stamp(stamped_engine: OfflineEngine, asker: Asker) -> None:
+    """Peers, row 5: two-token outputs have a gap, one-token outputs a first token."""
+    requests = [asker.ask(max_tokens=length, ignore_eos=True) for length in (1, 2, 3, 17)]
+    answers = by_id(stamped_engine.generate(requests))
+    for request in requests:
+        answer = answers[request.request_id]
+        stamps = answer.token_at_s
+        assert stamps is not None and answer.output_token_ids is not None
+        assert len(stamps) == len(answer.output_token_ids) == answer.output_tokens == request.sampling["max_tokens"]
+        assert all(before < after for before, after in pairwise(stamps))
+        assert (stamps[0], stamps[-1]) == (answer.first_token_at_s, answer.last_token_at_s)
+        assert all(before <= after for before, after in pairwise(stamps_of(answer)))
+
+
+def test_one_token_has_a_time_to_first_token_and_no_time_per_token(
+    stamped_engine: OfflineEngine, asker: Asker, tmp_path: Path
+) -> None:
+    """Peers, row 5: what is undefined is NULL, not 0."""
+    requests = [asker.ask(max_tokens=1), asker.ask(max_tokens=2, ignore_eos=True)]
+    write_part(tmp_path, "requests", "x", requests)
+    write_part(tmp_path, "completions", "x", list(stamped_engine.generate(requests)))
+    with connect(tmp_path / "test.duckdb", 0) as connection:
+        load_parts(connection, "run", tmp_path)
+        query = "select output_tokens, ttft_s > 0, tpot_s > 0 from stg_requests order by output_tokens"
+        assert connection.execute(query).fetchall() == [(1, True, None), (2, True, True)]
+        assert connection.execute("select count(*) from token_gap").fetchall() == [(1,)]
+
+
+def test_stamps_change_nothing_else(stamped_engine: OfflineEngine, engine: OfflineEngine, asker: Asker) -> None:
+    """Peers, row 15: streamed or not, texts, ids, reasons and log-probabilities are kept whole."""
+    asked: list[dict[str, Any]] = [
+        {"logprobs": 2, "prompt_logprobs": 1},
+        {"stop": ["3"]},
+        {"stop": ["3"], "include_stop_str_in_output": True},
+        {"max_tokens": 9, "ignore_eos": True, "logprobs": 0},
+    ]
+    requests = [asker.ask("What is 9 + 4?", **sampling) for sampling in asked]
+    streamed, whole = by_id(stamped_engine.generate(requests)), by_id(engine.generate(requests))
+    for request in requests:
+        one, other = streamed[request.request_id], whole[request.request_id]
+        for name in ("text", "output_token_ids", "finish_reason", "stop_reason", "output_tokens", "prompt_tokens"):
+            assert getattr(one, name) == getattr(other, name), name
+        assert len(one.token_at_s or []) == one.output_tokens
+        assert one.cumulative_logprob == pytest.approx(other.cumulative_logprob, abs=1e-4)
+        for name in ("logprobs", "prompt_logprobs"):
+            ours, theirs = getattr(one, name), getattr(other, name)
+            assert (ours is None) == (theirs is None), name
+            assert [position and position.keys() for position in ours or []] == [
+                position and position.keys() for position in theirs or []
+            ]
+
+
+def test_a_barrier_waits_for_the_slowest_and_flushes_the_remainder(stamped_engine: OfflineEngine, asker: Asker) -> None:
+    requests = [asker.ask(max_tokens=2 + 9 * (number % 4), ignore_eos=True) for number in range(10)]
+    feed = Feed(requests)
+    answers = by_id(feed.answers(stamped_engine))
+    assert len(answers) == 10 and feed.most == 4
+    batches = [[answers[request.request_id] for request in requests[i : i + 4]] for i in (0, 4, 8)]
+    for before, after in pairwise(batches):
+        assert max(row.finished_at_s or 0 for row in before) <= min(row.arrived_at_s or 0 for row in after)
+    assert {row.window_requests for row in answers.values()} == {4}
+
+
+def test_a_barrier_reads_no_further_than_its_batch(stamped_engine: OfflineEngine, asker: Asker) -> None:
+    feed = Feed(asker.ask(max_tokens=1) for _ in range(10))
+    answers = feed.answers(stamped_engine)
+    next(answers)
+    assert feed.given == 4
+    assert len(list(answers)) == 9
+
+
+def test_a_batch_of_bad_requests_does_not_end_the_barrier(stamped_engine: OfflineEngine, asker: Asker) -> None:
+    """Peers, row 8."""
+    answers = list(stamped_engine.generate([*(asker.send([]) for _ in range(6)), asker.ask()]))
+    assert [answer.error_kind for answer in answers].count(None) == 1 and len(answers) == 7
+
+
+def test_a_prompt_in_several_steps_has_the_same_sum(
+    stamped_engine: OfflineEngine, asker: Asker, reference: Reference
+) -> None:
+    rows = [{"prompt": "What is 3 + 4? " * 12, "choices": ["7", "What is 8 + 1? " * 6]}]
+    [prompt] = prepare_options(asker, rows)
+    assert min(len(request.prompt_token_ids) for request in prompt.ready) > 64
+    answers = by_id(stamped_engine.generate(prompt.ready))
+    for request in prompt.ready:
+        expected = reference.option_logprob(request)
+        assert answers[request.request_id].option_logprob == pytest.approx(expected, abs=2e-3, rel=1e-3)
+        assert len(answers[request.request_id].token_at_s or []) == answers[request.request_id].output_tokens
+
+
+def test_every_answer_is_json_of_the_schema(stamped_engine: OfflineEngine, asker: Asker) -> None:
+    # Without seeds: those of a prompt that comes in pieces end vLLM's engine on a CPU.
+    answers = answers_in(stamped_engine, asker, {"json_schema": SCHEMA}, seed=None)
+    for answer in answers:
+        assert answer.finish_reason == "stop"
+        jsonschema.validate(json.loads(str(answer.text)), SCHEMA)
+    assert len({answer.text for answer in answers}) > 3
+
+
+def test_thinking_is_kept_apart(thinker: OfflineEngine, asker: Asker) -> None:
+    questions = [asker.ask("What is 9 + 4?"), asker.ask("What is 3 + 4?"), asker.ask("What is 9 + 2?")]
+    answers = by_id(thinker.generate(questions))
+    split = [(answers[one.request_id].reasoning, answers[one.request_id].text) for one in questions]
+    assert split == [("", "3"), ("7", ""), ("", "1")]
+    assert all(answer.finish_reason == "stop" and answer.output_tokens for answer in answers.values())
+
+
+def test_a_stop_does_not_fire_in_the_thinking_and_does_in_the_answer(
+    thinker: OfflineEngine, engine: OfflineEngine, asker: Asker
+) -> None:
+    """A long text of the model's own making, with the tag in its middle and the stop on both sides of that."""
+    end, unended = "<|end|>", {"ignore_eos": True, "max_tokens": 100, "skip_special_tokens": False}
+    asked = [asker.ask(row["question"], **unended) for row in asker.rows[:40]]
+    written = by_id(engine.generate(asked))
+
+    def has_stops(request: Request) -> bool:
+        before, _, after = str(written[request.request_id].text).partition("1")
+        return end in before and end in after
+
+    question = next(request for request in asked if has_stops(request))
+    plain = written[question.request_id]
+    reasoning, _, answer = str(plain.text).partition("1")
+    answer, first = answer.lstrip(), reasoning[0]
+    ids = question.prompt_token_ids
+    inside = asker.send(ids, stop=[first], **unended)
+    after = asker.send(ids, stop=[end], logprobs=0, **unended)
+    kept = asker.send(ids, stop=end, include_stop_str_in_output=True, **unended)
+    late = asker.send(ids, stop=end, min_tokens=90, **unended)
+    answers = by_id(thinker.generate([inside, after, kept, late]))
+    whole = answers[inside.request_id]
+    assert whole.reasoning == reasoning.strip()
+    assert (whole.text, whole.stop_reason) == (answer.partition(first)[0], first if first in answer else None)
+    stopped = answers[after.request_id]
+    assert (stopped.reasoning, stopped.text) == (reasoning.strip(), answer.partition(end)[0])
+    assert (stopped.finish_reason, stopped.stop_reason) == ("stop", end)
+    assert stopped.output_tokens == len(stopped.output_token_ids or []) == len(stopped.logprobs)
+    assert stopped.output_tokens < 100 and stopped.cumulative_logprob is not None
+    assert stopped.output_token_ids == (plain.output_token_ids or [])[: stopped.output_tokens]
+    assert answers[kept.request_id].text == f"{stopped.text}{end}"
+    assert (answers[late.request_id].output_tokens or 0) >= 90
+    for one in answers.values():
+        assert one.finished_at_s and one.last_token_at_s and one.finished_at_s >= one.last_token_at_s
+
+
+def test_a_prompt_that_closed_the_thinking_is_answered(thinker: OfflineEngine, asker: Asker) -> None:
+    closed = replace(asker.ask("What is 9 + 4?"), rendered="<|assistant|> 1\n")
+    [answer] = thinker.generate([closed])
+    assert (answer.reasoning, answer.text) == (None, "13")
+
+
+def test_the_engine_is_free_after_a_stop(thinker: OfflineEngine, asker: Asker) -> None:
+    requests = [asker.ask("What is 9 + 4?", stop=["3"], ignore_eos=True, max_tokens=200) for _ in range(30)]
+    answers = by_id(thinker.generate(requests))
+    assert len(answers) == 30 and {answer.text for answer in answers.values()} == {""}
+    assert max(answer.output_tokens or 0 for answer in answers.values()) == 2
+    [plain] = thinker.generate([asker.ask("What is 3 + 4?")])
+    assert plain.reasoning == "7"
+
+
+def test_with_vllms_parser_the_thinking_is_free_and_the_answer_is_not(thinker: OfflineEngine, asker: Asker) -> None:
+    [answer] = thinker.generate([asker.ask("What is 9 + 4?", structured_outputs={"choice": ["cat", "dog"]})])
+    assert answer.error_kind is None, answer.error_message
+    assert (answer.reasoning, answer.text in ("cat", "dog")) == ("", True)
+
+
+def test_an_exception_leaves_no_process_and_the_host_had_its_token_from_the_start(
+    thinking: Kept[OfflineEngine], thinker_control: Control, asker: Asker
+) -> None:
+    """Peers, row 10: their engines were alive 29 minutes later."""
+    with pytest.raises(KeyError), closing(thinking.take()) as engine:
+        environment = Path(f"/proc/{engine.host_pid}/environ").read_bytes().split(b"\0")
+        assert f"HF_TOKEN={HF_TOKEN}".encode() in environment and b"VLLM_ENABLE_V1_MULTIPROCESSING=0" in environment
+        assert os.getsid(engine.host_pid) == engine.host_pid != os.getsid(0)
+        assert living_members(engine.host_pid)
+        for _ in engine.generate(asker.ask(max_tokens=99, ignore_eos=True) for _ in range(20)):
+            raise KeyError
+    assert living_members(engine.host_pid) == []
+    engine.close()
+    log = engine._setup.log_path.read_text()
+    assert log.splitlines()[0].strip() in thinker_control.lines
+    assert HF_TOKEN not in log
+
+
+def test_a_killed_host_is_an_error_with_the_signals_name_after_what_had_finished(
+    stamped: Kept[OfflineEngine], asker: Asker
+) -> None:
+    """Peers, row 9: plain `LLM` waits forever."""
+    seen = []
+    with closing(stamped.take()) as engine:
+        short = [asker.ask() for _ in range(5)]
+        with pytest.raises(EngineError, match=r"died of signal SIGKILL.*engine\.log") as caught:
+            for answer in engine.generate([*short, asker.ask(max_tokens=None, ignore_eos=True)]):
+                seen.append(answer.text)
+                if len(seen) == 5:
+                    os.kill(engine.host_pid, signal.SIGKILL)
+                    killed = time.monotonic()
+        assert time.monotonic() - killed < 10
+        assert seen == ["7"] * 5
+        assert "Traceback" not in str(caught.value).splitlines()[0]
+        with pytest.raises(EngineError, match="died of signal SIGKILL"):
+            list(engine.generate([asker.ask()]))
+    assert living_members(engine.host_pid) == []
+
+
+PARENT = """
+import itertools, json, sys
+from pathlib import Path
+from assayline.clock import RunClock
+from assayline.engines.environment import engine_environment
+from assayline.engines.messages import Open
+from assayline.engines.offline import OfflineEngine
+from assayline.engines.process import HostSetup
+from assayline.records import Request
+from assayline.settings import Settings
+order = Open(backend="offline", model=sys.argv[1], args=json.loads(sys.argv[3]), clock=RunClock.start())
+setup = HostSetup(engine_environment(Settings(), {"OMP_NUM_THREADS": "1"}, {}), Path(sys.argv[2]))
+engine = OfflineEngine(order, setup)
+endless = (Request(str(n), "", 0, 0, [5], {"max_tokens": 200, "ignore_eos": True}) for n in itertools.count())
+for _ in engine.generate(endless):
+    print(engine.host_pid, flush=True)
+"""
+
+
+def test_a_killed_parent_takes_its_engine_with_it(tiny_model: Path, tmp_path: Path) -> None:
+    """Peers, row 10, and vLLM's own orphans: SIGKILL gives nobody a chance to clean up."""
+    with start_python(PARENT, tiny_model, tmp_path / "engine.log", json.dumps(ARGS)) as parent:
+        assert parent.stdout is not None
+        host = int(parent.stdout.readline())
+        assert living_members(host)
+        parent.kill()
+    assert wait_until_gone(host, 10)
+
+
+def test_a_model_that_does_not_load_is_an_error_that_names_the_log_and_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    hosts: list[HostProcess] = []
+
+    class Watched(HostProcess):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            hosts.append(self)
+
+    monkeypatch.setattr(client, "HostProcess", Watched)
+    with pytest.raises(EngineError, match=r"(?s)The engine failed: .*Its whole log: .*engine\.log"):
+        open_engine(empty, tmp_path / "engine.log", args=ARGS)
+    assert "Traceback" in (tmp_path / "engine.log").read_text()
+    assert living_members(hosts[0].pid) == []

@@ -1,0 +1,155 @@
+"""What the installed vLLM says where no engine is needed: names, flags, refusals. One process imports it for all of it.
+
+What would fail after minutes of loading fails before that: device, nested arguments, sampling.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assayline.spec.checks import engine_argument_names, sampling_parameter_names
+
+pytestmark = pytest.mark.vllm
+
+QUESTIONS = """
+import contextlib, dataclasses, inspect, io, json, os, socket, sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+from assayline.clock import RunClock
+from assayline.engines.host.__main__ import Host
+from assayline.engines.host.server.process import list_flags
+from assayline.engines.host.vllm.checks import check_before_load
+from assayline.engines.host.vllm.offline_core import import_vllm
+from assayline.engines.messages import Failed, Open, Refused
+
+import_vllm()
+from vllm import EngineArgs, SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+asked = json.loads(Path(sys.argv[1]).read_text())
+told = {}
+told["engine arguments"] = [field.name for field in dataclasses.fields(EngineArgs)]
+told["sampling parameters"] = list(inspect.signature(SamplingParams).parameters)
+
+parser, flags = make_arg_parser(FlexibleArgumentParser()), asked["flags"]
+parsed = AsyncEngineArgs.from_cli_args(parser.parse_args(list_flags(flags)))
+default = AsyncEngineArgs(model=flags["model"])
+expected = {name: getattr(default, name) if value is None else value for name, value in flags.items()}
+told["misread flags"] = [name for name, value in expected.items() if getattr(parsed, name) != value]
+with contextlib.redirect_stderr(io.StringIO()) as words, contextlib.suppress(SystemExit):
+    parser.parse_args(list_flags({**flags, "max_num_seqs": "many"}))
+    print("taken", file=words)
+told["refused flag"] = words.getvalue()
+
+
+def order_of(args, sampling, device, backend="offline", model="no/model"):
+    order = {"args": args, "sampling": sampling, "device": device, "clock": RunClock.start()}
+    return Open(backend=backend, model=model, **order)
+
+
+workers = []
+
+
+def hear(order):
+    "What a host tells its worker first."
+    ours, theirs = socket.socketpair()
+    workers.append(Connection(ours.detach()))  # which stay open: a host kills its process group when its worker is gone
+    workers[-1].send(order)
+    assert Host(Connection(theirs.detach())).run() == 1
+    match workers[-1].recv():
+        case Refused(error):
+            return f"{type(error).__name__}: {error}"
+        case Failed() as failed:
+            return f"failed of {failed.exception}: {failed.message}"
+
+
+told["good"] = [check_before_load(order_of(*order)) for order in asked["good"]]
+told["bad"] = [hear(order_of(*order)) for order in asked["bad"]]
+told["bad of the async engine"] = hear(order_of(*asked["bad"][0], backend="async"))
+told["no model"] = hear(order_of({}, {}, "auto", "async", asked["empty folder"]))
+Path(sys.argv[2]).write_text(json.dumps(told))
+sys.stdout.flush()
+os._exit(0)
+"""
+GOOD: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {}, "auto"),
+    ({}, {}, "cpu"),
+    ({"compilation_config": {"mode": 0}, "structured_outputs_config": {"backend": "xgrammar"}}, {}, "auto"),
+    ({"compilation_config": 3}, {"max_tokens": None, "structured_outputs": {"json": {"type": "object"}}}, "auto"),
+]
+BAD: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
+    ({}, {}, "cuda", "DeviceError: The spec asks for device 'cuda', but vLLM here runs on cpu. Set engine.device to"),
+    *(
+        ({name: {"no_such": 0}}, {}, "auto", f"SpecError: engine.args.{name} has unknown keys ['no_such']. Known: ")
+        for name in ("compilation_config", "structured_outputs_config", "attention_config", "profiler_config")
+    ),
+    *(
+        ({}, sampling, "auto", f"SpecError: Sampling parameters {sampling} are not usable: ")
+        for sampling in (
+            {"temperature": 5},
+            {"top_p": 0},
+            {"max_tokens": "many"},
+            {"structured_outputs": {"regx": "a"}},
+            {"structured_outputs": {"regex": "a", "choice": ["b"]}},
+        )
+    ),
+]
+FLAGS = {
+    "max_num_seqs": 8, "max_model_len": -1, "gpu_memory_utilization": 0.5,
+    "enforce_eager": True, "enable_prefix_caching": False, "dtype": "float32", "kv_cache_memory_bytes": 2**27,
+    "seed": None,
+    "cudagraph_capture_sizes": [1, 2, 4], "hf_overrides": {"a.b": {"c": 1}}, "served_model_name": ["x y"],
+    "logits_processors": ["a.b:C"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def told(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("told")
+    (folder / "empty").mkdir()
+    asked = {
+        "good": GOOD,
+        "bad": [order[:3] for order in BAD],
+        "flags": {"model": str(tiny_model), **FLAGS},
+        "empty folder": str(folder / "empty"),
+    }
+    (folder / "asked").write_text(json.dumps(asked))
+    command = [sys.executable, "-c", QUESTIONS, str(folder / "asked"), str(folder / "told")]
+    process = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
+    assert process.returncode == 0, process.stderr
+    found: dict[str, Any] = json.loads((folder / "told").read_text())
+    return {**found, "log": process.stderr}
+
+
+def test_the_names_are_those_of_the_installed_vllm(told: dict[str, Any]) -> None:
+    """Peers, row 15: every argument reaches vLLM."""
+    assert engine_argument_names() == set(told["engine arguments"])
+    assert sampling_parameter_names() == {name for name in told["sampling parameters"] if not name.startswith("_")}
+
+
+def test_flags_are_read_as_the_arguments_that_they_were(told: dict[str, Any]) -> None:
+    assert told["misread flags"] == []
+    assert "many" in told["refused flag"] and "taken" not in told["refused flag"]
+
+
+def test_impossible_orders_are_refused_and_good_ones_pass(told: dict[str, Any]) -> None:
+    """Peers, row 15: what is given reaches vLLM, or is an error; vLLM itself drops unknown nested keys silently.
+
+    There is no such model: a host refuses before it looks at it.
+    """
+    assert told["good"] == [None] * len(GOOD)
+    for message, (*_, expected) in zip(told["bad"], BAD, strict=True):
+        assert str(message).startswith(expected)
+    assert told["bad of the async engine"] == told["bad"][0]
+
+
+def test_a_model_that_the_async_engine_does_not_load_is_its_failure(told: dict[str, Any]) -> None:
+    """As with the offline engine, which is asked in a process of its own."""
+    assert str(told["no model"]).startswith("failed of ")
+    assert "Traceback" in told["log"]

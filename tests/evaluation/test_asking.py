@@ -1,0 +1,180 @@
+"""What a spec asks for beside plain answers, in a whole run on the fake engine: options, thinking, examples, forms."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from run_kit import FAKE, begin_and_vanish, complete, query, work
+
+from assayline.engines.recovery.policy import RecoveryPolicy
+from assayline.errors import PromptsChangedError, SpecError
+from assayline.evaluation import worker
+from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.prepare import Preparation
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import parse_spec
+
+MakeSpec = Callable[..., EvalSpec]
+ROWS: list[dict[str, Any]] = [
+    {"question": f"{number} + 1?", "answer": number + 1, "choices": [number, number + 1, f"{number}!"]}
+    for number in range(10)
+]
+
+
+def asking(make_spec: MakeSpec, rows: list[dict[str, Any]], **prompts: Any) -> EvalSpec:
+    """A spec that asks for options."""
+    source = {"kind": "inline", "rows": rows}
+    columns = {"target": "answer", "options": "choices"}
+    return make_spec(
+        engine=FAKE,
+        scorers=[{"kind": "loglikelihood"}],
+        shard_requests=8,
+        prompts={"source": source, "columns": columns, **prompts},
+    )
+
+
+def test_options_are_requests_of_their_own_and_each_is_answered_once(make_spec: MakeSpec, settings: Settings) -> None:
+    rows = [*ROWS, {**ROWS[0], "choices": ["one"]}, ROWS[1]]
+    run_id = complete(asking(make_spec, rows, repeats=2), settings).run_id
+    expected = 11 * 3 * 2 + 2
+    assert query(settings, f"select expected_requests, state from runs where run_id = '{run_id}'") == [
+        (expected, "completed")
+    ]
+    assert query(settings, "select count(*), count(distinct request_id) from requests") == [(expected, expected)]
+    [integrity] = query(settings, "select columns(* exclude (run_id, is_sound)) from request_integrity")
+    assert set(integrity) == {0}
+    groups = query(
+        settings,
+        "select distinct list_sort(list(option_index)) from requests group by prompt_id, occurrence, repeat_index",
+    )
+    assert sorted(groups, key=str) == [([0, 1, 2],), ([None],)]
+    found = query(settings, "select count(*), count(option_logprob), count(text), count(error_kind) from completions")
+    assert found == [(expected, expected - 2, 0, 2)]
+    assert query(settings, "select distinct options from prompts where options is not null and target = '4'") == [
+        (["3", "4", "3!"],)
+    ]
+    [(answered, timed)] = query(
+        settings,
+        "select answered_requests, (select count(*) from stg_requests where e2e_s is not null) from run_summary",
+    )
+    assert (answered, timed) == (expected, expected - 2)
+
+
+def test_options_that_were_answered_are_not_asked_again(make_spec: MakeSpec, settings: Settings) -> None:
+    spec = asking(make_spec, ROWS)
+    before = begin_and_vanish(spec, settings, 5, 2)
+    evaluation = begin_evaluation(spec, settings)
+    assert evaluation.run_id == before.run_id
+    counts = evaluation.prepare()
+    assert work(evaluation) == 30 - 7
+    evaluation.finish(counts)
+    assert query(settings, "select count(distinct request_id), count(*) from completions") == [(30, 30)]
+
+
+def test_recovery_knows_that_options_need_the_memory_of_log_probabilities(
+    make_spec: MakeSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+
+    def note(*args: Any, **values: Any) -> RecoveryPolicy:
+        told.append(values["prompt_logprobs"])
+        return RecoveryPolicy(*args, **values)
+
+    monkeypatch.setattr(worker, "RecoveryPolicy", note)
+    complete(asking(make_spec, ROWS), settings)
+    complete(make_spec(engine=FAKE, prompts={"limit": 3}), settings)
+    complete(make_spec(engine=FAKE, prompts={"limit": 3}, sampling={"prompt_logprobs": 1}), settings)
+    assert told == [True, False, True]
+
+
+def test_the_fake_engine_thinks_where_the_spec_says_so(make_spec: MakeSpec, settings: Settings) -> None:
+    complete(make_spec(engine=FAKE, reasoning={}, prompts={"limit": 4}), settings)
+    assert query(settings, "select count(reasoning), count(text) from completions") == [(4, 4)]
+    prefill = {"template": "{{ messages[0]['content'] }}<think></think>\n"}
+    complete(make_spec(engine=FAKE, reasoning={}, prompts={"limit": 4}, chat=prefill, name="closed"), settings)
+    assert query(settings, "select count(reasoning), count(text) from completions") == [(4, 8)]
+
+
+def test_a_tag_that_is_left_out_of_texts_is_refused(make_spec: MakeSpec, settings: Settings, tiny_model: Any) -> None:
+    from assayline.model import identify_model
+
+    model = identify_model(str(tiny_model))
+    with pytest.raises(SpecError, match=r"<\|end\|> is a special token.*skip_special_tokens to false"):
+        Preparation(make_spec(engine=FAKE, reasoning={"close": "<|end|>"}), model)
+    Preparation(make_spec(engine=FAKE, reasoning={"close": "<|end|>"}, sampling={"skip_special_tokens": False}), model)
+
+
+def test_examples_that_changed_since_the_run_began_are_found_out(make_spec: MakeSpec, settings: Settings) -> None:
+    """Ids do not tell, as examples are not part of a prompt's; and of a hub's set there is no digest."""
+    from test_resume import forget_counts
+
+    def spec_of(answer: str) -> EvalSpec:
+        few_shot = {"count": 1, "source": {"kind": "inline", "rows": [{"question": "0?", "answer": answer}]}}
+        return make_spec(engine=FAKE, shard_requests=8, prompts={"limit": 20, "few_shot": few_shot})
+
+    before = begin_and_vanish(spec_of("old"), settings, 2)
+    for answer, changed in (("old", False), ("new", True)):
+        forget_counts(before.run_dir)
+        evaluation = begin_evaluation(spec_of("old"), settings)
+        assert evaluation.run_id == before.run_id
+        evaluation.spec = spec_of(answer)
+        if changed:
+            with pytest.raises(PromptsChangedError, match="requests part shard-000000 holds other rows"):
+                evaluation.prepare()
+            evaluation.abandon("failed")
+        else:
+            assert evaluation.prepare().requests == 20
+            evaluation.lock.release()
+
+
+def spec_with(**values: Any) -> EvalSpec:
+    return parse_spec({"model": "m", "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "a"}]}}, **values})
+
+
+@pytest.mark.parametrize(
+    ("output", "structured_outputs"),
+    [
+        ({"json_schema": {"type": "object"}}, {"json": {"type": "object"}}),
+        ({"regex": r"\p{L}+[0-9]"}, {"regex": r"\p{L}+[0-9]"}),  # Python's own has no \p
+        ({"choice": ["a", "b"]}, {"choice": ["a", "b"]}),
+        ({"grammar": "root ::= [0-9]"}, {"grammar": "root ::= [0-9]"}),
+    ],
+)
+def test_a_form_becomes_a_sampling_parameter(output: dict[str, Any], structured_outputs: dict[str, Any]) -> None:
+    sampling = spec_with(output=output, sampling={"temperature": 0}).sampling_defaults
+    assert sampling == {"max_tokens": None, "temperature": 0, "structured_outputs": structured_outputs}
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no schema": ({"output": {"json_schema": {"type": "objekt"}}}, "no JSON schema: at type, 'objekt' is not valid"),
+    "a schema deep down": (
+        {"output": {"json_schema": {"properties": {"a": {"minimum": "3"}}}}},
+        "at properties/a/minimum",
+    ),
+    "no expression": ({"output": {"regex": "[a-"}}, "no regular expression: unterminated character set"),
+    "equal choices": ({"output": {"choice": ["a", "a"]}}, "different texts"),
+    "an empty choice": ({"output": {"choice": ["a", ""]}}, "none of them empty"),
+    "two forms": ({"output": {"choice": ["a"], "regex": "b"}}, "exactly one of"),
+    "no form": ({"output": {}}, "exactly one of"),
+    "a form twice": ({"output": {"choice": ["a"]}, "sampling": {"structured_outputs": {"regex": "b"}}}, "both say"),
+    "a form for thinking, in sampling": (
+        {"sampling": {"structured_outputs": {"regex": "b"}}, "reasoning": {}},
+        r"engine\.args\.reasoning_parser",
+    ),
+    "a form for thinking": ({"output": {"choice": ["a"]}, "reasoning": {}}, r"engine\.args\.reasoning_parser"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_form_that_cannot_be_is_a_sentence(case: str) -> None:
+    values, message = BAD[case]
+    with pytest.raises(SpecError, match=message):
+        spec_with(**values)
+
+
+@pytest.mark.parametrize(
+    "args", [{"reasoning_parser": "qwen3"}, {"structured_outputs_config": {"reasoning_parser": "qwen3"}}]
+)
+def test_a_form_after_the_thinking_needs_vllms_parser(args: dict[str, Any]) -> None:
+    assert spec_with(output={"choice": ["a"]}, reasoning={}, engine={"args": args}).output

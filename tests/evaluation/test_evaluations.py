@@ -1,0 +1,226 @@
+"""A run from its beginning to its end, on the fake engine: what adds up, and what must not."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from record_kit import completion_of, read_line, rows_of, start_python
+
+from assayline.clock import RunClock
+from assayline.errors import DatabaseLockedError, ModelError, PromptError, RunFailedError, SpecError, StoreError
+from assayline.evaluation.begin import Evaluation, begin_evaluation
+from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.run import read_result
+from assayline.evaluation.worker import run_worker
+from assayline.runs.manifest import new_run_id
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.store.database import connect
+from assayline.store.parts import list_parts, write_part
+
+pytestmark = pytest.mark.slow
+
+HOLD = """
+import sys, duckdb
+connection = duckdb.connect(sys.argv[1])
+print("held", flush=True)
+sys.stdin.readline()
+"""
+FAKE = {"backend": "fake"}
+
+
+@pytest.fixture
+def lock(settings: Settings) -> Iterator[Any]:
+    """Another process that holds the database."""
+    started = []
+
+    def hold() -> int:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        process = start_python(HOLD, settings.database_path)
+        started.append(process)
+        assert read_line(process) == "held"
+        return process.pid
+
+    yield hold
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def spec(make_spec: Any) -> EvalSpec:
+    found: EvalSpec = make_spec(engine=FAKE, prompts={"limit": 30}, shard_requests=8)
+    return found
+
+
+def impatient(settings: Settings) -> Settings:
+    return settings.model_copy(update={"database_wait_s": 0.2})
+
+
+def work(evaluation: Evaluation, index: int = 0) -> None:
+    run_worker(evaluation.order(index), lambda _: None, lambda _: None)
+
+
+def query(settings: Settings, sql: str) -> list[tuple[Any, ...]]:
+    with connect(settings.database_path, 10, read_only=True) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def test_a_run_ends_with_every_request_answered_and_its_metrics(spec: EvalSpec, settings: Settings) -> None:
+    """Peers, row 13: count in = count out."""
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    assert (counts.prompt_rows, counts.requests, counts.shards) == (30, 30, 4)
+    work(evaluation)
+    assert evaluation.count_answered() == 30
+    result = evaluation.finish(counts)
+    assert (result.run_id, result.answered_requests) == (evaluation.run_id, 30)
+    assert result.metrics
+    assert read_result(evaluation.manifest, settings) == result, "whoever asks later learns the same"
+    assert query(settings, "select state, expected_requests from runs") == [("completed", 30)]
+    assert query(settings, "select count(*), count(distinct request_id) from completions") == [(30, 30)]
+    assert (evaluation.run_dir / "spec.json").exists()
+
+
+def test_results_reach_the_database_while_the_run_goes_on(spec: EvalSpec, settings: Settings) -> None:
+    """Peers, row 12: nothing waits for the end of the run."""
+    evaluation = begin_evaluation(spec, settings)
+    assert evaluation.try_load() is None
+    counts = evaluation.prepare()
+    work(evaluation)
+    assert evaluation.try_load() is None
+    assert query(settings, "select state, (select count(*) from completions) from runs") == [("running", 30)]
+    evaluation.finish(counts)
+
+
+def test_a_missing_answer_fails_the_run_and_keeps_the_others(spec: EvalSpec, settings: Settings) -> None:
+    """Peers, row 13: once 1,023 of 1,024 records, no error, exit 0."""
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    assert ShardQueue(evaluation.run_dir).claim() is not None  # a worker that claimed it and died
+    work(evaluation)
+    with pytest.raises(RunFailedError, match=rf"{evaluation.run_id} does not add up: .*8.*Expected 30 requests"):
+        evaluation.finish(counts)
+    assert query(settings, "select state, (select count(*) from completions) from runs") == [("failed", 22)]
+
+
+def test_an_answer_too_many_fails_the_run(spec: EvalSpec, settings: Settings) -> None:
+    """Peers, row 13."""
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    work(evaluation)
+    twice = rows_of(evaluation.run_dir, "completions")[0]["request_id"]
+    write_part(evaluation.run_dir, "completions", "extra", [completion_of(twice)])
+    with pytest.raises(RunFailedError, match="does not add up"):
+        evaluation.finish(counts)
+
+
+def test_a_shard_that_was_never_written_fails_the_run(spec: EvalSpec, settings: Settings) -> None:
+    """Peers, row 13: what was expected is counted where prompts are read, not where answers are stored."""
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    for table in ("requests", "prompts"):
+        list_parts(evaluation.run_dir, table)[1].unlink()
+    work(evaluation)
+    with pytest.raises(RunFailedError, match="Expected 30 requests"):
+        evaluation.finish(counts)
+
+
+def test_a_bad_row_is_an_error_row_and_the_run_adds_up(make_spec: Any, settings: Settings) -> None:
+    """Peers, row 8: one over-long prompt is one error row."""
+    rows = [{"question": "What is 1 + 1?"}, {"question": "1 + 1 " * 500}, {"question": "What is 2 + 2?"}]
+    prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {}}
+    evaluation = begin_evaluation(make_spec(engine=FAKE, prompts=prompts), settings)
+    counts = evaluation.prepare()
+    assert (counts.requests, counts.failed_requests) == (3, 1)
+    work(evaluation)
+    evaluation.finish(counts)
+    kinds = query(settings, "select coalesce(error_kind, 'none'), count(*) from completions group by all order by all")
+    assert kinds == [("none", 2), ("prompt_too_long", 1)]
+
+
+def test_a_database_locked_at_the_start_is_a_sentence_and_nothing_has_started(
+    spec: EvalSpec, settings: Settings, lock: Any
+) -> None:
+    pid = lock()
+    with pytest.raises(DatabaseLockedError, match=rf"assayline\.duckdb is held by process {pid}"):
+        begin_evaluation(spec, impatient(settings))
+    assert not (settings.data_dir / "runs").exists()
+
+
+def test_a_database_locked_in_the_middle_costs_nothing(spec: EvalSpec, settings: Settings, lock: Any) -> None:
+    evaluation = begin_evaluation(spec, impatient(settings))
+    counts = evaluation.prepare()
+    pid = lock()
+    work(evaluation)
+    obstacle = evaluation.try_load()
+    assert obstacle is not None and f"held by process {pid}" in obstacle
+    assert "not free within 0 s" in obstacle, "the middle of a run does not wait"
+    with pytest.raises(DatabaseLockedError):
+        evaluation.finish(counts)
+    assert evaluation.count_answered() == 30
+
+
+def test_a_database_that_is_none_is_a_sentence(spec: EvalSpec, settings: Settings) -> None:
+    settings.data_dir.mkdir(parents=True)
+    settings.database_path.write_text("no database")
+    with pytest.raises(StoreError, match="cannot be opened as a DuckDB database"):
+        begin_evaluation(spec, settings)
+
+
+@pytest.mark.parametrize("state", ["failed", "cancelled"])
+def test_an_abandoned_run_stops_its_workers_and_keeps_what_there_is(
+    spec: EvalSpec, settings: Settings, state: str
+) -> None:
+    """Peers, row 10."""
+    evaluation = begin_evaluation(spec, settings)
+    evaluation.prepare()
+    work(evaluation)
+    evaluation.abandon(state)
+    assert ShardQueue(evaluation.run_dir).is_stopped()
+    assert query(settings, "select state, (select count(*) from completions) from runs") == [(state, 30)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"prompts": {"source": {"kind": "file", "path": "missing.jsonl"}}}, PromptError),
+        ({"prompts": {"columns": {"target": "anwser"}}}, PromptError),
+        ({"prompts": {"template": "{{ qestion }}"}}, PromptError),
+        ({"chat": {"template": "{% if %}"}}, (ModelError, PromptError, SpecError)),
+    ],
+)
+def test_a_mistake_in_the_prompts_leaves_no_run_behind(
+    make_spec: Any, settings: Settings, changes: dict[str, Any], expected: Any
+) -> None:
+    evaluation = begin_evaluation(make_spec(engine=FAKE, **changes), settings)
+    with pytest.raises(expected):
+        evaluation.prepare()
+    evaluation.abandon("failed")
+    assert query(settings, "select count(*) from runs") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({"engine": {**FAKE, "args": {"max_num_seq": 1}}}, SpecError), ({"model": "./missing"}, ModelError)],
+)
+def test_what_can_be_checked_at_once_is_checked_before_anything_is_written(
+    make_spec: Any, settings: Settings, changes: dict[str, Any], expected: type[Exception]
+) -> None:
+    with pytest.raises(expected):
+        begin_evaluation(make_spec(**changes), settings)
+    assert not settings.data_dir.exists()
+
+
+def test_run_ids_speak_and_differ() -> None:
+    clock = RunClock(0.0, 0.0, "boot")
+    assert new_run_id("My Run: ü/42!", clock).startswith("19700101-000000-my-run-42-")
+    assert new_run_id("™", clock).startswith("19700101-000000-run-")
+    assert len({new_run_id("x", clock) for _ in range(20)}) == 20
+
+
+def test_an_order_for_a_folder_has_its_absolute_path(spec: EvalSpec, settings: Settings, tiny_model: Path) -> None:
+    order = begin_evaluation(spec, settings).order(3)
+    assert (order.model, order.worker, order.model_args) == (str(tiny_model), "worker-3", {})
+    assert order.run_dir.is_absolute() and order.model_id.startswith("sha256:")

@@ -1,0 +1,161 @@
+"""A disk that is full: a sentence, no torn part, and a run that is resumed when there is space again."""
+
+import contextlib
+import pickle
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from record_kit import start_python
+from run_kit import FAKE, complete, query, work
+
+from assayline.errors import StoreError
+from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.rebuild import rebuild_run
+from assayline.runs.manifest import read_manifest
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.store.database import connect
+from assayline.store.parts import list_parts
+from assayline.store.tables import TABLES
+
+pytestmark = pytest.mark.slow
+
+EVALUATE = """
+import pickle, resource, signal, sys
+from assayline.errors import AssaylineError
+from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.worker import run_worker
+
+def fill_disk(stage):
+    if stage == sys.argv[2]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (900, resource.RLIM_INFINITY))
+
+spec, settings = pickle.loads(open(sys.argv[1], "rb").read())
+try:
+    fill_disk("begin")
+    evaluation = begin_evaluation(spec, settings)
+    fill_disk("prepare")
+    counts = evaluation.prepare()
+    fill_disk("work")
+    run_worker(evaluation.order(0), str, str)
+    fill_disk("finish")
+    evaluation.finish(counts)
+except AssaylineError as error:
+    print(type(error).__name__, error, flush=True)
+try:
+    if sys.argv[2] != "begin":
+        evaluation.abandon("failed", "no space")
+except AssaylineError as error:
+    print(type(error).__name__, error, flush=True)
+"""
+
+
+@pytest.fixture
+def spec(make_spec: Any) -> EvalSpec:
+    found: EvalSpec = make_spec(engine=FAKE, prompts={"limit": 30}, shard_requests=8)
+    return found
+
+
+def check_whole_and_go_on(spec: EvalSpec, settings: Settings) -> None:
+    """Every part can be read, nothing is left half written, and the same spec comes to its end."""
+    for table in TABLES:
+        for run_dir in (settings.data_dir / "runs").glob("*"):
+            for part in list_parts(run_dir, table):
+                pq.read_table(part, partitioning=None)
+    assert not list(settings.data_dir.glob("runs/*/parts/*/.*"))
+    complete(spec, settings)
+    assert query(settings, "select state from runs") == [("completed",)]
+    assert query(settings, "select count(*), count(distinct request_id) from completions") == [(30, 30)]
+
+
+@pytest.mark.parametrize("stage", ["begin", "prepare", "work", "finish"])
+def test_no_file_can_grow_any_more(spec: EvalSpec, settings: Settings, tmp_path: Path, stage: str) -> None:
+    with connect(settings.database_path, 10):
+        pass  # an empty database is there already
+    (tmp_path / "given").write_bytes(pickle.dumps((spec, settings)))
+    process = start_python(EVALUATE, tmp_path / "given", stage)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert out.startswith("StoreError ") and "Free space" in out, out
+    runs = [read_manifest(path) for path in (settings.data_dir / "runs").glob("*") if (path / "run.json").exists()]
+    assert [run.state for run in runs] == ([] if stage == "begin" else ["running"])
+    check_whole_and_go_on(spec, settings)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system needs root")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextlib.contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """No byte is free in the folder's file system."""
+    ballast = folder / "ballast"
+    with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    yield
+    ballast.unlink()
+
+
+@pytest.mark.parametrize("stage", ["prepare", "work", "finish"])
+def test_no_space_is_left(spec: EvalSpec, settings: Settings, small_disk: Path, stage: str) -> None:
+    settings = settings.model_copy(update={"data_dir": small_disk / "data"})
+    evaluation = begin_evaluation(spec, settings)
+    steps: dict[str, Any] = {
+        "prepare": evaluation.prepare,
+        "work": lambda: work(evaluation),
+        "finish": lambda: evaluation.finish(evaluation.prepare()),
+    }
+    for name, step in steps.items():
+        if name != stage:
+            step()
+            continue
+        with filled(small_disk):
+            with pytest.raises(StoreError, match=r"No space left on device.*ree space"):
+                step()
+            with contextlib.suppress(StoreError):
+                evaluation.abandon("failed", "no space")
+            assert ShardQueue(evaluation.run_dir).is_stopped() or stage == "finish"
+        break
+    assert read_manifest(evaluation.run_dir).state == "running", "which is what it was when there was space"
+    check_whole_and_go_on(spec, settings)
+
+
+def test_a_database_without_space_is_an_obstacle_and_no_failure(
+    spec: EvalSpec, settings: Settings, small_disk: Path
+) -> None:
+    """The parts may be on another disk, where there is space."""
+    settings = settings.model_copy(update={"database": small_disk / "own.duckdb"})
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    work(evaluation)
+    with filled(small_disk):
+        assert "No space left on device" in str(evaluation.try_load())
+        with pytest.raises(StoreError, match=rf"flows\.rebuild {evaluation.run_id}` loads them"):
+            evaluation.finish(counts)
+    assert read_manifest(evaluation.run_dir).state == "failed"
+    assert complete(spec, settings).run_id == evaluation.run_id
+
+
+def test_a_rebuild_without_space_leaves_the_database_as_it_was(
+    spec: EvalSpec, settings: Settings, small_disk: Path
+) -> None:
+    settings = settings.model_copy(update={"data_dir": small_disk / "data"})
+    run_dir = settings.run_dir(complete(spec, settings).run_id)
+    with filled(small_disk), pytest.raises(StoreError, match="ree space"):
+        rebuild_run(run_dir, settings.database_path, 10)
+    assert query(settings, "select count(*) from completions") == [(30,)]
+    assert rebuild_run(run_dir, settings.database_path, 10).rows["completions"] == 30

@@ -1,0 +1,120 @@
+"""A load over the attempts of a run: what a worker is told of earlier ones, its end on record, its trace an input."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from record_kit import completion_of, fill_queue, rows_of
+from run_kit import vanish
+
+from assayline.clock import RunClock
+from assayline.engines.base import EngineHooks
+from assayline.engines.fake import FakeEngine
+from assayline.errors import SpecError
+from assayline.evaluation import worker
+from assayline.evaluation.begin import begin_evaluation, plan_run
+from assayline.evaluation.inputs import digest_inputs
+from assayline.evaluation.queue import ShardQueue, read_shard
+from assayline.load.course import LoadCourse
+from assayline.records import NOT_SENT
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import parse_spec
+from assayline.spec.load import LoadSpec
+from assayline.store.parts import write_part
+
+
+def spec_of(model: Path, arrival: dict[str, Any], **load: Any) -> EvalSpec:
+    return parse_spec(
+        {
+            "name": "loaded",
+            "model": str(model),
+            "prompts": {"source": {"kind": "inline", "rows": [{"prompt": f"What is {n} + 1?"} for n in range(20)]}},
+            "engine": {"backend": "async"},
+            "load": {"arrival": arrival, **load},
+        }
+    )
+
+
+CONSTANT = {"kind": "constant", "rate_per_s": 100.0}
+
+
+def test_another_attempt_is_told_what_was_sent_and_why_sending_ended(tiny_model: Path, settings: Settings) -> None:
+    evaluation = begin_evaluation(spec_of(tiny_model, CONSTANT), settings)
+    evaluation.prepare()
+    fresh = evaluation.order(0)
+    assert (fresh.sent_before, fresh.errors_before, fresh.load_end_before) == (0, 0, None)
+    shard = ShardQueue(evaluation.run_dir).claim()
+    assert shard is not None
+    names = [request.request_id for request in read_shard(shard)]
+    rows = [
+        *(completion_of(name, text="early") for name in names[:5]),
+        completion_of(names[5], error_kind="timeout"),
+        *(completion_of(name, error_kind=NOT_SENT, error_message="it was over") for name in names[6:9]),
+        replace(completion_of("spoilt", error_kind="template_error"), worker="prepare"),
+    ]
+    write_part(evaluation.run_dir, "completions", "killed", rows)
+    vanish(evaluation)
+    order = begin_evaluation(spec_of(tiny_model, CONSTANT), settings).order(0)
+    assert (order.attempt, order.sent_before, order.errors_before) == (2, 6, 1)
+    assert order.load_end_before == "it was over"
+
+
+class Following(FakeEngine):
+    """Ends the course that it is given after three requests."""
+
+    def __init__(self, clock: RunClock, hooks: EngineHooks, course: LoadCourse) -> None:
+        super().__init__(clock, hooks=hooks)
+        self._course = course
+
+    def generate(self, requests: Any) -> Any:
+        for answer in super().generate(requests):
+            completion = answer
+            if not self._course.admit(self._course.settled, 0.0):
+                if not self._course.is_announced:
+                    self._course.is_announced = True
+                    self._hooks.on_load_ended(self._course.end)  # type: ignore[arg-type]
+                completion = replace(answer, error_kind=NOT_SENT)
+            self._course.settle(completion)
+            yield completion
+
+
+def test_the_end_of_a_load_is_an_event_and_a_line(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
+) -> None:
+    from test_workers import order_of
+
+    fill_queue(tmp_path, shards=2, per_shard=5)
+    load = LoadSpec.model_validate({"arrival": CONSTANT, "max_requests": 7})
+    order = order_of(tmp_path, settings)
+    spec = order.spec.model_copy(update={"load": load})
+    monkeypatch.setattr(
+        worker, "open_engine", lambda order, sizes, setup, hooks, *, course, **_: Following(order.clock, hooks, course)
+    )
+    lines: list[str] = []
+    worker.run_worker(replace(order, spec=spec, sent_before=4), lines.append, lambda _: None)
+    kinds = [row["error_kind"] for row in rows_of(tmp_path, "completions")]
+    assert kinds.count(NOT_SENT) == 7 and kinds.count(None) == 3
+    [ended] = [row for row in rows_of(tmp_path, "engine_events") if row["event"] == "load_ended"]
+    assert ended["message"] in lines and "load.max_requests is 7" in ended["message"]
+    assert '"reason": "max_requests"' in ended["details_json"] and '"sent_requests": 7' in ended["details_json"]
+
+
+def test_a_trace_is_checked_before_anything_is_made_and_is_an_input(
+    tiny_model: Path, settings: Settings, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.csv"
+    spec = spec_of(tiny_model, {"kind": "trace", "path": str(path)})
+    with pytest.raises(SpecError, match="does not exist"):
+        plan_run(spec)
+    path.write_text("timestamp\n1\nsoon\n")
+    with pytest.raises(SpecError, match="row 2 of the trace"):
+        begin_evaluation(spec, settings)
+    assert not list((settings.data_dir / "runs").glob("*"))
+    path.write_text("timestamp\n1\n2\n")
+    manifest, _ = plan_run(spec)
+    assert manifest.inputs is not None and str(path) in manifest.inputs
+    before = digest_inputs(spec)
+    path.write_text("timestamp\n1\n3\n")
+    assert digest_inputs(spec) != before

@@ -1,0 +1,385 @@
+"""A run's rows from its folder alone: equal to the original; what is damaged is named, set aside and asked again."""
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from record_kit import completion_of, read_line, start_python
+from run_kit import FAKE, begin_and_vanish, complete, list_runs, query, vanish, work
+
+from assayline.errors import DamagedPartsError, DatabaseUnusableError, RunFailedError, StoreError
+from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.rebuild import prepare_database, rebuild_run
+from assayline.runs.manifest import read_manifest, write_manifest
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.store.database import TABLE_VERSION, connect
+from assayline.store.migrations import OLDEST_VERSION
+from assayline.store.parts import list_parts, write_part
+from assayline.store.tables import TABLES
+from flows.cli import run
+
+pytestmark = pytest.mark.slow
+
+LOAD_FOREVER = """
+import sys
+from pathlib import Path
+from assayline.evaluation.rebuild import rebuild_run
+print("ready", flush=True)
+while True:
+    rebuild_run(Path(sys.argv[1]), Path(sys.argv[2]), 10)
+"""
+
+
+@pytest.fixture
+def spec(make_spec: Any) -> EvalSpec:
+    rows = [{"question": f"{number} + 1?"} for number in range(20)]
+    rows[5] = rows[13] = {"question": "1 + 1 " * 500}
+    prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {}}
+    found: EvalSpec = make_spec(engine=FAKE, prompts=prompts, shard_requests=8)
+    return found
+
+
+@pytest.fixture(scope="module")
+def completed_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the data folder of a completed run is kept, once a test has made it."""
+    return tmp_path_factory.mktemp("completed") / "data"
+
+
+@pytest.fixture
+def run_dir(spec: EvalSpec, settings: Settings, completed_data: Path) -> Path:
+    """Folder of a completed run of 20 requests in three shards."""
+    if completed_data.exists():
+        shutil.copytree(completed_data, settings.data_dir)
+    else:
+        complete(spec, settings)
+        shutil.copytree(settings.data_dir, completed_data)
+    (run_id,) = list_runs(settings)
+    return settings.run_dir(run_id)
+
+
+def content(database: Path) -> dict[str, list[tuple[Any, ...]]]:
+    with connect(database, 10, read_only=True) as connection:
+        return {
+            table: connection.execute(f"select * from {table} order by all").fetchall()
+            for table in [*TABLES, "runs", "loaded_parts"]
+        }
+
+
+def cut(part: Path) -> None:
+    part.write_bytes(part.read_bytes()[:-20])
+
+
+def check_sound(settings: Settings) -> None:
+    assert query(settings, "select is_sound, state from request_integrity join runs using (run_id)") == [
+        (True, "completed")
+    ]
+    assert query(settings, "select count(*), count(distinct request_id) from completions") == [(20, 20)]
+
+
+def test_a_rebuilt_run_is_the_original_row_by_row(run_dir: Path, settings: Settings) -> None:
+    original = content(settings.database_path)
+    assert {table: len(rows) for table, rows in original.items() if table in ("prompts", "completions", "runs")} == {
+        "prompts": 20,
+        "completions": 20,
+        "runs": 1,
+    }
+    settings.database_path.unlink()
+    for _ in range(2):  # the second time over its own rows
+        rebuilt = rebuild_run(run_dir, settings.database_path, 10)
+        assert rebuilt.rows == {table: len(rows) for table, rows in original.items() if table in TABLES}
+        assert content(settings.database_path) == original
+    assert (rebuilt.missing, rebuilt.set_aside, rebuilt.manifest) == (0, [], read_manifest(run_dir))
+
+
+def test_other_runs_are_left_alone(run_dir: Path, spec: EvalSpec, settings: Settings) -> None:
+    complete(spec, settings)
+    original = content(settings.database_path)
+    rebuild_run(run_dir, settings.database_path, 10)
+    assert content(settings.database_path) == original
+
+
+def test_a_rebuild_killed_at_any_moment_leaves_all_rows_or_the_old_ones(run_dir: Path, settings: Settings) -> None:
+    for _ in range(4):
+        process = start_python(LOAD_FOREVER, run_dir, settings.database_path)
+        assert read_line(process) == "ready"
+        while not (run_dir / "flow.lock").exists():
+            pass
+        process.kill()
+        process.communicate()
+        check_sound(settings)
+
+
+def test_an_end_that_was_not_recorded_is_recorded(spec: EvalSpec, settings: Settings) -> None:
+    evaluation = begin_evaluation(spec, settings)
+    evaluation.prepare()
+    work(evaluation)
+    vanish(evaluation)
+    rebuilt = rebuild_run(evaluation.run_dir, settings.database_path, 10)
+    assert rebuilt.manifest.state == "completed" and read_manifest(evaluation.run_dir) == rebuilt.manifest
+    check_sound(settings)
+
+
+def test_an_unfinished_run_stays_unfinished_and_goes_on(spec: EvalSpec, settings: Settings) -> None:
+    before = begin_and_vanish(spec, settings, 3)
+    rebuilt = rebuild_run(before.run_dir, settings.database_path, 10)
+    assert (rebuilt.manifest.state, rebuilt.missing) == ("running", 15)  # two more are error rows
+    assert complete(spec, settings).run_id == before.run_id
+    check_sound(settings)
+
+
+def test_too_many_errors_stay_a_failure(make_spec: Any, settings: Settings) -> None:
+    prompts = {"source": {"kind": "inline", "rows": [{"question": "1 + 1 " * 500}] * 3}, "columns": {}}
+    evaluation = begin_evaluation(make_spec(engine=FAKE, prompts=prompts), settings)
+    with pytest.raises(RunFailedError):
+        evaluation.finish(evaluation.prepare())
+    before = read_manifest(evaluation.run_dir)
+    assert rebuild_run(evaluation.run_dir, settings.database_path, 10).manifest == before
+
+
+def test_a_run_killed_before_its_first_prompt_has_nothing_to_load(spec: EvalSpec, settings: Settings) -> None:
+    evaluation = begin_evaluation(spec, settings)
+    vanish(evaluation)
+    assert rebuild_run(evaluation.run_dir, settings.database_path, 10).rows == {}
+    assert query(settings, "select count(*) from runs") == [(0,)]
+
+
+def completions_part(run_dir: Path) -> Path:
+    return next(part for part in list_parts(run_dir, "completions") if part.name.startswith("worker"))
+
+
+def prepare_part(run_dir: Path) -> Path:
+    return next(part for part in list_parts(run_dir, "completions") if part.name.startswith("prepare"))
+
+
+DAMAGED: dict[str, Callable[[Path], Path]] = {
+    "answers": completions_part,
+    "error rows": prepare_part,
+    "requests": lambda run_dir: list_parts(run_dir, "requests")[1],
+    "prompts": lambda run_dir: list_parts(run_dir, "prompts")[1],
+    "events": lambda run_dir: list_parts(run_dir, "engine_events")[0],
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_part_is_named_and_set_aside_is_written_anew_where_the_database_has_its_rows(
+    run_dir: Path, settings: Settings, name: str
+) -> None:
+    original = content(settings.database_path)
+    part = DAMAGED[name](run_dir)
+    cut(part)
+    with pytest.raises(DamagedPartsError, match=rf"Part {part} could not be loaded: .*--set-aside"):
+        rebuild_run(run_dir, settings.database_path, 10)
+    assert content(settings.database_path) == original and part.exists()
+    rebuilt = rebuild_run(run_dir, settings.database_path, 10, set_aside=True)
+    assert rebuilt.rescued == [part] and rebuilt.set_aside == [part.with_name(part.name + ".damaged")]
+    assert rebuilt.manifest.state == "completed"
+    assert content(settings.database_path) == original
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_what_a_damaged_part_had_is_asked_again_when_the_database_is_gone_too(
+    run_dir: Path, spec: EvalSpec, settings: Settings, name: str
+) -> None:
+    settings.database_path.unlink()
+    part = DAMAGED[name](run_dir)
+    cut(part)
+    rebuilt = rebuild_run(run_dir, settings.database_path, 10, set_aside=True)
+    assert not part.exists() and part.with_name(part.name + ".damaged").exists()
+    assert rebuilt.manifest.state == ("completed" if name == "events" else "failed")
+    assert (rebuilt.manifest.prompts is None) == (name in ("error rows", "requests", "prompts"))
+    if name != "events":
+        assert complete(spec, settings).run_id == run_dir.name
+        assert part.exists() == (name != "answers")
+    check_sound(settings)
+
+
+def test_several_damaged_parts_are_all_named_and_all_set_aside(
+    run_dir: Path, spec: EvalSpec, settings: Settings
+) -> None:
+    for part in [*list_parts(run_dir, "requests"), completions_part(run_dir)]:
+        cut(part)
+    with pytest.raises(DamagedPartsError, match="3 more are damaged too"):
+        rebuild_run(run_dir, settings.database_path, 10)
+    rebuilt = rebuild_run(run_dir, settings.database_path, 10, set_aside=True)
+    assert len(rebuilt.set_aside) == 4 and rebuilt.manifest.state == "failed"
+    complete(spec, settings)
+    check_sound(settings)
+
+
+def test_a_part_with_other_columns_is_not_loaded_with_nulls(run_dir: Path, settings: Settings) -> None:
+    part = part_of_run(run_dir, "completions", "foreign")
+    duckdb.execute(
+        f"copy (select * exclude (preemptions) from read_parquet('{completions_part(run_dir)}')) "
+        f"to '{part}' (format parquet)"
+    )
+    with pytest.raises(DamagedPartsError, match=r"foreign.*missing: \['preemptions'\]"):
+        rebuild_run(run_dir, settings.database_path, 10)
+
+
+def part_of_run(run_dir: Path, table: str, name: str) -> Path:
+    return run_dir / "parts" / table / f"{name}.parquet"
+
+
+def test_a_run_of_another_table_version_is_a_sentence(run_dir: Path, settings: Settings) -> None:
+    manifest = read_manifest(run_dir)
+    write_manifest(run_dir, dataclasses.replace(manifest, table_version=OLDEST_VERSION - 1, assayline_version="0.0.1"))
+    with pytest.raises(
+        StoreError, match=rf"tables of version {OLDEST_VERSION - 1}, and version {TABLE_VERSION} is need"
+    ):
+        rebuild_run(run_dir, settings.database_path, 10)
+
+
+def test_a_run_that_is_worked_on_is_left_alone(spec: EvalSpec, settings: Settings) -> None:
+    evaluation = begin_evaluation(spec, settings)
+    with pytest.raises(StoreError, match=r"is in use by process \d+"):
+        rebuild_run(evaluation.run_dir, settings.database_path, 10)
+
+
+def damage_file(path: Path) -> None:
+    path.write_text("no database")
+
+
+def make_old(path: Path) -> None:
+    with duckdb.connect(path) as connection:
+        connection.execute("update schema_version set table_version = ?", [OLDEST_VERSION - 1])
+
+
+def damage_block(path: Path) -> None:
+    """Zeroes the file behind its headers: it opens no more, or fails when it is read."""
+    data = bytearray(path.read_bytes())
+    data[3 * 4096 :] = bytes(len(data) - 3 * 4096)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [damage_file, make_old, damage_block])
+def test_a_database_of_no_use_is_a_sentence_and_can_be_set_aside(
+    run_dir: Path, spec: EvalSpec, settings: Settings, damage: Callable[[Path], None]
+) -> None:
+    original = content(settings.database_path)
+    damage(settings.database_path)
+    damaged = settings.database_path.read_bytes()
+    with pytest.raises(DatabaseUnusableError, match=r"flows\.rebuild --all --set-aside"):
+        begin_evaluation(spec, settings)
+    with pytest.raises(DatabaseUnusableError):
+        prepare_database(settings.database_path, 10, set_aside=False)
+    aside = prepare_database(settings.database_path, 10, set_aside=True)
+    assert aside is not None and aside.read_bytes() == damaged
+    rebuild_run(run_dir, settings.database_path, 10)
+    assert content(settings.database_path) == original
+
+
+def test_a_foreign_database_is_not_set_aside(settings: Settings, tmp_path: Path) -> None:
+    with duckdb.connect(tmp_path / "theirs.duckdb") as connection:
+        connection.execute("create table theirs as select 1 as a")
+    with pytest.raises(StoreError, match="not one of assayline"):
+        prepare_database(tmp_path / "theirs.duckdb", 10, set_aside=True)
+    assert [path.name for path in tmp_path.glob("*.duckdb*")] == ["theirs.duckdb"]
+
+
+def test_the_command_rebuilds_all_into_another_file(
+    run_dir: Path, spec: EvalSpec, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin_and_vanish(spec, settings, 3)
+    assert run("rebuild", ["--all", "--into", str(tmp_path / "new" / "other.duckdb")]) == 0
+    out = capsys.readouterr().out
+    for run_id in list_runs(settings):
+        assert f"Run {run_id}, " in out
+    assert f"Run {run_dir.name}, completed: 20 prompts, 20 requests, 20 completions" in out
+    assert "15 requests have no answer. `python -m flows.evaluate --resume" in out
+    with connect(tmp_path / "new" / "other.duckdb", 10, read_only=True) as connection:
+        assert connection.execute("select count(*) from runs").fetchall() == [(2,)]
+
+
+def test_the_command_sets_aside_a_database_and_parts(
+    run_dir: Path, spec: EvalSpec, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage_file(settings.database_path)
+    cut(completions_part(run_dir))
+    assert run("rebuild", [run_dir.name]) == 6
+    assert "flows.rebuild --all --set-aside" in capsys.readouterr().err
+    assert run("rebuild", [run_dir.name, "--set-aside"]) == 0
+    out = capsys.readouterr().out
+    assert "assayline.duckdb is unusable and was renamed to assayline.duckdb.aside-" in out
+    assert ".parquet.damaged is damaged, and was renamed" in out
+    assert "18 requests have no answer" in out
+    complete(spec, settings)
+    check_sound(settings)
+
+
+def test_one_run_that_cannot_be_loaded_does_not_keep_the_others_from_it(
+    run_dir: Path, spec: EvalSpec, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run_dir, run_dir.parent / "00-broken")
+    (run_dir.parent / "00-broken" / "run.json").write_text("{")
+    (run_dir.parent / "01-none").mkdir()
+    assert run("rebuild", ["--all"]) == 6
+    told = capsys.readouterr()
+    assert f"Run {run_dir.name}, completed" in told.out
+    assert told.err.count("error: ") == 2 and "01-none has no run.json" in told.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [(["nothing"], "There is no run 'nothing'"), (["--all"], "There are no runs in")],
+)
+def test_the_command_says_what_it_does_not_find(
+    settings: Settings, capsys: pytest.CaptureFixture[str], arguments: list[str], fragment: str
+) -> None:
+    assert run("rebuild", arguments) == 2
+    assert fragment in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--all", "run"], ["--al"]])
+def test_the_command_wants_runs_or_all(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run("rebuild", arguments)
+    assert caught.value.code == 2
+    assert "usage: python -m flows.rebuild" in capsys.readouterr().err
+
+
+def test_repair_needs_no_prefect(run_dir: Path) -> None:
+    lines = (
+        "import sys",
+        "sys.modules['prefect'] = None",
+        "from flows.cli import run",
+        "sys.exit(run('rebuild', ['--all']))",
+    )
+    process = start_python("; ".join(lines))
+    assert f"Run {run_dir.name}, completed: 20 prompts" in process.communicate()[0]
+    assert process.returncode == 0
+
+
+def test_answers_given_twice_stay_a_failure(spec: EvalSpec, settings: Settings) -> None:
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    work(evaluation)
+    (twice,) = query_one(completions_part(evaluation.run_dir))
+    write_part(evaluation.run_dir, "completions", "extra", [completion_of(twice)])
+    with pytest.raises(RunFailedError, match="Nothing is left to ask"):
+        evaluation.finish(counts)
+    assert read_manifest(evaluation.run_dir).is_final
+    assert rebuild_run(evaluation.run_dir, settings.database_path, 10).manifest.state == "failed"
+
+
+def query_one(part: Path) -> tuple[str]:
+    (row,) = duckdb.execute(f"select request_id from read_parquet('{part}') limit 1").fetchall()
+    return (str(row[0]),)
+
+
+def test_pinned_baselines_survive_the_same_database_and_come_back_into_a_new_one(
+    run_dir: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("baseline", ["pin", "good", run_dir.name, "--note", "why"]) == 0
+    with connect(settings.database_path, 10) as connection:
+        pins = connection.execute("from baselines").fetchall()
+    assert run("rebuild", ["--all"]) == 0
+    assert query(settings, "from baselines") == pins
+    settings.database_path.unlink()
+    assert run("rebuild", [run_dir.name]) == 0
+    assert query(settings, "from baselines") == pins
+    assert f"Baseline good is pinned again: run {run_dir.name}." in capsys.readouterr().out

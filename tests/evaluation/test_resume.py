@@ -1,0 +1,587 @@
+"""Nothing lost, nothing twice: a run that was left in the middle is resumed, and asks what has no answer."""
+
+import dataclasses
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from record_kit import completion_of, read_line, request_of, rows_of, start_python
+from run_kit import (
+    FAKE,
+    answer_some,
+    begin_and_vanish,
+    complete,
+    list_runs,
+    part_of,
+    query,
+    vanish,
+    work,
+)
+
+from assayline.errors import (
+    DatabaseLockedError,
+    EngineInterruptedError,
+    PromptsChangedError,
+    RunFailedError,
+    SpecError,
+    StoreError,
+)
+from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.prepare import _Shard
+from assayline.evaluation.queue import ShardQueue, read_shard
+from assayline.evaluation.resume import describe_left, find_driven_here, find_unfinished_here
+from assayline.runs.locks import hold_worker_lock, is_worked_on, keep_workers_out, lock_run
+from assayline.runs.manifest import read_manifest, write_manifest
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import parse_spec
+from assayline.store.answers import survey_answers
+from assayline.store.database import connect
+from assayline.store.parts import list_parts, write_part
+
+pytestmark = pytest.mark.slow
+
+HOLD_RUN = """
+import sys
+from pathlib import Path
+from assayline.runs.locks import lock_run
+lock = lock_run(Path(sys.argv[1]))
+print("held" if lock else "taken", flush=True)
+sys.stdin.readline()
+"""
+HOLD_DATABASE = """
+import sys, duckdb
+connection = duckdb.connect(sys.argv[1])
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def spec(make_spec: Any) -> EvalSpec:
+    found: EvalSpec = make_spec(engine=FAKE, prompts={"limit": 30}, shard_requests=8)
+    return found
+
+
+def check_sound(settings: Settings, requests: int = 30) -> None:
+    assert query(settings, "select state, expected_requests from runs") == [("completed", requests)]
+    assert query(settings, "select is_sound from request_integrity") == [(True,)]
+    counts = query(settings, "select count(*), count(distinct request_id) from completions")
+    assert counts == [(requests, requests)]
+
+
+def answers_of(run_dir: Path) -> list[str]:
+    return [row["request_id"] for row in rows_of(run_dir, "completions")]
+
+
+def test_what_is_answered_is_not_asked_again(spec: EvalSpec, settings: Settings) -> None:
+    before = begin_and_vanish(spec, settings, 8, 3)
+    early = answers_of(before.run_dir)
+    evaluation = begin_evaluation(spec, settings)
+    assert evaluation.run_id == before.run_id
+    assert evaluation.notes == [f"Resuming run {before.run_id}, attempt 2: 11 of 30 requests are answered already."]
+    assert evaluation.order(0).attempt == 2
+    assert (evaluation.order(0).first_generation, evaluation.order(1).first_generation) == (4, 0)
+    counts = evaluation.prepare()
+    assert work(evaluation) == 19
+    result = evaluation.finish(counts)
+    assert result.answered_requests == 30
+    check_sound(settings)
+    texts = dict(query(settings, "select request_id, text from completions"))
+    assert [name for name, text in texts.items() if text == "early"] == sorted(early, key=list(texts).index)
+    assert query(settings, "select attempt, finished_at is not null from runs") == [(2, True)]
+
+
+def test_the_clock_goes_on_from_the_first_attempts_zero(spec: EvalSpec, settings: Settings) -> None:
+    before = begin_and_vanish(spec, settings, 2)
+    evaluation = begin_evaluation(spec, settings)
+    assert evaluation.clock == before.clock
+    assert query(settings, "select count(*) from (select distinct started_at from runs)") == [(1,)]
+    evaluation.prepare()
+    work(evaluation)
+    late = [row["finished_at_s"] for row in rows_of(evaluation.run_dir, "completions") if row["text"] != "early"]
+    assert min(late) > 0
+
+
+def test_it_goes_on_as_often_as_it_takes(spec: EvalSpec, settings: Settings) -> None:
+    begin_and_vanish(spec, settings)
+    for attempt in range(2, 5):
+        evaluation = begin_evaluation(spec, settings)
+        assert evaluation.manifest.attempt == attempt
+        evaluation.prepare()
+        answer = ShardQueue(evaluation.run_dir).claim()
+        assert answer is not None
+        ShardQueue(evaluation.run_dir).stop()
+        evaluation.abandon("failed", "it broke")
+    complete(spec, settings)
+    check_sound(settings)
+
+
+def test_a_run_that_was_abandoned_says_so_while_it_waits_and_runs_again(spec: EvalSpec, settings: Settings) -> None:
+    evaluation = begin_evaluation(spec, settings)
+    evaluation.prepare()
+    answer_some(evaluation, 4)
+    evaluation.abandon("cancelled", "KeyboardInterrupt")
+    manifest = read_manifest(evaluation.run_dir)
+    assert (manifest.state, manifest.message, manifest.is_final) == ("cancelled", "KeyboardInterrupt", False)
+    assert query(settings, "select state, finished_at is null from runs") == [("cancelled", False)]
+    assert find_unfinished_here(settings.data_dir / "runs") == manifest
+    assert describe_left(evaluation.run_dir, manifest) == "4 of 30 requests answered"
+    again = begin_evaluation(spec, settings)
+    assert read_manifest(again.run_dir).state == "running"
+    assert query(settings, "select state, finished_at is null, attempt from runs") == [("running", True, 2)]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 20])
+def test_a_run_killed_while_it_prepared_goes_on(
+    spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Killed after so many rows; answers to what was prepared are kept."""
+    evaluation = begin_evaluation(spec, settings)
+    seen = 0
+
+    class Killed(BaseException):
+        """As if the process were gone."""
+
+    def count_rows(self: Any, *_: Any) -> None:
+        nonlocal seen
+        if seen == rows:
+            raise Killed
+        seen += 1
+        original(self, *_)
+
+    original = _Shard.add
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(_Shard, "add", count_rows)
+        evaluation.prepare()
+    early = answer_some(evaluation, *[3] * (rows // 8))
+    evaluation.try_load()
+    vanish(evaluation)
+    written = {part: part.stat().st_mtime_ns for part in list_parts(evaluation.run_dir, "requests")}
+    again = begin_evaluation(spec, settings)
+    assert again.run_id == evaluation.run_id
+    counts = again.prepare()
+    assert counts.requests == 30
+    assert {part: part.stat().st_mtime_ns for part in written} == written, "what is there is not written again"
+    assert work(again) == 30 - len(early)
+    again.finish(counts)
+    check_sound(settings)
+
+
+@pytest.mark.parametrize("killed_before", ["prompts", "completions", "requests"])
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_kill_between_the_parts_of_a_shard_neither_loses_nor_doubles(
+    make_spec: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch, killed_before: str, loaded: bool
+) -> None:
+    """A shard is three parts; those that are there, in the ledger or not, are not loaded twice."""
+    rows = [{"question": "1 + 1?"}, {"question": "1 + 1 " * 500}] * 6
+    prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {}}
+    spec = make_spec(engine=FAKE, prompts=prompts, shard_requests=4)
+    evaluation = begin_evaluation(spec, settings)
+
+    class Killed(BaseException):
+        """As if the process were gone."""
+
+    original = _Shard._put
+
+    def put(self: Any, table: str, name: str, records: Any) -> None:
+        if table == killed_before and name.endswith("1"):
+            raise Killed
+        original(self, table, name, records)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(_Shard, "_put", put)
+        evaluation.prepare()
+    if loaded:
+        assert evaluation.try_load() is None
+    vanish(evaluation)
+    complete(spec, settings)
+    check_sound(settings, requests=12)
+    assert query(settings, "select count(*) from prompts") == [(12,)]
+    assert query(settings, "select count(*) from completions where error_kind = 'prompt_too_long'") == [(6,)]
+
+
+def test_a_stopped_preparation_leaves_no_half_shard(spec: EvalSpec, settings: Settings) -> None:
+    evaluation = begin_evaluation(spec, settings)
+    evaluation.stop()
+    counts = evaluation.prepare()
+    assert not counts.is_complete and list_parts(evaluation.run_dir, "requests") == []
+    with pytest.raises(RunFailedError, match="stopped before its prompts were all read"):
+        evaluation.finish(counts)
+    evaluation.abandon("failed")
+    complete(spec, settings)
+    check_sound(settings)
+
+
+def test_a_run_killed_before_its_first_prompt_goes_on(spec: EvalSpec, settings: Settings) -> None:
+    evaluation = begin_evaluation(spec, settings)
+    vanish(evaluation)
+    assert query(settings, "select count(*) from runs") == [(0,)]
+    assert complete(spec, settings).run_id == evaluation.run_id
+    check_sound(settings)
+
+
+def test_a_run_with_every_answer_needs_no_engine(spec: EvalSpec, settings: Settings) -> None:
+    begin_and_vanish(spec, settings, 8, 8, 8, 8)
+    evaluation = begin_evaluation(spec, settings)
+    assert evaluation.is_answered
+    evaluation.finish(evaluation.prepare())
+    check_sound(settings)
+
+
+def test_error_rows_are_answers(make_spec: Any, settings: Settings) -> None:
+    rows = [{"question": "1 + 1 " * 500}, {"question": "2 + 2?"}, {"question": "3 + 3?"}]
+    prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {}}
+    spec = make_spec(engine=FAKE, prompts=prompts)
+    begin_and_vanish(spec, settings, 1)
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    assert work(evaluation) == 1
+    evaluation.finish(counts)
+    check_sound(settings, requests=3)
+
+
+def test_answers_count_whether_their_parts_were_loaded_or_not(spec: EvalSpec, settings: Settings) -> None:
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    answer_some(evaluation, 5)
+    assert evaluation.try_load() is None
+    part_of(evaluation, "completions", "killed-shard-000000").unlink()  # only the database has it now
+    vanish(evaluation)
+    again = begin_evaluation(spec, settings)
+    assert again.prepare() == counts
+    assert work(again) == 25
+
+
+def test_a_database_that_is_gone_is_filled_again(spec: EvalSpec, settings: Settings) -> None:
+    begin_and_vanish(spec, settings, 8, 2)
+    settings.database_path.unlink()
+    complete(spec, settings)
+    check_sound(settings)
+
+
+def test_a_lost_shard_is_prepared_again_and_its_answers_count(spec: EvalSpec, settings: Settings) -> None:
+    before = begin_and_vanish(spec, settings, 8, 3)
+    part_of(before, "requests", "shard-000001").unlink()
+    part_of(before, "prompts", "shard-000002").unlink()
+    evaluation = begin_evaluation(spec, settings)
+    assert any("prepared is lost" in note for note in evaluation.notes)
+    counts = evaluation.prepare()
+    assert work(evaluation) == 19
+    evaluation.finish(counts)
+    check_sound(settings)
+
+
+def test_a_torn_file_of_a_killed_writer_is_removed(spec: EvalSpec, settings: Settings) -> None:
+    before = begin_and_vanish(spec, settings, 2)
+    torn = before.run_dir / "parts" / "completions" / ".x.parquet.writing"
+    torn.write_bytes(b"PAR1")
+    complete(spec, settings)
+    assert not torn.exists()
+    check_sound(settings)
+
+
+def test_completed_runs_and_never_mean_a_new_run(spec: EvalSpec, settings: Settings) -> None:
+    first = complete(spec, settings)
+    second = begin_and_vanish(spec, settings, 2)
+    assert second.run_id != first.run_id
+    third = begin_evaluation(spec, settings, "never")
+    assert third.notes == [] and third.run_id not in (first.run_id, second.run_id)
+
+
+def test_a_run_older_than_a_completed_one_is_left_alone(spec: EvalSpec, settings: Settings) -> None:
+    old = begin_and_vanish(spec, settings, 2)
+    complete(spec, settings, "never")
+    new = complete(spec, settings)
+    assert new.run_id != old.run_id and len(list_runs(settings)) == 3
+    assert complete(spec, settings, old.run_id).run_id == old.run_id
+
+
+def test_another_spec_of_the_same_name_is_a_new_run_and_the_fields_are_named(
+    make_spec: Any, spec: EvalSpec, settings: Settings
+) -> None:
+    before = begin_and_vanish(spec, settings, 2)
+    warmer = make_spec(
+        engine=FAKE, prompts={"limit": 30}, shard_requests=8, sampling={"temperature": 0.7, "top_p": 0.9}
+    )
+    evaluation = begin_evaluation(warmer, settings)
+    assert evaluation.run_id != before.run_id and evaluation.manifest.attempt == 1
+    [note] = evaluation.notes
+    assert f"Run {before.run_id} of this name is unfinished" in note
+    assert "sampling.temperature: 0 → 0.7; sampling.top_p: unset → 0.9" in note
+    other = make_spec(name="other", engine=FAKE, prompts={"limit": 3})
+    assert begin_evaluation(other, settings).notes == []
+
+
+@pytest.fixture
+def own_files(make_spec: Any, tiny_model: Path, tmp_path: Path) -> Any:
+    """A spec whose prompt file and model folder can be changed."""
+    model = tmp_path / "model"
+    model.mkdir()
+    for file in tiny_model.iterdir():
+        if file.suffix != ".safetensors" and file.is_file():
+            (model / file.name).write_bytes(file.read_bytes())
+    prompts = tmp_path / "own.jsonl"
+    prompts.write_text("".join(f'{{"question": "{i} + 1?"}}\n' for i in range(20)))
+    source = {"source": {"kind": "file", "path": str(prompts)}, "columns": {}}
+    return make_spec(model=str(model), engine=FAKE, prompts=source, shard_requests=8), model, prompts
+
+
+@pytest.mark.parametrize("changed", ["prompts", "model"])
+def test_changed_files_are_a_new_run_and_an_error_for_a_named_one(
+    own_files: Any, settings: Settings, changed: str
+) -> None:
+    spec, model, prompts = own_files
+    before = begin_and_vanish(spec, settings, 2)
+    if changed == "prompts":
+        prompts.write_text(prompts.read_text().replace("1?", "2?"))
+        expected = f"the content of {prompts}"
+    else:
+        (model / "generation_config.json").write_text('{"eos_token_id": 7}')
+        expected = f"the files of the model {model}: sha256:"
+    with pytest.raises(SpecError, match=re.escape(expected)) as caught:
+        begin_evaluation(spec, settings, before.run_id)
+    assert f"Run {before.run_id} cannot be resumed" in str(caught.value) and "--fresh" in str(caught.value)
+    evaluation = begin_evaluation(spec, settings)
+    assert evaluation.run_id != before.run_id
+    assert expected in evaluation.notes[0]
+
+
+def test_a_named_run_that_does_not_fit_is_an_error_that_says_why(
+    make_spec: Any, spec: EvalSpec, settings: Settings
+) -> None:
+    before = begin_and_vanish(spec, settings, 2)
+    with pytest.raises(SpecError, match=rf"no run .*nearest: {before.run_id}"):
+        begin_evaluation(spec, settings, before.run_id[:-1])
+    with pytest.raises(SpecError, match=r"this differs from when it began: prompts\.limit: 30 → 3"):
+        begin_evaluation(make_spec(engine=FAKE, prompts={"limit": 3}, shard_requests=8), settings, before.run_id)
+    evaluation = begin_evaluation(spec, settings, before.run_id)
+    with pytest.raises(SpecError, match=r"is in use by process \d+ on .*Wait for that process"):
+        begin_evaluation(spec, settings, before.run_id)
+    counts = evaluation.prepare()
+    work(evaluation)
+    evaluation.finish(counts)
+    with pytest.raises(SpecError, match=r"is completed: .*--fresh"):
+        begin_evaluation(spec, settings, before.run_id)
+
+
+def test_part_files_of_another_version_are_not_gone_on_with(spec: EvalSpec, settings: Settings) -> None:
+    before = begin_and_vanish(spec, settings, 2)
+    write_manifest(before.run_dir, dataclasses.replace(before.manifest, table_version=1, assayline_version="0.0.1"))
+    with pytest.raises(SpecError, match=r"version of its part files: 1 → \d+ \(assayline 0\.0\.1 can resume it\)"):
+        begin_evaluation(spec, settings, before.run_id)
+    assert begin_evaluation(spec, settings).run_id != before.run_id
+
+
+def test_two_flows_with_one_spec_are_two_runs(spec: EvalSpec, settings: Settings) -> None:
+    first = begin_evaluation(spec, settings)
+    second = begin_evaluation(spec, settings)
+    assert first.run_id != second.run_id
+    assert re.match(rf"Run {first.run_id} of this spec is in use by process \d+ on ", second.notes[0])
+    for evaluation in (first, second):
+        counts = evaluation.prepare()
+        work(evaluation)
+        evaluation.finish(counts)
+    assert query(settings, "select count(*) from runs where state = 'completed'") == [(2,)]
+
+
+def test_a_process_that_is_killed_frees_its_run(tmp_path: Path) -> None:
+    process = start_python(HOLD_RUN, tmp_path)
+    assert read_line(process) == "held"
+    assert lock_run(tmp_path) is None and is_worked_on(tmp_path)
+    process.kill()
+    process.communicate()
+    assert not is_worked_on(tmp_path)
+    lock = lock_run(tmp_path)
+    assert lock is not None
+    lock.release()
+
+
+def test_a_resume_waits_for_the_workers_of_the_killed_attempt(spec: EvalSpec, settings: Settings) -> None:
+    before = begin_and_vanish(spec, settings, 2)
+    stopped = threading.Event()
+
+    def orphan() -> None:
+        with hold_worker_lock(before.run_dir, 1):
+            while not ShardQueue(before.run_dir).is_stopped():
+                threading.Event().wait(0.01)
+            answer_some(before, 5)  # it writes what it has, and ends
+            stopped.set()
+
+    thread = threading.Thread(target=orphan)
+    thread.start()
+    while not_held(before.run_dir):
+        pass
+    evaluation = begin_evaluation(spec, settings)
+    thread.join(20)
+    assert stopped.is_set()
+    assert evaluation.earlier is not None and evaluation.earlier.answered == 7
+
+
+def not_held(run_dir: Path) -> bool:
+    try:
+        with keep_workers_out(run_dir, wait_s=0):
+            return True
+    except StoreError:
+        return False
+
+
+def test_a_worker_that_does_not_end_is_named_and_the_run_stays_as_it_was(
+    spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = begin_and_vanish(spec, settings, 2)
+    monkeypatch.setattr("assayline.evaluation.begin.keep_workers_out", lambda run_dir: keep_workers_out(run_dir, 0.2))
+    with hold_worker_lock(before.run_dir), pytest.raises(StoreError, match=r"still works for .*workers\.lock"):
+        begin_evaluation(spec, settings)
+    assert read_manifest(before.run_dir) == before.manifest
+    assert complete(spec, settings).run_id == before.run_id
+
+
+def test_a_worker_of_an_attempt_that_is_over_does_not_begin(spec: EvalSpec, settings: Settings) -> None:
+    before = begin_and_vanish(spec, settings, 2)
+    late = before.order(0)
+    evaluation = begin_evaluation(spec, settings)
+    with (
+        pytest.raises(EngineInterruptedError, match="Attempt 1 of this run is over"),
+        hold_worker_lock(late.run_dir, 1),
+    ):
+        pass
+    with hold_worker_lock(evaluation.run_dir, 2), hold_worker_lock(evaluation.run_dir, 2):
+        pass
+
+
+def test_a_pipe_with_other_prompts_is_found_out_and_the_next_run_is_new(make_spec: Any, settings: Settings) -> None:
+    rows = [{"question": f"{i} + 1?"} for i in range(20)]
+
+    def spec_of(count: int) -> EvalSpec:
+        source = {"kind": "inline", "rows": rows[:count]}
+        found: EvalSpec = make_spec(engine=FAKE, prompts={"source": source, "columns": {}}, shard_requests=8)
+        return found
+
+    before = begin_and_vanish(spec_of(20), settings, 2)
+    for changed in (rows[::-1], rows[:10]):
+        forget_counts(before.run_dir)
+        evaluation = begin_evaluation(spec_of(20), settings)
+        assert evaluation.run_id == before.run_id
+        source = parse_spec({"model": "x", "prompts": {"source": {"kind": "inline", "rows": changed}}}).prompts.source
+        evaluation.spec = evaluation.spec.model_copy(
+            update={"prompts": evaluation.spec.prompts.model_copy(update={"source": source})}
+        )
+        with pytest.raises(PromptsChangedError, match=f"changed since run {before.run_id} began: .*--fresh"):
+            evaluation.prepare()
+        evaluation.abandon("failed")
+        assert read_manifest(before.run_dir).is_final
+    assert begin_evaluation(spec_of(20), settings).run_id != before.run_id
+
+
+def forget_counts(run_dir: Path) -> None:
+    """As if the run had been killed before its prompts were all read."""
+    write_manifest(run_dir, dataclasses.replace(read_manifest(run_dir), prompts=None, is_final=False))
+
+
+def test_too_many_errors_fail_the_run_for_good(make_spec: Any, settings: Settings) -> None:
+    rows = [{"question": "1 + 1 " * 500}] * 3 + [{"question": "2 + 2?"}]
+    prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {}}
+    spec = make_spec(engine=FAKE, prompts=prompts)
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    work(evaluation)
+    with pytest.raises(RunFailedError, match=r"3 error rows among 4 .*0\.5 .*: prompt_too_long 3\. .*--fresh"):
+        evaluation.finish(counts)
+    evaluation.abandon("failed", "the flow failed")  # as the flow does after any error
+    manifest = read_manifest(evaluation.run_dir)
+    assert (manifest.state, manifest.is_final) == ("failed", True)
+    assert "prompt_too_long 3" in str(manifest.message)
+    assert query(settings, "select state, (select count(*) from completions) from runs") == [("failed", 4)]
+    assert find_driven_here(settings.data_dir / "runs") == manifest
+    assert find_unfinished_here(settings.data_dir / "runs") is None
+    with pytest.raises(SpecError, match=r"cannot be resumed: .*prompt_too_long 3"):
+        begin_evaluation(spec, settings, evaluation.run_id)
+    assert begin_evaluation(spec, settings).run_id != evaluation.run_id
+    tolerant = make_spec(engine=FAKE, prompts=prompts, max_error_fraction=0.75)
+    complete(tolerant, settings)
+
+
+def test_a_missing_answer_fails_the_run_which_then_goes_on(spec: EvalSpec, settings: Settings) -> None:
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    assert ShardQueue(evaluation.run_dir).claim() is not None  # a worker that claimed it and died
+    work(evaluation)
+    with pytest.raises(RunFailedError, match=r"does not add up: .*The same command resumes"):
+        evaluation.finish(counts)
+    assert complete(spec, settings).run_id == evaluation.run_id
+    check_sound(settings)
+
+
+def test_an_end_that_the_database_cannot_take_is_in_the_manifest(spec: EvalSpec, settings: Settings) -> None:
+    impatient = settings.model_copy(update={"database_wait_s": 0.2})
+    evaluation = begin_evaluation(spec, impatient)
+    counts = evaluation.prepare()
+    work(evaluation)
+    holder = start_python(HOLD_DATABASE, settings.database_path)
+    assert read_line(holder) == "held"
+    try:
+        with pytest.raises(DatabaseLockedError, match=rf"flows\.rebuild {evaluation.run_id}` loads them"):
+            evaluation.finish(counts)
+        evaluation.abandon("failed")  # does not wait again
+        manifest = read_manifest(evaluation.run_dir)
+        assert manifest.state == "failed" and f"flows.rebuild {evaluation.run_id}" in str(manifest.message)
+        assert not is_worked_on(evaluation.run_dir)
+    finally:
+        holder.kill()
+        holder.communicate()
+    again = begin_evaluation(spec, settings)
+    assert again.run_id == evaluation.run_id and again.is_answered
+    again.finish(again.prepare())
+    check_sound(settings)
+
+
+def test_a_damaged_part_stops_a_resume_and_the_run_stays_as_it_was(spec: EvalSpec, settings: Settings) -> None:
+    before = begin_and_vanish(spec, settings, 8, 2)
+    part = part_of(before, "completions", "killed-shard-000001")
+    part.write_bytes(part.read_bytes()[:-20])
+    with pytest.raises(StoreError, match=rf"killed-shard-000001.*flows\.rebuild {before.run_id} --set-aside"):
+        begin_evaluation(spec, settings)
+    assert read_manifest(before.run_dir).attempt == 1
+    assert not is_worked_on(before.run_dir)
+
+
+def test_a_damaged_shard_is_a_sentence_for_a_worker_too(tmp_path: Path) -> None:
+    part = write_part(tmp_path / "run", "requests", "shard-000000", [request_of(number) for number in range(9)])
+    part.write_bytes(part.read_bytes()[:-20])
+    with pytest.raises(StoreError, match=r"shard-000000\.parquet cannot be read: .*flows\.rebuild run --set-aside"):
+        list(read_shard(part))
+
+
+def test_a_data_folder_that_cannot_be_made_is_a_sentence(spec: EvalSpec, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file" / "data", Path("/proc/data")):
+        with pytest.raises(StoreError, match="ASSAYLINE_DATA_DIR"):
+            begin_evaluation(spec, settings.model_copy(update={"data_dir": folder}))
+
+
+def test_a_runs_folder_that_cannot_be_made_is_a_sentence(spec: EvalSpec, settings: Settings) -> None:
+    settings.data_dir.mkdir()
+    (settings.data_dir / "runs").write_text("a file where a folder should be")
+    with pytest.raises(StoreError, match=r"flow\.lock cannot be made or locked: .*ASSAYLINE_DATA_DIR"):
+        begin_evaluation(spec, settings)
+
+
+def test_answers_of_a_large_run_are_told_apart_shard_by_shard(tmp_path: Path, settings: Settings) -> None:
+    """60,000 requests in 60 shards, half of them answered whole and one in part."""
+    run_dir = tmp_path / "run"
+    for shard in range(60):
+        requests = [request_of(shard * 1000 + number) for number in range(1000)]
+        write_part(run_dir, "requests", f"shard-{shard:06d}", requests)
+        answered = requests if shard < 30 else requests[:100] if shard == 30 else []
+        if answered:
+            write_part(run_dir, "completions", f"part-{shard}", [completion_of(r.request_id) for r in answered])
+    partly: dict[str, list[str]] = {}
+    with connect(settings.database_path, 10) as connection:
+        answers = survey_answers(connection, "run", run_dir, lambda shard, ids: partly.update({shard: sorted(ids)}))
+    assert answers.answered == 30_100 and answers.prepared_requests == 60_000
+    assert sorted(answers.whole_shards) == [f"shard-{shard:06d}" for shard in range(30)]
+    assert partly == {"shard-000030": [f"request-{30_000 + number:05d}" for number in range(100)]}
+    assert answers.strays == frozenset() and answers.first_generations == {"worker-0": 1}

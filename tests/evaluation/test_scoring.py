@@ -1,0 +1,365 @@
+"""Scoring as a step: at a run's end, again afterwards, and after a rebuild."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from record_kit import completion_of
+from run_kit import FAKE, begin_and_vanish, complete, query
+
+from assayline.errors import PromptError, SpecError
+from assayline.evaluation.begin import Evaluation, begin_evaluation, plan_run
+from assayline.evaluation.queue import read_shard
+from assayline.evaluation.rebuild import rebuild_run
+from assayline.runs.locks import lock_run
+from assayline.runs.scorers import SCORERS_NAME, parse_scorer
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.store.database import connect
+from assayline.store.kept import is_kept
+from assayline.store.parts import write_part
+from flows.cli import run
+
+pytestmark = pytest.mark.slow
+
+SUMS = [{"question": f"{number} + {number}", "answer": str(2 * number)} for number in range(6)]
+SCORES = "select scorer, value, extracted, explanation from scores order by all"
+
+
+@pytest.fixture(scope="module")
+def make_sums(make_spec: Any) -> Callable[..., EvalSpec]:
+    """A spec of six sums for the fake engine, whose answer is the last word of the question."""
+
+    def make(rows: list[dict[str, Any]] = SUMS, columns: Any = None, repeats: int = 1, **fields: Any) -> EvalSpec:
+        prompts = {
+            "source": {"kind": "inline", "rows": rows},
+            "columns": {"target": "answer"} if columns is None else columns,
+            "repeats": repeats,
+        }
+        made: EvalSpec = make_spec(engine=FAKE, prompts=prompts, chat={"template": "plain"}, **fields)
+        return made
+
+    return make
+
+
+def answer(evaluation: Evaluation, *texts: str | None) -> None:
+    """Answers requests by hand, in the order of their prompts; None is an error."""
+    requests = [request for shard in sorted((evaluation.run_dir / "parts/requests").glob("*.parquet"))
+                for request in read_shard(shard)]  # fmt: skip
+    rows = [
+        completion_of(request.request_id, text=text, error_kind="broken" if text is None else None)
+        for request, text in zip(requests, texts, strict=False)
+    ]
+    write_part(evaluation.run_dir, "completions", f"by-hand-{len(texts)}", rows)
+
+
+def run_with(spec: EvalSpec, settings: Settings, *texts: str | None) -> Path:
+    """A completed run with these answers; its folder."""
+    evaluation = begin_evaluation(spec, settings, "never")
+    counts = evaluation.prepare()
+    answer(evaluation, *texts)
+    evaluation.finish(counts)
+    return evaluation.run_dir
+
+
+def test_a_run_with_targets_is_scored_by_exact_match(make_sums: Any, settings: Settings) -> None:
+    run_with(make_sums(), settings, "0", " 2\n", "5", None, "8", "10")
+    assert query(settings, "select scorer, kind, ordinal, samples, right_samples, mean from accuracy") == [
+        ("exact_match", "exact_match", 0, 6, 4, 4 / 6)
+    ]
+    assert query(settings, "select scorer, accuracy, scored_samples from run_summary") == [("exact_match", 4 / 6, 6)]
+    wrong = "select value, extracted, explanation from scores where value < 1 order by all"
+    assert query(settings, wrong) == [(0.0, "5", "not the target: 4"), (0.0, None, "error: broken")]
+
+
+def test_a_run_without_targets_has_no_scorer(make_sums: Any, settings: Settings) -> None:
+    run_with(make_sums(columns={}), settings, *"012345")
+    assert query(settings, "from scorers") == query(settings, "from scores") == []
+
+
+def test_an_empty_list_of_scorers_scores_nothing(make_sums: Any, settings: Settings) -> None:
+    run_with(make_sums(scorers=[]), settings, *"012345")
+    assert query(settings, "from scorers") == []
+
+
+def test_prompts_without_a_target_have_no_score_unless_none_is_needed(make_sums: Any, settings: Settings) -> None:
+    rows = [{"question": "1", "answer": "1"}, {"question": "2", "answer": None}, {"question": "3", "answer": None}]
+    spec = make_sums(rows=rows, scorers=[{"kind": "numeric"}, {"kind": "json"}])
+    run_with(spec, settings, "1", "{}", None)
+    counts = "select scorer, ordinal, samples, right_samples from accuracy order by ordinal"
+    assert query(settings, counts) == [("numeric", 0, 1, 1), ("json", 1, 3, 2)]
+
+
+def test_every_scorer_of_a_spec_scores(make_sums: Any, settings: Settings) -> None:
+    scorers = [
+        {"kind": "numeric", "tolerance": 1, "name": "near"},
+        {"kind": "numeric"},
+        {"kind": "contains"},
+        {"kind": "regex", "pattern": r"is (\d+)"},
+        {"kind": "token_f1"},
+        {"kind": "choice", "letters": "0123456789"},
+        {"kind": "json", "json_schema": {"type": "integer"}},
+        {"kind": "exact_match"},
+    ]
+    run_with(make_sums(scorers=scorers), settings, "it is 0", "3", "4", "x", '"6"', "the answer is 10.")
+    means = dict(query(settings, "select scorer, mean * 6 from accuracy"))
+    assert {name: round(mean, 3) for name, mean in means.items()} == {
+        "near": 4.0,
+        "numeric": 3.0,
+        "contains": 3.0,
+        "regex": 2.0,
+        "token_f1": 2.0,
+        "choice": 2.0,
+        "json": 2.0,
+        "exact_match": 1.0,
+    }
+    assert query(settings, "select scorer from run_summary") == [("near",)]
+    arguments = query(settings, "select arguments_json from scorers where scorer = 'near'")
+    assert json.loads(arguments[0][0]) == {
+        "kind": "numeric", "name": "near", "relative_tolerance": 0.0, "take": "last", "tolerance": 1.0,
+    }  # fmt: skip
+
+
+def test_repeats_are_samples_of_their_own(make_sums: Any, settings: Settings) -> None:
+    result = complete(make_sums(repeats=3), settings)
+    names = {row["metric"] for row in result.metrics}
+    assert {"accuracy (exact_match)", "pass@3 (exact_match)", "majority vote (exact_match)"} <= names
+    assert query(settings, "select samples, prompts from accuracy") == [(18, 6)]
+
+
+def test_a_cancelled_run_has_scores_of_what_was_answered(make_sums: Any, settings: Settings) -> None:
+    evaluation = begin_evaluation(make_sums(), settings)
+    evaluation.prepare()
+    answer(evaluation, "0", "3")
+    evaluation.abandon("cancelled")
+    assert query(settings, "select scorer, samples, mean from accuracy") == [("exact_match", 2, 0.5)]
+
+
+def test_a_resumed_run_is_scored_whole(make_sums: Any, settings: Settings) -> None:
+    evaluation = begin_evaluation(make_sums(), settings)
+    evaluation.prepare()
+    answer(evaluation, "0")
+    evaluation.abandon("cancelled")
+    complete(make_sums(), settings)
+    assert query(settings, "select samples, right_samples from accuracy") == [(6, 1)]
+
+
+def test_two_runs_are_scored_apart(make_sums: Any, settings: Settings) -> None:
+    first = run_with(make_sums(), settings, "0", "2", "4", "6", "8", "10").name
+    second = run_with(make_sums(), settings, *"xxxxxx").name
+    means = query(settings, "select run_id, mean from accuracy order by mean")
+    assert means == [(second, 0.0), (first, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("scorer", "sentence"),
+    [
+        ({"kind": "regex", "pattern": "(a"}, "no regular expression in RE2's syntax.*missing \\)"),
+        ({"kind": "regex", "pattern": r"(a)\1"}, "no backreferences"),
+        ({"kind": "regex", "pattern": "a"}, "group 1 of the pattern 'a', and there is none"),
+        ({"kind": "regex", "pattern": "(a)", "group": 2, "name": "mine"}, "mine is group 2"),
+    ],
+)
+def test_a_bad_pattern_is_refused_before_an_engine_starts(
+    make_sums: Any, settings: Settings, scorer: Any, sentence: str
+) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        plan_run(make_sums(scorers=[scorer]))
+
+
+def test_a_scorer_that_no_row_can_serve_stops_the_run_at_once(make_sums: Any, settings: Settings) -> None:
+    evaluation = begin_evaluation(make_sums(columns={}, scorers=[{"kind": "json"}, {"kind": "numeric"}]), settings)
+    with pytest.raises(PromptError, match=r"The scorer numeric holds answers against a target.*prompts.columns.target"):
+        evaluation.prepare()
+    evaluation.abandon("failed")
+    assert query(settings, "from runs") == []
+
+
+def test_a_named_column_may_be_empty_in_the_first_row(make_sums: Any, settings: Settings) -> None:
+    rows = [{"question": "1", "answer": None}, {"question": "2", "answer": "2"}]
+    run_with(make_sums(rows=rows, scorers=[{"kind": "numeric"}]), settings, "1", "2")
+    assert query(settings, "select samples, mean from accuracy") == [(1, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("scorer", "sentence"),
+    [
+        ({"kind": "json", "json_schema": {"type": "wrong"}}, "this is no JSON schema"),
+        ({"kind": "choice", "letters": "AA"}, "expected different letters"),
+        ({"kind": "choice", "letters": "A]"}, "expected different letters"),
+        ({"kind": "nonsense"}, "nonsense"),
+    ],
+)
+def test_a_scorer_that_is_none_is_refused_with_the_spec(make_sums: Any, scorer: Any, sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        make_sums(scorers=[scorer])
+
+
+# --- python -m flows.score
+
+
+@pytest.fixture(scope="module")
+def run_once(make_sums: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with one run, which tests have copies of."""
+    folder = tmp_path_factory.mktemp("run-once")
+    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
+    run_with(make_sums(), settings, "0", "so 2", "it is 4.", "7", None, "ten")
+    return settings.data_dir
+
+
+@pytest.fixture
+def run_dir(run_once: Path, settings: Settings) -> Path:
+    shutil.copytree(run_once, settings.data_dir)
+    (folder,) = (settings.data_dir / "runs").iterdir()
+    return folder
+
+
+def test_a_scorer_is_added_to_a_run_and_outlives_the_database(
+    run_dir: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [run_dir.name, "--scorer", "numeric", "--scorer", "{kind: contains, name: inside}", "--show", "2"]
+    assert run("score", arguments) == 0
+    shown = capsys.readouterr().out
+    assert "numeric" in shown and "inside" in shown and "7, not 6" in shown and "target   6" in shown
+    rows = "select scorer, ordinal, samples, right_samples from accuracy order by ordinal"
+    expected = [("exact_match", 0, 6, 1), ("numeric", 1, 6, 3), ("inside", 2, 6, 3)]
+    assert query(settings, rows) == expected
+    assert query(settings, "select scorer, accuracy from run_summary") == [("exact_match", 1 / 6)]
+    before = query(settings, SCORES)
+    settings.database_path.unlink()
+    rebuilt = rebuild_run(run_dir, settings.database_path, 10)
+    assert rebuilt.scores == {"exact_match": 6, "numeric": 6, "inside": 6}
+    assert query(settings, rows) == expected
+    assert query(settings, SCORES) == before
+
+
+def test_the_same_name_replaces_and_keeps_its_place(run_dir: Path, settings: Settings) -> None:
+    run("score", [run_dir.name, "--scorer", "numeric"])
+    assert run("score", [run_dir.name, "--scorer", "{kind: numeric, tolerance: 100}"]) == 0
+    assert run("score", [run_dir.name, "--scorer", "{kind: contains, name: exact_match}"]) == 0
+    rows = query(settings, "select scorer, kind, ordinal, right_samples from accuracy order by ordinal")
+    assert rows == [("exact_match", "contains", 0, 3), ("numeric", "numeric", 1, 4)]
+
+
+def test_without_a_scorer_all_of_the_runs_are_made_anew(run_dir: Path, settings: Settings) -> None:
+    run("score", [run_dir.name, "--scorer", "numeric"])
+    before = query(settings, SCORES)
+    with connect(settings.database_path, 10) as connection:
+        connection.execute("update scores set value = 0.5")
+    assert run("score", [run_dir.name]) == 0
+    assert query(settings, SCORES) == before
+
+
+def test_a_dry_run_stores_nothing(run_dir: Path, settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    before = query(settings, SCORES)
+    assert run("score", [run_dir.name, "--scorer", "numeric", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "Nothing was stored." in shown and "0.5" in shown
+    assert query(settings, SCORES) == before
+    assert not (run_dir / SCORERS_NAME).exists()
+    with connect(settings.database_path, 10) as connection:
+        assert is_kept(connection, run_dir.name)
+
+
+def test_metrics_that_were_kept_are_of_the_new_scores(run_dir: Path, settings: Settings) -> None:
+    run("score", [run_dir.name, "--scorer", "{kind: contains, name: exact_match}"])
+    assert query(settings, "select accuracy from run_summary") == [(0.5,)]
+    with connect(settings.database_path, 10) as connection:
+        assert is_kept(connection, run_dir.name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--scorer", "nonsense"], "There is no scorer 'nonsense': known: choice"),
+        (["--scorer", "numerics"], "did you mean 'numeric'?"),
+        (["--scorer", "{kind: regex}"], "pattern is missing, but needed"),
+        (["--scorer", "{kind: numeric, tolerances: 1}"], "unknown key tolerances; did you mean 'tolerance'?"),
+        (["--scorer", "{kind: numeric, tolerance: -1}"], "tolerance: given -1"),
+        (["--scorer", "{kind: regex, pattern: '(a'}"], "no regular expression in RE2's syntax"),
+        (["--scorer", "{kind: json, json_schema: {type: x}}"], "this is no JSON schema"),
+        (["--scorer", "{pattern: a}"], "names no kind"),
+        (["--scorer", "[1]"], "names no kind"),
+        (["--scorer", "{"], "neither a kind nor a YAML mapping"),
+        (["--scorer", "numeric", "--scorer", "numeric"], "two scorers are called numeric"),
+        (["--scorer", "loglikelihood"], "has no likelihoods of options"),
+    ],
+)
+def test_a_scorer_that_cannot_be_used_is_a_sentence(
+    run_dir: Path, settings: Settings, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    before = query(settings, SCORES)
+    assert run("score", [run_dir.name, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and sentence in error
+    assert query(settings, SCORES) == before
+
+
+def test_a_scorer_without_any_target_is_a_sentence(
+    make_sums: Any, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = run_with(make_sums(columns={}), settings, *"012345")
+    assert run("score", [run_dir.name, "--scorer", "numeric"]) == 2
+    assert "numeric needs a target, and no answered prompt" in capsys.readouterr().err
+    assert not (run_dir / SCORERS_NAME).exists()
+    assert query(settings, "from scorers") == []
+    assert run("score", [run_dir.name, "--scorer", "json"]) == 0
+
+
+def test_an_unknown_run_is_a_sentence(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("score", [run_dir.name + "x", "--scorer", "numeric"]) == 2
+    assert f"nearest: {run_dir.name}" in capsys.readouterr().err
+
+
+def test_a_run_that_has_not_finished_is_scored_only_on_demand(
+    make_sums: Any, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluation = begin_and_vanish(make_sums(), settings)
+    answer(evaluation, "0", "2")
+    assert run("score", [evaluation.run_id, "--scorer", "numeric"]) == 2
+    assert "has not finished" in capsys.readouterr().err
+    rebuild_run(evaluation.run_dir, settings.database_path, 10)
+    assert run("score", [evaluation.run_id, "--scorer", "numeric", "--force"]) == 0
+    assert query(settings, "select scorer, samples from accuracy where scorer = 'numeric'") == [("numeric", 2)]
+
+
+def test_a_run_that_is_worked_on_is_left_alone(
+    run_dir: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = lock_run(run_dir)
+    assert lock is not None
+    assert run("score", [run_dir.name, "--scorer", "numeric"]) == 6
+    assert "is in use by" in capsys.readouterr().err
+    lock.release()
+
+
+def test_a_run_that_the_database_lacks_is_a_sentence(
+    run_dir: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings.database_path.unlink()
+    assert run("score", [run_dir.name, "--scorer", "numeric"]) == 6
+    assert f"flows.rebuild {run_dir.name}" in capsys.readouterr().err
+
+
+def test_a_damaged_list_of_scorers_is_a_sentence(
+    run_dir: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_dir / SCORERS_NAME).write_text("{")
+    assert run("score", [run_dir.name, "--scorer", "numeric"]) == 6
+    assert SCORERS_NAME in capsys.readouterr().err
+
+
+def test_the_list_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("score", ["--list"]) == 0
+    shown = capsys.readouterr().out
+    for kind in ("exact_match", "contains", "regex", "numeric", "choice", "token_f1", "json", "loglikelihood"):
+        assert kind in shown
+
+
+def test_a_scorer_is_read_as_a_spec_has_it() -> None:
+    assert parse_scorer("numeric").label == "numeric"
+    scorer = parse_scorer('{kind: regex, pattern: "#### (.*)", take: last}')
+    assert (scorer.kind, getattr(scorer, "pattern", None)) == ("regex", "#### (.*)")

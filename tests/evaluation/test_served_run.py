@@ -1,0 +1,155 @@
+"""Whole runs against a server, without Prefect and without a model: chats that it renders, prompts that we render."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_server import FakeServer, Script
+from run_kit import complete, query, vanish
+
+from assayline.errors import ModelError, PromptsChangedError, RunFailedError, ServerError, SpecError
+from assayline.evaluation.begin import begin_evaluation, plan_run
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import parse_spec
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with FakeServer().running() as running:
+        yield running
+
+
+def chat_spec(url: str, **changes: Any) -> EvalSpec:
+    data: dict[str, Any] = {
+        "name": "served",
+        "model": "org/fake-model",
+        "prompts": {"source": {"kind": "inline", "rows": [{"prompt": f"Count {i}", "target": "One two three four"}
+                                                          for i in range(6)]}},
+        "chat": {"system": "Count."},
+        "sampling": {"temperature": 0},
+        "engine": {"backend": "server", "server": {"url": url, "endpoint": "chat"}},
+    }  # fmt: skip
+    for key, value in changes.items():
+        data[key] = {**data.get(key, {}), **value} if isinstance(value, dict) else value
+    return parse_spec(data)
+
+
+def test_chats_are_sent_as_messages_and_stored_as_such(server: FakeServer, settings: Settings) -> None:
+    result = complete(chat_spec(server.url, chat={"system": "Count.", "kwargs": {"fast": True}}), settings)
+
+    assert result.answered_requests == 6
+    assert {row["metric"]: row["value"] for row in result.metrics}["accuracy (exact_match)"] == 1.0
+    rows = query(settings, "select messages_json, prompt_token_ids, rendered from requests order by messages_json")
+    assert rows == [
+        (json.dumps([{"content": "Count.", "role": "system"}, {"content": f"Count {i}", "role": "user"}]), None, None)
+        for i in range(6)
+    ]
+    warm_up, *asked = server.received
+    assert warm_up.body["max_tokens"] == 4 and len(asked) == 6
+    assert all("max_tokens" not in one.body and one.body["chat_template_kwargs"] == {"fast": True} for one in asked)
+    assert {tuple(message["role"] for message in one.body["messages"]) for one in asked} == {("system", "user")}
+    assert query(settings, "select model_id, tokenizer_id from runs") == [("served:org/fake-model", "served")]
+    assert query(settings, "select distinct retries, prompt_tokens, output_tokens from completions") == [(0, 3, 4)]
+
+
+def test_times_are_those_of_the_client(server: FakeServer, settings: Settings) -> None:
+    complete(chat_spec(server.url), settings)
+    rows = query(settings, "select ttft_s, e2e_s, len(token_at_s) from stg_requests")
+    assert all(0 < ttft <= e2e and stamps == 4 for ttft, e2e, stamps in rows)
+    assert query(settings, "select count(*) from completions where queued_at_s is not null") == [(0,)]
+    assert query(settings, "select count(*) from telemetry where engine_steps is not null") == [(0,)]
+
+
+def test_prompts_that_we_render_are_sent_as_token_ids(server: FakeServer, settings: Settings, make_spec: Any) -> None:
+    spec = make_spec(engine={"backend": "server", "server": {"url": server.url}, "args": {}}, prompts={"limit": 5})
+    assert complete(spec, settings).answered_requests == 5
+    sent = {tuple(one.body["prompt"]) for one in server.received}
+    stored = {tuple(ids) for (ids,) in query(settings, "select prompt_token_ids from requests")}
+    assert stored < sent and len(sent) == len(stored) + 1  # and the warm-up
+    [(model_id,)] = query(settings, "select model_id from runs")
+    assert model_id.startswith("sha256:")
+
+
+def test_each_failure_is_a_row_and_the_run_tells_their_kinds(server: FakeServer, settings: Settings) -> None:
+    good = Script()
+    server.scripts += [good, Script(status=400), Script(break_after=2), Script(break_after=2, break_with="no json")]
+    complete(chat_spec(server.url), settings)  # the first script is for the warm-up
+    kinds = query(settings, "select error_kind, count(*) from completions group by all order by all nulls last")
+    assert kinds == [("malformed_stream", 1), ("rejected_by_server", 1), ("stream_cut", 1), (None, 3)]
+
+
+def test_a_server_that_refuses_everything_fails_the_run(server: FakeServer, settings: Settings) -> None:
+    server.scripts.append(Script())
+    server.default = Script(status=400, message="Not today.")
+    with pytest.raises(RunFailedError, match="rejected_by_server 6"):
+        complete(chat_spec(server.url), settings)
+    said = query(settings, "select distinct error_message from completions")
+    assert said == [("The server answered 400: Not today.",)]
+
+
+def test_a_run_against_a_server_is_resumed_and_compares_its_chats(server: FakeServer, settings: Settings) -> None:
+    spec = chat_spec(server.url, shard_requests=2)
+    first = begin_evaluation(spec, settings)
+    first.prepare()
+    vanish(first)
+    for part in first.run_dir.glob("parts/requests/*-000002.parquet"):
+        part.unlink()
+    assert complete(spec, settings).answered_requests == 6
+    assert query(settings, "select count(distinct run_id), count(*) from completions") == [(1, 6)]
+
+    second = begin_evaluation(spec, settings, "never")
+    second.prepare()
+    vanish(second)
+    shard = next(iter(second.run_dir.glob("parts/requests/*-000000.parquet")))
+    other = chat_spec(server.url, shard_requests=2, prompts={"limit": 2, "shuffle_seed": 5})
+    assert shard.exists() and other.prompts != spec.prompts
+    shard.with_name("shard-000002.parquet").unlink()
+    shard.write_bytes(shard.with_name("shard-000001.parquet").read_bytes())
+    with pytest.raises(PromptsChangedError):
+        complete(spec, settings, second.run_id)
+
+
+def test_nobody_at_the_address_is_a_sentence_and_no_engine_death(server: FakeServer, settings: Settings) -> None:
+    server.stop()
+    with pytest.raises(ServerError, match=r"^No server can be reached at .* Check engine\.server\.url"):
+        complete(chat_spec(server.url), settings)
+
+
+def test_a_wrong_model_is_a_sentence(server: FakeServer, settings: Settings) -> None:
+    spec = chat_spec(server.url, engine={"server": {"url": server.url, "endpoint": "chat", "model": "other"}})
+    with pytest.raises(SpecError, match="It has: fake-model"):
+        complete(spec, settings)
+
+
+def test_token_ids_need_a_tokenizer(server: FakeServer, settings: Settings) -> None:
+    spec = chat_spec(server.url, engine={"server": {"url": server.url}})
+    with pytest.raises(ModelError, match=r"engine\.server\.model .*endpoint to chat"):
+        plan_run(spec)
+
+
+SERVER = {"url": "http://127.0.0.1:9/v1", "endpoint": "chat"}
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"chat": {"prefill": "One"}}, r"chat\.prefill: with .* chat the server renders"),
+    ({"chat": {"template": "plain", "add_generation_prompt": False}}, r"chat\.template and chat\.add_generation"),
+    ({"prompts": {"source": {"kind": "synthetic", "count": 3, "prompt_tokens": 8, "output_tokens": 4}}}, "token ids"),
+    ({"reasoning": {}, "sampling": {"stop": ["."]}}, "in the thinking as well"),
+    ({"engine": {"args": {"max_num_seqs": 8}, "server": SERVER}}, r"\(max_num_seqs\) are for an engine .* here"),
+    ({"engine": {"args": {"served_model_name": "x"}, "server": {"endpoint": "chat"}}}, r"it is engine\.server\.model"),
+])  # fmt: skip
+def test_what_a_server_cannot_be_asked_for_is_said_before_anything_starts(
+    settings: Settings, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SpecError, match=words):
+        plan_run(chat_spec(SERVER["url"], **changes))
+
+
+def test_a_folder_is_identified_by_its_files_wherever_it_answers(settings: Settings, tiny_model: Path) -> None:
+    manifest, _ = plan_run(chat_spec(SERVER["url"], model=str(tiny_model)))
+    assert manifest.model_id.startswith("sha256:")

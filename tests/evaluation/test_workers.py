@@ -1,0 +1,368 @@
+"""Workers on the fake engine: every request of every shard is answered once, whoever takes it and however it ends."""
+
+import itertools
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from record_kit import fill_queue, order_of, request_of, rows_of, start_python
+
+from assayline.clock import RunClock
+from assayline.engines.base import EngineFacts
+from assayline.engines.devices.claims import claim_device, list_devices
+from assayline.engines.fake import FakeEngine
+from assayline.engines.messages import Open
+from assayline.engines.recovery.sizes import Sizes
+from assayline.errors import Death, DeviceError, EngineDiedError, EngineError, SpecError
+from assayline.evaluation import worker
+from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.worker import WorkerReport, WorkOrder, run_worker
+from assayline.records import Completion, EngineEvent, Request
+from assayline.requests.warm_up import MIN_WARM_UP_TOKENS, WARM_UP_OUTPUT_TOKENS, shared_prefix
+from assayline.settings import Settings
+from assayline.store.parts import count_rows, list_parts, write_part
+
+CRASH = Death("run", exception="AssertionError", message="no such block")
+WORK = """
+import pickle, sys
+from assayline.evaluation.worker import run_worker
+order = pickle.loads(open(sys.argv[1], "rb").read())
+print(run_worker(order, str, str).answered_requests)
+"""
+
+
+def work(order: WorkOrder) -> WorkerReport:
+    return run_worker(order, lambda _: None, lambda _: None)
+
+
+def start_worker(order: WorkOrder) -> threading.Thread:
+    """In a daemon thread: a worker that does not end must not keep the tests from ending."""
+    thread = threading.Thread(target=work, args=[order], daemon=True)
+    thread.start()
+    return thread
+
+
+def wait_until(done: Callable[[], bool], limit_s: float = 20) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not (ready := done()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return ready
+
+
+def answered(run_dir: Path) -> list[str]:
+    return [row["request_id"] for row in rows_of(run_dir, "completions")]
+
+
+def events(run_dir: Path) -> list[str]:
+    rows = sorted(rows_of(run_dir, "engine_events"), key=lambda row: row["at_s"])
+    return [row["event"] for row in rows]
+
+
+def engine_event_of(run_dir: Path, event: str) -> dict[str, Any]:
+    [row] = [row for row in rows_of(run_dir, "engine_events") if row["event"] == event]
+    return row
+
+
+class Spy(FakeEngine):
+    """Records warm-ups; `generate` can be made to fail."""
+
+    def __init__(self, fail_after: int | None = None, fail_warm_up: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self.warmed: list[Request] = []
+        self.closed = 0
+        self._fail_after = fail_after
+        self._fail_warm_up = fail_warm_up
+
+    @property
+    def facts(self) -> EngineFacts:
+        return EngineFacts(8, 64, 0.0, {})
+
+    def warm_up(self, request: Request) -> float:
+        self.warmed.append(request)
+        if self._fail_warm_up:
+            raise SpecError("no warm-up")
+        return 0.25
+
+    def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
+        answers = super().generate(requests)
+        yield from answers if self._fail_after is None else itertools.islice(answers, self._fail_after)
+        if self._fail_after is not None:
+            raise EngineDiedError("the engine died", CRASH)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Workers open this engine instead of what their spec says."""
+
+    def install(**options: Any) -> Spy:
+        engine = Spy(clock=RunClock.start(), **options)
+        monkeypatch.setattr(worker, "open_engine", lambda *_, **__: engine)
+        return engine
+
+    return install
+
+
+def test_two_workers_in_threads_answer_every_request_once(tmp_path: Path, settings: Settings) -> None:
+    """Peers, row 13: count in = count out."""
+    ids = fill_queue(tmp_path, shards=40, per_shard=25)
+    orders = [order_of(tmp_path, settings, f"worker-{number}") for number in range(2)]
+    for thread in [start_worker(order) for order in orders]:
+        thread.join(60)
+    assert sorted(answered(tmp_path)) == sorted(ids)
+
+
+def test_two_workers_in_processes_answer_every_request_once(tmp_path: Path, settings: Settings) -> None:
+    """Peers, row 13; a work order is small and picklable."""
+    ids = fill_queue(tmp_path, shards=40, per_shard=25)
+    processes = []
+    for number in range(2):
+        order = pickle.dumps(order_of(tmp_path, settings, f"worker-{number}"))
+        assert len(order) < 4096
+        (tmp_path / f"order-{number}").write_bytes(order)
+        processes.append(start_python(WORK, tmp_path / f"order-{number}"))
+    counts = [int(process.communicate(timeout=60)[0]) for process in processes]
+    assert sum(counts) == len(ids)
+    assert sorted(answered(tmp_path)) == sorted(ids)
+
+
+def test_shards_may_come_while_the_worker_waits(tmp_path: Path, settings: Settings) -> None:
+    queue = ShardQueue(tmp_path)
+    queue.reset()
+    thread = start_worker(order_of(tmp_path, settings))
+    for shard in range(5):
+        time.sleep(0.05)
+        write_part(tmp_path, "requests", f"shard-{shard}", [request_of(shard)])
+    queue.close()
+    thread.join(30)
+    assert sorted(answered(tmp_path)) == [request_of(shard).request_id for shard in range(5)]
+
+
+def test_a_run_without_requests_ends(tmp_path: Path, settings: Settings) -> None:
+    fill_queue(tmp_path, shards=0, per_shard=0)
+    assert work(order_of(tmp_path, settings)).answered_requests == 0
+    assert events(tmp_path) == ["opened", "closed"]
+
+
+def test_the_engine_is_opened_and_warmed_up_once_for_all_shards(tmp_path: Path, settings: Settings, spy: Any) -> None:
+    """Peers, rows 11 and 16: no start-up per batch or shard."""
+    fill_queue(tmp_path, shards=10, per_shard=5)
+    engine = spy()
+    report = work(order_of(tmp_path, settings, shard_requests=5))
+    assert events(tmp_path) == ["opened", "warmed_up", "closed"]
+    assert (report.answered_requests, report.device, engine.closed) == (50, "none", 1)
+    assert {row["worker"] for row in rows_of(tmp_path, "engine_events")} == {"worker-0"}
+    [warm] = [row for row in rows_of(tmp_path, "engine_events") if row["event"] == "warmed_up"]
+    assert warm["duration_s"] == 0.25
+
+
+def test_warm_up_primes_the_shared_prefix_and_is_no_request_of_the_run(
+    tmp_path: Path, settings: Settings, spy: Any
+) -> None:
+    prefix = list(range(100, 140))
+    requests = [request_of(number, [*prefix, number, 7], min_tokens=9, max_tokens=9) for number in range(4)]
+    write_part(tmp_path, "requests", "shard-0", requests)
+    ShardQueue(tmp_path).reset()
+    ShardQueue(tmp_path).close()
+    engine = spy()
+    work(order_of(tmp_path, settings, sampling={"min_tokens": 9, "max_tokens": 9, "top_p": 0.5}))
+    [warm] = engine.warmed
+    assert warm.prompt_token_ids[:40] == prefix
+    assert warm.sampling == {"max_tokens": WARM_UP_OUTPUT_TOKENS, "top_p": 0.5}
+    assert warm.request_id not in answered(tmp_path) and len(answered(tmp_path)) == 4
+
+
+@pytest.mark.parametrize("tokens", [1, 10, 63])
+def test_a_warm_up_prompt_is_long_enough_for_a_cpu_and_short_enough_for_the_context(
+    tmp_path: Path, settings: Settings, spy: Any, tokens: int
+) -> None:
+    for number in range(2):
+        write_part(tmp_path, "requests", f"shard-{number}", [request_of(number, [5] * tokens)])
+    ShardQueue(tmp_path).reset()
+    ShardQueue(tmp_path).close()
+    engine = spy()
+    work(order_of(tmp_path, settings))
+    [warm] = engine.warmed
+    assert len(warm.prompt_token_ids) >= MIN_WARM_UP_TOKENS
+    assert len(warm.prompt_token_ids) + WARM_UP_OUTPUT_TOKENS < 64
+
+
+def test_warm_up_can_be_left_out(tmp_path: Path, settings: Settings, spy: Any) -> None:
+    fill_queue(tmp_path, shards=1, per_shard=2)
+    engine = spy()
+    work(order_of(tmp_path, settings, engine={"backend": "fake", "warm_up": False}))
+    assert engine.warmed == [] and events(tmp_path) == ["opened", "closed"]
+
+
+@hypothesis_settings(deadline=None)
+@given(st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=5))
+def test_the_shared_prefix_is_the_longest_that_all_have(prompts: list[list[int]]) -> None:
+    prefix = shared_prefix(prompts)
+    if len(prompts) < 2:
+        assert prefix == []
+        return
+    assert all(prompt[: len(prefix)] == prefix for prompt in prompts)
+    assert len({tuple(prompt[: len(prefix) + 1]) for prompt in prompts}) > 1 or prefix in prompts
+
+
+def test_a_dead_engine_ends_the_worker_and_keeps_what_had_finished(
+    tmp_path: Path, settings: Settings, spy: Any
+) -> None:
+    """Peers, row 9: the failure is an exception, not an exit code of 0."""
+    fill_queue(tmp_path, shards=2, per_shard=20)
+    engine = spy(fail_after=7)
+    with pytest.raises(EngineError, match="the engine died"):
+        work(order_of(tmp_path, settings))
+    assert len(set(answered(tmp_path))) == len(answered(tmp_path)) == 14, "seven by each of two engines"
+    assert events(tmp_path) == ["opened", "warmed_up", "failed"] * 2 and engine.closed == 2
+    failed = [row for row in rows_of(tmp_path, "engine_events") if row["event"] == "failed"]
+    assert {row["message"] for row in failed} == {"the engine died"}
+    assert sorted(row["engine_generation"] for row in failed) == [0, 1]
+
+
+def test_an_engine_that_runs_out_of_memory_is_followed_by_a_smaller_one(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The promise of the whole: every request answered once, and what was done about it is on record."""
+    ids = fill_queue(tmp_path, shards=4, per_shard=25)
+    opened: list[int | None] = []
+
+    class Narrow(FakeEngine):
+        def _step(self, live: list[Any]) -> Iterator[Completion]:
+            if len(live) > 10:
+                raise EngineDiedError("died", Death("run", exception="MemoryError"))
+            return super()._step(live)
+
+    def open_narrow(order: Open, sizes: Sizes, *_: Any, **__: Any) -> FakeEngine:
+        opened.append(sizes.window_requests)
+        return Narrow(order.clock, generation=order.engine_generation, window=sizes.window_requests or 32)
+
+    monkeypatch.setattr(worker, "open_engine", open_narrow)
+    seen: list[EngineEvent] = []
+    order = replace(order_of(tmp_path, settings), attempt=3, first_generation=5)
+    run_worker(order, lambda _: None, lambda _: None, seen.append)
+    assert sorted(answered(tmp_path)) == sorted(ids)
+    assert opened == [None, 16, 8]
+    rows = rows_of(tmp_path, "engine_events")
+    assert {row["attempt"] for row in rows} == {3}
+    names = [(event.engine_generation, event.event) for event in seen if event.event != "warmed_up"]
+    assert names == [(5, "opened"), (5, "failed"), (5, "reduced"), (6, "opened"), (6, "failed"), (6, "reduced"),
+                     (7, "opened"), (7, "closed")]  # fmt: skip
+    assert {row["engine_generation"] for row in rows_of(tmp_path, "completions")} == {7}
+
+
+def test_more_killers_than_the_spec_allows_end_the_worker(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = fill_queue(tmp_path, shards=2, per_shard=20)
+
+    class Frail(FakeEngine):
+        def _step(self, live: list[Any]) -> Iterator[Completion]:
+            if any(running.request.request_id in ids[:9] for running in live):
+                raise EngineDiedError("died", Death("run", exception="MemoryError"))
+            return super()._step(live)
+
+    def open_frail(order: Open, sizes: Sizes, *_: Any, **__: Any) -> FakeEngine:
+        return Frail(order.clock, window=sizes.window_requests or 4)
+
+    monkeypatch.setattr(worker, "open_engine", open_frail)
+    with pytest.raises(EngineError, match="5 requests killed it, more than max_error_fraction allows"):
+        work(order_of(tmp_path, settings, max_error_fraction=0.1))
+    rows = rows_of(tmp_path, "completions")
+    assert [row["request_id"] for row in rows if row["error_kind"] == "killed_engine"] == ids[:4]
+
+
+def test_a_failed_warm_up_is_an_event_too(tmp_path: Path, settings: Settings, spy: Any) -> None:
+    fill_queue(tmp_path, shards=1, per_shard=2)
+    spy(fail_warm_up=True)
+    with pytest.raises(SpecError, match="no warm-up"):
+        work(order_of(tmp_path, settings))
+    assert events(tmp_path) == ["opened", "failed", "closed"]
+
+
+def test_an_engine_that_does_not_open_is_an_event_too(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise EngineError("it did not start")
+
+    monkeypatch.setattr(worker, "open_engine", refuse)
+    fill_queue(tmp_path, shards=1, per_shard=2)
+    with pytest.raises(EngineError, match="did not start"):
+        work(order_of(tmp_path, settings))
+    assert events(tmp_path) == ["failed"] and engine_event_of(tmp_path, "failed")["message"] == "it did not start"
+
+
+def test_a_stop_ends_the_worker_without_error_and_keeps_what_had_finished(tmp_path: Path, settings: Settings) -> None:
+    """Peers, row 10: finished rows are kept."""
+    write_part(tmp_path, "requests", "a", [request_of(number, max_tokens=2) for number in range(10)])
+    write_part(tmp_path, "requests", "b", [request_of(number, max_tokens=10**9) for number in range(10, 20)])
+    queue = ShardQueue(tmp_path)
+    queue.reset()
+    queue.close()
+    thread = start_worker(order_of(tmp_path, settings))
+    assert wait_until(lambda: len(answered(tmp_path)) == 10)
+    queue.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert sorted(answered(tmp_path)) == [request_of(number).request_id for number in range(10)]
+    assert events(tmp_path)[-1] == "closed"
+
+
+def test_a_stop_ends_a_worker_that_waits_for_its_first_shard(tmp_path: Path, settings: Settings) -> None:
+    queue = ShardQueue(tmp_path)
+    queue.reset()
+    thread = start_worker(order_of(tmp_path, settings))
+    time.sleep(0.2)
+    assert thread.is_alive()
+    queue.stop()
+    thread.join(20)
+    assert not thread.is_alive() and events(tmp_path) == ["opened", "closed"]
+
+
+def test_what_finished_is_written_before_the_worker_ends(tmp_path: Path, settings: Settings) -> None:
+    """Peers, row 12: a crash costs the flush interval at most."""
+    write_part(tmp_path, "requests", "a", [request_of(0, max_tokens=1), request_of(1, max_tokens=10**9)])
+    queue = ShardQueue(tmp_path)
+    queue.reset()
+    thread = start_worker(order_of(tmp_path, settings))
+    assert wait_until(lambda: answered(tmp_path) == ["request-00000"])
+    assert thread.is_alive()
+    queue.stop()
+    thread.join(20)
+
+
+def test_parts_have_no_more_rows_than_the_setting_says(tmp_path: Path, settings: Settings) -> None:
+    fill_queue(tmp_path, shards=2, per_shard=50)
+    work(order_of(tmp_path, settings.model_copy(update={"flush_rows": 30, "flush_interval_s": 1000})))
+    assert [count_rows(part) for part in list_parts(tmp_path, "completions")] == [30, 30, 30, 10]
+
+
+def test_a_spec_for_cuda_on_a_machine_without_is_refused_before_an_engine_opens(
+    tmp_path: Path, settings: Settings, spy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    engine = spy()
+    with pytest.raises(DeviceError, match="asks for 1 workers with 6 cuda"):
+        args = {"tensor_parallel_size": 3, "pipeline_parallel_size": 2}
+        work(order_of(tmp_path, settings, engine={"device": "cuda", "args": args}))
+    assert engine.closed == 0
+
+
+def test_a_device_that_another_run_holds_is_a_sentence(tmp_path: Path, settings: Settings, spy: Any) -> None:
+    spy()
+    with (
+        claim_device(list_devices("cpu", 1), settings.lock_dir, 0),
+        pytest.raises(DeviceError, match="Every device is taken"),
+    ):
+        work(order_of(tmp_path, settings, engine={"device": "cpu"}))

@@ -1,0 +1,137 @@
+"""`assayline COMMAND` as a person types it: one command, one list of what there is, one way to end."""
+
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import flow_kit
+import pytest
+
+from assayline import __version__
+from flows import cli
+from flows.cli.options import COMMANDS
+from flows.cli.process import Terminated
+
+ROOT = Path(__file__).resolve().parents[2]
+FRONT_DOOR = Path(sys.executable).parent / "assayline"
+KEEP_FOR_EVER = """
+import flows.cli.keep, sys, time
+def run(arguments):
+    print("begun", flush=True)
+    time.sleep(60)
+flows.cli.keep.run = run
+from flows.cli import main
+sys.argv = ["assayline", "keep", "--all"]
+main()
+"""
+
+
+def call(*arguments: str | Path) -> flow_kit.Finished:
+    return flow_kit.run_command([str(FRONT_DOOR), *map(str, arguments)], dict(os.environ))
+
+
+def test_set_up_makes_a_console_command_of_the_front_door() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"assayline": "flows.cli:main"}
+    assert os.access(FRONT_DOOR, os.X_OK), "make setup writes it"
+
+
+def test_help_lists_every_command_with_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # it works from any folder
+    run = call("--help")
+    assert run.code == 0
+    for name, line in COMMANDS.items():
+        assert f"  {name:9}  {line}\n" in run.out
+    assert call("--version").out == f"assayline {__version__}\n"
+
+
+def test_every_command_is_a_module_as_well() -> None:
+    for name in COMMANDS:
+        assert f'run_module("{name}")' in (ROOT / "flows" / f"{name}.py").read_text()
+        assert (ROOT / "flows" / "cli" / f"{name}.py").exists()
+
+
+def test_usage_says_how_the_command_was_called(capsys: pytest.CaptureFixture[str]) -> None:
+    called = call("score", "--help").out
+    assert called.startswith("usage: assayline score [-h]")
+    assert "  assayline score RUN_ID --scorer numeric\n" in called
+    with pytest.raises(SystemExit):
+        cli.run("score", ["--help"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: python -m flows.score [-h]") and "  python -m flows.score RUN_ID --scorer" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["evalaute", "spec.yaml"], "there is no command 'evalaute': did you mean 'evaluate'?"),
+        (["dance"], "there is no command 'dance': known: baseline, benchmark, evaluate, gate, keep, rebuild, report"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+)
+def test_an_unknown_command_is_one_message(capsys: pytest.CaptureFixture[str], words: list[str], sentence: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.run_words(words)
+    assert caught.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_an_error_is_a_sentence_and_its_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path))
+    unknown = call("report", "nobody")
+    assert unknown.code == 6 and unknown.err.startswith("error: ") and "Traceback" not in unknown.err
+    assert call("score", "nobody").code == 2
+    assert call("keep", "--all").err.startswith("error: There is no database at")
+
+
+def test_notes_follow_the_sentence_of_an_interruption(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(arguments: list[str]) -> int:
+        error = Terminated()
+        error.add_note("Run x is unfinished.")
+        raise error
+
+    monkeypatch.setattr("flows.cli.keep.run", end)
+    assert cli.run("keep", []) == 143
+    assert capsys.readouterr().err == "Interrupted; what had finished is stored.\nRun x is unfinished.\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_with_a_sentence(number: signal.Signals, code: int) -> None:
+    command = [sys.executable, "-c", KEEP_FOR_EVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout and process.stdout.readline() == "begun\n"
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (code, "Interrupted; what had finished is stored.\n")
+
+
+def test_a_defect_is_a_traceback_and_exit_code_1() -> None:
+    script = KEEP_FOR_EVER.replace("time.sleep(60)", "raise ZeroDivisionError")
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert run.returncode == 1 and "Traceback" in run.stderr
+
+
+@pytest.mark.prefect
+def test_a_run_of_two_workers_is_interrupted_and_goes_on(
+    slow_spec: dict[str, Any], served_env: dict[str, str], data_dir: Path, tmp_path: Path
+) -> None:
+    """The whole way by the console command: workers are processes, which import what it imports."""
+    spec = flow_kit.write_spec(tmp_path / "spec.yaml", {**slow_spec, "workers": 2, "shard_requests": 4})
+    log = tmp_path / "first.log"
+    with flow_kit.started([str(FRONT_DOOR), "evaluate", str(spec), "--fresh"], served_env, log) as process:
+        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 2, 300, "the first answers")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(180) == 130, log.read_text()
+    (run_id,) = [path.name for path in (data_dir / "runs").iterdir()]
+    assert f"is unfinished: assayline evaluate --resume {run_id} resumes it" in log.read_text()
+    resumed = flow_kit.run_command([str(FRONT_DOOR), "evaluate", "--resume", run_id], served_env, 300)
+    assert resumed.code == 0, resumed.err
+    assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
+    scored = flow_kit.run_here("score", run_id, "--scorer", "numeric")
+    assert scored.code == 0 and "numeric" in scored.out, scored.err

@@ -1,0 +1,145 @@
+"""URLs in a prompt file: only where the spec allows, never into the own network, within time and size."""
+
+import http.server
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from assayline.errors import MediaError
+from assayline.media import fetch
+from assayline.media.fetch import Fetcher
+from assayline.spec.media import MediaSpec
+
+CONTENT = b"\x89PNG and so on"
+
+
+class Pages(http.server.BaseHTTPRequestHandler):
+    """A server that does what servers do."""
+
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        type(self).asked.append(self.path)
+        match self.path.partition("?")[0]:
+            case "/a.png":
+                self.answer(200, CONTENT, {"Content-Type": "image/png"})
+            case "/page":
+                self.answer(200, b"<html>", {"Content-Type": "text/html; charset=utf-8"})
+            case "/large":
+                self.answer(200, b"x" * 2_000)
+            case "/moved":
+                self.answer(302, b"", {"Location": "/a.png"})
+            case "/inside":
+                self.answer(302, b"", {"Location": "http://169.254.169.254/latest/meta-data"})
+            case "/round":
+                self.answer(302, b"", {"Location": "/round"})
+            case "/to-file":
+                self.answer(302, b"", {"Location": "file:///etc/passwd"})
+            case "/slow":
+                self.send_response(200)
+                self.end_headers()
+                for _ in range(50):
+                    self.wfile.write(b"x")
+                    self.wfile.flush()
+                    time.sleep(0.1)
+            case _:
+                self.answer(404, b"gone")
+
+    def answer(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[str]:
+    """Address of the server."""
+    Pages.asked = []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def fetcher(**spec: Any) -> Fetcher:
+    return Fetcher(MediaSpec(**{"allowed_domains": ["127.0.0.1"], **spec}))
+
+
+def test_an_allowed_host_is_asked(served: str) -> None:
+    assert fetcher().fetch("image", f"{served}/a.png?size=1") == CONTENT
+    assert fetcher().fetch("image", f"{served}/moved") == CONTENT
+    assert Pages.asked[0] == "/a.png?size=1"
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/nothing", "HTTP 404"),
+        ("/page", "is text/html, expected image"),
+        ("/large", r"larger than 1000 bytes \(prompts.media.fetch_bytes\)"),
+        ("/inside", "allowed_domains does not allow"),
+        ("/round", "redirected more than 3 times"),
+        ("/to-file", r"leads to no http\(s\) URL"),
+    ],
+)
+def test_what_a_server_says_instead_is_a_sentence(served: str, path: str, words: str) -> None:
+    with pytest.raises(MediaError, match=words):
+        fetcher(fetch_bytes=1_000).fetch("image", served + path)
+
+
+def test_a_server_that_hangs_costs_no_more_than_its_time(served: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for url in (f"http://127.0.0.1:{silent.getsockname()[1]}/a", f"{served}/slow"):
+            with pytest.raises(MediaError, match=r"took too long \(limit 0.4 s\)"):
+                fetcher(fetch_timeout_s=0.4).fetch("image", url)
+
+
+def test_nobody_is_asked_unless_the_spec_allows(served: str) -> None:
+    before = len(Pages.asked)
+    for allowed in ([], ["example.com"]):
+        with pytest.raises(MediaError, match="allowed_domains does not allow"):
+            fetcher(allowed_domains=allowed).fetch("image", f"{served}/a.png")
+    assert len(Pages.asked) == before
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "10.0.0.7", "192.168.1.1", "169.254.169.254", "::1", "fd00::1", "0.0.0.0", "100.64.0.1"]
+)
+def test_any_public_host_is_no_host_of_the_own_network(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 80)), (0, 0, 6, "", (address, 80))]
+    monkeypatch.setattr(fetch.socket, "getaddrinfo", lambda *_, **__: found)
+    for allowed in (["*"], ["pictures.example"]):
+        with pytest.raises(MediaError, match="inside the own network"):
+            fetcher(allowed_domains=allowed).fetch("image", "http://pictures.example/a.png")
+
+
+def test_the_connection_goes_to_the_address_that_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that changes its address between the look and the connection gains nothing."""
+    asked: list[Any] = []
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 80))]
+    monkeypatch.setattr(fetch.socket, "getaddrinfo", lambda *_, **__: found)
+
+    def refuse(address: Any, timeout: Any) -> None:
+        asked.append(address)
+        raise ConnectionRefusedError(111, "refused")
+
+    monkeypatch.setattr(fetch.socket, "create_connection", refuse)
+    with pytest.raises(MediaError, match="ConnectionRefusedError"):
+        fetcher(allowed_domains=["*"]).fetch("image", "http://pictures.example/a.png")
+    assert asked == [("93.184.216.34", 80)]
+
+
+@pytest.mark.parametrize("url", ["http://", "http://host:port/a", "http://[::1/a", "http://no-such-host.invalid/a"])
+def test_what_is_no_url_is_a_sentence(url: str) -> None:
+    with pytest.raises(MediaError):
+        fetcher(allowed_domains=["*"]).fetch("image", url)

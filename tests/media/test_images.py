@@ -1,0 +1,130 @@
+"""Pictures: every form that people have becomes the RGB image that they see, or a sentence."""
+
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from media_kit import BLUE, RED, encode, picture
+from PIL import Image
+
+from assayline.errors import MediaError
+from assayline.media import images
+from assayline.media.images import decode_image
+from assayline.spec.media import MediaSpec
+
+PLAIN = MediaSpec()
+
+
+def near(image: Image.Image, colour: tuple[int, int, int], slack: int = 12) -> bool:
+    return bool(np.abs(np.asarray(image).astype(int) - colour).max() <= slack)
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
+def test_formats_are_told_by_their_content(form: str) -> None:
+    image = decode_image(encode(picture(), form), PLAIN)
+    assert (image.mode, image.size) == ("RGB", (20, 10))
+    assert near(image, RED)
+
+
+@pytest.mark.parametrize(
+    ("image", "form", "expected"),
+    [
+        (picture(mode="L", colour=200), "PNG", (200, 200, 200)),
+        (picture(mode="CMYK", colour=(0, 255, 255, 0)), "TIFF", (255, 0, 0)),
+        (picture(mode="CMYK", colour=(0, 255, 255, 0)), "JPEG", (255, 0, 0)),
+        (picture().quantize(4), "PNG", RED),
+        (picture(mode="RGBA", colour=(*RED, 255)), "PNG", RED),
+        (picture(mode="RGBA", colour=(*RED, 0)), "PNG", (255, 255, 255)),
+        (picture(mode="LA", colour=(0, 0)), "PNG", (255, 255, 255)),
+        (picture(mode="1", colour=1), "PNG", (255, 255, 255)),
+        (Image.fromarray(np.full((10, 20), 0x8000, np.uint16)), "PNG", (128, 128, 128)),
+    ],
+    ids=["grey", "cmyk tiff", "cmyk jpeg", "palette", "opaque", "transparent", "grey and alpha", "one bit", "16 bits"],
+)
+def test_every_mode_is_seen_as_people_see_it(image: Image.Image, form: str, expected: tuple[int, int, int]) -> None:
+    assert near(decode_image(encode(image, form), PLAIN), expected, slack=40 if form == "JPEG" else 12)
+
+
+def test_a_palette_with_a_transparent_colour_stands_on_white() -> None:
+    image = picture().quantize(4)
+    content = encode(image, "PNG", transparency=image.getpixel((0, 0)))
+    assert near(decode_image(content, PLAIN), (255, 255, 255))
+
+
+def test_a_rotation_note_is_followed() -> None:
+    image = picture(20, 10)
+    image.paste(BLUE, (0, 0, 10, 10))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees, clockwise
+    upright = decode_image(encode(image, "PNG", exif=exif), PLAIN)
+    assert upright.size == (10, 20)
+    assert near(upright.crop((0, 0, 10, 10)), BLUE)
+    assert near(upright.crop((0, 10, 10, 20)), RED)
+
+
+@pytest.mark.parametrize(
+    ("most", "size"), [(None, (400, 100)), (40_000, (400, 100)), (10_000, (200, 50)), (100, (20, 5)), (1, (2, 1))]
+)
+def test_large_pictures_are_made_smaller_in_proportion(most: int | None, size: tuple[int, int]) -> None:
+    assert decode_image(encode(picture(400, 100)), MediaSpec(max_pixels=most)).size == size
+
+
+def test_the_filter_is_the_one_that_is_named() -> None:
+    image = picture(8, 8)
+    image.paste(BLUE, (0, 0, 8, 4))
+    image.paste(RED, (0, 3, 8, 4))
+    kept = {name: decode_image(encode(image), MediaSpec(max_pixels=16, resampling=name)) for name in ("nearest", "box")}
+    assert {tuple(pixel) for row in np.asarray(kept["nearest"]) for pixel in row} <= {RED, BLUE}
+    assert np.asarray(kept["nearest"]).tolist() != np.asarray(kept["box"]).tolist()
+
+
+def png_of_size(width: int, height: int) -> bytes:
+    """A few bytes that claim to be a picture of that size."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+ANIMATED = encode(picture(), "GIF", save_all=True, append_images=[picture(colour=BLUE)], duration=100)
+SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "cannot be read: 0 bytes"),
+        (b"hello, this is no picture", "begin b'hello, this ' are none of"),
+        (SVG, "are none of BMP"),
+        (encode(picture(200, 200), "JPEG")[:-400], "truncated|broken"),
+        (encode(picture(200, 200))[:60], "truncated|broken|cannot be read"),
+        (png_of_size(50_000, 50_000), "2500000000 pixels.* exceeds limit of 178956970"),
+        (png_of_size(0, 5), "cannot be read|expected at least 1 x 1"),
+        (png_of_size(5, 5), "cannot be read"),
+        (ANIMATED, "animated: 2 frames of a GIF"),
+        (encode(picture(mode="F", colour=0.5), "TIFF"), "floating-point"),
+    ],
+    ids=["empty", "text", "svg", "cut jpeg", "cut png", "bomb", "no width", "no pixels", "animated", "floats"],
+)
+def test_what_is_no_whole_picture_is_a_sentence(content: bytes, words: str) -> None:
+    with pytest.raises(MediaError, match=words):
+        decode_image(content, PLAIN)
+
+
+def test_pages_and_previews_are_no_film() -> None:
+    for form in ("TIFF", "MPO"):
+        content = encode(picture(), form, save_all=True, append_images=[picture(colour=BLUE)])
+        assert near(decode_image(content, PLAIN), RED)
+
+
+def test_a_decoder_that_raises_anything_is_one_bad_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(image: Any) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(images, "_as_rgb", fail)
+    with pytest.raises(MediaError, match="MemoryError: no room"):
+        decode_image(encode(picture()), PLAIN)

@@ -1,0 +1,152 @@
+"""What a row may hold for a picture: every form is the same reference, and what is none is a sentence."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from media_kit import encode, encode_sound, picture, tone
+
+from assayline.digests import digest_bytes
+from assayline.errors import MediaError
+from assayline.media.fetch import Fetcher
+from assayline.media.load import Hearing, load_all
+from assayline.media.shelf import Shelf, find_media
+from assayline.media.values import MediaReader
+from assayline.spec.media import MediaSpec
+
+PNG = encode(picture())
+DIGEST = digest_bytes(PNG)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data folder with one picture."""
+    (tmp_path / "data" / "my pictures").mkdir(parents=True)
+    (tmp_path / "data" / "my pictures" / "a 1.png").write_bytes(PNG)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> MediaReader:
+    return MediaReader(Shelf(tmp_path / "run"), Fetcher(MediaSpec()))
+
+
+def test_every_form_of_a_picture_is_the_same_picture(folder: Path, reader: MediaReader, tmp_path: Path) -> None:
+    file = folder / "my pictures" / "a 1.png"
+    text = base64.b64encode(PNG).decode()
+    values: list[Any] = [
+        "my pictures/a 1.png",
+        str(file),
+        file,
+        file.as_uri(),
+        f"data:image/png;base64,{text}",
+        f"DATA:;base64,{text[:40]}\n{text[40:]}",
+        text,
+        PNG,
+        bytearray(PNG),
+        {"bytes": PNG, "path": None},
+        {"bytes": PNG, "path": "elsewhere.png"},
+        {"bytes": None, "path": "my pictures/a 1.png"},
+        {"path": str(file)},
+        {"url": f"data:image/png;base64,{text}"},
+    ]
+    for value in values:
+        (media,) = reader.read("image", value, folder)
+        assert media["digest"] == DIGEST, value
+        (loaded,), facts = load_all([find_media(media, tmp_path / "run")], MediaSpec(), Hearing())
+        assert np.asarray(loaded.value).tolist() == np.asarray(picture()).tolist()
+        assert (facts.images, facts.image_pixels, facts.media_bytes, facts.audios) == (1, 200, len(PNG), None)
+
+
+def test_a_list_keeps_its_order_and_leaves_out_what_is_null(folder: Path, reader: MediaReader) -> None:
+    other = encode(picture(3, 3))
+    media = reader.read("image", ["my pictures/a 1.png", None, other], folder)
+    assert [one["digest"] for one in media] == [DIGEST, digest_bytes(other)]
+    for nothing in (None, "", [], [None]):
+        assert reader.read("image", nothing, folder) == []
+
+
+def test_what_came_with_a_row_is_kept_once_and_a_file_stays_where_it_is(
+    folder: Path, reader: MediaReader, tmp_path: Path
+) -> None:
+    for value in (PNG, PNG, {"bytes": PNG}, "my pictures/a 1.png"):
+        reader.read("image", value, folder)
+    kept = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert [path.read_bytes() for path in kept] == [PNG]
+    (media,) = reader.read("image", PNG, folder)
+    assert not Path(media["path"]).is_absolute(), "so that the run's folder may be moved"
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    assert load_all([find_media(media, moved)], MediaSpec(), Hearing())
+
+
+def test_a_dry_run_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (media,) = MediaReader(Shelf(None), Fetcher(MediaSpec())).read("image", PNG, None)
+    assert media["digest"] == DIGEST
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_decoded_columns_of_datasets_are_read_too(reader: MediaReader, tmp_path: Path) -> None:
+    (image,) = reader.read("image", picture(), None)
+    (sound,) = reader.read("audio", {"array": tone()[:, 0], "sampling_rate": 16_000, "path": None}, None)
+    loaded, facts = load_all([find_media(one, tmp_path / "run") for one in (image, sound)], MediaSpec(), Hearing())
+    assert np.asarray(loaded[0].value).tolist() == np.asarray(picture()).tolist()
+    assert np.abs(loaded[1].value - tone()[:, 0]).max() < 1e-6
+    assert (facts.audios, facts.audio_s) == (1, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("missing.png", "missing.png' cannot be read: No such file"),
+        ("/no/such/folder/a.png", "No such file"),
+        (".", "is no regular file"),
+        ("a\0b.png", "null"),
+        ("file://other-machine/a.png", "on another machine"),
+        ("file:///no/such.png", "No such file"),
+        ("data:image/png;base64,@@@", "not base64"),
+        ("data:image/png;base64", "without a comma"),
+        ("data:image/png;base64,", "empty"),
+        ("ftp://host/a.png", "unknown scheme"),
+        ("http://example.com/a.png", "allowed_domains does not allow"),
+        ("x" * 5000 + "!", "neither a path nor base64"),
+        ("~nobody-of-that-name/a.png", "user who is not there"),
+        (b"", "empty"),
+        (7, "expected a path"),
+        (True, "expected a path"),
+        ({"path": None}, "expected a path"),
+        ({}, "expected a path"),
+        ([0.1, 0.2], "list of numbers"),
+    ],
+)
+def test_what_is_no_picture_is_a_sentence(value: Any, words: str, folder: Path, reader: MediaReader) -> None:
+    with pytest.raises(MediaError, match=words):
+        reader.read("image", value, folder)
+
+
+def test_a_file_that_changed_is_not_taken_for_what_it_was(folder: Path, reader: MediaReader) -> None:
+    file = folder / "my pictures" / "a 1.png"
+    media = reader.read("image", str(file), folder)
+    file.write_bytes(encode(picture(30, 30)))
+    with pytest.raises(MediaError, match="its content changed"):
+        load_all(media, MediaSpec(), Hearing())
+    file.unlink()
+    with pytest.raises(MediaError, match="cannot be read: No such file"):
+        load_all(media, MediaSpec(), Hearing())
+
+
+def test_a_bad_one_among_several_is_named(folder: Path, reader: MediaReader) -> None:
+    (folder / "bad.png").write_bytes(b"no picture")
+    media = reader.read("image", ["my pictures/a 1.png", "bad.png"], folder)
+    with pytest.raises(MediaError, match=r"10 bytes.*bad\.png, 2 of 2"):
+        load_all(media, MediaSpec(), Hearing())
+
+
+def test_a_wrong_ending_does_not_matter(folder: Path, reader: MediaReader) -> None:
+    (folder / "sound.png").write_bytes(encode_sound(tone()))
+    (folder / "picture.wav").write_bytes(PNG)
+    media = [*reader.read("audio", "sound.png", folder), *reader.read("image", "picture.wav", folder)]
+    _, facts = load_all(media, MediaSpec(), Hearing())
+    assert (facts.audios, facts.images) == (1, 1)

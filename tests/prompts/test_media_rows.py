@@ -1,0 +1,245 @@
+"""Rows with pictures and sounds: columns, parts of messages, marks, templates, examples, identity."""
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from assayline.digests import digest_bytes
+from assayline.errors import PromptError
+from assayline.prompts import BadRow, load_prompts
+from assayline.records import Prompt
+from assayline.spec.prompts import PromptSpec
+
+
+def png(shade: int) -> bytes:
+    content = io.BytesIO()
+    Image.new("L", (4, 4), shade).save(content, "PNG")
+    return content.getvalue()
+
+
+PICTURES = {f"{name}.png": png(shade) for name, shade in {"a": 10, "b": 20, "c": 30}.items()}
+A, B, C = (digest_bytes(content) for content in PICTURES.values())
+Asked = tuple[list[Any], list[str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder that is not the working folder."""
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    for path in (data, elsewhere):
+        path.mkdir()
+    for name, content in PICTURES.items():
+        (data / name).write_bytes(content)
+    monkeypatch.chdir(elsewhere)
+    return data
+
+
+def load(folder: Path, *rows: dict[str, Any], **spec: Any) -> list[Prompt | BadRow]:
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = {"kind": "file", "path": str(folder / "rows.jsonl")}
+    return list(load_prompts(PromptSpec.model_validate({"source": source, **spec})))
+
+
+def ask(folder: Path, row: dict[str, Any], **spec: Any) -> Asked:
+    """(contents of the messages, digests of the media), of the one prompt."""
+    (prompt,) = load(folder, row, **spec)
+    assert isinstance(prompt, Prompt), prompt.message
+    return [message["content"] for message in prompt.messages], [media["digest"] for media in prompt.media or []]
+
+
+def refused(folder: Path, row: dict[str, Any], **spec: Any) -> str:
+    (bad,) = load(folder, row, **spec)
+    assert isinstance(bad, BadRow), bad
+    assert bad.kind in ("media_error", "row_error")
+    return bad.message
+
+
+def text(words: str) -> dict[str, str]:
+    return {"type": "text", "text": words}
+
+
+IMAGE, AUDIO, VIDEO = {"type": "image"}, {"type": "audio"}, {"type": "video"}
+
+
+def test_media_stand_before_the_text_unless_somebody_says_where(folder: Path) -> None:
+    row = {"page": "a.png", "prompt": "What is it?"}
+    assert ask(folder, row, columns={"images": "page"}) == ([[IMAGE, text("What is it?")]], [A])
+    assert ask(folder, {**row, "page": None}, columns={"images": "page"}) == (["What is it?"], [])
+
+
+def test_several_columns_and_lists_keep_their_order(folder: Path) -> None:
+    row = {"left": "b.png", "right": ["a.png", "c.png"], "prompt": "p"}
+    contents, digests = ask(folder, row, columns={"images": ["left", "right"]})
+    assert contents == [[IMAGE, IMAGE, IMAGE, text("p")]]
+    assert digests == [B, A, C]
+
+
+def test_kinds_are_put_in_their_order(folder: Path) -> None:
+    row = {"i": "a.png", "s": "b.png", "v": "c.png", "prompt": "p"}
+    contents, digests = ask(folder, row, columns={"videos": "v", "audios": "s", "images": "i"})
+    assert contents == [[IMAGE, AUDIO, VIDEO, text("p")]]
+    assert digests == [A, B, C]
+
+
+@pytest.mark.parametrize(
+    ("template", "parts", "digests"),
+    [
+        ("Is {{ x }} like {{ y }}?", [text("Is "), IMAGE, text(" like "), IMAGE, text("?")], [A, B]),
+        ("Is {{ y }} like {{ x }}?", [text("Is "), IMAGE, text(" like "), IMAGE, text("?")], [B, A]),
+        ("{{ image }}{{ image }} {{ q }}", [IMAGE, IMAGE, text(" same?")], [A, B]),
+        ("{{ y }}{{ image }}", [IMAGE, IMAGE], [B, A]),
+        ("{{ q }}", [IMAGE, IMAGE, text("same?")], [A, B]),
+        ("{{ row.x }}{{ row['y'] }}", [IMAGE, IMAGE], [A, B]),
+    ],
+)
+def test_a_template_says_where_media_stand(template: str, parts: list[Any], digests: list[str], folder: Path) -> None:
+    row = {"x": "a.png", "y": "b.png", "q": "same?"}
+    assert ask(folder, row, columns={"images": ["x", "y"]}, template=template) == ([parts], digests)
+
+
+def test_a_template_walks_through_a_list(folder: Path) -> None:
+    template = "{% for page in pages %}Page {{ loop.index }}: {{ page }}\n{% endfor %}"
+    row = {"pages": ["c.png", "a.png"]}
+    contents, digests = ask(folder, row, columns={"images": "pages"}, template=template)
+    assert contents == [[text("Page 1: "), IMAGE, text("\nPage 2: "), IMAGE, text("\n")]]
+    assert digests == [C, A]
+
+
+def test_a_template_is_the_same_for_rows_without_media(folder: Path) -> None:
+    row = {"x": None, "q": "?"}
+    assert ask(folder, row, columns={"images": "x"}, template="{{ image }}{{ x }}{{ q }}") == (["?"], [])
+
+
+def test_marks_in_the_text_take_the_next_one(folder: Path) -> None:
+    row = {"images": ["a.png", "b.png"], "prompt": "Compare <image> and <image>."}
+    spec = {"columns": {"images": "images"}, "media": {"marks": {"image": "<image>"}}}
+    assert ask(folder, row, **spec) == ([[text("Compare "), IMAGE, text(" and "), IMAGE, text(".")]], [A, B])
+    assert ask(folder, {"images": None, "prompt": "none"}, **spec) == (["none"], [])
+
+
+def parts_of(folder: Path) -> dict[str, dict[str, Any]]:
+    uri = "data:image/png;base64," + base64.b64encode(PICTURES["a.png"]).decode()
+    return {
+        "OpenAI, a data URI": {"type": "image_url", "image_url": {"url": uri}},
+        "OpenAI, a text": {"type": "image_url", "image_url": uri},
+        "OpenAI's newer interface": {"type": "input_image", "image_url": uri},
+        "OpenAI, a file": {"type": "image_url", "image_url": {"url": (folder / "a.png").as_uri(), "detail": "low"}},
+        "Hugging Face, a path": {"type": "image", "image": "a.png"},
+        "Hugging Face, a key of its own": {"type": "image", "path": "a.png"},
+        "Hugging Face, base64": {"type": "image", "base64": base64.b64encode(PICTURES["a.png"]).decode()},
+        "Hugging Face, a URL": {"type": "image", "url": uri},
+    }
+
+
+@pytest.mark.parametrize("form", list(parts_of(Path("/"))))
+def test_parts_of_messages_hold_their_own(form: str, folder: Path) -> None:
+    messages = [{"role": "user", "content": [text("before"), parts_of(folder)[form], text("after")]}]
+    assert ask(folder, {"messages": messages}) == ([[text("before"), IMAGE, text("after")]], [A])
+
+
+def test_a_sound_as_openai_writes_it(folder: Path) -> None:
+    data = base64.b64encode(b"any bytes: they are decoded later").decode()
+    part = {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+    contents, digests = ask(folder, {"messages": [{"role": "user", "content": [part]}]})
+    assert (contents, digests) == ([[AUDIO]], [digest_bytes(b"any bytes: they are decoded later")])
+
+
+def test_parts_without_content_take_the_columns_in_order(folder: Path) -> None:
+    messages = [
+        {"role": "user", "content": [IMAGE, text("first?")]},
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": [text("and"), {"type": "image", "image": "c.png"}, IMAGE]},
+    ]
+    contents, digests = ask(folder, {"messages": messages, "images": ["a.png", "b.png"]}, columns={"images": "images"})
+    assert contents == [[IMAGE, text("first?")], "yes", [text("and"), IMAGE, IMAGE]]
+    assert digests == [A, C, B]
+
+
+def test_parquet_of_hugging_face(folder: Path) -> None:
+    """Structs of bytes and path, single and in lists, with nulls where a key has no value."""
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    table = pa.table(
+        {
+            "image": pa.array([{"bytes": PICTURES["a.png"], "path": "x"}, {"bytes": None, "path": "b.png"}], kind),
+            "more": pa.array([[{"bytes": PICTURES["c.png"], "path": None}], None], pa.list_(kind)),
+            "prompt": ["p", "q"],
+        }
+    )
+    pq.write_table(table, folder / "rows.parquet")
+    source = {"kind": "file", "path": str(folder / "rows.parquet")}
+    spec = PromptSpec.model_validate({"source": source, "columns": {"images": ["image", "more"]}})
+    prompts = [item for item in load_prompts(spec) if isinstance(item, Prompt)]
+    assert [[media["digest"] for media in prompt.media or []] for prompt in prompts] == [[A, C], [B]]
+
+
+@pytest.mark.parametrize(
+    ("row", "spec", "words"),
+    [
+        ({"i": "no.png", "prompt": "p"}, {}, "no.png' cannot be read: No such file"),
+        ({"i": 7, "prompt": "p"}, {}, "The image is 7, expected a path"),
+        (
+            {"i": "a.png", "prompt": "<i> <i>"},
+            {"media": {"marks": {"image": "<i>"}}},
+            "one more image than the row has",
+        ),
+        ({"i": ["a.png", "b.png"], "prompt": "<i>"}, {"media": {"marks": {"image": "<i>"}}}, "1 of the row's images"),
+        ({"i": None, "prompt": "<i>"}, {"media": {"marks": {"image": "<i>"}}}, "one more image than the row has"),
+        ({"i": "a.png"}, {"template": "{{ i }}{{ i }}"}, "or one twice"),
+        ({"i": None, "messages": [{"role": "user", "content": [IMAGE]}]}, {}, "one more image than the row has"),
+        ({"i": None, "messages": [{"role": "user", "content": [{"type": "pdf"}]}]}, {}, "of type 'pdf', expected text"),
+        ({"i": "a.png", "messages": [{"role": "system", "content": "s"}]}, {}, "no message of the user"),
+        (
+            {"i": None, "messages": [{"role": "user", "content": [{"type": "image", "image": ["a.png", "b.png"]}]}]},
+            {},
+            "holds 2 media, expected one",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_bad_row(row: dict[str, Any], spec: dict[str, Any], words: str, folder: Path) -> None:
+    assert words in refused(folder, row, columns={"images": "i"}, **spec)
+
+
+def test_a_column_that_is_not_there_is_a_mistake_of_the_spec(folder: Path) -> None:
+    with pytest.raises(PromptError, match=r"Column 'pic', named by prompts.columns.images.*did you mean 'pics'"):
+        load(folder, {"pics": "a.png", "prompt": "p"}, columns={"images": "pic"})
+
+
+def test_a_prompt_is_what_its_pictures_show_wherever_they_are(folder: Path) -> None:
+    (folder / "copy.png").write_bytes(PICTURES["a.png"])
+    uri = "data:image/png;base64," + base64.b64encode(PICTURES["a.png"]).decode()
+    rows = [{"i": value, "prompt": "p"} for value in ("a.png", "copy.png", uri, "b.png", None, ["a.png", "b.png"])]
+    prompts = [item for item in load(folder, *rows, columns={"images": "i"}) if isinstance(item, Prompt)]
+    assert [prompt.occurrence for prompt in prompts] == [0, 1, 2, 0, 0, 0]
+    assert len({prompt.prompt_id for prompt in prompts}) == 4
+    (without,) = load(folder, {"prompt": "p"})
+    assert isinstance(without, Prompt)
+    assert without.prompt_id == prompts[4].prompt_id, "text alone has the id that it always had"
+
+
+def test_examples_bring_their_pictures_along(folder: Path) -> None:
+    rows = [{"i": f"{name}.png", "prompt": f"{name}?", "target": name} for name in "abc"]
+    prompts = [
+        item for item in load(folder, *rows, columns={"images": "i"}, few_shot={"count": 1}) if isinstance(item, Prompt)
+    ]
+    assert len(prompts) == 3
+    for prompt, own in zip(prompts, (A, B, C), strict=True):
+        example, answer, question = prompt.messages
+        assert answer["role"] == "assistant"
+        assert (example["content"][0], question["content"][0]) == (IMAGE, IMAGE)
+        shown, asked = [media["digest"] for media in prompt.media or []]
+        assert asked == own
+        assert shown == {"a": A, "b": B, "c": C}[answer["content"]]
+
+
+def test_text_of_a_row_can_be_no_mark(folder: Path) -> None:
+    """Marks of templates hold a number that no file knows."""
+    row = {"i": "a.png", "q": "\ue000:image:0\ue001 {{ image }}"}
+    contents, _ = ask(folder, row, columns={"images": "i"}, template="{{ q }}")
+    assert contents == [[IMAGE, text(row["q"])]]

@@ -1,0 +1,238 @@
+"""Rendering: one BOS, the ids of apply_chat_template, system and prefill, template errors, the sandbox."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assayline.errors import ModelError, SpecError
+from assayline.prompts import RowError
+from assayline.requests.chat import ChatRenderer, load_tokenizer
+from assayline.spec.prompts import ChatSpec
+
+USER = [{"role": "user", "content": "bako mitu"}]
+LONG = [{"role": "system", "content": "s"}, *USER, {"role": "assistant", "content": "re"}, *USER]
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "bako"}, {"type": "text", "text": "mitu"}]}]
+BOS = 0
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+def renderer(tokenizer: Any, **spec: Any) -> ChatRenderer:
+    return ChatRenderer(ChatSpec(**spec), tokenizer)
+
+
+@settings(deadline=None, max_examples=settings.default.max_examples // 2)
+@given(
+    st.lists(
+        st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "system"]), "content": TEXTS}),
+        min_size=1,
+        max_size=4,
+    ),
+    st.booleans(),
+)
+def test_ids_are_those_of_apply_chat_template(session_tokenizer: Any, messages: list[Any], generation: bool) -> None:
+    rendered = renderer(session_tokenizer, add_generation_prompt=generation).render(messages)
+    assert rendered.token_ids == session_tokenizer.apply_chat_template(
+        messages, add_generation_prompt=generation, tokenize=True, return_dict=False
+    )
+    assert rendered.text == session_tokenizer.apply_chat_template(
+        messages, add_generation_prompt=generation, tokenize=False
+    )
+
+
+@pytest.mark.parametrize("template", ["default", "file", "{{ bos_token }}{{ messages[0].content }}", "plain"])
+@pytest.mark.parametrize("messages", [USER, LONG, PARTS])
+def test_there_is_one_bos(tokenizer: Any, tmp_path: Path, template: str, messages: list[Any]) -> None:
+    if template == "file":
+        template = str(tmp_path / "chat.jinja")
+        Path(template).write_text(tokenizer.chat_template)
+    ids = renderer(tokenizer, template=template).render(messages).token_ids
+    assert ids[0] == BOS
+    assert ids.count(BOS) == 1
+    text_again = tokenizer(renderer(tokenizer).render(messages).text)["input_ids"]
+    assert text_again.count(BOS) == 2, "the tokenizer of this test would add a second BOS, so that the test can fail"
+
+
+def test_plain_is_what_a_completions_server_reads(tokenizer: Any) -> None:
+    rendered = renderer(tokenizer, template="plain", system="be", prefill="ja").render(USER)
+    assert rendered.text == "be bako mitu ja"
+    assert rendered.token_ids == tokenizer("be bako mitu ja")["input_ids"]
+    assert renderer(tokenizer, template="plain", system="", prefill="").render(USER).text == "bako mitu"
+    assert renderer(tokenizer, template="plain").render(PARTS).text == "bako mitu"
+
+
+def test_plain_needs_no_template(tokenizer: Any) -> None:
+    tokenizer.chat_template = None
+    assert renderer(tokenizer, template="plain").render(USER).text == "bako mitu"
+
+
+def test_the_system_message_is_put_where_there_is_none(tokenizer: Any) -> None:
+    with_system = renderer(tokenizer, system="be")
+    assert with_system.render(USER).text.startswith("<bos><|system|>be<eos>\n<|user|>bako")
+    assert with_system.render(LONG).text == renderer(tokenizer).render(LONG).text
+    assert len(USER) == 1
+    assert renderer(tokenizer, system="").render(USER).text.startswith("<bos><|system|><eos>")
+
+
+def test_the_prefill_is_left_open(tokenizer: Any) -> None:
+    text = renderer(tokenizer, prefill="The answer is").render(USER).text
+    assert text == "<bos><|user|>bako mitu<eos>\n<|assistant|>The answer is"
+    assert len(USER) == 1
+    assert renderer(tokenizer, prefill="").render(USER).text == renderer(tokenizer).render(USER).text
+
+
+def test_kwargs_reach_the_template(tokenizer: Any) -> None:
+    template = "{{ messages[0].content }}{% if think %}!{% endif %}"
+    assert renderer(tokenizer, template=template, kwargs={"think": True}).render(USER).text == "bako mitu!"
+    assert renderer(tokenizer, template=template).render(USER).text == "bako mitu"
+
+
+@pytest.mark.parametrize("name", ["tokenize", "messages", "continue_final_message", "chat_template", "return_dict"])
+def test_kwargs_may_not_steer_the_renderer(tokenizer: Any, name: str) -> None:
+    with pytest.raises(SpecError, match=f"chat.kwargs holds {name}"):
+        renderer(tokenizer, kwargs={name: False})
+
+
+def test_named_templates(tokenizer: Any) -> None:
+    tokenizer.chat_template = {
+        "default": "d{{ messages[0].content }}",
+        "tool_use": "t{{ tools[0].x }}",
+        "rag": "r{{ 1 }}",
+    }
+    assert renderer(tokenizer).render(USER).text == "dbako mitu"
+    assert renderer(tokenizer, template="rag").render(USER).text == "r1"
+    assert renderer(tokenizer, kwargs={"tools": [{"x": 5}]}).render(USER).text == "t5"
+    with pytest.raises(SpecError, match=r"'rga', which is no file .* did you mean 'rag'\?"):
+        renderer(tokenizer, template="rga")
+    del tokenizer.chat_template["default"]
+    with pytest.raises(ModelError, match="named rag, tool_use and none named default"):
+        renderer(tokenizer)
+
+
+def test_a_model_without_a_template_says_what_to_do(tokenizer: Any) -> None:
+    tokenizer.chat_template = None
+    with pytest.raises(ModelError, match=r"has no chat template.*plain, to a Jinja2 file, or to inline"):
+        renderer(tokenizer)
+
+
+def test_a_template_file_that_is_not_there(tokenizer: Any, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"'chat\.jinja', which is no file"):
+        renderer(tokenizer, template="chat.jinja")
+    with pytest.raises(SpecError, match=r"did you mean 'default'\?"):
+        renderer(tokenizer, template="defualt")
+    with pytest.raises(SpecError, match="cannot be read as text"):
+        renderer(tokenizer, template=str(tmp_path))
+
+
+def test_template_syntax_is_told_at_once(tokenizer: Any) -> None:
+    with pytest.raises(SpecError, match=r"\(inline\) is not Jinja2.*line 1"):
+        renderer(tokenizer, template="{{ messages")
+    tokenizer.chat_template = "{% if %}"
+    with pytest.raises(ModelError, match=r"\(default\) is not Jinja2"):
+        renderer(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ 1 // 0 }}", "ZeroDivisionError"),
+        ("{{ messages[9].content.x }}", "UndefinedError"),
+        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+        ("{{ raise_exception.__globals__.os }}", "SecurityError"),
+        ("{{ messages.append(1) }}", "SecurityError"),
+    ],
+)
+def test_what_a_template_raises_is_the_rows_error(tokenizer: Any, template: str, expected: str) -> None:
+    with pytest.raises(RowError, match=expected) as caught:
+        renderer(tokenizer, template=template).render(USER)
+    assert caught.value.kind == "template_error"
+
+
+def test_a_template_that_fails_for_one_row_renders_the_next(tokenizer: Any) -> None:
+    picky = renderer(tokenizer, template="{{ 1 // (messages | length - 2) }}")
+    with pytest.raises(RowError):
+        picky.render([*USER, *USER])
+    assert picky.render(USER).text == "-1"
+
+
+def test_a_model_of_text_refuses_an_image(tokenizer: Any) -> None:
+    messages = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what?"}]}]
+    for template in ("default", "plain"):
+        with pytest.raises(RowError, match="has an image in it, and the model takes text alone") as caught:
+            renderer(tokenizer, template=template).render(messages)
+        assert caught.value.kind == "media_error"
+
+
+TAKES_PARTS = (
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endif %}{% endfor %}"
+)
+ONLY_PARTS = "{% for m in messages %}{% for p in m.content %}{{ p['text'] }}{% endfor %}{% endfor %}"
+BOTH = TAKES_PARTS.replace("[", "").replace("]", "")
+
+
+@pytest.mark.parametrize(
+    ("template", "of_text", "of_parts"),
+    [
+        ("{{ messages[0]['content'] }}", "bako mitu", "bako\nmitu"),
+        (BOTH, "bako mitu", "bakomitu"),
+        (ONLY_PARTS, "bako mitu", "bakomitu"),
+    ],
+)
+def test_text_reaches_templates_of_each_form(tokenizer: Any, template: str, of_text: str, of_parts: str) -> None:
+    form = renderer(tokenizer, template=template)
+    assert form.render(USER).text == of_text
+    assert form.render(PARTS).text == of_parts
+
+
+def test_the_template_id_names_what_decides_the_text(tokenizer: Any, tmp_path: Path) -> None:
+    file = tmp_path / "same.jinja"
+    file.write_text(tokenizer.chat_template)
+    same = {
+        renderer(tokenizer, **spec).template_id
+        for spec in ({}, {"template": str(file)}, {"template": tokenizer.chat_template}, {"prefill": ""})
+    }
+    others = [
+        renderer(tokenizer, **spec).template_id
+        for spec in (
+            {"template": "plain"},
+            {"template": tokenizer.chat_template + " "},
+            {"system": ""},
+            {"system": "x"},
+            {"prefill": "x"},
+            {"kwargs": {"a": 1}},
+            {"add_generation_prompt": False},
+        )
+    ]
+    assert len(same) == 1
+    assert len(same | set(others)) == 8
+    assert all(len(id) == 32 for id in others)
+
+
+def test_a_tokenizer_is_loaded_from_its_folder(tokenizer: Any, tmp_path: Path) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    loaded = load_tokenizer(tmp_path)
+    assert renderer(loaded).render(LONG) == renderer(tokenizer).render(LONG)
+
+
+def test_a_template_beside_the_processor_is_found(tokenizer: Any, tmp_path: Path) -> None:
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "found {{ messages[0].content }}"}))
+    assert renderer(load_tokenizer(tmp_path)).render(USER).text == "found bako mitu"
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"version": "1.0", "model": {"type": "Nonsense"}}'])
+def test_a_tokenizer_that_cannot_be_loaded_is_a_sentence(tmp_path: Path, content: str | None) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+        (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    with pytest.raises(ModelError, match=r"The tokenizer in .* cannot be loaded: "):
+        load_tokenizer(tmp_path)

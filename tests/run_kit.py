@@ -1,0 +1,90 @@
+"""Runs on the fake engine for the tests of resuming and rebuilding: begun, left in the middle, looked at."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from record_kit import completion_of
+
+from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
+from assayline.evaluation.queue import ShardQueue, read_shard
+from assayline.evaluation.worker import run_worker
+from assayline.records import EngineEvent, Request
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.store.database import connect
+from assayline.store.parts import write_part
+
+FAKE = {"backend": "fake"}
+
+
+def work(evaluation: Evaluation, index: int = 0) -> int:
+    """Lets a worker answer all that the queue has; how much that was."""
+    return run_worker(evaluation.order(index), lambda _: None, lambda _: None).answered_requests
+
+
+def query(settings: Settings, sql: str) -> list[tuple[Any, ...]]:
+    with connect(settings.database_path, 10, read_only=True) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def vanish(evaluation: Evaluation) -> None:
+    """What the kernel does when a flow's process is killed."""
+    evaluation.lock.release()
+
+
+def answer_some(evaluation: Evaluation, *counts: int) -> list[str]:
+    """As a killed worker leaves it: of the first shard the first `counts[0]` requests are answered, and so on."""
+    queue = ShardQueue(evaluation.run_dir)
+    ids = []
+    for count in counts:
+        shard = queue.claim()
+        assert shard is not None
+        requests: list[Request] = list(read_shard(shard))[:count]
+        write_part(
+            evaluation.run_dir,
+            "completions",
+            f"killed-{shard.stem}",
+            [completion_of(request.request_id, text="early", finish_reason="stop") for request in requests],
+        )
+        ids += [request.request_id for request in requests]
+    write_part(evaluation.run_dir, "engine_events", "killed", [EngineEvent("worker-0", 1, 3, "opened", 0.1, 0.1)])
+    return ids
+
+
+def begin_and_vanish(spec: EvalSpec, settings: Settings, *counts: int) -> Evaluation:
+    """A run that was prepared, answered so far, and killed."""
+    evaluation = begin_evaluation(spec, settings)
+    evaluation.prepare()
+    answer_some(evaluation, *counts)
+    vanish(evaluation)
+    return evaluation
+
+
+def complete(spec: EvalSpec, settings: Settings, resume: str = "auto") -> RunResult:
+    """A run from its beginning, or from where it was left, to its end."""
+    evaluation = begin_evaluation(spec, settings, resume)
+    counts = evaluation.prepare()
+    if not evaluation.is_answered:
+        work(evaluation)
+    return evaluation.finish(counts)
+
+
+def settings_in(folder: Path) -> Settings:
+    """Settings whose folders are in this one, quick to load and to write."""
+    return Settings(data_dir=folder / "data", lock_dir=folder / "locks", flush_interval_s=0.2, load_interval_s=0.5)
+
+
+def copy_run(run_dir: Path, settings: Settings) -> Path:
+    """A run's folder and its database, copied to where a test may change them; the run's new folder."""
+    data_dir = run_dir.parents[1]
+    shutil.copytree(data_dir, settings.data_dir, dirs_exist_ok=True)
+    return settings.data_dir / run_dir.relative_to(data_dir)
+
+
+def list_runs(settings: Settings) -> list[str]:
+    return sorted(path.name for path in (settings.data_dir / "runs").glob("*"))
+
+
+def part_of(evaluation: Evaluation, table: str, name: str) -> Path:
+    return evaluation.run_dir / "parts" / table / f"{name}.parquet"

@@ -1,0 +1,186 @@
+"""A run's manifest: whole or not at all, with a sentence for what is wrong with it."""
+
+import dataclasses
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from record_kit import read_line, start_python
+
+from assayline.clock import RunClock
+from assayline.errors import SpecError, StoreError
+from assayline.evaluation.inputs import digest_inputs, list_input_changes
+from assayline.files import replace_file
+from assayline.runs.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    PromptCounts,
+    find_run,
+    list_manifests,
+    read_manifest,
+    write_manifest,
+)
+from assayline.spec.identity import list_changes
+
+WRITE_FOREVER = """
+import dataclasses, sys
+from pathlib import Path
+from assayline.runs.manifest import read_manifest, write_manifest
+run_dir = Path(sys.argv[1])
+manifest = read_manifest(run_dir)
+print("ready", flush=True)
+while True:
+    manifest = dataclasses.replace(manifest, attempt=manifest.attempt + 1, message="x" * 20000)
+    write_manifest(run_dir, manifest)
+"""
+
+
+def manifest_of(run_id: str = "run", **values: Any) -> Manifest:
+    clock = RunClock(1000.5, 3.25, "boot")
+    ids = ("spec", "set", "model", "model-id", "tokenizer-id", "sampling-id")
+    return Manifest(run_id, "name", *ids, {"a": "1"}, "digest", clock, "host", "0.1.0", 2, **values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"prompts": PromptCounts(4, 1, 8, 2, 3), "template_id": "t", "state": "completed", "finished_at": "2026-01-01"},
+        {"message": "naïve 日本 “quoted”\n", "attempt": 7, "is_final": True},
+    ],
+)
+def test_a_manifest_comes_back_as_it_was(tmp_path: Path, values: dict[str, Any]) -> None:
+    write_manifest(tmp_path, manifest_of(**values))
+    assert read_manifest(tmp_path) == manifest_of(**values)
+    assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME]
+
+
+def test_a_manifest_of_a_newer_version_with_more_in_it_can_be_read(tmp_path: Path) -> None:
+    write_manifest(tmp_path, manifest_of())
+    data = json.loads((tmp_path / MANIFEST_NAME).read_text())
+    (tmp_path / MANIFEST_NAME).write_text(json.dumps({**data, "surprise": 1}))
+    assert read_manifest(tmp_path) == manifest_of()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"run_id": "x"}', '{"clock": 1, "prompts": null}'])
+def test_a_manifest_that_cannot_be_read_is_a_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / MANIFEST_NAME).write_text(text)
+    with pytest.raises(StoreError, match=r"manifest \S*run\.json cannot be read: .*Put a copy"):
+        read_manifest(tmp_path)
+
+
+def test_a_folder_without_one_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"has no run\.json"):
+        read_manifest(tmp_path)
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_whole_manifest(tmp_path: Path) -> None:
+    write_manifest(tmp_path, manifest_of())
+    attempts = []
+    for _ in range(5):
+        process = start_python(WRITE_FOREVER, tmp_path)
+        assert read_line(process) == "ready"
+        time.sleep(0.05)
+        process.kill()
+        process.communicate()
+        attempts.append(read_manifest(tmp_path).attempt)
+    assert attempts == sorted(attempts) and attempts[-1] > 1
+
+
+def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
+    replace_file(tmp_path / "file", lambda file: file.write(b"old"))
+
+    def fail(file: Any) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        replace_file(tmp_path / "file", fail)
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("folder", ["/proc/none", "below-a-file"])
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "below-a-file").write_text("")
+    with pytest.raises(StoreError, match=r"run\.json cannot be written: .*what was stored so far is kept"):
+        write_manifest(tmp_path / folder / "run", manifest_of())
+
+
+def test_manifests_are_listed_newest_first_and_damaged_ones_left_out(tmp_path: Path) -> None:
+    for number, started_s in enumerate([5.0, 9.0, 7.0]):
+        clock = RunClock(started_s, 0.0, "boot")
+        write_manifest(tmp_path / f"run-{number}", dataclasses.replace(manifest_of(f"run-{number}"), clock=clock))
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / MANIFEST_NAME).write_text("{")
+    (tmp_path / "no-run").mkdir()
+    assert [manifest.run_id for manifest in list_manifests(tmp_path)] == ["run-1", "run-2", "run-0"]
+    assert list_manifests(tmp_path / "missing") == []
+
+
+def test_an_unknown_run_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    for name in ("20260101-000000-sums-ab12", "20260102-000000-sums-cd34", "20260103-000000-other-ef56"):
+        (tmp_path / name).mkdir()
+    assert find_run(tmp_path, "20260101-000000-sums-ab12").name == "20260101-000000-sums-ab12"
+    with pytest.raises(SpecError, match=r"no run '20260101-000000-sums-ab13' .*nearest: 20260101-000000-sums-ab12"):
+        find_run(tmp_path, "20260101-000000-sums-ab13")
+    with pytest.raises(SpecError, match="newest: 20260103-000000-other-ef56"):
+        find_run(tmp_path, "?")
+    with pytest.raises(SpecError, match=r"no run '\.\.'"):
+        find_run(tmp_path, "..")
+    with pytest.raises(SpecError, match="there is none yet"):
+        find_run(tmp_path / "missing", "x")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({"a": {"b": 0}}, {"a": {"b": 0.7}}, ["a.b: 0 → 0.7"]),
+        ({"a": 0}, {"a": 0.0}, []),
+        ({"a": 1}, {"a": True}, ["a: 1 → true"]),
+        ({"a": {}}, {"a": {"b": None}}, ["a.b: unset → null"]),
+        ({"a": {"b": 1}}, {"a": "x"}, ['a: {"b": 1} → "x"']),
+        ({"rows": [{"q": 1}, {"q": 2}]}, {"rows": [{"q": 1}, {"q": 3}]}, ["rows.1.q: 2 → 3"]),
+        ({"stop": ["a"]}, {"stop": ["a", "b"]}, ['stop: ["a"] → ["a", "b"]']),
+    ],
+)
+def test_changes_of_a_spec_are_named_by_field(before: Any, after: Any, expected: list[str]) -> None:
+    assert list_changes(before, after) == expected
+
+
+def test_many_and_long_changes_are_cut() -> None:
+    before = {f"f{number:02d}": "x" * 500 for number in range(20)}
+    lines = list_changes(before, {})
+    assert len(lines) == 9 and lines[-1] == "and 12 more"
+    assert all(len(line) < 100 for line in lines)
+
+
+def test_inputs_are_the_content_of_files(make_spec: Any, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"question": "{name}"}}\n')
+    (tmp_path / "chat.jinja").write_text("{{ messages[0].content }}")
+    spec = make_spec(
+        prompts={"source": {"kind": "file", "path": str(tmp_path / "*.jsonl")}, "columns": {}},
+        chat={"template": str(tmp_path / "chat.jinja")},
+    )
+    before = digest_inputs(spec)
+    assert before is not None and {Path(name).name for name in before} == {"a.jsonl", "b.jsonl", "chat.jinja"}
+    assert digest_inputs(spec) == before
+    (tmp_path / "b.jsonl").write_text('{"question": "c"}\n')
+    (tmp_path / "a.jsonl").rename(tmp_path / "d.jsonl")
+    assert list_input_changes(before, digest_inputs(spec)) == [
+        f"the content of {tmp_path / 'b.jsonl'}",
+        f"{tmp_path / 'a.jsonl'} is gone",
+        f"{tmp_path / 'd.jsonl'} is new",
+    ]
+
+
+def test_a_pipe_and_a_hub_dataset_have_no_digest(make_spec: Any, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    assert digest_inputs(make_spec(prompts={"source": {"kind": "file", "path": str(tmp_path / "pipe.jsonl")}})) is None
+    assert digest_inputs(make_spec(prompts={"source": {"kind": "hub", "dataset": "org/name"}})) is None
+    assert digest_inputs(make_spec(prompts={"source": {"kind": "file", "path": "missing.jsonl"}})) is None
+    assert list_input_changes(None, None) == [] and list_input_changes(None, {}) != []

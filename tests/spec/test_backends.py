@@ -1,0 +1,45 @@
+"""The kinds of engine, told apart by what they are and not by their names."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from assayline.spec.engine import BACKENDS, EngineSpec
+
+ROOT = Path(__file__).parents[2]
+REMOTE = {"backend": "server", "server": {"url": "http://127.0.0.1:8000/v1"}}
+BY_NAME = re.compile(rf"""(==|!=|\bin\b|\bcase\b)\s*\(?["']({"|".join(BACKENDS)})["']""")
+
+
+def test_every_backend_of_a_spec_has_a_row() -> None:
+    assert set(BACKENDS) == set(get_args(EngineSpec.model_fields["backend"].annotation))
+
+
+@pytest.mark.parametrize(
+    ("engine", "needs_device", "hosts_vllm", "is_streaming", "is_remote"),
+    [
+        ({"backend": "offline"}, True, True, False, False),
+        ({"backend": "async"}, True, True, True, False),
+        ({"backend": "server"}, True, False, True, False),
+        (REMOTE, False, False, True, True),
+        ({"backend": "fake"}, False, False, False, False),
+    ],
+)
+def test_what_a_backend_needs_follows_from_its_row(
+    engine: dict[str, object], needs_device: bool, hosts_vllm: bool, is_streaming: bool, is_remote: bool
+) -> None:
+    spec = EngineSpec.model_validate(engine)
+    assert (spec.needs_device, spec.hosts_vllm) == (needs_device, hosts_vllm)
+    assert (spec.is_streaming, spec.is_remote) == (is_streaming, is_remote)
+
+
+def test_nobody_else_asks_for_a_backends_name() -> None:
+    askers = [
+        path.name
+        for folder in ("assayline", "flows", "tasks")
+        for path in (ROOT / folder).rglob("*.py")
+        if path.parent.name != "spec" and BY_NAME.search(path.read_text())
+    ]
+    assert askers == []

@@ -1,0 +1,52 @@
+"""What a spec says of media, and what it may not."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.identity import spec_hash
+from assayline.spec.media import MediaSpec
+
+ROWS = {"kind": "inline", "rows": [{"prompt": "x", "i": "a.png"}]}
+SYNTHETIC = {"kind": "synthetic", "count": 1, "prompt_tokens": 8, "output_tokens": 1, "images": {"count": 1}}
+
+
+def spec(engine: dict[str, Any] | None = None, **prompts: Any) -> EvalSpec:
+    return EvalSpec.model_validate({"model": "m", "prompts": {"source": ROWS, **prompts}, "engine": engine or {}})
+
+
+def test_a_column_may_be_named_alone() -> None:
+    columns = spec(columns={"images": "i", "audios": ["a", "b"]}).prompts.columns
+    assert columns.media == {"image": ["i"], "audio": ["a", "b"]}
+
+
+def test_a_spec_without_media_is_the_spec_that_it_was() -> None:
+    """Runs of before are resumed, and held against, by this digest."""
+    assert "media" not in str(spec().model_dump(mode="json"))
+    assert spec_hash(spec()) == spec_hash(spec(columns={"images": []}, media={}))
+    assert spec_hash(spec()) != spec_hash(spec(columns={"images": "i"}))
+    assert spec_hash(spec()) != spec_hash(spec(media={"max_pixels": 100}))
+
+
+@pytest.mark.parametrize(
+    ("engine", "prompts", "words"),
+    [
+        ({"backend": "server"}, {"columns": {"images": "i"}}, "Set engine.server.endpoint to chat"),
+        ({"backend": "server", "server": {"endpoint": "chat"}}, {"source": SYNTHETIC}, "for the engine itself"),
+        ({}, {"media": {"max_pixels": 0}}, "greater than or equal to 1"),
+        ({}, {"media": {"resampling": "magic"}}, "'lanczos'"),
+        ({}, {"media": {"marks": {"image": ""}}}, "not empty"),
+        ({}, {"media": {"marks": {"image": "<m>", "audio": "<m>"}}}, "not part of each other"),
+        ({}, {"media": {"marks": {"smell": "<s>"}}}, "'image'"),
+    ],
+)
+def test_what_cannot_be_is_refused(engine: dict[str, Any], prompts: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        spec(engine, **prompts)
+    assert spec({"backend": "server", "server": {"endpoint": "chat"}}, columns={"images": "i"})
+
+
+def test_two_marks_are_two_texts() -> None:
+    assert MediaSpec(marks={"image": "<image>", "audio": "<audio>"}).marks == {"image": "<image>", "audio": "<audio>"}

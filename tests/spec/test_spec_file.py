@@ -1,0 +1,262 @@
+"""The spec: what a person writes, what they are told when it is wrong, and its identity."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from assayline.errors import SpecError
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import load_spec, override_spec, parse_spec
+from assayline.spec.identity import canonical_json, config_id, spec_hash
+
+SOURCE = {"kind": "inline", "rows": [{"prompt": "1 + 1"}]}
+BASE: dict[str, Any] = {"model": "some/model", "prompts": {"source": SOURCE}}
+
+
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    nested = {
+        key: merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        for key, value in changes.items()
+    }
+    return {**base, **nested}
+
+
+def spec_with(**changes: Any) -> EvalSpec:
+    return parse_spec(merged(BASE, changes))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(BASE))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"modle": "x"}, r"modle: unknown key; did you mean 'model'\?"),
+        ({"engine": {"bach_size": 3}}, r"engine\.bach_size: unknown key; did you mean 'batch_size'\?"),
+        ({"chat": {"prefil": "x"}}, r"chat\.prefil: unknown key; did you mean 'prefill'\?"),
+        ({"prompts": {"columns": {"targets": "x"}}}, r"columns\.targets: unknown key; did you mean 'target'\?"),
+        ({"prompts": {"source": {"rowz": []}}}, r"source\.inline\.rowz: unknown key; did you mean 'rows'\?"),
+        ({"prompts": {"source": {"format": "csv"}}}, r"source\.inline\.format: unknown key; known: kind, rows"),
+        (
+            {"prompts": {"source": {"kind": "file", "path": "x", "fromat": "csv"}}},
+            r"source\.file\.fromat: unknown key; did you mean 'format'\?",
+        ),
+        (
+            {"prompts": {"template": [{"role": "user", "content": "x", "contents": "y"}]}},
+            r"\.0\.contents: unknown key; did you mean 'content'\?",
+        ),
+        (
+            {
+                "prompts": {
+                    "source": {"kind": "synthetic", "count": 1, "prompt_tokens": {"maen": 3}, "output_tokens": 4}
+                }
+            },
+            r"prompt_tokens\.maen: unknown key; did you mean 'mean'\?",
+        ),
+        ({"zzz": 1}, r"zzz: unknown key; known: chat, engine, "),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_of_its_own_level(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(SpecError, match=expected):
+        spec_with(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"workers": 0}, "workers: given 0; Input should be greater than or equal to 1"),
+        ({"engine": {"mode": "batch"}}, "engine.mode: given 'batch'; Input should be 'continuous' or 'barrier'"),
+        ({"prompts": {"source": {"kind": "flie"}}}, "'flie' found using 'kind'"),
+        ({"prompts": None}, "prompts: given None"),
+    ],
+)
+def test_a_wrong_value_says_what_was_given_and_expected(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        spec_with(**changes)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"env": {"HF_TOKEN": "hush-hush"}},
+        {"env": {"VLLM_USE_V1": "1", "OPENAI_API_KEY": "hush-hush"}},
+        {"env": {"aws_secret_access_key": "hush-hush"}},
+        {"env": {"DATABASE_PASSWORD": "hush-hush"}},
+        {"env": {"MY_SECRET": "hush-hush"}},
+        {"args": {"hf_token": "hush-hush"}},
+        {"env": {"HF_TOKEN": "hush-hush"}, "mode": "neither", "args": {"hf_token": "hush-hush"}},
+    ],
+)
+def test_a_secret_is_refused_and_not_shown(engine: dict[str, Any]) -> None:
+    """A spec is stored in the database, in the run's folder and in Prefect."""
+    with pytest.raises(SpecError, match="this is a secret by its name, and a spec is stored") as caught:
+        spec_with(engine=engine)
+    assert "hush" not in str(caught.value)
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+
+
+def test_what_only_sounds_like_a_secret_is_none() -> None:
+    env = {"HF_TOKEN_PATH": "/run/token", "TOKENIZERS_PARALLELISM": "false", "VLLM_MAX_TOKENS_PER_EXPERT": "1"}
+    assert spec_with(engine={"env": env}).engine.env == env
+
+
+def test_every_problem_has_a_line_of_its_own() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_spec({"prompts": {"source": SOURCE}, "workers": 0, "modle": "x"}, origin="mine.yaml")
+    first, *problems = str(caught.value).splitlines()
+    assert first == "mine.yaml is not a usable spec:"
+    assert sorted(problem.split(":")[0].strip() for problem in problems) == ["model", "modle", "workers"]
+
+
+@pytest.mark.parametrize("length", [{"mean": 5, "min": 6}, {"mean": 5, "max": 4}, {"mean": 0}])
+def test_a_token_length_keeps_its_mean_within_its_bounds(length: dict[str, int]) -> None:
+    with pytest.raises(SpecError, match="prompt_tokens"):
+        spec_with(prompts={"source": {"kind": "synthetic", "count": 1, "prompt_tokens": length, "output_tokens": 4}})
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "expected"),
+    [
+        ("prompts.limit", "10", 10),
+        ("prompts.template", "{{ question }}", "{{ question }}"),
+        ("prompts.template", "{% if a %}{{ a }}{% endif %}", "{% if a %}{{ a }}{% endif %}"),
+        ("prompts.template", "Q: {{ question }}\nA:", "Q: {{ question }}\nA:"),
+        ("chat.system", "Rule: be brief", "Rule: be brief"),
+        ("chat.system", "- be brief", "- be brief"),
+        ("chat.kwargs", "{enable_thinking: false}", {"enable_thinking": False}),
+        ("sampling.stop", '["a", "b"]', ["a", "b"]),
+        ("engine.args.compilation_config.level", "3", 3),
+        ("engine.warm_up", "false", False),
+        ("revision", "null", None),
+    ],
+)
+def test_an_override_is_yaml_unless_it_is_text(file: Path, field: str, text: str, expected: Any) -> None:
+    found: Any = load_spec(file, {field: text}).model_dump()
+    for part in field.split("."):
+        found = found[part]
+    assert found == expected
+
+
+def test_an_override_replaces_what_the_file_says_and_nothing_beside_it(file: Path) -> None:
+    file.write_text(yaml.safe_dump({**BASE, "sampling": {"temperature": 1, "top_p": 0.5}}))
+    assert load_spec(file, {"sampling.temperature": "0"}).sampling == {"temperature": 0, "top_p": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [("model.name", "--model.name cannot be set: `model` is 'some/model'"), ("promts.limit", "did you mean 'prompts'")],
+)
+def test_an_override_that_fits_nowhere_is_named(file: Path, field: str, expected: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_spec(file, {field: "1"})
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "does not exist"),
+        (b"a: [1, 2", "is not valid YAML: .*line 1"),
+        (b"model: x\n  y: z", "is not valid YAML: .*line 2"),
+        (b"- a", "holds list, expected a mapping"),
+        (b"", "holds NoneType, expected a mapping"),
+        (b"model: \xff", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_spec_is_one_sentence_with_its_name(
+    tmp_path: Path, content: bytes | None, expected: str
+) -> None:
+    path = tmp_path / "mine.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SpecError, match=f"(?s)mine.yaml.*{expected}"):
+        load_spec(path)
+
+
+def test_a_folder_is_no_spec(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="cannot be read"):
+        load_spec(tmp_path)
+
+
+def test_the_same_meaning_has_the_same_hash() -> None:
+    spec = spec_with(sampling={"temperature": 0, "stop": ["a"]}, engine={"args": {"dtype": "float32", "seed": 1}})
+    reordered = parse_spec(
+        {
+            "engine": {"args": {"seed": 1, "dtype": "float32"}, "mode": "continuous"},
+            "sampling": {"stop": ["a"], "temperature": 0},
+            "workers": 1,
+            "chat": {"template": "default"},
+            "prompts": {"repeats": 1, "source": dict(reversed(SOURCE.items())), "columns": {}},
+            "name": "evaluation",
+            "model": "some/model",
+        }
+    )
+    assert spec_hash(spec) == spec_hash(reordered)
+    assert canonical_json(spec) == canonical_json(reordered)
+    assert spec_hash(parse_spec(yaml.safe_load(canonical_json(spec)))) == spec_hash(spec)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": "other/model"},
+        {"sampling": {"temperature": 0}},
+        {"prompts": {"source": {"rows": [{"prompt": "1 + 2"}]}}},
+        {"engine": {"args": {"seed": 2}}},
+        {"chat": {"template": "plain"}},
+    ],
+)
+def test_another_meaning_has_another_hash(changes: dict[str, Any]) -> None:
+    assert spec_hash(spec_with(**changes)) != spec_hash(spec_with())
+
+
+def test_max_tokens_unset_means_the_room_left_and_n_is_no_argument_of_a_request() -> None:
+    """Peers, row 6: vLLM's own default of 16 tokens never applies."""
+    assert spec_with(sampling={"n": 3, "top_p": 0.5}).sampling_defaults == {"max_tokens": None, "top_p": 0.5}
+    assert spec_with(sampling={"max_tokens": 4}).sampling_defaults == {"max_tokens": 4}
+
+
+def test_numbers_that_mean_the_same_hash_the_same() -> None:
+    base = {"model": "m", "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "x"}]}}}
+
+    def hash_of(temperature: float) -> str:
+        return spec_hash(parse_spec({**base, "sampling": {"temperature": temperature}}))
+
+    assert hash_of(0) == hash_of(0.0)
+    assert hash_of(0) != hash_of(0.5)
+
+
+def test_a_gate_limits_speeds_that_there_are_and_no_more_than_can_be_tested() -> None:
+    data = {
+        "model": "m",
+        "prompts": {"source": {"kind": "synthetic", "count": 1, "prompt_tokens": 1, "output_tokens": 1}},
+    }
+    assert parse_spec({**data, "gate": {"max_slowdown": {"ttft_p95_s": 0.2}}}).gate.max_slowdown == {"ttft_p95_s": 0.2}
+    for limits in (
+        {"speed": 0.1},
+        {"ttft_p95_s": -0.1},
+        {f"{m}_p{p}_s": 0.1 for m in ("ttft", "tpot", "e2e") for p in (50, 95, 99)},
+    ):
+        with pytest.raises(SpecError, match=r"gate\.max_slowdown"):
+            parse_spec({**data, "gate": {"max_slowdown": limits}})
+    one, other = (parse_spec({**data, "gate": {"max_accuracy_drop": drop}}) for drop in (0.1, 0.2))
+    assert config_id(one, "model") == config_id(other, "model") != config_id(one, "another model")
+
+
+def test_fields_are_laid_over_a_spec_and_nothing_else_changes() -> None:
+    rows = [{"question": None, "answer": "1"}]
+    spec = parse_spec(
+        {"model": "m", "prompts": {"source": {"kind": "inline", "rows": rows}}, "sampling": {"seed": None}}
+    )
+    changed = override_spec(spec, {"engine.window": "16", "reasoning.close": "</t>"})
+    assert (changed.engine.window, changed.reasoning.close) == (16, "</t>")
+    assert changed.model_copy(update={"engine": spec.engine, "reasoning": None}) == spec
+    with pytest.raises(SpecError, match="sweep is not a usable spec"):
+        override_spec(spec, {"engine.widnow": "16"}, origin="sweep")

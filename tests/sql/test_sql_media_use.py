@@ -1,0 +1,86 @@
+"""media_use: pictures, pixels and sounds a second, and tokens of media apart from text."""
+
+import numpy as np
+import pytest
+
+
+def answer(at_s, seconds=1.0, **columns):
+    return {"arrived_at_s": at_s, "first_token_at_s": at_s, "finished_at_s": at_s + seconds, **columns}
+
+
+def test_a_run_of_text_has_no_row(store):
+    store.given_answers(answer(0.0), answer(1.0))
+    assert store.rows("media_use") == []
+
+
+def test_counts_and_rates_by_hand(store):
+    store.given_answers(
+        answer(0.0, images=2, image_pixels=3_000_000, media_bytes=10, media_tokens=70, prompt_tokens=100,
+               media_prepare_s=0.2, output_tokens=5),
+        answer(1.0, images=1, image_pixels=1_000_000, media_bytes=20, media_tokens=30, prompt_tokens=50,
+               media_prepare_s=0.4, output_tokens=5),
+        answer(2.0, 2.0, audios=1, audio_s=8.0, media_bytes=30, media_tokens=20, prompt_tokens=25,
+               media_prepare_s=0.3, output_tokens=5),
+        answer(3.0, prompt_tokens=40, output_tokens=5),
+        answer(3.0, images=9, image_pixels=9, media_tokens=9, prompt_tokens=9, error_kind="any"),
+    )  # fmt: skip
+    store.expect(
+        "media_use",
+        {
+            "media_requests": 3,
+            "images": 3,
+            "image_pixels": 4_000_000,
+            "audios": 1,
+            "audio_s": 8.0,
+            "videos": None,
+            "video_frames": None,
+            "video_s": None,
+            "media_bytes": 60,
+            "media_tokens": 120,
+            "text_tokens": 55,
+            "images_per_s": 3 / 4,
+            "megapixels_per_s": 1.0,
+            "audio_s_per_s": 2.0,
+            "video_s_per_s": None,
+            "media_tokens_per_s": 30.0,
+            "text_tokens_per_s": (55 + 40) / 4,
+            "prepare_s": pytest.approx(0.9),
+            "prepare_p50_s": 0.3,
+        },
+    )
+    summary = store.row("run_summary")
+    use = store.row("media_use")
+    assert use["media_tokens_per_s"] + use["text_tokens_per_s"] + summary["output_tokens_per_s"] == pytest.approx(
+        summary["total_tokens_per_s"]
+    )
+
+
+def test_a_server_that_does_not_tell_tokens_apart_leaves_them_unknown(store):
+    store.given_answers(answer(0.0, images=1, image_pixels=100, prompt_tokens=50, output_tokens=1))
+    store.expect("media_use", {"images_per_s": 1.0, "media_tokens_per_s": None, "text_tokens_per_s": None})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_against_numpy(store, seed):
+    random = np.random.default_rng(seed)
+    n = 200
+    at, seconds = random.uniform(0, 20, n), random.exponential(1.0, n)
+    images, pixels = random.integers(1, 4, n), random.integers(1_000, 2_000_000, n)
+    prepare = random.exponential(0.05, n)
+    store.given_answers(
+        *(
+            answer(at[i], seconds[i], images=int(images[i]), image_pixels=int(pixels[i]), media_prepare_s=prepare[i])
+            for i in range(n)
+        )
+    )
+    window = (at + seconds).max() - at.min()
+    store.expect(
+        "media_use",
+        {
+            "images_per_s": pytest.approx(images.sum() / window),
+            "megapixels_per_s": pytest.approx(pixels.sum() / 1e6 / window),
+            "prepare_s": pytest.approx(prepare.sum()),
+            "prepare_p50_s": pytest.approx(np.quantile(prepare, 0.5)),
+            "prepare_p95_s": pytest.approx(np.quantile(prepare, 0.95)),
+        },
+    )

@@ -1,0 +1,189 @@
+"""From parts to the database: every part exactly once, however often it is tried or killed."""
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from record_kit import completion_of, read_line, request_of, start_python
+
+from assayline.errors import StoreError
+from assayline.records import EngineEvent, Prompt, Request, TelemetrySample
+from assayline.store.database import connect
+from assayline.store.ingest import load_parts
+from assayline.store.parts import write_part
+from assayline.store.tables import TABLES, table_of
+
+pytestmark = pytest.mark.slow
+
+LOAD = """
+import sys
+from pathlib import Path
+from assayline.store import ingest
+from assayline.store.database import connect
+ingest.FILES_PER_LOAD = 3
+with connect(Path(sys.argv[1]), 30) as connection:
+    print("ready", flush=True)
+    ingest.load_parts(connection, "run", Path(sys.argv[2]))
+    print("loaded", flush=True)
+"""
+SECRET = "a\ud800 naïve 🙂 \n'\""
+STORED = SECRET.replace("\ud800", "?")
+RECORDS: list[tuple[Any, dict[str, Any]]] = [
+    (
+        Prompt("p", 1, 2, None, [{"role": "user", "content": SECRET}], None, {"k": [1, None]}),
+        {"prompt_id": "p", "occurrence": 1, "source_row": 2, "source_id": None, "target": None},
+    ),
+    (
+        Request("r", "p", 1, 0, [5, 6], {"stop": [SECRET], "seed": None}, SECRET),
+        {"request_id": "r", "prompt_token_ids": [5, 6], "rendered": STORED},
+    ),
+    (Request("failed", "p", 0, 0, [], {}), {"request_id": "failed", "prompt_token_ids": None, "rendered": None}),
+    (
+        completion_of("r", text=SECRET, output_token_ids=[1, 2], token_at_s=[0.5, 0.25], logprobs=[{}]),
+        {
+            "text": STORED,
+            "output_token_ids": [1, 2],
+            "token_at_s": [0.5, 0.25],
+            "logprobs_json": "[{}]",
+            "cached_tokens": None,
+            "first_token_at_s": None,
+            "error_kind": None,
+        },
+    ),
+    (
+        EngineEvent("w", 1, 1, "failed", 1.5, None, SECRET, {"a": None}),
+        {"event": "failed", "duration_s": None, "message": STORED, "details_json": '{"a": null}'},
+    ),
+    (TelemetrySample("w", 0, 1.0, 2**40, 3, 4), {"engine_steps": 2**40, "in_flight_requests": 3}),
+]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "test.duckdb"
+
+
+def load(database: Path, run_dir: Path, run_id: str = "run") -> int:
+    with connect(database, 10) as connection:
+        return load_parts(connection, run_id, run_dir)
+
+
+def count(database: Path, table: str) -> int:
+    with connect(database, 10) as connection:
+        return int(connection.execute(f"select count(*) from {table}").fetchall()[0][0])
+
+
+def corrupt(part: Path, start: int, length: int = 64) -> None:
+    content = bytearray(part.read_bytes())
+    content[start : start + length] = b"\xff" * length
+    part.write_bytes(content)
+
+
+@pytest.mark.parametrize(("record", "expected"), RECORDS, ids=lambda value: type(value).__name__)
+def test_every_record_arrives_as_it_was(tmp_path: Path, database: Path, record: Any, expected: dict[str, Any]) -> None:
+    write_part(tmp_path, table_of(record), "x", [record])
+    assert load(database, tmp_path) == 1
+    with connect(database, 10) as connection:
+        result = connection.execute(f"select {', '.join(['run_id', *expected])} from {table_of(record)}")
+        names = [column[0] for column in result.description or ()]
+        assert [dict(zip(names, row, strict=True)) for row in result.fetchall()] == [{"run_id": "run", **expected}]
+
+
+def test_json_columns_can_be_read_as_json(tmp_path: Path, database: Path) -> None:
+    for record, _ in RECORDS:
+        write_part(tmp_path, table_of(record), f"x{id(record)}", [record])
+    load(database, tmp_path)
+    with connect(database, 10) as connection:
+        for table, schema in TABLES.items():
+            for name in [name for name in schema.names if name.endswith("_json")]:
+                query = f"select bool_and(json_valid({name})) from {table} where {name} is not null"
+                assert connection.execute(query).fetchall()[0][0] in (True, None)
+        content = connection.execute("select messages_json ->> '$[0].content' from prompts").fetchall()
+        assert content == [(STORED,)]
+
+
+def test_loading_twice_is_loading_once(tmp_path: Path, database: Path) -> None:
+    """Peers, row 13."""
+    write_part(tmp_path, "completions", "a", [completion_of("1"), completion_of("2")])
+    assert [load(database, tmp_path), load(database, tmp_path)] == [2, 0]
+    write_part(tmp_path, "completions", "b", [completion_of("3")])
+    assert load(database, tmp_path) == 1
+    assert count(database, "completions") == 3
+
+
+def test_runs_have_ledgers_of_their_own(tmp_path: Path, database: Path) -> None:
+    write_part(tmp_path, "completions", "a", [completion_of("1")])
+    assert [load(database, tmp_path, "one"), load(database, tmp_path, "two")] == [1, 1]
+    assert count(database, "(select distinct run_id from completions)") == 2
+
+
+def test_parts_of_one_name_in_two_tables_are_two_parts(tmp_path: Path, database: Path) -> None:
+    write_part(tmp_path, "completions", "same", [completion_of("1")])
+    write_part(tmp_path, "requests", "same", [request_of(1)])
+    assert load(database, tmp_path) == 2
+
+
+def test_a_torn_part_is_never_read(tmp_path: Path, database: Path) -> None:
+    part = write_part(tmp_path, "completions", "a", [completion_of("1")])
+    (part.parent / ".b.parquet.writing").write_bytes(part.read_bytes()[:50])
+    assert load(database, tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda part: part.write_bytes(b""),
+        lambda part: part.write_bytes(b"no parquet"),
+        lambda part: part.write_bytes(part.read_bytes()[:-20]),
+        lambda part: corrupt(part, 40),
+        lambda part: corrupt(part, part.stat().st_size - 8 - int.from_bytes(part.read_bytes()[-8:-4], "little")),
+    ],
+    ids=["empty", "other", "cut", "data", "footer"],
+)
+def test_a_damaged_part_is_named_and_nothing_of_its_load_is_stored(tmp_path: Path, database: Path, damage: Any) -> None:
+    noise = random.Random(0)
+    for name in ("a", "b", "c"):
+        rows = [completion_of(f"{name}{i}", text=f"{noise.getrandbits(400):x}") for i in range(50)]
+        damaged = write_part(tmp_path, "completions", name, rows)
+        if name == "b":
+            damage(damaged)
+    write_part(tmp_path, "prompts", "fine", [Prompt("p", 0, 0, None, [])])
+    with pytest.raises(StoreError, match=r"Part \S*/b\.parquet could not .*`python -m flows.rebuild run --set-aside`"):
+        load(database, tmp_path)
+    assert count(database, "completions") == count(database, "loaded_parts where target_table = 'completions'") == 0
+    assert count(database, "prompts") == 1
+    (damaged.parent / "b.parquet").unlink()
+    assert load(database, tmp_path) == 100
+
+
+def test_a_part_of_another_shape_is_named(tmp_path: Path, database: Path) -> None:
+    write_part(tmp_path, "completions", "a", [completion_of("1")])
+    target = tmp_path / "parts" / "completions" / "foreign.parquet"
+    duckdb.execute(f"copy (select 'x' as request_id, 1 as surprise) to '{target}' (format parquet)")
+    with pytest.raises(StoreError, match=r"foreign\.parquet"):
+        load(database, tmp_path)
+    assert count(database, "completions") == 0
+
+
+def test_a_loader_killed_at_any_moment_loads_exactly_once(tmp_path: Path, database: Path) -> None:
+    """Peers, rows 12 and 13: rows and their ledger entry are stored together or not at all."""
+    for number in range(90):
+        rows = [completion_of(f"{number}-{i}", text="x" * 40) for i in range(50)]
+        write_part(tmp_path, "completions", f"part-{number:03d}", rows)
+    draw, interrupted = random.Random(1), 0
+    for _ in range(6):
+        process = start_python(LOAD, database, tmp_path)
+        assert read_line(process) == "ready"
+        time.sleep(draw.uniform(0, 0.12))
+        process.kill()
+        interrupted += "loaded" not in process.communicate()[0]
+        ledger = count(database, "loaded_parts")
+        assert count(database, "completions") == 50 * ledger
+        assert ledger % 3 == 0
+    load(database, tmp_path)
+    assert interrupted, "no load was killed in its middle"
+    assert count(database, "loaded_parts") == 90
+    assert count(database, "(select distinct request_id from completions)") == count(database, "completions") == 4500

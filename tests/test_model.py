@@ -1,0 +1,109 @@
+"""Identity is content: what changes an answer changes the id, and nothing else does."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from assayline.digests import digest_json, digest_text
+from assayline.errors import ModelError
+from assayline.model import identify_model
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name, content in {
+        "config.json": b'{"hidden_size": 8}',
+        "model.safetensors": bytes(range(256)) * 8,
+        "tokenizer.json": b"{}",
+        "tokenizer_config.json": b"{}",
+        "chat_template.jinja": b"{{ messages }}",
+        "README.md": b"hello",
+    }.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_a_flipped_byte_of_the_weights_is_another_model_with_the_same_tokenizer(model: Path) -> None:
+    before = identify_model(str(model))
+    weights = bytearray((model / "model.safetensors").read_bytes())
+    weights[100] ^= 1
+    (model / "model.safetensors").write_bytes(weights)
+    after = identify_model(str(model))
+    assert after.model_id != before.model_id
+    assert after.tokenizer_id == before.tokenizer_id
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer.json", "tokenizer_config.json"])
+def test_what_renders_prompts_is_part_of_both_ids(model: Path, name: str) -> None:
+    before = identify_model(str(model))
+    (model / name).write_text('{"changed": 1}')
+    after = identify_model(str(model))
+    assert after.model_id != before.model_id and after.tokenizer_id != before.tokenizer_id
+
+
+def test_the_config_is_part_of_the_model(model: Path) -> None:
+    before = identify_model(str(model))
+    (model / "config.json").write_text('{"hidden_size": 16}')
+    assert identify_model(str(model)).model_id != before.model_id
+
+
+def test_content_that_moved_to_another_file_is_another_model(model: Path) -> None:
+    before = identify_model(str(model))
+    (model / "model.safetensors").rename(model / "model-00001.safetensors")
+    assert identify_model(str(model)).model_id != before.model_id
+
+
+def test_the_same_files_elsewhere_are_the_same_model(model: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(model, copy)
+    (copy / "README.md").write_text("another readme decides nothing")
+    (copy / "config.json").touch()
+    before, after = identify_model(str(model)), identify_model(str(copy))
+    assert (after.model_id, after.tokenizer_id) == (before.model_id, before.tokenizer_id)
+    assert before.model_id.startswith("sha256:") and after.folder == copy
+
+
+def test_a_folder_without_config_is_no_model(model: Path) -> None:
+    (model / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"has no config\.json\. Expected"):
+        identify_model(str(model))
+
+
+def test_a_config_that_is_no_json_is_named(model: Path) -> None:
+    (model / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"config\.json cannot be read as JSON"):
+        identify_model(str(model))
+
+
+def test_a_config_that_is_a_folder_is_named(model: Path) -> None:
+    (model / "config.json").unlink()
+    (model / "config.json").mkdir()
+    with pytest.raises(ModelError, match=r"config\.json cannot be read"):
+        identify_model(str(model))
+
+
+def test_weights_that_cannot_be_read_are_named(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    (model / "model.safetensors").symlink_to("/proc/self/mem")  # a file that nobody can read from its start
+    with pytest.raises(ModelError, match=r"Model file .*model\.safetensors cannot be read"):
+        identify_model(str(model))
+
+
+@pytest.mark.parametrize("name", ["./missing", "/no/such/folder", "~/no/such/folder", "a/b/c"])
+def test_a_folder_that_is_not_there_is_said_to_be_no_folder(name: str) -> None:
+    with pytest.raises(ModelError, match=f"Model folder {name} is not a folder. Give"):
+        identify_model(name)
+
+
+def test_a_hub_id_that_cannot_be_read_says_what_to_check() -> None:
+    with pytest.raises(ModelError, match=r"neither a folder nor a Hugging Face model .*HF_TOKEN"):
+        identify_model("assayline-tests/there-is-no-such-model")
+
+
+def test_digests_ignore_the_order_of_keys_and_take_any_text() -> None:
+    assert digest_json({"a": 1, "b": [2]}) == digest_json({"b": [2], "a": 1}) != digest_json({"a": 1, "b": [3]})
+    assert digest_text("\ud800") != digest_text("?")
+    assert len(digest_text("")) == 32

@@ -1,0 +1,57 @@
+"""Settings: `.env.example` tells the truth, and a wrong one is named."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from record_kit import ROOT
+
+from assayline.errors import SpecError
+from assayline.settings import Settings, load_settings
+
+EXAMPLE = (ROOT / ".env.example").read_text()
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings but those of the test, in a folder without `.env`."""
+    for name in [name for name in os.environ if name.startswith("ASSAYLINE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_example_lists_every_setting_and_no_other() -> None:
+    listed = re.findall(r"^# (ASSAYLINE_\w+)=", EXAMPLE, re.M)
+    assert sorted(listed) == sorted(f"ASSAYLINE_{name.upper()}" for name in Settings.model_fields)
+
+
+def test_the_example_uncommented_is_the_default() -> None:
+    default = load_settings()
+    Path(".env").write_text(re.sub(r"^# (?=ASSAYLINE_)", "", EXAMPLE, flags=re.M))
+    listed = load_settings()
+    assert listed.database_path == default.database_path
+    assert listed.model_dump(exclude={"database"}) == default.model_dump(exclude={"database"})
+
+
+def test_the_environment_wins_over_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(".env").write_text("ASSAYLINE_FLUSH_ROWS=7\nASSAYLINE_DATA_DIR=elsewhere\n")
+    monkeypatch.setenv("ASSAYLINE_FLUSH_ROWS", "8")
+    settings = load_settings()
+    assert (settings.flush_rows, settings.data_dir) == (8, Path("elsewhere"))
+    assert settings.database_path == Path("elsewhere/assayline.duckdb")
+    assert settings.run_dir("r") == Path("elsewhere/runs/r")
+
+
+@pytest.mark.parametrize(("name", "value"), [("FLUSH_ROWS", "many"), ("FLUSH_ROWS", "0"), ("DATABASE_WAIT_S", "-1")])
+def test_a_wrong_value_names_the_variable_and_the_value(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"ASSAYLINE_{name}", value)
+    with pytest.raises(SpecError, match=f"ASSAYLINE_{name} was given '{value}'; .*See .env.example"):
+        load_settings()
+
+
+def test_the_token_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAYLINE_HF_TOKEN", "hf_secret")
+    settings = load_settings()
+    assert settings.hf_token is not None and settings.hf_token.get_secret_value() == "hf_secret"
+    assert "hf_secret" not in repr(settings) + str(settings.model_dump())
