@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LANES = -n 2 --dist loadfile --no-loadscope-reorder
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo test test-airgap test-fast test-examples test-faults lint bench bench-memory bench-false-alarms bench-agreement bench-many-runs bench-serving bench-client clean
+.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-examples test-faults lint bench bench-memory bench-false-alarms bench-agreement bench-many-runs bench-serving bench-client clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,6 +34,9 @@ test: setup-dev ## every test, those against real vLLM included
 	@$(VENV)/python -m examples.tiny_model
 	@echo "test: 2 of 2, every test, in two lanes: 20 minutes or more; test-fast takes two: no engines, no servers, no whole runs"
 	@$(VENV)/python -m pytest $(LANES)
+
+test-again: setup-dev ## the tests that failed last, one after another, with nothing beside them
+	@$(VENV)/python -m pytest -n 0 --last-failed --last-failed-no-failures none
 
 test-airgap: setup-dev ## set-up from a folder of wheels, without any network; 6 GB of disk, some minutes
 	@$(VENV)/python -m pytest tests/setup/check_airgap.py -s
