@@ -78,6 +78,8 @@ class Request:
     """The chat, where a server is to render it; then there are no token ids."""
     media: list[Media] | None = None
     """What the prompt's placeholders stand for, in their order; None where it is text alone."""
+    expected_output_tokens: int | None = None
+    """Median length of the answers that earlier runs of the model gave to the prompt, where it was sent by that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What the pipeline costs: everything after the model has loaded, against raw `vllm.LLM.generate`.
 
     python -m benchmarks.overhead [--pairs 5] [--requests 1024] [--layers 12] [--hidden 512] [--mode barrier]
+                                  [--order longest_first]
 
 Both sides hold one engine, in a process of its own with the same environment, for all pairs, and answer the same
 prompts with the same log-normal output lengths, in turn: raw, pipeline, pipeline, raw, … so that a drift of the machine
@@ -41,8 +42,6 @@ from assayline.store.database import connect
 from benchmarks.random_model import build_random_model
 from benchmarks.yardstick import Yardstick, describe_ratios, draw_output_tokens
 
-MAX_NUM_SEQS = 64
-
 
 @dataclass(frozen=True)
 class Measurement:
@@ -76,11 +75,12 @@ def make_spec(model: Path, prompts: Path, options: argparse.Namespace) -> EvalSp
             "sampling": {"temperature": 0, "ignore_eos": True},
             "engine": {
                 "mode": options.mode,
+                "order": options.order,
                 "window": options.window,
                 "record_token_times": options.token_times,
                 "args": {
                     "max_model_len": 1024,
-                    "max_num_seqs": MAX_NUM_SEQS,
+                    "max_num_seqs": options.seats,
                     "dtype": options.dtype,
                     "enforce_eager": True,
                     "kv_cache_memory_bytes": 2**30,
@@ -189,6 +189,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--window", type=int)
     parser.add_argument("--mode", default="continuous")
+    parser.add_argument("--order", default="given")
+    parser.add_argument("--seats", type=int, default=64)
     parser.add_argument("--token-times", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="assayline-overhead-") as name:
@@ -234,6 +236,8 @@ def summarize(pairs: list[tuple[Measurement, Measurement]], options: argparse.Na
     return {
         "benchmark": "overhead",
         "mode": options.mode,
+        "order": options.order,
+        "seats": options.seats,
         "requests": options.requests,
         "pairs": len(pairs),
         "layers": options.layers,

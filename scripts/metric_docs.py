@@ -46,12 +46,14 @@ UNITS = [
     (r".*logprobs?", "natural logarithm"),
     (r"percentile|confidence|p_value|holm_p|mcnemar_p", "0 to 1"),
     (r"burstiness", "shape of the distribution"),
+    (r"median_error_factor", "ratio"),
+    (r"rank_correlation", "−1 to 1"),
 ]
 """What a number is counted in, by its column's name; None: the name's last word says it."""
 TYPES = {"VARCHAR": "text", "BOOLEAN": "true or false", "TIMESTAMP": "UTC"}
 EXAMPLES = {
     **dict.fromkeys(("candidate_runs", "baseline_runs"), "['']"),
-    **dict.fromkeys(("candidate", "baseline", "run"), "''"),
+    **dict.fromkeys(("candidate", "baseline", "run", "asked_model_id", "asked_prompt_set"), "''"),
     **dict.fromkeys(("direction", "most_prompts", "most_kinds"), "1"),
 }
 """Values for the parameters of macros that make rows; the others have defaults."""

@@ -13,6 +13,8 @@ def prepare_prompts(evaluation: Evaluation) -> PromptCounts:
     counts = evaluation.prepare()
     log = get_run_logger()
     log.info("%d prompts in %d shards, %d requests", counts.prompt_rows, counts.shards, counts.requests)
+    if counts.expected_requests:
+        log.info("Longest answers first, by earlier runs: known for %d requests", counts.expected_requests)
     if counts.duplicate_prompts:
         log.warning(
             "%d of %d prompts repeat an earlier one (same messages and target); each is asked all the same",

@@ -12,6 +12,7 @@ from assayline.clock import RunClock
 from assayline.digests import digest_json
 from assayline.errors import StoreError
 from assayline.evaluation.inputs import digest_inputs
+from assayline.evaluation.order import keep_lengths
 from assayline.evaluation.queue import ShardQueue
 from assayline.evaluation.resume import AUTO, choose_run
 from assayline.evaluation.run import Evaluation, RunResult
@@ -27,6 +28,7 @@ from assayline.spec.identity import canonical_json, config_id, spec_hash
 from assayline.store.answers import Answers, survey_answers
 from assayline.store.database import TABLE_VERSION, Connection, transaction
 from assayline.store.ingest import load_parts
+from assayline.store.lengths import recall_lengths
 from assayline.store.parts import remove_unfinished
 from assayline.store.runs import save_run
 from assayline.store.scoring import check_scorers
@@ -92,6 +94,7 @@ def plan_run(spec: EvalSpec) -> tuple[Manifest, ModelIdentity]:
         host_name=socket.gethostname(),
         assayline_version=__version__,
         table_version=TABLE_VERSION,
+        is_longest_first=spec.is_longest_first,
     )
     return manifest, model
 
@@ -100,8 +103,22 @@ def _make_folder(evaluation: Evaluation) -> None:
     """Everything that a resume needs; the manifest is last, as it makes the folder a run's."""
     run_dir = evaluation.run_dir
     ShardQueue(run_dir).reset()
+    if evaluation.manifest.is_longest_first:
+        _keep_lengths(evaluation)
     write_text(run_dir / SPEC_NAME, canonical_json(evaluation.spec), MAKE_ROOM)
     write_manifest(run_dir, evaluation.manifest)
+
+
+def _keep_lengths(evaluation: Evaluation) -> None:
+    """Keeps what earlier runs tell of answers' lengths. Not knowing it costs speed, and is no reason to stop."""
+    model_id, prompt_set = evaluation.manifest.model_id, evaluation.manifest.prompt_set
+    try:
+        lengths = evaluation.database.run(lambda connection: recall_lengths(connection, model_id, prompt_set))
+    except StoreError as error:
+        evaluation.notes.append(f"Requests are sent in the order given, as earlier answers cannot be read: {error}")
+        return
+    if len(lengths):
+        keep_lengths(evaluation.run_dir, lengths)
 
 
 def _take_up(evaluation: Evaluation) -> None:

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assayline.errors import PromptError, PromptsChangedError, SpecError
-from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.order import can_order, expected_tokens, measure_request, order_rows, read_lengths
+from assayline.evaluation.queue import ShardQueue, name_shard
 from assayline.media.shelf import Shelf
 from assayline.model import ModelIdentity, identify_model
 from assayline.prompts import load_prompts
@@ -72,26 +73,35 @@ class Preparation:
         """Each prompt row with its requests; only once."""
         return self._prepared
 
-    def run(self, run_dir: Path, answered: frozenset[str] = frozenset()) -> PromptCounts:
+    def run(
+        self, run_dir: Path, answered: frozenset[str] = frozenset(), *, longest_first: bool = False
+    ) -> PromptCounts:
         """Writes every shard, then closes the queue; asked to stop, it leaves the shard that is not full.
 
-        `answered` are requests that have an answer though their shard is not there. Raises PromptError for a source
+        `answered` are requests that have an answer though their shard is not there; `longest_first`: the order is by
+        what is expected of answers' lengths, where that is known. Raises PromptError for a source
         that cannot be read on, PromptsChangedError for one that is not what it was when the run began.
         """
         queue = ShardQueue(run_dir)
-        shard = _Shard(run_dir, self._spec.shard_requests, answered)
-        rows = duplicates = 0
-        for prepared in self:
+        lengths = read_lengths(run_dir)
+        has_order = longest_first and can_order(self._spec, lengths)
+        shard = _Shard(run_dir, self._spec.shard_requests, answered, has_order)
+        rows = itertools.takewhile(lambda _: not queue.is_stopped(), self)
+        horizons = order_rows(self._spec, lengths, rows) if has_order else ([row] for row in rows)
+        for horizon in horizons:
             if queue.is_stopped():
-                return PromptCounts(rows, duplicates, shard.total_requests, shard.total_errors, shard.written, False)
-            rows += 1
-            duplicates += prepared.prompt.occurrence > 0
-            shard.add(prepared.prompt, prepared.requests, prepared.errors)
+                break
+            for prepared in horizon:
+                shard.add(prepared)
+            if has_order:
+                shard.write()
+        if queue.is_stopped():
+            return shard.count(is_complete=False)
         shard.write()
         if len(list_parts(run_dir, "requests")) > shard.written:
             raise _changed(run_dir, f"it has {shard.written} shards of prompts now, and had more")
         queue.close()
-        return PromptCounts(rows, duplicates, shard.total_requests, shard.total_errors, shard.written)
+        return shard.count(is_complete=True)
 
 
 def _check_target(spec: EvalSpec, first: Prepared) -> None:
@@ -108,38 +118,55 @@ def _check_target(spec: EvalSpec, first: Prepared) -> None:
 class _Shard:
     """Rows of the shard that is being filled, and totals over all shards."""
 
-    def __init__(self, run_dir: Path, most_requests: int, answered: frozenset[str]) -> None:
+    def __init__(self, run_dir: Path, most_requests: int, answered: frozenset[str], has_order: bool) -> None:
         self._run_dir = run_dir
         self._queue = ShardQueue(run_dir)
         self._most = most_requests
         self._answered = answered
+        self._has_order = has_order
         self._prompts: list[Prompt] = []
         self._requests: list[Request] = []
         self._errors: list[Completion] = []
-        self._size = 0
-        self.total_requests = self.total_errors = self.written = 0
+        self._size = self._rows = self._duplicates = self._total_requests = self._total_errors = self._expected = 0
+        self.written = 0
 
-    def add(self, prompt: Prompt, requests: list[Request], errors: list[Completion]) -> None:
+    def add(self, prepared: Prepared) -> None:
         """Takes one prompt with all its requests; writes the shard when it is full."""
-        self._prompts.append(prompt)
-        self._requests.extend(requests)
-        self._errors.extend(errors)
-        self._size += sum(map(_measure, requests))
+        self._rows += 1
+        self._duplicates += prepared.prompt.occurrence > 0
+        self._prompts.append(prepared.prompt)
+        self._requests.extend(prepared.requests)
+        self._errors.extend(prepared.errors)
+        self._size += sum(map(measure_request, prepared.requests))
         if len(self._requests) >= self._most or self._size >= LARGEST_SHARD:
             self.write()
+
+    def count(self, *, is_complete: bool) -> PromptCounts:
+        """Totals over the shards that are written."""
+        return PromptCounts(
+            prompt_rows=self._rows,
+            duplicate_prompts=self._duplicates,
+            requests=self._total_requests,
+            failed_requests=self._total_errors,
+            shards=self.written,
+            is_complete=is_complete,
+            expected_requests=self._expected,
+        )
 
     def write(self) -> None:
         """Writes what there is. Prompts and errors go first: a worker may claim the requests at once."""
         if not self._prompts:
             return
-        name = f"shard-{self.written:06d}"
+        longest = max(map(expected_tokens, self._requests), default=0) if self._has_order else None
+        name = name_shard(self.written, longest)
         self._put("prompts", name, self._prompts)
         self._put("completions", f"prepare-{self.written:06d}", self._errors)
         if self._answered and (known := [r.request_id for r in self._requests if r.request_id in self._answered]):
             self._queue.mark_partly_answered(name, known)
         self._put("requests", name, self._requests)
-        self.total_requests += len(self._requests)
-        self.total_errors += len(self._errors)
+        self._total_requests += len(self._requests)
+        self._total_errors += len(self._errors)
+        self._expected += sum(request.expected_output_tokens is not None for request in self._requests)
         self.written += 1
         self._prompts, self._requests, self._errors, self._size = [], [], [], 0
 
@@ -151,12 +178,6 @@ class _Shard:
                 raise _changed(self._run_dir, f"{table} part {name} holds other rows")
         elif records:
             write_part(self._run_dir, table, name, records)
-
-
-def _measure(request: Request) -> int:
-    """Characters and tokens of a request."""
-    said = sum(len(str(message.get("content"))) for message in request.messages or ())
-    return len(request.rendered or "") + len(request.prompt_token_ids) + said
 
 
 def _load_tokenizer(spec: EvalSpec, model: ModelIdentity) -> tuple[Any, int | None]:

@@ -2,7 +2,8 @@
 
 A shard is a part file of the `requests` table. A worker claims it by creating a file that must not exist yet, which is
 atomic on every local and network file system, so any number of workers, in threads, processes or on other machines,
-share a queue without a server, and a fast worker takes more shards than a slow one.
+share a queue without a server, and a fast worker takes more shards than a slow one. Of the shards that are there it
+takes the one with the longest answers, where their names tell how long they are expected to be.
 
 A run that is resumed begins with its answered shards claimed, and with a list of answered requests beside those that
 were left in the middle.
@@ -84,7 +85,10 @@ class ShardQueue:
         return self._stop.exists()
 
     def claim(self) -> Path | None:
-        """A shard that nobody else will get, or None if there is none at the moment. Raises StoreError."""
+        """A shard that nobody else will get, the one with the longest answers; None if there is none at the moment.
+
+        Raises StoreError.
+        """
         self._rescan()
         while self._pending:
             shard = self._pending.pop(0)
@@ -109,11 +113,11 @@ class ShardQueue:
 
     def _rescan(self) -> None:
         started_s = time.monotonic()
-        if self._pending or started_s - self._scanned_s < max(RESCAN_INTERVAL_S, self._scan_cost_s / RESCAN_SHARE):
+        if started_s - self._scanned_s < max(RESCAN_INTERVAL_S, self._scan_cost_s / RESCAN_SHARE):
             return
         folder = parts_dir(self._run_dir, "requests")
         new = [name for name in list_part_names(self._run_dir, "requests") if name not in self._seen]
-        self._pending = [folder / name for name in new]
+        self._pending = sorted([*self._pending, *(folder / name for name in new)], key=_longest_first)
         self._seen.update(new)
         self._scanned_s = time.monotonic()
         self._scan_cost_s = self._scanned_s - started_s
@@ -122,6 +126,16 @@ class ShardQueue:
         with _explained(self._run_dir), contextlib.suppress(FileNotFoundError):
             return frozenset((self._answered / shard).read_text(encoding="utf-8").splitlines())
         return frozenset()
+
+
+def name_shard(number: int, longest_tokens: int | None = None) -> str:
+    """A shard's name; with the length of its longest answer, as far as that is expected, where shards have an order."""
+    return f"shard-{number:06d}" + ("" if longest_tokens is None else f"-{longest_tokens:07d}")
+
+
+def _longest_first(shard: Path) -> tuple[int, str]:
+    _, _, longest_tokens = shard.stem.partition("-")[2].partition("-")
+    return -int(longest_tokens or 0), shard.name
 
 
 def read_shard(path: Path, answered: frozenset[str] = frozenset()) -> Iterator[Request]:

@@ -148,7 +148,8 @@ class Evaluation:
                 )
             self.change(template_id=preparation.template_id)
             self.database.run(lambda connection: self._save(connection, self.manifest))
-            counts = preparation.run(self.run_dir, self.earlier.strays if self.earlier else frozenset())
+            strays = self.earlier.strays if self.earlier else frozenset()
+            counts = preparation.run(self.run_dir, strays, longest_first=self.manifest.is_longest_first)
         except PromptsChangedError as error:
             self.change(is_final=True, message=str(error))
             raise

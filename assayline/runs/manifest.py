@@ -33,6 +33,8 @@ class PromptCounts:
     shards: int
     is_complete: bool = True
     """Whether the prompt set was read to its end, and not stopped before."""
+    expected_requests: int = 0
+    """Requests whose answer's length was expected from earlier runs, and that were ordered by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class Manifest:
     """None until the first prompt was rendered; until then the database knows nothing of the run."""
     prompts: PromptCounts | None = None
     """Set once every request is in a part."""
+    is_longest_first: bool = False
+    """Whether requests are ordered by the lengths that their answers are expected to have; a run keeps its order."""
 
 
 def write_manifest(run_dir: Path, manifest: Manifest) -> None:

@@ -126,6 +126,11 @@ class EngineSpec(SpecPart):
         None, ge=1, description="Maximum requests in flight (default: 1.25 x max_num_seqs). Mode continuous."
     )
     batch_size: int = Field(32, ge=1, description="Requests per batch. Mode barrier.")
+    order: Literal["auto", "given", "longest_first"] = Field(
+        "auto",
+        description="given: as the prompts come; longest_first: those first whose answers earlier runs of the model "
+        "make expect to be long; auto: longest_first, unless a load or mode barrier wants the order given.",
+    )
     record_token_times: bool = Field(
         False,
         description="Keep a stamp per output token, for inter-token latency. Backends async and server always do.",

@@ -76,6 +76,11 @@ class EvalSpec(SpecPart):
                 f"load: one worker keeps a pattern, given workers {self.workers}. Set workers to 1; a server may have "
                 "as many GPUs as it likes"
             )
+        if self.engine.order == "longest_first" and self.load and not self._load_takes_any_order:
+            raise ValueError(
+                "engine.order longest_first: a load that sends requests at times of its own, or only some of them, "
+                "would measure other requests than those given. Remove it, or take arrival concurrency without limits"
+            )
         if self.engine.kind.is_served and self.asks_for_options:
             raise ValueError("the scorer loglikelihood needs the engine itself. Set engine.backend to offline or async")
         return self
@@ -115,6 +120,23 @@ class EvalSpec(SpecPart):
     def asks_for_options(self) -> bool:
         """Whether each prompt becomes one request per option, whose likelihood is wanted and not an answer."""
         return any(isinstance(scorer, Loglikelihood) for scorer in self.scorers or [])
+
+    @property
+    def is_longest_first(self) -> bool:
+        """Whether requests are ordered by what is expected of their answers' lengths."""
+        if self.engine.order == "auto":
+            return self.engine.mode == "continuous" and self._load_takes_any_order and not self.asks_for_options
+        return self.engine.order == "longest_first"
+
+    @property
+    def _load_takes_any_order(self) -> bool:
+        """Whether all requests are sent, each when there is room for it."""
+        load = self.load
+        if load is None:
+            return True
+        limits = (load.max_requests, load.max_duration_s, load.max_errors)
+        has_windows = load.warmup_s > 0 or load.cooldown_s > 0
+        return not load.is_open_loop and not has_windows and all(limit is None for limit in limits)
 
     @property
     def sampling_defaults(self) -> dict[str, Any]:

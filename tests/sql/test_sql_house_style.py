@@ -90,8 +90,10 @@ def test_durations_are_named_in_seconds(schema):
         "cumulative_logprob",
         "effective_samples",
         "gpu_memory_utilization",
+        "median_error_factor",
         "option_logprob",
         "percentile",
         "power",
+        "rank_correlation",
         "value",
     ]

@@ -1,5 +1,6 @@
--- Pictures, sounds and videos in prompts: where they are, and what they cost.
+-- Pictures, sounds and videos in prompts: where they are, and what they cost. How long answers were expected to be.
 alter table requests add column media_json varchar;
+alter table requests add column expected_output_tokens integer;
 alter table completions add column images integer;
 alter table completions add column image_pixels bigint;
 alter table completions add column audios integer;

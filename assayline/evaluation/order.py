@@ -1,0 +1,119 @@
+"""The order in which requests are sent: as given, or the longest answers first.
+
+At the end of a run in the order given, a few long answers that began late keep a nearly empty engine busy. Begun first,
+they end with the others (longest processing time first; Graham, "Bounds on multiprocessing timing anomalies", 1969).
+How long an answer will be, earlier runs of the same model on the same prompts say. A wrong guess costs speed, no row.
+
+Prompts are streamed, so they are ordered within a horizon of `HORIZON_SHARDS` shards; workers claim the shard with the
+longest answers of those that are there. What was expected when the run began is kept in its folder: a run that
+is resumed while it prepares must write the same shards again.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from assayline.errors import StoreError
+from assayline.files import MAKE_ROOM, replace_file
+from assayline.records import Request
+from assayline.requests.build import Prepared
+from assayline.spec.evaluation import EvalSpec
+
+LENGTHS_NAME = "lengths.parquet"
+HORIZON_SHARDS = 16
+LARGEST_HORIZON = 2**25
+"""Characters and tokens of its requests, beyond which a horizon ends early."""
+
+UNKNOWN_TOKENS = 9_999_999
+"""For an answer of which neither a length nor a limit is known: it is begun before those that are known to end."""
+
+
+class ExpectedLengths:
+    """Expected output tokens by prompt: 12 bytes each."""
+
+    def __init__(self, prompt_ids: Iterable[str], output_tokens: Iterable[int]) -> None:
+        keys = np.fromiter(map(_key, prompt_ids), np.uint64)
+        by_key = np.argsort(keys)
+        self._keys = keys[by_key]
+        self._tokens = np.fromiter(output_tokens, np.uint32)[by_key]
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def of(self, prompt_id: str) -> int | None:
+        """Expected length of the prompt's answer in tokens; None: nobody knows."""
+        key = _key(prompt_id)
+        place = int(np.searchsorted(self._keys, np.uint64(key)))
+        return int(self._tokens[place]) if place < len(self) and self._keys[place] == key else None
+
+
+def keep_lengths(run_dir: Path, lengths: pa.Table) -> None:
+    """Keeps what is expected, as columns prompt_id and output_tokens, in the run's folder. Raises StoreError."""
+    path = run_dir / LENGTHS_NAME
+    try:
+        replace_file(path, lambda file: pq.write_table(lengths, file))
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error}. {MAKE_ROOM}") from error
+
+
+def read_lengths(run_dir: Path) -> ExpectedLengths:
+    """What was kept; nothing, where nothing was known when the run began. Raises StoreError for a damaged file."""
+    path = run_dir / LENGTHS_NAME
+    if not path.exists():
+        return ExpectedLengths((), ())
+    try:
+        table = pq.read_table(path, columns=["prompt_id", "output_tokens"])
+    except (OSError, pa.ArrowException) as error:
+        raise StoreError(
+            f"{path}, which says in which order the run's prompts are sent, cannot be read: {error}. Put a copy in its "
+            "place, or start a new run with --fresh."
+        ) from error
+    return ExpectedLengths(*(column.to_pylist() for column in table.columns))
+
+
+def can_order(spec: EvalSpec, lengths: ExpectedLengths) -> bool:
+    """Whether anything may tell one row from another: a length that is expected, or a limit of its own."""
+    return len(lengths) > 0 or spec.prompts.columns.sampling is not None
+
+
+def order_rows(spec: EvalSpec, lengths: ExpectedLengths, rows: Iterable[Prepared]) -> Iterator[list[Prepared]]:
+    """Yields the rows in horizons, each the longest first; rows that are expected to be equally long stay as they came.
+
+    Their requests say what is expected of them.
+    """
+    horizon: list[Prepared] = []
+    requests = size = 0
+    for row in rows:
+        expected = lengths.of(row.prompt.prompt_id)
+        asked = [replace(request, expected_output_tokens=expected) for request in row.requests]
+        horizon.append(replace(row, requests=asked))
+        requests += len(asked)
+        size += sum(map(measure_request, asked))
+        if requests >= HORIZON_SHARDS * spec.shard_requests or size >= LARGEST_HORIZON:
+            yield _sort(horizon)
+            horizon, requests, size = [], 0, 0
+    yield _sort(horizon)
+
+
+def expected_tokens(request: Request) -> int:
+    """The length to reckon with: what is expected, else what is allowed, and never more than that."""
+    limits = (request.expected_output_tokens, request.sampling.get("max_tokens"))  # a row may say anything here
+    return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=UNKNOWN_TOKENS)
+
+
+def measure_request(request: Request) -> int:
+    """Characters and tokens of a request."""
+    said = sum(len(str(message.get("content"))) for message in request.messages or ())
+    return len(request.rendered or "") + len(request.prompt_token_ids) + said
+
+
+def _sort(rows: list[Prepared]) -> list[Prepared]:
+    return sorted(rows, key=lambda row: -max(map(expected_tokens, row.ready), default=0))
+
+
+def _key(prompt_id: str) -> int:
+    return int(prompt_id[:16], 16)

@@ -1,0 +1,150 @@
+"""What the order of requests is worth: longest answers first against the order given, against raw `LLM.generate`.
+
+    python -m benchmarks.ordering [--pairs 5] [--layers 1] [--hidden 64]
+
+Real vLLM answers three sets with log-normal output lengths: raw in the order given, the pipeline in the order given,
+and the pipeline longest first, as in a second run, which knows the lengths of the first. Of the first set `pairs` pairs
+of raw and longest first are measured in turn, of the others one. Steps are vLLM's own count. What is too long for a CPU
+is played through seat by seat, as is a second run whose lengths differ from the first by e^N(0, 0.5): answers that are
+drawn anew. The bound is the longest answer, or all tokens over all seats.
+"""
+
+import argparse
+import contextlib
+import heapq
+import json
+import random
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from assayline.engines.devices.claims import list_devices
+from assayline.engines.environment import engine_environment
+from assayline.settings import Settings
+from benchmarks.overhead import Measurement, RawVllm, SteppingEngine, make_spec, measure_pipeline, read_requests
+from benchmarks.overhead import write_prompts
+from benchmarks.random_model import build_random_model
+from benchmarks.yardstick import describe_ratios, draw_output_tokens
+
+REAL_SETS = [(800, 64), (1024, 256), (2000, 256)]
+"""Requests and seats."""
+
+GUESS_ERROR = 0.5
+"""Standard deviation of ln(found length / expected length), where answers are drawn anew."""
+
+
+def draw_reasoning_tokens(dice: random.Random) -> int:
+    """Heavy-tailed, as of models that think: log-normal around e^6 with sigma 1.2, at most 8,192 tokens."""
+    return min(max(int(dice.lognormvariate(6.0, 1.2)), 8), 8192)
+
+
+PLAYED_SETS: list[tuple[str, int, int, Callable[[random.Random], int]]] = [
+    *(("log-normal", requests, seats, draw_output_tokens) for requests, seats in REAL_SETS),
+    ("reasoning-like", 800, 64, draw_reasoning_tokens),
+    ("reasoning-like", 10_000, 256, draw_reasoning_tokens),
+]
+
+
+def play(lengths: Sequence[int], seats: int) -> int:
+    """Steps until the last request ends, where each takes the seat that is free first."""
+    free_at = [0] * seats
+    for length in lengths:
+        heapq.heapreplace(free_at, free_at[0] + length)
+    return max(free_at)
+
+
+def bound_steps(lengths: Sequence[int], seats: int) -> int:
+    """What no order can go below."""
+    return max(*lengths, -(-sum(lengths) // seats))
+
+
+def play_set(kind: str, requests: int, seats: int, draw: Callable[[random.Random], int]) -> dict[str, Any]:
+    """One row of the table that needs no engine."""
+    dice = random.Random(0)
+    lengths = [draw(dice) for _ in range(requests)]
+    guesses = [length * dice.lognormvariate(0, GUESS_ERROR) for length in lengths]
+    by_guess = [length for _, length in sorted(zip(guesses, lengths, strict=True), reverse=True)]
+    row = {
+        "set": kind,
+        "requests": requests,
+        "seats": seats,
+        "steps_bound": bound_steps(lengths, seats),
+        "steps_given": play(lengths, seats),
+        "steps_longest_first": play(sorted(lengths, reverse=True), seats),
+        "steps_guessed": play(by_guess, seats),
+    }
+    print("played  " + describe(row), flush=True)
+    return row
+
+
+def describe(row: dict[str, Any]) -> str:
+    """A row for the terminal."""
+    return "  ".join(f"{name} {value}" for name, value in row.items())
+
+
+def measure_set(folder: Path, model: Path, requests: int, seats: int, pairs: int) -> dict[str, Any]:
+    """One set through real vLLM."""
+    folder.mkdir()
+    prompts = folder / "prompts.jsonl"
+    write_prompts(prompts, requests)
+    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
+    usual = {"mode": "continuous", "window": None, "token_times": False, "dtype": "float32", "seats": seats}
+    given = make_spec(model, prompts, argparse.Namespace(**usual, order="given"))
+    ordered = make_spec(model, prompts, argparse.Namespace(**usual, order="auto"))
+    device_env = list_devices("auto", 1)[0].env
+    stepping = SteppingEngine(given, settings, device_env, folder / "pipeline.log")
+    raw = RawVllm(given, engine_environment(settings, device_env, {}), folder / "raw.log")
+    measured: list[tuple[Measurement, Measurement]] = []
+    with contextlib.closing(stepping.engine), contextlib.closing(raw):
+        first, run_id = measure_pipeline(given, settings, stepping)
+        asked = read_requests(settings, run_id)
+        raw.measure(asked[:64])
+        for number in range(pairs):
+            if number % 2:
+                ours, theirs = measure_pipeline(ordered, settings, stepping)[0], raw.measure(asked)
+            else:
+                theirs, ours = raw.measure(asked), measure_pipeline(ordered, settings, stepping)[0]
+            assert theirs.output_tokens == ours.output_tokens, "the sides generated different amounts"
+            measured.append((theirs, ours))
+            print(f"pair {number + 1}  raw {theirs.seconds:.2f} s  longest first {ours.seconds:.2f} s", flush=True)
+    lengths = [request["sampling"]["max_tokens"] for request in asked]
+    row = {
+        "set": "log-normal",
+        "requests": requests,
+        "seats": seats,
+        "steps_bound": bound_steps(lengths, seats),
+        "steps_raw": int(statistics.median(theirs.engine_steps for theirs, _ in measured)),
+        "steps_given": first.engine_steps,
+        "steps_longest_first": int(statistics.median(ours.engine_steps for _, ours in measured)),
+        "raw_seconds_median": round(statistics.median(theirs.seconds for theirs, _ in measured), 2),
+        "seconds_given": round(first.seconds, 2),
+        "seconds_longest_first_median": round(statistics.median(ours.seconds for _, ours in measured), 2),
+        **describe_ratios("wall", [theirs.seconds / ours.seconds for theirs, ours in measured]),
+    }
+    print("real    " + describe(row), flush=True)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--layers", type=int, default=1)
+    parser.add_argument("--hidden", type=int, default=64)
+    options = parser.parse_args()
+    played = [play_set(*row) for row in PLAYED_SETS]
+    model = build_random_model(
+        Path(".cache") / f"random-{options.layers}x{options.hidden}", options.layers, options.hidden
+    )
+    with tempfile.TemporaryDirectory(prefix="assayline-ordering-") as name:
+        real = [
+            measure_set(Path(name) / str(number), model, requests, seats, 1 if number else options.pairs)
+            for number, (requests, seats) in enumerate(REAL_SETS)
+        ]
+    report = {"benchmark": "ordering", "layers": options.layers, "hidden": options.hidden, "pairs": options.pairs}
+    print(json.dumps({**report, "real": real, "played": played}))
+
+
+if __name__ == "__main__":
+    main()
