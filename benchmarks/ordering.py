@@ -1,6 +1,6 @@
 """What the order of requests is worth: longest answers first against the order given, against raw `LLM.generate`.
 
-    python -m benchmarks.ordering [--pairs 5] [--layers 1] [--hidden 64]
+    python -m benchmarks.ordering [--pairs 5] [--layers 1] [--hidden 64] [--sets 3]
 
 Real vLLM answers three sets with log-normal output lengths: raw in the order given, the pipeline in the order given,
 and the pipeline longest first, as in a second run, which knows the lengths of the first. Of the first set `pairs` pairs
@@ -23,8 +23,15 @@ from typing import Any
 from assayline.engines.devices.claims import list_devices
 from assayline.engines.environment import engine_environment
 from assayline.settings import Settings
-from benchmarks.overhead import Measurement, RawVllm, SteppingEngine, make_spec, measure_pipeline, read_requests
-from benchmarks.overhead import write_prompts
+from benchmarks.overhead import (
+    Measurement,
+    RawVllm,
+    SteppingEngine,
+    make_spec,
+    measure_pipeline,
+    read_requests,
+    write_prompts,
+)
 from benchmarks.random_model import build_random_model
 from benchmarks.yardstick import describe_ratios, draw_output_tokens
 
@@ -132,6 +139,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--sets", type=int, default=len(REAL_SETS), help="how many of the sets real vLLM answers")
     options = parser.parse_args()
     played = [play_set(*row) for row in PLAYED_SETS]
     model = build_random_model(
@@ -140,7 +148,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="assayline-ordering-") as name:
         real = [
             measure_set(Path(name) / str(number), model, requests, seats, 1 if number else options.pairs)
-            for number, (requests, seats) in enumerate(REAL_SETS)
+            for number, (requests, seats) in enumerate(REAL_SETS[: options.sets])
         ]
     report = {"benchmark": "ordering", "layers": options.layers, "hidden": options.hidden, "pairs": options.pairs}
     print(json.dumps({**report, "real": real, "played": played}))
