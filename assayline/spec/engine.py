@@ -128,6 +128,7 @@ class EngineSpec(SpecPart):
     batch_size: int = Field(32, ge=1, description="Requests per batch. Mode barrier.")
     order: Literal["auto", "given", "longest_first"] = Field(
         "auto",
+        exclude_if=lambda order: order == "auto",  # so that a spec without it is the same spec as ever
         description="given: as the prompts come; longest_first: those first whose answers earlier runs of the model "
         "make expect to be long; auto: longest_first, unless a load or mode barrier wants the order given.",
     )

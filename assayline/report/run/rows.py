@@ -82,6 +82,10 @@ class ReportRows:
     histogram: list[Row]
     activity: list[Row]
     engines: list[Row]
+    batching: Row | None
+    """Its steps beside those of other ways of batching; None where engines do not say, and of a run with a load."""
+    forecast: Row | None
+    """How well expected lengths told the order, where there were any."""
     first_opened: Row | None
     """What the first engine said of itself when it opened: `details_json`."""
     events: list[Row]
@@ -103,6 +107,7 @@ def read_report(connection: Connection, run_id: str) -> ReportRows:
         return read_rows(connection, query, run_id, *values)
 
     summary = read_run_summary(connection, run_id)
+    load = read_load(connection, run_id)
     return ReportRows(
         run=of_run("select * from runs where run_id = ?")[0],
         summary=summary,
@@ -116,6 +121,8 @@ def read_report(connection: Connection, run_id: str) -> ReportRows:
         engines=of_run(
             "select * from engine_history where run_id = ? order by worker, engine_generation limit ?", ENGINES
         ),
+        batching=None if load else _first(of_run("select * from batching_steps(?)")),
+        forecast=_first(of_run("select * from length_forecast where run_id = ?")),
         first_opened=next(iter(of_run(_FIRST_OPENED)), None),
         events=of_run(_EVENTS, EVENTS),
         errors=of_run(_ERRORS, ERROR_KINDS),
@@ -123,7 +130,7 @@ def read_report(connection: Connection, run_id: str) -> ReportRows:
         slowest=of_run(_SLOWEST, SLOWEST),
         worst=of_run(_SAMPLES, 1, WORST),
         best=of_run(_SAMPLES, -1, BEST),
-        load=read_load(connection, run_id),
+        load=load,
     )
 
 
