@@ -7,6 +7,9 @@ and the pipeline longest first, as in a second run, which knows the lengths of t
 of raw and longest first are measured in turn, of the others one. Steps are vLLM's own count. What is too long for a CPU
 is played through seat by seat, as is a second run whose lengths differ from the first by e^N(0, 0.5): answers that are
 drawn anew. The bound is the longest answer, or all tokens over all seats.
+
+A last set asks eight questions about each of 48 documents, in any order, of an engine whose prefix cache holds a third
+of the documents: in the order given, longest first without regard to documents, and as it is done.
 """
 
 import argparse
@@ -16,13 +19,17 @@ import json
 import random
 import statistics
 import tempfile
+import unittest.mock
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from assayline.engines.devices.claims import list_devices
 from assayline.engines.environment import engine_environment
+from assayline.evaluation.order import FAMILY_TOKENS
 from assayline.settings import Settings
+from assayline.spec.file import parse_spec
+from assayline.store.database import connect
 from benchmarks.overhead import (
     Measurement,
     RawVllm,
@@ -40,6 +47,11 @@ REAL_SETS = [(800, 64), (1024, 256), (2000, 256)]
 
 GUESS_ERROR = 0.5
 """Standard deviation of ln(found length / expected length), where answers are drawn anew."""
+
+
+DOCUMENTS, QUESTIONS, DOCUMENT_BYTES = 48, 8, 512
+CACHE_BYTES = 2**22
+"""8,192 tokens of a model of 1 layer × 64 in float32."""
 
 
 def draw_reasoning_tokens(dice: random.Random) -> int:
@@ -134,6 +146,62 @@ def measure_set(folder: Path, model: Path, requests: int, seats: int, pairs: int
     return row
 
 
+def write_documents(path: Path) -> None:
+    """Questions of 16 bytes about documents of 512, shuffled, with output lengths of 8 to 64 tokens."""
+    dice = random.Random(0)
+    texts = ["".join(dice.choices("abcdefghij klmnop qrstuvwxyz", k=DOCUMENT_BYTES)) for _ in range(DOCUMENTS)]
+    asked = [text + "".join(dice.choices("0123456789", k=16)) for text in texts for _ in range(QUESTIONS)]
+    dice.shuffle(asked)
+    with path.open("w") as file:
+        for text in asked:
+            length = min(draw_output_tokens(dice), 64)
+            file.write(json.dumps({"prompt": text, "sampling": {"max_tokens": length, "min_tokens": length}}) + "\n")
+
+
+def measure_documents(folder: Path, model: Path) -> list[dict[str, Any]]:
+    """The set whose prompts share prefixes, through real vLLM, in three orders."""
+    folder.mkdir()
+    prompts = folder / "prompts.jsonl"
+    write_documents(prompts)
+    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
+    usual = {"mode": "continuous", "window": None, "token_times": False, "dtype": "float32", "seats": 16}
+    specs = {}
+    for order in ("given", "auto"):
+        fields = make_spec(model, prompts, argparse.Namespace(**usual, order=order)).model_dump(mode="json")
+        fields["engine"]["args"] |= {"enable_prefix_caching": True, "kv_cache_memory_bytes": CACHE_BYTES}
+        specs[order] = parse_spec(fields)
+    device_env = list_devices("auto", 1)[0].env
+    stepping = SteppingEngine(specs["given"], settings, device_env, folder / "pipeline.log")
+    rows = []
+    with contextlib.closing(stepping.engine):
+        for name, order, family_tokens in (
+            ("given", "given", FAMILY_TOKENS),
+            ("longest first, scattered", "auto", 10**9),
+            ("longest first, documents together", "auto", FAMILY_TOKENS),
+        ):
+            with unittest.mock.patch("assayline.evaluation.order.FAMILY_TOKENS", family_tokens):
+                found, run_id = measure_pipeline(specs[order], settings, stepping)
+            with connect(settings.database_path, 10, read_only=True) as connection:
+                [(prompt_tokens, cached_tokens, preemptions)] = connection.execute(
+                    "select sum(prompt_tokens), sum(cached_tokens), sum(preemptions) from stg_requests "
+                    "where run_id = ?",
+                    [run_id],
+                ).fetchall()
+            rows.append(
+                {
+                    "set": "documents",
+                    "order": name,
+                    "prompt_tokens": int(prompt_tokens),
+                    "cached_tokens": int(cached_tokens),
+                    "preemptions": int(preemptions),
+                    "steps": found.engine_steps,
+                    "seconds": round(found.seconds, 2),
+                }
+            )
+            print("real    " + describe(rows[-1]), flush=True)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5)
@@ -150,8 +218,9 @@ def main() -> None:
             measure_set(Path(name) / str(number), model, requests, seats, 1 if number else options.pairs)
             for number, (requests, seats) in enumerate(REAL_SETS[: options.sets])
         ]
+        documents = measure_documents(Path(name) / "documents", model)
     report = {"benchmark": "ordering", "layers": options.layers, "hidden": options.hidden, "pairs": options.pairs}
-    print(json.dumps({**report, "real": real, "played": played}))
+    print(json.dumps({**report, "real": real, "played": played, "documents": documents}))
 
 
 if __name__ == "__main__":

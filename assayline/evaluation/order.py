@@ -4,11 +4,15 @@ At the end of a run in the order given, a few long answers that began late keep 
 they end with the others (longest processing time first; Graham, "Bounds on multiprocessing timing anomalies", 1969).
 How long an answer will be, earlier runs of the same model on the same prompts say. A wrong guess costs speed, no row.
 
+Prompts that share most of their tokens, as questions about one document do, stay together all the same where the engine
+caches prefixes: scattered, each would find its document gone from a cache that is smaller than all documents.
+
 Prompts are streamed, so they are ordered within a horizon of `HORIZON_SHARDS` shards; workers claim the shard with the
 longest answers of those that are there. What was expected when the run began is kept in its folder: a run that
 is resumed while it prepares must write the same shards again.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +31,9 @@ LENGTHS_NAME = "lengths.parquet"
 HORIZON_SHARDS = 16
 LARGEST_HORIZON = 2**25
 """Characters and tokens of its requests, beyond which a horizon ends early."""
+
+FAMILY_TOKENS = 128
+"""The shortest prefix for which prompts are kept together: what reading it again costs is a step's share or more."""
 
 UNKNOWN_TOKENS = 9_999_999
 """For an answer of which neither a length nor a limit is known: it is begun before those that are known to end."""
@@ -83,8 +90,10 @@ def can_order(spec: EvalSpec, lengths: ExpectedLengths) -> bool:
 def order_rows(spec: EvalSpec, lengths: ExpectedLengths, rows: Iterable[Prepared]) -> Iterator[list[Prepared]]:
     """Yields the rows in horizons, each the longest first; rows that are expected to be equally long stay as they came.
 
-    Their requests say what is expected of them.
+    Their requests say what is expected of them. Rows with a long prefix in common come one after another, longest
+    first, when the longest of them has its turn.
     """
+    caches_prefixes = spec.engine.args.get("enable_prefix_caching") is not False
     horizon: list[Prepared] = []
     requests = size = 0
     for row in rows:
@@ -94,9 +103,9 @@ def order_rows(spec: EvalSpec, lengths: ExpectedLengths, rows: Iterable[Prepared
         requests += len(asked)
         size += sum(map(measure_request, asked))
         if requests >= HORIZON_SHARDS * spec.shard_requests or size >= LARGEST_HORIZON:
-            yield _sort(horizon)
+            yield sort_rows(horizon, caches_prefixes)
             horizon, requests, size = [], 0, 0
-    yield _sort(horizon)
+    yield sort_rows(horizon, caches_prefixes)
 
 
 def expected_tokens(request: Request) -> int:
@@ -111,8 +120,37 @@ def measure_request(request: Request) -> int:
     return len(request.rendered or "") + len(request.prompt_token_ids) + said
 
 
-def _sort(rows: list[Prepared]) -> list[Prepared]:
-    return sorted(rows, key=lambda row: -max(map(expected_tokens, row.ready), default=0))
+def sort_rows(rows: list[Prepared], caches_prefixes: bool) -> list[Prepared]:
+    """One horizon, the longest first."""
+    longest = [max(map(expected_tokens, row.ready), default=0) for row in rows]
+    families = _name_families(rows) if caches_prefixes else range(len(rows))
+    first: dict[int, tuple[int, int]] = {}  # where a family begins: with its longest
+    for place, family in enumerate(families):
+        first[family] = min(first.get(family, (0, place)), (-longest[place], place))
+    order = sorted(range(len(rows)), key=lambda place: (first[families[place]], -longest[place], place))
+    return [rows[place] for place in order]
+
+
+def _name_families(rows: list[Prepared]) -> list[int]:
+    """A number for each row, the same for rows with a long prefix in common, beyond what all of them begin with.
+
+    It is long from FAMILY_TOKENS on, if it is more than half of the longer prompt.
+    """
+    prompts = [row.ready[0].prompt_token_ids if row.ready and not row.prompt.media else [] for row in rows]
+    families = list(range(len(rows)))
+    asked = [place for place in families if prompts[place]]
+    by_tokens = sorted(asked, key=prompts.__getitem__)  # prompts with a prefix in common are neighbours
+    common = _count_shared(prompts[by_tokens[0]], prompts[by_tokens[-1]]) if by_tokens else 0
+    for before, place in itertools.pairwise(by_tokens):
+        longer = max(len(prompts[before]), len(prompts[place])) - common
+        shared = common + max(longer // 2 + 1, FAMILY_TOKENS)
+        if len(prompts[before]) >= shared and prompts[before][:shared] == prompts[place][:shared]:
+            families[place] = families[before]
+    return families
+
+
+def _count_shared(one: list[int], other: list[int]) -> int:
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _key(prompt_id: str) -> int:
