@@ -1,0 +1,120 @@
+"""What the pipeline costs around the engine, in CPU-seconds by process, with a model that computes next to nothing.
+
+    python -m benchmarks.host_cost [--pairs 3] [--requests 1024 4096] [--processes own|vllm]
+
+Both sides answer the same prompts in the order given, in turn: raw `vllm.LLM.generate` in a process of its own, and
+the pipeline, whose flow and worker are this process and whose engine has a process. With `--processes vllm` the engine
+core has another one, vLLM's own, on both sides. Seconds of CPU include the engine's threads, whoever made them wait.
+"""
+
+import argparse
+import contextlib
+import json
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from assayline.engines.devices.claims import list_devices
+from assayline.engines.environment import engine_environment
+from assayline.settings import Settings
+from assayline.spec.file import parse_spec
+from benchmarks.overhead import RawVllm, SteppingEngine, make_spec, measure_pipeline, read_requests, write_prompts
+from benchmarks.random_model import build_random_model
+
+SEATS = 256
+PROCESSES = {"own": {}, "vllm": {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}}
+
+
+def read_cpu_s(root: psutil.Process) -> float:
+    """CPU-seconds of a process and those that it started, so far."""
+    times = [process.cpu_times() for process in [root, *root.children(recursive=True)]]
+    return sum(time.user + time.system for time in times)
+
+
+def find_host() -> psutil.Process:
+    """The engine's process: the only child that is one."""
+    (host,) = (child for child in psutil.Process().children() if "assayline.engines.host" in child.cmdline())
+    return host
+
+
+def spend(processes: dict[str, Callable[[], float]], work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    """What `work` gives, and the CPU-seconds that it took in each process."""
+    before = {name: read() for name, read in processes.items()}
+    result = work()
+    return result, {name: read() - before[name] for name, read in processes.items()}
+
+
+def measure_size(folder: Path, model: Path, requests: int, pairs: int, env: dict[str, str]) -> dict[str, Any]:
+    """One number of requests: medians over pairs."""
+    folder.mkdir()
+    write_prompts(folder / "prompts.jsonl", requests)
+    options = argparse.Namespace(
+        mode="continuous", window=None, token_times=False, dtype="float32", seats=SEATS, order="given"
+    )
+    fields = make_spec(model, folder / "prompts.jsonl", options).model_dump(mode="json")
+    fields["engine"]["env"] = env
+    spec = parse_spec(fields)
+    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
+    device_env = list_devices("auto", 1)[0].env
+    stepping = SteppingEngine(spec, settings, device_env, folder / "pipeline.log")
+    raw = RawVllm(spec, engine_environment(settings, device_env, env), folder / "raw.log")
+    own = psutil.Process()
+    taken: dict[str, list[float]] = {name: [] for name in ("raw", "engine", "flow", "raw_seconds", "seconds")}
+    steps: list[tuple[int, int]] = []
+    with contextlib.closing(stepping.engine), contextlib.closing(raw):
+        _, run_id = measure_pipeline(spec, settings, stepping)
+        asked = read_requests(settings, run_id)
+        raw.measure(asked[:64])
+        host, yardstick = find_host(), psutil.Process(raw.pid)
+        watched = {"engine": lambda: read_cpu_s(host), "flow": lambda: sum(own.cpu_times()[:2])}
+        for _ in range(pairs):
+            theirs, cost = spend({"raw": lambda: read_cpu_s(yardstick)}, lambda: raw.measure(asked))
+            (ours, _), more = spend(watched, lambda: measure_pipeline(spec, settings, stepping))
+            for name, value in {**cost, **more, "raw_seconds": theirs.seconds, "seconds": ours.seconds}.items():
+                taken[name].append(value)
+            steps.append((theirs.engine_steps, ours.engine_steps))
+    medians = {f"{name}_cpu_s" if "seconds" not in name else name: statistics.median(taken[name]) for name in taken}
+    row = {
+        "requests": requests,
+        "output_tokens": theirs.output_tokens,
+        "engine_steps": [statistics.median(side) for side in zip(*steps, strict=True)],
+        **{name: round(value, 2) for name, value in medians.items()},
+        "engine_over_raw_ms_per_request": round(
+            1000 * statistics.median(o - r for o, r in zip(taken["engine"], taken["raw"], strict=True)) / requests, 3
+        ),
+        "wall_ratio_median": round(
+            statistics.median(r / o for r, o in zip(taken["raw_seconds"], taken["seconds"], strict=True)), 3
+        ),
+    }
+    print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--requests", type=int, nargs="+", default=[1024, 4096])
+    parser.add_argument("--processes", choices=list(PROCESSES), default="own", help="whose process the engine core has")
+    options = parser.parse_args()
+    model = build_random_model(Path(".cache") / "random-1x64", 1, 64)
+    with tempfile.TemporaryDirectory(prefix="assayline-host-cost-") as name:
+        rows = [
+            measure_size(Path(name) / str(size), model, size, options.pairs, PROCESSES[options.processes])
+            for size in options.requests
+        ]
+    least, most = rows[0], rows[-1]
+    between = most["requests"] - least["requests"]
+    per_thousand = {
+        f"{name}_cpu_s_per_thousand": round(1000 * (most[f"{name}_cpu_s"] - least[f"{name}_cpu_s"]) / between, 3)
+        for name in ("raw", "engine", "flow")
+        if between
+    }
+    print(json.dumps({"benchmark": "host_cost", "processes": options.processes, **per_thousand, "sizes": rows}))
+
+
+if __name__ == "__main__":
+    main()
