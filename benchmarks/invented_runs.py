@@ -116,7 +116,8 @@ INSERTS = (
         run_id, request_id, prompt_id, 0 as occurrence, repeat_index,
         [(hash(prompt, place) % 32000)::integer for place in range(24 + prompt % 16)] as prompt_token_ids,
         '{{"max_tokens": 128, "seed": ' || repeat_index || ', "temperature": 0.7}}' as sampling_json,
-        '<user>' || text_of(prompt, 20) || '<answer>' as rendered
+        '<user>' || text_of(prompt, 20) || '<answer>' as rendered,
+        if(has_load, null, drawn_tokens + request % 7) as expected_output_tokens
     from invented_requests
     """,
     """

