@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -73,13 +74,19 @@ def read_lengths(run_dir: Path) -> ExpectedLengths:
     if not path.exists():
         return ExpectedLengths((), ())
     try:
-        table = pq.read_table(path, columns=["prompt_id", "output_tokens"])
+        return ExpectedLengths(_read_column(path, "prompt_id"), _read_column(path, "output_tokens"))
     except (OSError, pa.ArrowException) as error:
         raise StoreError(
             f"{path}, which says in which order the run's prompts are sent, cannot be read: {error}. Put a copy in its "
             "place, or start a new run with --fresh."
         ) from error
-    return ExpectedLengths(*(column.to_pylist() for column in table.columns))
+
+
+def _read_column(path: Path, name: str) -> Iterator[Any]:
+    """A column's values, few at a time: of a million prompts the ids alone are 100 MB as Python's strings."""
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(columns=[name]):
+            yield from batch.column(0).to_pylist()
 
 
 def can_order(spec: EvalSpec, lengths: ExpectedLengths) -> bool:
