@@ -53,7 +53,8 @@ UNITS = [
 TYPES = {"VARCHAR": "text", "BOOLEAN": "true or false", "TIMESTAMP": "UTC"}
 EXAMPLES = {
     **dict.fromkeys(("candidate_runs", "baseline_runs"), "['']"),
-    **dict.fromkeys(("candidate", "baseline", "run", "asked_model_id", "asked_prompt_set"), "''"),
+    **dict.fromkeys(("candidate", "baseline", "run"), "''"),
+    **dict.fromkeys(("asked_model_id", "asked_prompt_set", "asking_benchmark_id"), "''"),
     **dict.fromkeys(("direction", "most_prompts", "most_kinds"), "1"),
 }
 """Values for the parameters of macros that make rows; the others have defaults."""

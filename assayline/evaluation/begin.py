@@ -111,9 +111,11 @@ def _make_folder(evaluation: Evaluation) -> None:
 
 def _keep_lengths(evaluation: Evaluation) -> None:
     """Keeps what earlier runs tell of answers' lengths. Not knowing it costs speed, and is no reason to stop."""
-    model_id, prompt_set = evaluation.manifest.model_id, evaluation.manifest.prompt_set
+    asks = evaluation.manifest
     try:
-        lengths = evaluation.database.run(lambda connection: recall_lengths(connection, model_id, prompt_set))
+        lengths = evaluation.database.run(
+            lambda connection: recall_lengths(connection, asks.model_id, asks.prompt_set, asks.benchmark_id)
+        )
     except StoreError as error:
         evaluation.notes.append(f"Requests are sent in the order given, as earlier answers cannot be read: {error}")
         return

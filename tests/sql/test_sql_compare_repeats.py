@@ -218,6 +218,17 @@ def test_another_prompt_set_under_the_same_spec_is_no_repeat(store):
     assert chosen(store, "new", "n2")["baseline"] == ["n2"]
 
 
+def test_a_run_that_knew_what_to_begin_with_is_no_repeat_of_one_that_did_not(store):
+    for night in range(4):
+        given_night(store, f"n{night}", night)
+        request = {"run_id": f"n{night}", "request_id": "r", "expected_output_tokens": 9 if night > 1 else None}
+        store.given("requests", request, {**request, "request_id": "s", "expected_output_tokens": None})
+    given_night(store, "new", 5, "d")
+    assert chosen(store, "new", "n1")["baseline"] == ["n0", "n1"]
+    assert chosen(store, "new", "n3")["baseline"] == ["n2", "n3"]
+    assert store.row("run_conditions", "environment", run_id="n3")["environment"].endswith("; longest answers first")
+
+
 def test_repeats_of_a_benchmark_are_the_newest_ten_of_the_same_benchmark(store):
     for night in range(12):
         given_night(store, f"b{night:02}", night, benchmark="b1")

@@ -37,8 +37,9 @@ def given_engine(store, seats, steps, worker="w", generation=0, window=None, run
         store.given("telemetry", {**key, "at_s": 1.0, "engine_steps": steps, "output_tokens": 1})
 
 
-def recall(store, model="m", prompt_set="set"):
-    return dict(store.connection.execute("select * from recall_lengths(?, ?)", [model, prompt_set]).fetchall())
+def recall(store, model="m", prompt_set="set", benchmark=None):
+    asked = [model, prompt_set, benchmark]
+    return dict(store.connection.execute("select * from recall_lengths(?, ?, ?)", asked).fetchall())
 
 
 def test_a_length_is_the_median_of_completed_runs_of_the_model_on_the_set(store):
@@ -56,6 +57,13 @@ def test_only_the_newest_ten_runs_count(store):
     for day in range(1, 14):
         given_run(store, [day], f"run {day}", day=day)
     assert recall(store) == {"p00000": 9}, "days 4 to 13, the median 8.5 rounded up"
+
+
+def test_repeats_of_a_benchmark_know_nothing_of_each_other(store):
+    given_run(store, [10], "before", day=1)
+    given_run(store, [90], "repeat", day=2, benchmark_id="b")
+    assert recall(store, benchmark="b") == {"p00000": 10}
+    assert recall(store, benchmark="c") == recall(store) == {"p00000": 50}
 
 
 def test_likelihoods_of_options_are_no_answers(store):

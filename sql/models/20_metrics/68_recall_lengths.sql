@@ -2,17 +2,20 @@
 --
 -- How long an answer may be expected to be: the median over the newest ten completed runs of the model on the prompt
 -- set, whatever their settings. A prompt that was asked in other words is another prompt. Likelihoods of options are
--- not answers.
+-- not answers. Runs of the benchmark that asks do not count, so that all of its repeats know the same.
 --
 -- prompt_id: the prompt.
 -- output_tokens: the median of its answers, in tokens, rounded up; thinking included.
-create or replace macro recall_lengths(asked_model_id, asked_prompt_set) as table
+create or replace macro recall_lengths(asked_model_id, asked_prompt_set, asking_benchmark_id) as table
 with
 
 choose_runs as (
     select run_id
     from runs
-    where state = 'completed' and model_id = asked_model_id and prompt_set = asked_prompt_set
+    where state = 'completed'
+        and model_id = asked_model_id
+        and prompt_set = asked_prompt_set
+        and (asking_benchmark_id is null or benchmark_id is distinct from asking_benchmark_id)
     order by started_at desc, run_id desc
     limit 10
 ),
@@ -35,4 +38,4 @@ take_medians as (
 
 select * from take_medians;
 
-comment on macro table recall_lengths is 'recall_lengths(asked_model_id, asked_prompt_set): one row per prompt of the set that the newest ten completed runs of the model have answered, with the median length of its answers. engine.order goes by it.';
+comment on macro table recall_lengths is 'recall_lengths(asked_model_id, asked_prompt_set, asking_benchmark_id), the last of them NULL for a run of its own: one row per prompt of the set that the newest ten completed runs of the model have answered, with the median length of its answers. engine.order goes by it.';

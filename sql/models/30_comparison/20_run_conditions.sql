@@ -26,6 +26,12 @@ digest_prompts as (
     group by run_id
 ),
 
+find_orders as (
+    select run_id, count(expected_output_tokens) > 0 as is_longest_first
+    from requests
+    group by run_id
+),
+
 judge_runs as (
     select
         runs.run_id,
@@ -37,7 +43,8 @@ judge_runs as (
             runs.host_name,
             'assayline ' || runs.assayline_version,
             list_aggregate(read_engines.engines, 'string_agg', '; '),
-            digest_prompts.prompt_set
+            digest_prompts.prompt_set,
+            case when find_orders.is_longest_first then 'longest answers first' end
         ) as environment,
         case
             when runs.state <> 'completed' then 'it is ' || runs.state || ', not completed'
@@ -49,6 +56,7 @@ judge_runs as (
     from runs
     left join read_engines on read_engines.run_id = runs.run_id
     left join digest_prompts on digest_prompts.run_id = runs.run_id
+    left join find_orders on find_orders.run_id = runs.run_id
 )
 
 select * from judge_runs;
@@ -58,5 +66,5 @@ comment on column run_conditions.run_id is 'The run.';
 comment on column run_conditions.config_id is 'What decides answers and speed; see runs.config_id.';
 comment on column run_conditions.benchmark_id is 'The benchmark that the run is a part of, NULL for a run of its own.';
 comment on column run_conditions.started_at is 'UTC wall clock at the start of the run.';
-comment on column run_conditions.environment is 'Machine, version of assayline, what the engines said (device, versions of vLLM and torch), and a digest of the prompt rows, whose file may change under the same spec. Speeds are repeats only where all of it is the same.';
+comment on column run_conditions.environment is 'Machine, version of assayline, what the engines said (device, versions of vLLM and torch), a digest of the prompt rows, whose file may change under the same spec, and whether earlier runs told which answers to begin first. Speeds are repeats only where all of it is the same.';
 comment on column run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, resumed, an engine failed, not warmed up. NULL where it counts.';
