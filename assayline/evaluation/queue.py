@@ -101,9 +101,10 @@ class ShardQueue:
         """Requests of every shard that can be claimed, until the queue is closed and empty; None: nothing now."""
         while True:
             closed = self._closed.exists()  # asked before claiming: the last shard is there before the mark is
-            if closed:
-                self._scanned_s = float("-inf")  # and may have come since the last look
             shard = self.claim()
+            if shard is None and closed:
+                self._scanned_s = float("-inf")  # the last shard may have come since the last look
+                shard = self.claim()
             if shard is not None:
                 yield from read_shard(shard, self._read_answered(shard.stem))
             elif closed:
