@@ -29,7 +29,9 @@ def make(make_spec: Any) -> Any:
 
     def build(rows: list[dict[str, Any]] = ROWS, template: str = "{{ messages[0].content }}", **more: Any) -> EvalSpec:
         prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {"target": "answer"}}
-        spec: EvalSpec = make_spec(engine={**FAKE, "order": "given"}, prompts=prompts, chat={"template": template}, **more)
+        spec: EvalSpec = make_spec(
+            engine={**FAKE, "order": "given"}, prompts=prompts, chat={"template": template}, **more
+        )
         return spec
 
     return build
