@@ -54,7 +54,7 @@ def say_steps(batching: Row) -> str:
     others = {
         "in the order of the prompts": batching["given_steps"],
         "with the longest first": batching["longest_first_steps"],
-        "in batches of 32 that wait for their longest": batching["barrier_32_steps"],
+        "in batches of 32 that wait for their longest": batching["barrier_32_steps"] if seats >= 32 else None,
         "at the least, in any order": batching["bound_steps"],
     }
     steps = ", ".join(f"{show_value(value)} {how}" for how, value in others.items() if value is not None)
