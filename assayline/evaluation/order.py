@@ -34,7 +34,7 @@ LARGEST_HORIZON = 2**25
 """Characters and tokens of its requests, beyond which a horizon ends early."""
 
 FAMILY_TOKENS = 128
-"""The shortest prefix for which prompts are kept together: what reading it again costs is a step's share or more."""
+"""The shortest common prefix for which prompts are kept together; a shorter one costs little to read again."""
 
 UNKNOWN_TOKENS = 9_999_999
 """For an answer of which neither a length nor a limit is known: it is begun before those that are known to end."""
@@ -116,7 +116,7 @@ def order_rows(spec: EvalSpec, lengths: ExpectedLengths, rows: Iterable[Prepared
 
 
 def expected_tokens(request: Request) -> int:
-    """The length to reckon with: what is expected, else what is allowed, and never more than that."""
+    """The length that counts for the order: what is expected, else what is allowed, and never more than that."""
     limits = (request.expected_output_tokens, request.sampling.get("max_tokens"))  # a row may say anything here
     return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=UNKNOWN_TOKENS)
 

@@ -79,8 +79,8 @@ class Preparation:
         """Writes every shard, then closes the queue; asked to stop, it leaves the shard that is not full.
 
         `answered` are requests that have an answer though their shard is not there; `longest_first`: the order is by
-        what is expected of answers' lengths, where that is known. Raises PromptError for a source
-        that cannot be read on, PromptsChangedError for one that is not what it was when the run began.
+        the lengths that answers are expected to have, where they are known. Raises PromptError for a source that
+        cannot be read on, PromptsChangedError for one that is not what it was when the run began.
         """
         queue = ShardQueue(run_dir)
         lengths = read_lengths(run_dir)
