@@ -32,7 +32,7 @@ demo: setup ## evaluate the tiny model on examples/arithmetic.yaml, with real vL
 test: setup-dev ## every test, those against real vLLM included
 	@echo "test: 1 of 2, the tiny model: trained once, in about half a minute"
 	@$(VENV)/python -m examples.tiny_model
-	@echo "test: 2 of 2, every test, in two lanes: 20 minutes or more; test-fast takes two: no engines, no servers, no whole runs"
+	@echo "test: 2 of 2, every test, in two lanes: a quarter of an hour or more; test-fast takes two: no engines, no servers, no whole runs"
 	@$(VENV)/python -m pytest $(LANES)
 
 test-again: setup-dev ## the tests that failed last, one after another, with nothing beside them
