@@ -38,6 +38,8 @@ class Open:
     """Variables of the chat template, where a server renders."""
     media: MediaSpec = field(default_factory=MediaSpec)
     """What is done to pictures, sounds and videos before the model's own processing."""
+    has_media: bool = False
+    """Whether requests may have any."""
     clock: RunClock
     run_id: str = ""
     """Id of the run this engine was opened for; shown when a later run takes it over."""

@@ -20,7 +20,7 @@ from assayline.evaluation.prepare import Preparation
 from assayline.evaluation.queue import ShardQueue
 from assayline.evaluation.worker import WorkOrder
 from assayline.model import ModelIdentity
-from assayline.requests.media_args import choose_media_args
+from assayline.requests.media_args import choose_media_args, may_have_media
 from assayline.runs.locks import RunLock
 from assayline.runs.manifest import Manifest, PromptCounts, write_manifest
 from assayline.runs.scorers import read_run_scorers
@@ -117,6 +117,7 @@ class Evaluation:
             self.clock,
             worker,
             self.manifest.attempt,
+            has_media=may_have_media(self.spec, folder),
             **({} if self.earlier is None else _read_earlier(self.earlier, worker)),
         )
 

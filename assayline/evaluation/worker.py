@@ -57,6 +57,8 @@ class WorkOrder:
     worker: str
     attempt: int = 1
     """Which start of the run this is."""
+    has_media: bool = False
+    """Whether prompts may have media that the model takes."""
     first_generation: int = 0
     """Number of this worker's first engine: one more than the last of earlier attempts."""
     sent_before: int = 0
@@ -275,6 +277,7 @@ def write_engine_order(order: WorkOrder, clock: RunClock) -> Open:
         server=engine.server if engine.kind.is_served else None,
         chat_kwargs=spec.chat.kwargs,
         media=spec.prompts.media,
+        has_media=order.has_media,
         clock=clock,
         run_id=order.run_id,
         worker=order.worker,

@@ -21,9 +21,9 @@ def choose_media_args(spec: EvalSpec, folder: Path | None) -> dict[str, Json]:
     `language_model_only` where no prompt can have media; `limit_mm_per_prompt` 0 for each kind that none can have;
     `mm_processor_cache_gb` 0 where each medium is sent once. Where messages are columns, what is in them is not known.
     """
-    kinds = _possible_kinds(spec)
-    if folder is None or not names_media(_read_config(folder)):
+    if not _takes_media(folder):
         return {}
+    kinds = _possible_kinds(spec)
     chosen: dict[str, Json] = {}
     if kinds is not None:
         chosen = {"limit_mm_per_prompt": {kind: 0 for kind in KINDS if kind not in kinds}}
@@ -35,6 +35,15 @@ def choose_media_args(spec: EvalSpec, folder: Path | None) -> dict[str, Json]:
     if given & {"language_model_only", "limit_mm_per_prompt"}:
         given |= {"language_model_only", "limit_mm_per_prompt"}
     return {name: value for name, value in chosen.items() if name not in given}
+
+
+def may_have_media(spec: EvalSpec, folder: Path | None) -> bool:
+    """Whether prompts of this spec can have media, and the model in `folder` takes them."""
+    return _possible_kinds(spec) != set() and _takes_media(folder)
+
+
+def _takes_media(folder: Path | None) -> bool:
+    return folder is not None and names_media(_read_config(folder))
 
 
 def _possible_kinds(spec: EvalSpec) -> set[MediaKind] | None:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from engine_helpers import ARGS, ONE_CORE, ROOT, Control, by_id, open_async, open_engine, parts_of, words_of
 
+from assayline.engines.host.media import PREPARERS
 from assayline.engines.offline import OfflineEngine
 from assayline.engines.streaming import StreamingEngine
 from assayline.errors import EngineDiedError, EngineInterruptedError
@@ -53,7 +54,7 @@ def prepare(model: Path, **changes: Any) -> list[Request]:
 def sighted(tiny_vlm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OfflineEngine]:
     """An offline engine that sees."""
     log = tmp_path_factory.mktemp("sighted") / "engine.log"
-    with closing(open_engine(tiny_vlm, log, args={**ARGS, **LIMIT})) as opened:
+    with closing(open_engine(tiny_vlm, log, args={**ARGS, **LIMIT}, has_media=True)) as opened:
         yield opened
 
 
@@ -153,11 +154,28 @@ def test_what_is_stopped_while_it_prepares_can_be_asked_again(sighted: OfflineEn
     assert share_right(repeated, by_id(sighted.generate(repeated))) >= 0.98
 
 
+def test_a_process_that_prepares_may_die(sighted: OfflineEngine, asked: list[Request]) -> None:
+    """Others prepare in its place, and in the end the engine's own."""
+    requests = again(asked)
+    answers: dict[str, Completion] = {}
+    preparers = psutil.Process(sighted.host_pid).children()
+    assert len(preparers) == PREPARERS
+    for answer in sighted.generate(requests):
+        answers[answer.request_id] = answer
+        if len(answers) == 1:
+            for preparer in preparers:
+                preparer.kill()
+    assert share_right(requests, answers) >= 0.98
+    assert {answer.error_kind for answer in answers.values()} == {None}
+    left = psutil.Process(sighted.host_pid).children()
+    assert all(child.status() == psutil.STATUS_ZOMBIE for child in left), "none is forked again"
+
+
 def test_an_async_engine_sees_the_same_and_its_death_loses_nothing(
     tiny_vlm: Path, sighted: OfflineEngine, asked: list[Request], tmp_path: Path
 ) -> None:
     log = tmp_path / "async.log"
-    with closing(open_async(tiny_vlm, log, args={**ONE_CORE, **LIMIT}, window=16)) as engine:
+    with closing(open_async(tiny_vlm, log, args={**ONE_CORE, **LIMIT}, has_media=True, window=16)) as engine:
         requests = again(asked)
         answers = by_id(engine.generate(requests))
         offline = again(asked)

@@ -29,6 +29,7 @@ from assayline.engines.devices.orphans import note_engine
 from assayline.engines.environment import MEMORY_LIMIT
 from assayline.engines.host.core import EngineGoneError, StreamCore
 from assayline.engines.host.pacing import StreamHost
+from assayline.engines.host.vllm import preparers
 from assayline.engines.host.vllm.checks import check_before_load, is_engine_dead
 from assayline.engines.host.vllm.offline_core import Ready, VllmCore, import_vllm
 from assayline.engines.messages import (
@@ -118,7 +119,7 @@ class Host:
 
     def _watch(self, core: VllmCore | StreamCore) -> None:
         """From now on it beats, and the processes that it started are looked after."""
-        self._children = multiprocessing.active_children()
+        self._children = [child for child in multiprocessing.active_children() if child.name != preparers.NAME]
         self._core = core
 
     def _serve(self, core: VllmCore) -> None:

@@ -1,7 +1,6 @@
-"""Media in the engine's process: loaded by threads beside the engine, for requests in flight alone.
+"""Media beside the engine: loaded by threads, for requests in flight alone.
 
-Decoding leaves Python's lock free, so that the engine steps meanwhile. `vllm/media.py` and `server/media.py` say what
-becomes of what is loaded.
+`vllm/media.py` and `server/media.py` say what becomes of what is loaded, and `vllm/preparers.py` has processes for it.
 """
 
 import os
@@ -15,7 +14,8 @@ from assayline.engines.messages import Open
 from assayline.media.load import Hearing, Loaded, MediaFacts, load_all
 from assayline.records import Request
 
-MOST_THREADS = 8
+PREPARERS = min(8, max(1, len(os.sched_getaffinity(0)) - 1))
+"""How many requests are prepared at once. Counted before vLLM binds its threads to cores; one core is the engine's."""
 Form = TypeVar("Form")
 
 
@@ -35,7 +35,7 @@ class MediaPool(Generic[Form]):
         self._order = order
         self._hearing = hearing
         self._convert = convert
-        self.threads = ThreadPoolExecutor(min(MOST_THREADS, max(1, (os.cpu_count() or 1) - 1)), "media")
+        self.threads = ThreadPoolExecutor(PREPARERS, "media")
 
     def prepare(self, request: Request) -> Prepared[Form]:
         """Raises MediaError for media that cannot be used, and whatever `convert` raises."""

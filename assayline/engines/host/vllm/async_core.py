@@ -13,7 +13,8 @@ from typing import Any
 
 from assayline.engines.host.flight import Live
 from assayline.engines.host.vllm.checks import build_nested_configs, check_before_load
-from assayline.engines.host.vllm.media import VllmMedia
+from assayline.engines.host.vllm.media import VllmMedia, fork_preparers
+from assayline.engines.host.vllm.preparers import Preparers
 from assayline.engines.host.vllm.rows import GAVE_UP, VllmRows, describe_engine
 from assayline.engines.messages import Generate, Open, Opened
 from assayline.errors import SpecError
@@ -32,11 +33,13 @@ class AsyncCore:
         self._output_tokens = 0
         self._steps_before = self._tokens_before = 0
         self._media: VllmMedia | None = None
+        self._preparers: Preparers | None = None
 
     async def open(self) -> Opened:
         """Loads the model, in processes of vLLM's own. Raises SpecError or DeviceError before that."""
         order = self._order
         check_before_load(order)
+        self._preparers = fork_preparers(order)
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -119,8 +122,7 @@ class AsyncCore:
         if not request.media:
             return {"type": "token", "prompt_token_ids": request.prompt_token_ids}
         if self._media is None:
-            config = self._engine.vllm_config.model_config
-            self._media = VllmMedia(self._order, self._engine.renderer, config.max_model_len)
+            self._media = VllmMedia(self._order, self._engine.renderer, self._engine.vllm_config, self._preparers)
         prepare = self._media.prepare
         prepared = await asyncio.get_running_loop().run_in_executor(self._media.pool.threads, prepare, request)
         live.media = prepared.columns

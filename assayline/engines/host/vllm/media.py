@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from assayline.engines.host.media import MediaPool, Prepared
+from assayline.engines.host.vllm.preparers import Preparers
 from assayline.engines.messages import Open
 from assayline.errors import MediaError
 from assayline.media.load import Hearing, Loaded
@@ -17,11 +18,12 @@ from assayline.records import Request
 
 
 class VllmMedia:
-    """Makes engine inputs of requests with media, in threads beside the engine."""
+    """Makes engine inputs of requests with media, in threads or, where there are `preparers`, in their processes."""
 
-    def __init__(self, order: Open, renderer: Any, max_model_len: int) -> None:
+    def __init__(self, order: Open, renderer: Any, config: Any, preparers: Preparers | None = None) -> None:
         self._renderer = renderer
-        self._max_model_len = max_model_len
+        self._config = config
+        self._preparers = preparers
         self._hearing = _find_hearing(renderer)
         # One at a time, as in vLLM itself: processors and tokenizers of models are not made for threads.
         self._rendering = threading.Lock()
@@ -29,6 +31,8 @@ class VllmMedia:
 
     def prepare(self, request: Request) -> Prepared[dict[str, Any]]:
         """The input that `add_request` takes. Raises MediaError, and what vLLM raises for media it cannot use."""
+        if self._preparers and (elsewhere := self._preparers.prepare(request, self._config)):
+            return elsewhere
         prepared = self.pool.prepare(request)
         placed = prepared.form["mm_placeholders"]
         media_tokens = sum(place.length for places in placed.values() for place in places)
@@ -44,10 +48,11 @@ class VllmMedia:
         with self._rendering:
             (rendered,) = self._renderer.render_cmpl([prompt], skip_mm_cache=True)
         expanded = len(rendered["prompt_token_ids"])
-        if expanded + 1 > self._max_model_len:
+        max_model_len = self._config.model_config.max_model_len
+        if expanded + 1 > max_model_len:
             raise MediaError(
                 f"The prompt has {expanded} tokens with its media ({len(request.prompt_token_ids)} without), but the "
-                f"context is {self._max_model_len} tokens (max_model_len), at least one of them for the answer. "
+                f"context is {max_model_len} tokens (max_model_len), at least one of them for the answer. "
                 "Shorten it, or make its images smaller with prompts.media.max_pixels.",
                 kind="prompt_too_long",
             )
@@ -66,6 +71,19 @@ class VllmMedia:
         for one in loaded:
             grouped.setdefault(one.media["kind"], []).append(read(one))
         return grouped
+
+
+def fork_preparers(order: Open) -> Preparers | None:
+    """Before the engine opens: the processes that will prepare its media, if it is to have any."""
+    return Preparers(order, _make_prepare) if order.has_media else None
+
+
+def _make_prepare(order: Open, config: Any) -> Callable[[Request], Prepared[dict[str, Any]]]:
+    import torch
+    from vllm.renderers.registry import renderer_from_config
+
+    torch.set_num_threads(1)  # the engine's own threads have the cores
+    return VllmMedia(order, renderer_from_config(config), config).prepare
 
 
 def _find_hearing(renderer: Any) -> Hearing:

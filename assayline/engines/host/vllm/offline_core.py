@@ -13,7 +13,7 @@ from typing import Any
 from assayline.engines.host.flight import Live
 from assayline.engines.host.media import Prepared
 from assayline.engines.host.vllm.checks import is_engine_dead
-from assayline.engines.host.vllm.media import VllmMedia
+from assayline.engines.host.vllm.media import VllmMedia, fork_preparers
 from assayline.engines.host.vllm.rows import VllmRows, describe_engine
 from assayline.engines.messages import Generate, Open, Opened
 from assayline.errors import SpecError
@@ -52,6 +52,7 @@ class VllmCore:
 
         self._order = order
         self._rows = VllmRows(order)
+        self._preparers = fork_preparers(order)
         self._llm = LLM(model=order.model, **{**order.args, "disable_log_stats": False})
         self._engine = self._llm.llm_engine
         self._live: dict[str, Live] = {}
@@ -119,9 +120,7 @@ class VllmCore:
 
     def _find_media(self) -> VllmMedia:
         if self._media is None:
-            self._media = VllmMedia(
-                self._order, self._llm.renderer, self._engine.vllm_config.model_config.max_model_len
-            )
+            self._media = VllmMedia(self._order, self._llm.renderer, self._engine.vllm_config, self._preparers)
         return self._media
 
     def _add(self, live: Live, prompt: dict[str, Any]) -> Completion | None:
