@@ -72,6 +72,10 @@ class EngineInterruptedError(EngineError):
     """Generation was stopped on request; what had finished is kept."""
 
 
+class LeaseLostError(AssaylineError):
+    """Others have taken over what this worker had claimed, as it was silent for too long."""
+
+
 class StoreError(AssaylineError):
     """The database or a part file cannot be read or written."""
 

@@ -35,6 +35,9 @@ class Settings(BaseSettings):
     device_wait_s: float = Field(0.0, ge=0, description="How long to wait for a device that another run holds.")
     flush_interval_s: float = Field(2.0, gt=0, description="Longest time that a finished request stays unwritten.")
     flush_rows: int = Field(512, ge=1, description="Rows per part file at the most.")
+    lease_s: float = Field(
+        60.0, gt=0, description="Silence of a worker after which others take over what it has not stored."
+    )
     load_interval_s: float = Field(30.0, gt=0, description="Time between loads of part files into the database.")
     engine_start_timeout_s: float = Field(900.0, gt=0, description="How long an engine may take to start.")
     engine_close_timeout_s: float = Field(20.0, gt=0, description="How long an engine may take to close by itself.")

@@ -152,8 +152,10 @@ def measure_pipeline(spec: EvalSpec, settings: Settings, stepping: SteppingEngin
     loader = threading.Thread(target=load_now_and_then)
     loader.start()
     stepping.writer = worker.writer
+    worker.lease.begin()
     with worker.writer:
         worker.serve(stepping.engine)
+    worker.lease.end()
     stepping.writer = None
     preparing.join()
     loading.set()

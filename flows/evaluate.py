@@ -14,7 +14,6 @@ if __name__ == "__main__":  # before Prefect is imported, which --help and --dry
 
 import dataclasses
 import time
-from concurrent.futures import BrokenExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -23,7 +22,7 @@ from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from assayline.errors import EngineError, StoreError
+from assayline.errors import StoreError
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
 from assayline.evaluation.resume import AUTO
 from assayline.runs.manifest import PromptCounts
@@ -34,7 +33,7 @@ from flows.cli.tables import describe_run
 from flows.live.logs import speak_in_sentences
 from flows.live.progress import Progress
 from flows.live.reporting import Reporting
-from flows.live.runners import worker_runner
+from flows.live.runners import are_apart, worker_runner
 from flows.live.screen import Screen, open_screen
 from flows.live.watched import Watched, wait_for_one
 from tasks.generate import generate
@@ -107,14 +106,16 @@ def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
         local: TaskRunner[Any] = stack.enter_context(ThreadPoolTaskRunner(max_workers=1))
         workers = stack.enter_context(worker_runner(evaluation.spec))
         try:
+            apart = are_apart(evaluation.spec)
             generated = [
-                workers.submit(generate, {"order": evaluation.order(i)}) for i in range(evaluation.spec.workers)
+                workers.submit(generate, {"order": evaluation.order(i), "apart": apart})
+                for i in range(evaluation.spec.workers)
             ]
             prepared = local.submit(prepare_prompts, {"evaluation": evaluation})
             reachable = _watch(evaluation, prepared, generated, screen)
             counts: PromptCounts = prepared.result()
-            for i, future in enumerate(generated):
-                _take_result(i, future)
+            for future in generated:
+                future.result()
         except BaseException:
             evaluation.stop()
             raise
@@ -149,15 +150,6 @@ def _watch(
     if tasks[0].has_completed:
         progress.show(evaluation.count_answered(), prepared.result().requests, last=True)
     return progress.close()
-
-
-def _take_result(index: int, generated: PrefectFuture[Any]) -> None:
-    try:
-        generated.result()
-    except BrokenExecutor as error:
-        raise EngineError(
-            f"The process of a worker, worker-{index} or another, was killed. What it had written is kept."
-        ) from error
 
 
 def _publish(result: RunResult, spec: EvalSpec, report: str | None) -> None:

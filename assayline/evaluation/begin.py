@@ -63,6 +63,7 @@ def begin_evaluation(
         begin = _take_up
     try:
         begin(evaluation)
+        evaluation.open_to_workers()
     except BaseException:
         evaluation.stop()
         evaluation.lock.release()

@@ -100,7 +100,7 @@ class Preparation:
         shard.write()
         if len(list_parts(run_dir, "requests")) > shard.written:
             raise _changed(run_dir, f"it has {shard.written} shards of prompts now, and had more")
-        queue.close()
+        queue.close(shard.written)
         return shard.count(is_complete=True)
 
 

@@ -5,12 +5,16 @@ atomic on every local and network file system, so any number of workers, in thre
 share a queue without a server, and a fast worker takes more shards than a slow one. Of the shards that are there it
 takes the one with the longest answers, where their names tell how long they are expected to be.
 
-A run that is resumed begins with its answered shards claimed, and with a list of answered requests beside those that
-were left in the middle.
+A claim holds as long as its owner's lease (`runs/leases.py`). A shard whose owner is gone is claimed once more, under
+the same name with the next number, and again exactly one worker can create that file. Of such a shard only what its
+former owners have not stored is asked. `done/` has the shards whose answers are all stored; a worker ends when every
+shard is there or in its own hands.
+
+A run that is resumed begins with its answered shards done, and with a list of answered requests beside those that were
+left in the middle.
 """
 
 import contextlib
-import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -21,35 +25,52 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
+from assayline.evaluation.claims import Claims, find_gone
 from assayline.media.shelf import find_media
 from assayline.records import Request
-from assayline.store.parts import list_part_names, part_unreadable, parts_dir
+from assayline.runs.leases import BEATS, LEASES, Lease, Watch
+from assayline.store.parts import list_part_names, part_unreadable, parts_dir, read_request_ids
 from assayline.store.tables import request_from_row
 
 RESCAN_INTERVAL_S = 0.05
 RESCAN_SHARE = 0.05
 """Of the time at the most goes into looking for new shards, however many there are already."""
+READING = ""
+"""Stands for the requests of a shard that are not read yet."""
+LISTING_WAIT_S = 120.0
+"""How long a network file system may take to list the last shards after it showed that the queue is closed."""
 
 
 class ShardQueue:
     """One run's shards. `pull` is for workers, `close` for whoever writes the last shard, `stop` for everybody."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, lease: Lease | None = None, watch: Watch | None = None) -> None:
+        """Without a `lease`, what is claimed stays claimed until the queue is reset; so it does without a `watch`."""
         self._run_dir = run_dir
-        self._claims = run_dir / "claims"
+        self._lease = lease
+        self._watch = watch
+        self._claims = Claims(run_dir)
         self._answered = run_dir / "answered"
         self._closed = run_dir / "queue-closed"
         self._go = run_dir / "go"
         self._stop = run_dir / "stop"
         self._pending: list[Path] = []
         self._seen: set[str] = set()
-        self._scanned_s = float("-inf")
-        self._scan_cost_s = 0.0
+        self._has_all = self._is_over = False
+        self._closed_s: float | None = None
+        self._open: dict[str, set[str]] = {}
+        self._shard_of: dict[str, str] = {}
+        self._scan = _Throttle()
+        self._survey = _Throttle()
 
     def reset(self) -> None:
-        """Makes every shard claimable and the queue open again: at the start of a run. Raises StoreError."""
+        """Makes every shard claimable and the queue open again: at the start of a run. Raises StoreError.
+
+        Every lease of before is lost by it.
+        """
         with _explained(self._run_dir):
-            for folder in (self._claims, self._answered):
+            leases = (self._run_dir / LEASES, self._run_dir / BEATS)
+            for folder in (*leases, self._claims.folder, self._claims.done_folder, self._answered):
                 if folder.exists():
                     shutil.rmtree(folder)
                 folder.mkdir(parents=True)
@@ -57,10 +78,10 @@ class ShardQueue:
                 path.unlink(missing_ok=True)
             self._go.touch()
 
-    def close(self) -> None:
-        """No shard will follow. Raises StoreError."""
+    def close(self, shards: int | None = None) -> None:
+        """No shard will follow; `shards` is how many there are, where that is known. Raises StoreError."""
         with _explained(self._run_dir):
-            self._closed.touch()
+            self._closed.write_text("" if shards is None else str(shards), encoding="ascii")
 
     def stop(self) -> None:
         """Asks every worker to stop generating now. Needs no space: a full disk is a reason to stop."""
@@ -73,7 +94,8 @@ class ShardQueue:
     def mark_answered(self, shard: str) -> None:
         """Nothing of this shard is to be asked. Raises StoreError."""
         with _explained(self._run_dir):
-            (self._claims / shard).touch()
+            self._claims.make(shard, "")
+            self._claims.mark_done(shard)
 
     def mark_partly_answered(self, shard: str, request_ids: Iterable[str]) -> None:
         """These requests of the shard are not to be asked. To be said before it can be claimed. Raises StoreError."""
@@ -90,43 +112,127 @@ class ShardQueue:
         Raises StoreError.
         """
         self._rescan()
-        while self._pending:
+        while self._pending and (self._lease is None or self._lease.is_held()):
             shard = self._pending.pop(0)
-            with _explained(self._run_dir), contextlib.suppress(FileExistsError):
-                os.close(os.open(self._claims / shard.stem, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-                return shard
+            with _explained(self._run_dir):
+                if self._claims.make(shard.stem, self._lease.owner if self._lease else ""):
+                    return shard
+        return None
+
+    def take_over(self) -> Path | None:
+        """A shard whose owner is gone, for this worker alone; None if there is none now. Raises StoreError."""
+        if self._lease is None or self._watch is None or not self._survey.is_due() or not self._lease.is_held():
+            return None
+        with _explained(self._run_dir), self._survey:
+            held = self._claims.survey(self._lease.owner)
+            own = self._claims.done | self._open.keys()
+            self._is_over = all(name.removesuffix(".parquet") in own for name in self._seen)
+            gone = {self._path_of(claim.shard): claim for claim in find_gone(held, self._watch)}
+            for shard in sorted(gone, key=_longest_first):
+                if self._claims.take_over(gone[shard], self._lease):
+                    return shard
         return None
 
     def pull(self) -> Iterator[Request | None]:
-        """Requests of every shard that can be claimed, until the queue is closed and empty; None: nothing now."""
+        """Requests of every shard that can be claimed, until the queue is closed and empty; None: nothing now.
+
+        With a lease, the queue is empty when all that others have claimed is done. What this worker was given it
+        settles, request by request, and calls `mark_stored` when the answers are durable.
+        """
         while True:
             closed = self._closed.exists()  # asked before claiming: the last shard is there before the mark is
             shard = self.claim()
-            if shard is None and closed:
-                self._scanned_s = float("-inf")  # the last shard may have come since the last look
+            if shard is None and closed and not self._has_all:
+                self._scan.forget()  # the last shard may have come since the last look
                 shard = self.claim()
+                self._has_all = self._has_seen_all()
+            shard = shard or self.take_over()
             if shard is not None:
-                yield from read_shard(shard, self._read_answered(shard.stem))
-            elif closed:
+                yield from self._hand_out(shard)
+            elif self._has_all and (self._is_over or self._lease is None):
                 return
             else:
                 yield None
 
-    def _rescan(self) -> None:
-        started_s = time.monotonic()
-        if started_s - self._scanned_s < max(RESCAN_INTERVAL_S, self._scan_cost_s / RESCAN_SHARE):
+    def forget(self, lease: Lease) -> None:
+        """Continues under a new lease: what was claimed under the old one is somebody else's, or taken over anew."""
+        self._lease = lease
+        self._open, self._shard_of, self._is_over = {}, {}, False
+
+    def settle(self, request_id: str) -> None:
+        """A request is answered; its row is about to be stored."""
+        if shard := self._shard_of.pop(request_id, None):
+            self._open[shard].remove(request_id)
+
+    def mark_stored(self) -> None:
+        """All that was settled is stored: shards with nothing left are done. Raises StoreError."""
+        with _explained(self._run_dir):
+            for shard in [shard for shard, left in self._open.items() if not left]:
+                del self._open[shard]
+                self._claims.mark_done(shard)
+
+    def _hand_out(self, shard: Path) -> Iterator[Request]:
+        if self._lease is None:
+            yield from read_shard(shard, self._read_answered(shard.stem))
             return
-        folder = parts_dir(self._run_dir, "requests")
-        new = [name for name in list_part_names(self._run_dir, "requests") if name not in self._seen]
-        self._pending = sorted([*self._pending, *(folder / name for name in new)], key=_longest_first)
-        self._seen.update(new)
-        self._scanned_s = time.monotonic()
-        self._scan_cost_s = self._scanned_s - started_s
+        left = self._open[shard.stem] = {READING}
+        for request in read_shard(shard, self._read_answered(shard.stem) | self._read_stored(shard.stem)):
+            left.add(request.request_id)
+            self._shard_of[request.request_id] = shard.stem
+            yield request
+        left.remove(READING)
+
+    def _rescan(self) -> None:
+        if self._has_all or not self._scan.is_due():
+            return
+        with self._scan:
+            folder = parts_dir(self._run_dir, "requests")
+            new = [name for name in list_part_names(self._run_dir, "requests") if name not in self._seen]
+            self._pending = sorted([*self._pending, *(folder / name for name in new)], key=_longest_first)
+            self._seen.update(new)
+            self._is_over = self._is_over and not new
+
+    def _has_seen_all(self) -> bool:
+        """Whether every shard of the closed queue was seen. A network file system's list may lag behind."""
+        with _explained(self._run_dir):
+            said = self._closed.read_text(encoding="ascii") if self._closed.exists() else ""
+        self._closed_s = self._closed_s or time.monotonic()
+        return not said or len(self._seen) >= int(said) or time.monotonic() - self._closed_s > LISTING_WAIT_S
+
+    def _path_of(self, shard: str) -> Path:
+        return parts_dir(self._run_dir, "requests") / f"{shard}.parquet"
 
     def _read_answered(self, shard: str) -> frozenset[str]:
         with _explained(self._run_dir), contextlib.suppress(FileNotFoundError):
             return frozenset((self._answered / shard).read_text(encoding="utf-8").splitlines())
         return frozenset()
+
+    def _read_stored(self, shard: str) -> frozenset[str]:
+        """Requests that the shard's former owners have answered, by their parts."""
+        owners = self._claims.former_owners(shard)
+        return frozenset(request_id for owner in owners for request_id in read_request_ids(self._run_dir, owner))
+
+
+class _Throttle:
+    """How often a folder is listed: not more often than RESCAN_INTERVAL_S, and for RESCAN_SHARE of the time."""
+
+    def __init__(self) -> None:
+        self._ended_s = self._began_s = float("-inf")
+        self._cost_s = 0.0
+
+    def is_due(self) -> bool:
+        return time.monotonic() - self._ended_s >= max(RESCAN_INTERVAL_S, self._cost_s / RESCAN_SHARE)
+
+    def forget(self) -> None:
+        """The next look is due at once."""
+        self._ended_s = float("-inf")
+
+    def __enter__(self) -> None:
+        self._began_s = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended_s = time.monotonic()
+        self._cost_s = self._ended_s - self._began_s
 
 
 def name_shard(number: int, longest_tokens: int | None = None) -> str:

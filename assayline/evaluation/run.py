@@ -16,11 +16,19 @@ from typing import Any
 from assayline.clock import RunClock, utc_now
 from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, StoreError
 from assayline.evaluation.conclusion import conclude_run
+from assayline.evaluation.orders import (
+    WorkOrder,
+    WorkPlan,
+    begin_flow_beat,
+    make_order,
+    reserve_names,
+    write_plan,
+)
 from assayline.evaluation.prepare import Preparation
 from assayline.evaluation.queue import ShardQueue
-from assayline.evaluation.worker import WorkOrder
 from assayline.model import ModelIdentity
 from assayline.requests.media_args import choose_media_args, may_have_media
+from assayline.runs.leases import Beat
 from assayline.runs.locks import RunLock
 from assayline.runs.manifest import Manifest, PromptCounts, write_manifest
 from assayline.runs.scorers import read_run_scorers
@@ -33,7 +41,7 @@ from assayline.store.ingest import load_parts
 from assayline.store.integrity import judge_run
 from assayline.store.kept import keep_metrics, stage_run
 from assayline.store.metric_table import read_metric_table
-from assayline.store.parts import count_rows, count_table, list_part_names, parts_dir
+from assayline.store.parts import count_rows, list_part_names, parts_dir
 from assayline.store.runs import save_run
 from assayline.store.scoring import score_run
 from assayline.store.thread import DatabaseThread
@@ -54,7 +62,7 @@ class RunResult:
 def read_result(run: Manifest, settings: Settings) -> RunResult:
     """The result of a completed run, from its parts and the database, without its report. Raises StoreError."""
     metrics = DatabaseThread(settings).run(lambda connection: read_metric_table(connection, run.run_id))
-    answered = count_table(settings.run_dir(run.run_id), "completions")
+    answered = run.prompts.requests if run.prompts else 0
     return RunResult(run.run_id, str(settings.database_path), answered, metrics)
 
 
@@ -72,6 +80,9 @@ class Evaluation:
     """What a person should know of how the run began, in sentences."""
     earlier: Answers | None = None
     """What earlier attempts left behind."""
+    plan: WorkPlan | None = None
+    """What workers find in the run's folder, once it is open to them."""
+    _beat: Beat | None = None
     _is_over: bool = False
     _part_rows: dict[str, int] = field(default_factory=dict)
     _changing: threading.Lock = field(default_factory=threading.Lock)
@@ -99,27 +110,29 @@ class Evaluation:
 
     def order(self, index: int) -> WorkOrder:
         """What the worker number `index` must know."""
-        folder = self.model.folder
+        if self.plan is None:
+            raise ValueError(f"{self.run_id} was not opened to workers")
+        return make_order(self.run_dir, self.plan, self.manifest, self.spec, self.settings, f"worker-{index}")
+
+    def open_to_workers(self) -> None:
+        """Writes what workers must know, and shows from now on that the flow is there. Raises StoreError."""
+        folder, earlier = self.model.folder, self.earlier
         local = not self.spec.engine.kind.has_model or Path(self.spec.model).expanduser().is_dir()
         revision = None if local or folder is None else folder.name
-        worker = f"worker-{index}"
-        return WorkOrder(
-            self.run_id,
-            self.run_dir,
-            self.spec,
-            self.settings,
+        self.plan = WorkPlan(
             str(folder.absolute()) if local and folder else self.spec.model,
-            self.model.model_id,
             {
                 **choose_media_args(self.spec, folder),
                 **({"revision": revision, "tokenizer_revision": revision} if revision else {}),
             },
-            self.clock,
-            worker,
             self.manifest.attempt,
+            self.settings.lease_s,
+            *((earlier.sent, earlier.sent_errors, earlier.load_end, earlier.first_generations) if earlier else ()),
             has_media=may_have_media(self.spec, folder),
-            **({} if self.earlier is None else _read_earlier(self.earlier, worker)),
         )
+        write_plan(self.run_dir, self.plan)
+        reserve_names(self.run_dir, self.spec.workers)
+        self._beat = begin_flow_beat(self.run_dir)
 
     def change(self, **values: Any) -> None:
         """Changes the manifest and writes it; preparation does so in another thread.
@@ -138,7 +151,7 @@ class Evaluation:
         StoreError.
         """
         if counts := self.manifest.prompts:
-            ShardQueue(self.run_dir).close()
+            ShardQueue(self.run_dir).close(counts.shards)
             return counts
         preparation = Preparation(self.spec, self.model, self.run_dir)
         try:
@@ -163,7 +176,7 @@ class Evaluation:
         ShardQueue(self.run_dir).stop()
 
     def count_answered(self) -> int:
-        """Requests whose result or error is durable."""
+        """Rows of results and errors that are durable; more than requests, where one was answered twice."""
         folder = parts_dir(self.run_dir, "completions")
         for name in list_part_names(self.run_dir, "completions"):
             if name not in self._part_rows:
@@ -199,7 +212,7 @@ class Evaluation:
         self._let_go()
         if self.manifest.state == "failed":
             raise RunFailedError(str(self.manifest.message))
-        return RunResult(self.run_id, str(self.settings.database_path), self.count_answered(), metrics)
+        return RunResult(self.run_id, str(self.settings.database_path), counts.requests, metrics)
 
     def abandon(self, state: str, message: str | None = None) -> None:
         """Stops everything and stores what there is, with the state `failed` or `cancelled`. Raises StoreError.
@@ -262,14 +275,6 @@ class Evaluation:
 
     def _let_go(self) -> None:
         self._is_over = True
+        if self._beat is not None:
+            self._beat.end()
         self.lock.release()
-
-
-def _read_earlier(earlier: Answers, worker: str) -> dict[str, Any]:
-    """What a worker must know of earlier attempts."""
-    return {
-        "first_generation": earlier.first_generations.get(worker, 0),
-        "sent_before": earlier.sent,
-        "errors_before": earlier.sent_errors,
-        "load_end_before": earlier.load_end,
-    }

@@ -2,7 +2,10 @@
 
 It opens its engine, warms it up on the prefix that the prompts share, feeds it from one shard after another without a
 pause between them, and writes what finishes as parts. It knows nothing of Prefect: a task calls `run_worker` in a
-thread, in a process, or on another machine of a Ray cluster.
+thread or on another machine of a Ray cluster, and `assayline worker` calls it in a process that anything may start.
+
+It claims under a lease. One that was silent for too long has lost it: it drops what it had not stored, which others
+answer meanwhile, and continues under a new one with the same engine.
 """
 
 import contextlib
@@ -11,7 +14,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from assayline.clock import RunClock
 from assayline.engines import open_engine
@@ -24,15 +26,15 @@ from assayline.engines.process import HostSetup
 from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy
 from assayline.engines.recovery.sizes import Sizes, choose_window, sizes_of
-from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedError
+from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedError, LeaseLostError
+from assayline.evaluation.orders import WorkOrder, check_same_folder
 from assayline.evaluation.queue import ShardQueue
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.records import EngineEvent, Json, LoadEndedDetails, OpenedDetails, Request
 from assayline.requests.warm_up import write_warm_up
-from assayline.runs.locks import hold_worker_lock
-from assayline.settings import Settings
+from assayline.runs.leases import Lease, Watch
+from assayline.runs.locks import check_attempt, hold_worker_lock
 from assayline.spec.checks import count_devices
-from assayline.spec.evaluation import EvalSpec
 from assayline.store.parts import PartWriter, count_table
 
 STOP_CHECK_INTERVAL_S = 0.25
@@ -41,32 +43,7 @@ URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored", "load_en
 """Written at once: the engine has nothing to do anyway, and the next thing to die may be the worker."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkOrder:
-    """What a worker must know. Small and picklable: prompts and completions never travel in it."""
-
-    run_id: str
-    run_dir: Path
-    spec: EvalSpec
-    settings: Settings
-    model: str
-    model_id: str
-    model_args: dict[str, Json]
-    """Arguments of the engine that the model and the prompts ask for, and the spec does not give."""
-    clock: RunClock
-    worker: str
-    attempt: int = 1
-    """Which start of the run this is."""
-    has_media: bool = False
-    """Whether prompts may have media that the model takes."""
-    first_generation: int = 0
-    """Number of this worker's first engine: one more than the last of earlier attempts."""
-    sent_before: int = 0
-    """Requests of the run that earlier attempts sent and settled."""
-    errors_before: int = 0
-    """Those of them that are error rows."""
-    load_end_before: str | None = None
-    """Why earlier attempts stopped sending, if they did."""
+__all__ = ["WorkOrder", "Worker", "WorkerReport", "run_worker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +90,31 @@ class Worker:
         self.on_event = on_event
         self.clock = order.clock.on_this_machine()
         self.lot = find_lot()
-        self.queue = ShardQueue(order.run_dir)
+        self.lease = Lease(order.run_dir, order.worker, order.lease_s)
+        self.queue = ShardQueue(order.run_dir, self.lease, Watch(order.run_dir, order.lease_s))
         self.device = Device("none", {}, ())
         self.answered = 0
+        self.is_warm = False
         self.generation = order.first_generation
         self.ordered = write_engine_order(order, self.clock)
         self.course = LoadCourse(
             order.spec.load, settled=order.sent_before, errors=order.errors_before, end_before=order.load_end_before
         )
         self.writer = PartWriter(
-            order.run_dir, order.worker, order.settings.flush_rows, order.settings.flush_interval_s
+            order.run_dir,
+            self.lease.owner,
+            order.settings.flush_rows,
+            order.settings.flush_interval_s,
+            may_store_answers=self._holds_lease,
+            on_stored=self.queue.mark_stored,
         )
 
     def run(self, stack: contextlib.ExitStack) -> None:
         """Claims, opens, generates. `stack` undoes it in reverse order, however this ends."""
+        check_same_folder(self.order)
         stack.enter_context(hold_worker_lock(self.order.run_dir, self.order.attempt))
+        self.lease.begin()
+        stack.callback(self._end_lease)
         self.device = self._claim(stack)
         for orphan in self.device.orphans:
             self.log(f"Ended {orphan}, which a killed run had left on {self.device.name}")
@@ -145,14 +132,57 @@ class Worker:
             raise
 
     def serve(self, engine: Engine) -> None:
-        """Warms the engine up and answers everything that the queue has. The caller flushes `writer`."""
-        requests = self.queue.pull()
+        """Warms the engine up and answers everything that the queue has."""
+        while True:
+            try:
+                self._answer(engine)
+                return
+            except LeaseLostError as loss:
+                self.log(str(loss))
+                check_attempt(self.order.run_dir, self.order.attempt)
+                self._begin_anew()
+
+    def _answer(self, engine: Engine) -> None:
+        """Answers until nothing is left, and stores it. Raises LeaseLostError."""
+        requests = self._pull()
         first = self._take_first(requests)
-        if first and self.order.spec.engine.warm_up:
+        if first and self.order.spec.engine.warm_up and not self.is_warm:
             self._warm_up(engine, first)
         for completion in engine.generate(itertools.chain(first, requests)):
+            self.queue.settle(completion.request_id)
             self.writer.add(completion)
             self.answered += 1
+            self._check_lease()
+        self.writer.flush()
+        self._check_lease()
+
+    def _pull(self) -> Iterator[Request | None]:
+        for request in self.queue.pull():
+            if request is None:
+                self.writer.flush_old()  # others wait for what this worker has answered
+                self._check_lease()
+            yield request
+
+    def _holds_lease(self) -> bool:
+        return self.lease.is_held()
+
+    def _end_lease(self) -> None:
+        self.lease.end()
+
+    def _check_lease(self) -> None:
+        if self.lease.is_lost:
+            raise LeaseLostError(
+                f"{self.order.worker} was silent for {self.order.lease_s:g} s, and others have taken over what it had "
+                "not stored. It continues with what is left."
+            )
+
+    def _begin_anew(self) -> None:
+        """Takes a new lease; what was under way under the old one is others' business."""
+        self.lease.end()
+        self.lease = Lease(self.order.run_dir, self.order.worker, self.order.lease_s)
+        self.writer.begin_anew(self.lease.owner)
+        self.queue.forget(self.lease)
+        self.lease.begin()
 
     def _claim(self, stack: contextlib.ExitStack) -> Device:
         spec, settings = self.order.spec, self.order.settings
@@ -240,6 +270,7 @@ class Worker:
             first, order.spec.sampling_defaults, order.worker, engine.facts.max_model_len
         )
         duration_s = engine.warm_up(request)
+        self.is_warm = True
         self.log(f"Warmed up in {duration_s:.2f} s; the prompts share {shared_tokens} leading tokens")
 
     def record(

@@ -81,10 +81,16 @@ def hold_worker_lock(run_dir: Path, attempt: int | None = None) -> Iterator[None
     system has no locks.
     """
     with _hold(run_dir / WORKERS_LOCK, fcntl.LOCK_SH, WORKERS_WAIT_S) as is_held:
-        newest = read_manifest(run_dir).attempt if (run_dir / MANIFEST_NAME).exists() else attempt
-        if not is_held or (newest != attempt and attempt is not None):
-            raise EngineInterruptedError(f"Attempt {attempt} of this run is over, as a later one has resumed it.")
+        if not is_held:
+            raise _over(attempt)
+        check_attempt(run_dir, attempt)
         yield
+
+
+def check_attempt(run_dir: Path, attempt: int | None) -> None:
+    """Raises EngineInterruptedError if a later attempt than `attempt` has resumed the run."""
+    if attempt is not None and (run_dir / MANIFEST_NAME).exists() and read_manifest(run_dir).attempt != attempt:
+        raise _over(attempt)
 
 
 @contextmanager
@@ -134,6 +140,10 @@ def _explain(path: Path, error: OSError) -> StoreError:
         f"Lock file {path} cannot be made or locked: {error}. The data folder (ASSAYLINE_DATA_DIR) must be writable, "
         "have space, and be on a file system that has locks (flock)."
     )
+
+
+def _over(attempt: int | None) -> EngineInterruptedError:
+    return EngineInterruptedError(f"Attempt {attempt} of this run is over, as a later one has resumed it.")
 
 
 def _own_name() -> str:

@@ -3,6 +3,9 @@
 The rows of new parts and their ledger rows go in by one transaction, so a part is in the database with its ledger row
 or not at all. A part that is written again under its name holds the same rows (`prepare.py` sees to it), so the ledger
 need not know that it was.
+
+A request has one row, however many workers answered it: where a shard was taken over from a worker that had fallen
+silent, that worker's last part may come in after all.
 """
 
 from pathlib import Path
@@ -13,10 +16,11 @@ import pyarrow.parquet as pq
 
 from assayline.store.database import transaction
 from assayline.store.kept import forget_metrics
-from assayline.store.parts import ledger_name, list_parts
+from assayline.store.parts import ANSWERS, ledger_name, list_parts, parts_dir
 from assayline.store.repair import compare_columns, describe_damage, find_damaged
 from assayline.store.runs import delete_run
 from assayline.store.tables import TABLES
+from assayline.store.takeovers import list_takeovers
 
 FILES_PER_LOAD = 500
 """Parts per transaction, so that a run of a million requests loads in steps."""
@@ -50,10 +54,16 @@ def list_new_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: 
 
 
 def insert_parts(connection: duckdb.DuckDBPyConnection, run_id: str, table: str, parts: list[Path]) -> int:
-    """Inserts parts of one table with their ledger rows, inside the caller's transaction. Returns the rows."""
+    """Inserts parts of one table with their ledger rows, inside the caller's transaction. Returns the rows.
+
+    Of a shard that was taken over a request may have an answer of each of its owners: the one that is loaded first is
+    taken.
+    """
     _check_columns(table, parts)
     files = [str(part) for part in parts]
     forget_metrics(connection, run_id)
+    if table == ANSWERS and (shards := _find_taken_over(parts[0].parents[2])):
+        return _insert_first_answers(connection, run_id, files, shards)
     connection.execute(
         f"insert into {table} by name select ? as run_id, * from read_parquet(?, union_by_name = true)",  # noqa: S608
         [run_id, files],
@@ -66,6 +76,58 @@ def insert_parts(connection: duckdb.DuckDBPyConnection, run_id: str, table: str,
     )
     rows = connection.execute("select sum(num_rows)::bigint from parquet_file_metadata(?)", [files]).fetchall()
     return int(rows[0][0])
+
+
+FIRST_ANSWERS = """
+    create or replace temp table first_answers as
+    with
+
+    list_doubtful as (
+        select request_id from read_parquet($shards)
+    ),
+
+    number_answers as (
+        select
+            *,
+            row_number() over (
+                partition by request_id order by error_kind is not null, finished_at_s nulls last, filename
+            ) as place
+        from read_parquet($files, union_by_name = true, filename = true)
+    )
+
+    select * exclude (place)
+    from number_answers
+    where request_id not in (select request_id from list_doubtful)
+        or (place = 1 and request_id not in (
+            select request_id from completions semi join list_doubtful using (request_id) where run_id = $run_id
+        ))
+"""
+"""Answers of some parts, but for those of doubtful requests that are there already."""
+
+
+def _insert_first_answers(
+    connection: duckdb.DuckDBPyConnection, run_id: str, files: list[str], shards: list[str]
+) -> int:
+    connection.execute(FIRST_ANSWERS, {"files": files, "shards": shards, "run_id": run_id})
+    connection.execute(
+        "insert into completions by name select ? as run_id, * exclude (filename) from first_answers", [run_id]
+    )
+    connection.execute(
+        "insert into loaded_parts by name "
+        "select ? as run_id, ? || '/' || parse_filename(file) as part, ? as target_table, "
+        "count(first_answers.filename) as loaded_rows "
+        "from (select unnest(?) as file) left join first_answers on first_answers.filename = file group by file",
+        [run_id, ANSWERS, ANSWERS, files],
+    )
+    [(rows,)] = connection.execute("select count(*) from first_answers").fetchall()
+    connection.execute("drop table first_answers")
+    return int(rows)
+
+
+def _find_taken_over(run_dir: Path) -> list[str]:
+    """Shards that several workers may have answered."""
+    paths = (parts_dir(run_dir, "requests") / f"{shard}.parquet" for shard in list_takeovers(run_dir))
+    return [str(path) for path in paths if path.exists()]
 
 
 def reload_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> dict[str, int]:

@@ -8,15 +8,18 @@ that interval is the most work that a crash can cost.
 import os
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
 from assayline.files import UNFINISHED, replace_file
 from assayline.store.tables import TABLES, Record, table_of, to_arrow
+
+ANSWERS = "completions"
 
 
 def parts_dir(run_dir: Path, table: str) -> Path:
@@ -60,6 +63,18 @@ def list_part_names(run_dir: Path, table: str) -> list[str]:
     return sorted(name for name in names if name.endswith(".parquet"))
 
 
+def read_request_ids(run_dir: Path, writer: str) -> list[str]:
+    """The requests that a writer's parts have answers to. Raises StoreError for a damaged part."""
+    found: list[str] = []
+    for part in list_parts(run_dir, ANSWERS):
+        if part.name.startswith(f"{writer}-"):
+            try:
+                found += pq.read_table(part, columns=["request_id"])["request_id"].to_pylist()
+            except (OSError, pa.ArrowException) as error:
+                raise part_unreadable(part, error) from error
+    return found
+
+
 def remove_unfinished(run_dir: Path) -> None:
     """Removes what a killed writer had begun: nobody may be writing. Raises StoreError."""
     try:
@@ -82,9 +97,22 @@ def count_table(run_dir: Path, table: str) -> int:
 class PartWriter:
     """Buffers a worker's records and writes them as parts. Not thread-safe; use as a context manager."""
 
-    def __init__(self, run_dir: Path, writer: str, flush_rows: int, flush_interval_s: float) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        writer: str,
+        flush_rows: int,
+        flush_interval_s: float,
+        may_store_answers: Callable[[], bool] = lambda: True,
+        on_stored: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`may_store_answers` is asked before each part of answers, which are kept back if not; `on_stored` hears of
+        every flush that kept nothing back.
+        """
         self._run_dir = run_dir
         self._prefix = f"{writer}-{uuid.uuid4().hex[:8]}"
+        self._may_store_answers = may_store_answers
+        self._on_stored = on_stored
         self._flush_rows = flush_rows
         self._flush_interval_s = flush_interval_s
         self._buffers: dict[str, list[Record]] = {table: [] for table in TABLES}
@@ -108,12 +136,27 @@ class PartWriter:
 
     def flush(self) -> None:
         """Writes everything buffered."""
+        is_kept_back = False
         for table, buffer in self._buffers.items():
-            if buffer:
+            if buffer and table == ANSWERS and not self._may_store_answers():
+                is_kept_back = True
+            elif buffer:
                 write_part(self._run_dir, table, f"{self._prefix}-{self._sequence:06d}", buffer)
                 self._sequence += 1
                 buffer.clear()
         self._flushed_s = time.monotonic()
+        if not is_kept_back:
+            self._on_stored()
+
+    def flush_old(self) -> None:
+        """Writes what has waited for its time, where no record comes that would do so."""
+        if time.monotonic() - self._flushed_s >= self._flush_interval_s:
+            self.flush()
+
+    def begin_anew(self, writer: str) -> None:
+        """Drops the answers that are not written, and gives the parts to come another name."""
+        self._buffers[ANSWERS].clear()
+        self._prefix, self._sequence = writer, 0
 
 
 def ledger_name(part: Path) -> str:

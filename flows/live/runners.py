@@ -1,11 +1,12 @@
-"""Where workers run: threads of this process, processes of this machine, or a Ray cluster.
+"""Where workers run: in this process, in processes of this machine, or on a Ray cluster.
 
-A worker spends its time in its engine's own process, so one worker needs no more than a thread here.
+A worker spends its time in its engine's own process, so one worker needs no more than a thread here. Several are
+processes of their own (`tasks/worker_process.py`), each with a thread here that hears it.
 """
 
 from typing import Any
 
-from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from assayline.errors import SpecError
 from assayline.spec.evaluation import EvalSpec
@@ -15,9 +16,12 @@ def worker_runner(spec: EvalSpec) -> TaskRunner[Any]:
     """The task runner for a spec's workers. Raises SpecError if Ray is asked for and not installed."""
     if spec.runner == "ray":
         return _ray_runner(spec)
-    if spec.workers == 1:
-        return ThreadPoolTaskRunner(max_workers=1)
-    return ProcessPoolTaskRunner(max_workers=spec.workers)
+    return ThreadPoolTaskRunner(max_workers=spec.workers)
+
+
+def are_apart(spec: EvalSpec) -> bool:
+    """Whether workers are processes of this machine."""
+    return spec.runner == "local" and spec.workers > 1
 
 
 def _ray_runner(spec: EvalSpec) -> TaskRunner[Any]:

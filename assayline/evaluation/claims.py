@@ -1,0 +1,111 @@
+"""The claims on a run's shards: files in its folder, each of which exactly one worker can have made.
+
+`claims/SHARD` holds the name of its first owner, `claims/SHARD.2` that of who took it over, and so on: the last one
+counts. `done/SHARD` says that all answers of a shard are stored.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from assayline.runs.leases import Lease, Watch, revoke
+from assayline.store.takeovers import note_takeover
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The claim on a shard that counts."""
+
+    shard: str
+    term: int
+    """How often the shard was claimed."""
+    owners: tuple[str, ...]
+    """By whom; the last one is empty while the claim is being written, or if its writer was killed in the middle."""
+
+    @property
+    def owner(self) -> str:
+        """Whose silence is watched: a claim without a name is its own owner."""
+        return self.owners[-1] or f"{self.shard}.{self.term}"
+
+
+class Claims:
+    """Who has which shard. Its methods raise OSError."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self.folder = run_dir / "claims"
+        self.done_folder = run_dir / "done"
+        self._known: dict[str, Claim] = {}
+        self.done: set[str] = set()
+        """Shards that are known to be done."""
+
+    def make(self, shard: str, owner: str, term: int = 1) -> bool:
+        """Claims a shard; False if somebody else did."""
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(self._path(shard, term), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+            try:
+                os.write(descriptor, owner.encode())
+            finally:
+                os.close(descriptor)
+            return not self._path(shard, term + 1).exists()  # who is stopped in between may have lost it already
+        return False
+
+    def mark_done(self, shard: str) -> None:
+        """All answers of the shard are stored."""
+        (self.done_folder / shard).touch()
+        self.done.add(shard)
+
+    def survey(self, own: str | None) -> list[Claim]:
+        """Claims on shards that are not done, but for those of the owner `own`."""
+        self.done.update(list_names(self.done_folder))
+        terms: dict[str, int] = {}
+        for name in list_names(self.folder):
+            shard, _, number = name.partition(".")
+            if shard not in self.done:
+                terms[shard] = max(terms.get(shard, 0), int(number or 1))
+        for shard, term in terms.items():
+            known = self._known.get(shard)
+            if known is None or known.term < term or not known.owners[-1]:
+                owners = tuple(self._read_owner(shard, number) for number in range(1, term + 1))
+                self._known[shard] = Claim(shard, term, owners)
+        return [self._known[shard] for shard in terms if self._known[shard].owners[-1] != own]
+
+    def take_over(self, claim: Claim, lease: Lease) -> bool:
+        """Claims a shard whose owner is gone; False if somebody else was faster.
+
+        The former owner's lease is lost first, so that what it has not stored by then it does not store.
+        """
+        revoke(self._run_dir, claim.owner)
+        note_takeover(self._run_dir, claim.shard)
+        return self.make(claim.shard, lease.owner, claim.term + 1)
+
+    def former_owners(self, shard: str) -> tuple[str, ...]:
+        """Who had it before it was taken over."""
+        return tuple(filter(None, self._known[shard].owners)) if shard in self._known else ()
+
+    def _path(self, shard: str, term: int) -> Path:
+        return self.folder / (shard if term == 1 else f"{shard}.{term}")
+
+    def _read_owner(self, shard: str, term: int) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            return self._path(shard, term).read_text(encoding="utf-8")
+        return ""
+
+
+def find_gone(claims: Iterable[Claim], watch: Watch) -> list[Claim]:
+    """Those whose owners are gone."""
+    held = list(claims)
+    owners = {claim.owner for claim in held}
+    watch.look(owners)
+    gone = {owner for owner in owners if watch.is_gone(owner)}
+    return [claim for claim in held if claim.owner in gone]
+
+
+def list_names(folder: Path) -> list[str]:
+    """What is in a folder; nothing, if it is not there."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - names are what is wanted
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,213 @@
+"""What a worker must know of its run, and where it finds that: in the run's folder, whoever starts it.
+
+The flow writes `work.json`, with a token that is new in each attempt. A worker that is handed its order compares the
+token with the one in the folder that it sees; one that is started with the folder's name alone takes everything from
+there, and waits until it sees the flow's beat change. So a folder that is not shared after all is a sentence, before a
+model is loaded.
+"""
+
+import contextlib
+import json
+import os
+import time
+import uuid
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from assayline.clock import RunClock
+from assayline.errors import StoreError
+from assayline.files import MAKE_ROOM, write_json
+from assayline.records import Json
+from assayline.runs.leases import BEATS, Beat
+from assayline.runs.manifest import SPEC_NAME, Manifest, read_manifest, read_spec_json
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import parse_spec
+
+WORK_NAME = "work.json"
+WORKERS = "workers"
+"""Folder of the names that workers have taken, in all attempts of the run."""
+
+FLOW_OWNER = "flow"
+"""Whose beat the flow's is."""
+FLOW_BEAT_INTERVAL_S = 2.0
+POLL_INTERVAL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOrder:
+    """What a worker must know. Small and picklable: prompts and completions never travel in it."""
+
+    run_id: str
+    run_dir: Path
+    spec: EvalSpec
+    settings: Settings
+    model: str
+    model_id: str
+    model_args: dict[str, Json]
+    """Arguments of the engine that the model and the prompts ask for, and the spec does not give."""
+    clock: RunClock
+    worker: str
+    attempt: int = 1
+    """Which start of the run this is."""
+    first_generation: int = 0
+    """Number of this worker's first engine: one more than the last of earlier attempts."""
+    sent_before: int = 0
+    """Requests of the run that earlier attempts sent and settled."""
+    errors_before: int = 0
+    """Those of them that are error rows."""
+    load_end_before: str | None = None
+    """Why earlier attempts stopped sending, if they did."""
+    token: str | None = None
+    """What the run's folder must say for this to be the same folder; None: it is not asked."""
+    lease_s: float = 60.0
+    """Silence after which a worker's shards are taken over, the same for all workers of a run."""
+    has_media: bool = False
+    """Whether prompts may have media that the model takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkPlan:
+    """What the orders of a run's workers have in common in one attempt, beside its manifest and its spec."""
+
+    model: str
+    model_args: dict[str, Json]
+    attempt: int
+    lease_s: float
+    sent_before: int = 0
+    errors_before: int = 0
+    load_end_before: str | None = None
+    first_generations: dict[str, int] = field(default_factory=dict)
+    """By worker, where earlier attempts had engines."""
+    has_media: bool = False
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+def write_plan(run_dir: Path, plan: WorkPlan) -> None:
+    """Makes the run's folder one that workers can join. Raises StoreError."""
+    write_json(run_dir / WORK_NAME, asdict(plan), MAKE_ROOM)
+
+
+def make_order(
+    run_dir: Path, plan: WorkPlan, manifest: Manifest, spec: EvalSpec, settings: Settings, worker: str
+) -> WorkOrder:
+    """The order of one worker."""
+    return WorkOrder(
+        manifest.run_id,
+        run_dir,
+        spec,
+        settings,
+        plan.model,
+        manifest.model_id,
+        plan.model_args,
+        manifest.clock,
+        worker,
+        plan.attempt,
+        plan.first_generations.get(worker, 0),
+        plan.sent_before,
+        plan.errors_before,
+        plan.load_end_before,
+        plan.token,
+        plan.lease_s,
+        plan.has_media,
+    )
+
+
+def read_order(run_dir: Path, settings: Settings, worker: str | None = None) -> WorkOrder:
+    """The order of a worker that is started with the folder's name alone; unnamed, it gets a name of its own.
+
+    Raises StoreError where this is no run's folder, or the run is over.
+    """
+    run_dir = run_dir.absolute()
+    manifest, plan = read_manifest(run_dir), _read_plan(run_dir)
+    if manifest.state != "running":
+        raise StoreError(
+            f"Run {manifest.run_id} is {manifest.state}: there is nothing to answer. `python -m flows.evaluate "
+            f"--resume {manifest.run_id}` takes up a run that is unfinished; start workers after it."
+        )
+    spec = parse_spec(json.loads(read_spec_json(run_dir)), origin=str(run_dir / SPEC_NAME))
+    return make_order(run_dir, plan, manifest, spec, settings, worker or take_name(run_dir))
+
+
+def take_name(run_dir: Path) -> str:
+    """The first name that no worker of the run has had, in any attempt: rows tell workers apart by it.
+
+    Raises StoreError.
+    """
+    folder = run_dir / WORKERS
+    number = 0
+    try:
+        folder.mkdir(exist_ok=True)
+        while True:
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(folder / f"worker-{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+                return f"worker-{number}"
+            number += 1
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written: {error}. {MAKE_ROOM}") from error
+
+
+def reserve_names(run_dir: Path, workers: int) -> None:
+    """Keeps the names of the flow's own workers, which are the same in each attempt. Raises StoreError."""
+    folder = run_dir / WORKERS
+    try:
+        folder.mkdir(exist_ok=True)
+        for number in range(workers):
+            (folder / f"worker-{number}").touch()
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written: {error}. {MAKE_ROOM}") from error
+
+
+def check_same_folder(order: WorkOrder) -> None:
+    """Raises StoreError if the folder that this process sees is not the one that the order's run has."""
+    if order.token is not None and _read_plan(order.run_dir).token != order.token:
+        raise StoreError(_not_shared(order.run_dir, "what is written there is of another attempt, or a copy"))
+
+
+def wait_for_flow(run_dir: Path, wait_s: float) -> None:
+    """Waits until this process has seen the flow write into the folder. Raises StoreError if it does not in time."""
+    deadline = time.monotonic() + wait_s
+    first = _read_beat(run_dir)
+    while _read_beat(run_dir) == first:
+        if time.monotonic() >= deadline:
+            raise StoreError(
+                _not_shared(run_dir, f"the flow of the run wrote nothing there for {wait_s:g} s")
+                + " If the flow has ended, resume the run first; `--alone` works without one."
+            )
+        time.sleep(POLL_INTERVAL_S)
+
+
+def begin_flow_beat(run_dir: Path) -> Beat:
+    """Shows workers that the flow is there. Raises StoreError."""
+    beat = Beat(run_dir, FLOW_OWNER, FLOW_BEAT_INTERVAL_S)
+    try:
+        beat.begin()
+    except OSError as error:
+        raise StoreError(f"{run_dir} cannot be written: {error}. {MAKE_ROOM}") from error
+    return beat
+
+
+def _read_plan(run_dir: Path) -> WorkPlan:
+    path = run_dir / WORK_NAME
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return WorkPlan(**data)
+    except FileNotFoundError:
+        raise StoreError(_not_shared(run_dir, f"it has no {WORK_NAME}")) from None
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreError(f"{path} cannot be read: {error}. Resume the run, which writes it anew.") from None
+
+
+def _read_beat(run_dir: Path) -> bytes | None:
+    try:
+        return (run_dir / BEATS / FLOW_OWNER).read_bytes()
+    except OSError:
+        return None
+
+
+def _not_shared(run_dir: Path, what: str) -> str:
+    return (
+        f"The folder {run_dir} as this machine sees it is not the run's: {what}. Workers on other machines need the "
+        "same data folder (ASSAYLINE_DATA_DIR) under the same path, on a file system that all of them share."
+    )
