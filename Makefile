@@ -47,7 +47,8 @@ test-fast: setup-dev ## tests without vLLM, servers and whole runs
 test-examples: setup-dev ## the tests with random examples: fresh ones, and many
 	@HYPOTHESIS_PROFILE=fresh $(VENV)/python -m pytest $(LANES) -m "hypothesis and not vllm"
 
-test-faults: setup-dev ## kill flow, workers and engines thirty times; about 15 minutes
+test-faults: setup-dev ## hurt workers 200 times, kill flow, workers and engines thirty times; about 20 minutes
+	@$(VENV)/python -m pytest tests/evaluation/test_worker_faults.py -s --faults 200
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m pytest tests/flows/test_kills.py -s --kills 30
 

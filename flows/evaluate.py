@@ -104,12 +104,12 @@ def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
     with ExitStack() as stack:
         screen = stack.enter_context(open_screen(evaluation.run_dir, evaluation.settings))
         local: TaskRunner[Any] = stack.enter_context(ThreadPoolTaskRunner(max_workers=1))
-        workers = stack.enter_context(worker_runner(evaluation.spec))
+        workers = stack.enter_context(worker_runner(evaluation.spec, evaluation.workers))
         try:
-            apart = are_apart(evaluation.spec)
+            apart = are_apart(evaluation.spec, evaluation.workers)
             generated = [
                 workers.submit(generate, {"order": evaluation.order(i), "apart": apart})
-                for i in range(evaluation.spec.workers)
+                for i in range(evaluation.workers)
             ]
             prepared = local.submit(prepare_prompts, {"evaluation": evaluation})
             reachable = _watch(evaluation, prepared, generated, screen)

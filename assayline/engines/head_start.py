@@ -97,10 +97,10 @@ def find_head_start() -> HeadStart | None:
 
 def _begin(spec: EvalSpec, settings: Settings) -> HeadStart | None:
     engine = spec.engine
-    if not engine.hosts_vllm or spec.workers > 1 or spec.runner != "local":
+    if not engine.hosts_vllm or spec.workers != 1 or spec.runner != "local":
         return None
     with contextlib.ExitStack() as claim, contextlib.suppress(AssaylineError, OSError):  # the worker will say it
-        devices = list_devices(engine.device, spec.workers, count_devices(engine.args))
+        devices = list_devices(engine.device, 1, count_devices(engine.args))
         device = claim.enter_context(claim_device(devices, settings.lock_dir, 0.0))
         env = engine_environment(settings, device.env, engine.env)
         log_path = settings.data_dir.absolute() / "cache" / f"engine-{uuid.uuid4().hex[:8]}.log"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from assayline.clock import RunClock
+from assayline.engines.messages import Open
 from assayline.errors import StoreError
 from assayline.files import MAKE_ROOM, write_json
 from assayline.records import Json
@@ -65,6 +66,10 @@ class WorkOrder:
     """Silence after which a worker's shards are taken over, the same for all workers of a run."""
     has_media: bool = False
     """Whether prompts may have media that the model takes."""
+    workers_here: int = 1
+    """Workers among which this machine's cores are shared out, where it has no GPUs."""
+    whole_machine: bool = True
+    """Whether the machine must have a device for each of them, or only for this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,8 @@ class WorkPlan:
     model_args: dict[str, Json]
     attempt: int
     lease_s: float
+    workers: int = 1
+    """How many the flow has; with `auto`, how many its machine has devices for."""
     sent_before: int = 0
     errors_before: int = 0
     load_end_before: str | None = None
@@ -90,9 +97,15 @@ def write_plan(run_dir: Path, plan: WorkPlan) -> None:
 
 
 def make_order(
-    run_dir: Path, plan: WorkPlan, manifest: Manifest, spec: EvalSpec, settings: Settings, worker: str
+    run_dir: Path,
+    plan: WorkPlan,
+    manifest: Manifest,
+    spec: EvalSpec,
+    settings: Settings,
+    worker: str,
+    workers_here: int | None = None,
 ) -> WorkOrder:
-    """The order of one worker."""
+    """The order of one worker; `workers_here` for one that is not the flow's own."""
     return WorkOrder(
         manifest.run_id,
         run_dir,
@@ -111,11 +124,17 @@ def make_order(
         plan.token,
         plan.lease_s,
         plan.has_media,
+        workers_here or plan.workers,
+        workers_here is None and spec.runner == "local",
     )
 
 
-def read_order(run_dir: Path, settings: Settings, worker: str | None = None) -> WorkOrder:
+def read_order(
+    run_dir: Path, settings: Settings, worker: str | None = None, workers_here: int | None = None
+) -> WorkOrder:
     """The order of a worker that is started with the folder's name alone; unnamed, it gets a name of its own.
+
+    `workers_here` is for workers of other launchers than the flow: how many of them share this machine's cores.
 
     Raises StoreError where this is no run's folder, or the run is over.
     """
@@ -127,7 +146,30 @@ def read_order(run_dir: Path, settings: Settings, worker: str | None = None) -> 
             f"--resume {manifest.run_id}` takes up a run that is unfinished; start workers after it."
         )
     spec = parse_spec(json.loads(read_spec_json(run_dir)), origin=str(run_dir / SPEC_NAME))
-    return make_order(run_dir, plan, manifest, spec, settings, worker or take_name(run_dir))
+    return make_order(run_dir, plan, manifest, spec, settings, worker or take_name(run_dir), workers_here)
+
+
+def write_engine_order(order: WorkOrder, clock: RunClock) -> Open:
+    """The engine that a worker's spec asks for; each generation of it differs in its number and in `args` alone."""
+    spec, engine = order.spec, order.spec.engine
+    return Open(
+        backend=engine.backend,
+        model=order.model,
+        model_id=order.model_id,
+        args={**engine.args, **order.model_args},
+        sampling=spec.sampling_defaults,
+        device=engine.device,
+        record_token_times=engine.record_token_times or engine.is_streaming,
+        reasoning=spec.reasoning,
+        server=engine.server if engine.kind.is_served else None,
+        chat_kwargs=spec.chat.kwargs,
+        media=spec.prompts.media,
+        has_media=order.has_media,
+        clock=clock,
+        run_id=order.run_id,
+        worker=order.worker,
+        engine_generation=order.first_generation,
+    )
 
 
 def take_name(run_dir: Path) -> str:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from assayline.clock import RunClock, utc_now
-from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, StoreError
+from assayline.engines.devices.claims import count_workers
+from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, SpecError, StoreError
 from assayline.evaluation.conclusion import conclude_run
 from assayline.evaluation.orders import (
     WorkOrder,
@@ -33,6 +34,7 @@ from assayline.runs.locks import RunLock
 from assayline.runs.manifest import Manifest, PromptCounts, write_manifest
 from assayline.runs.scorers import read_run_scorers
 from assayline.settings import Settings
+from assayline.spec.checks import count_devices
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json
 from assayline.store.answers import Answers
@@ -127,12 +129,29 @@ class Evaluation:
             },
             self.manifest.attempt,
             self.settings.lease_s,
+            self._count_workers(),
             *((earlier.sent, earlier.sent_errors, earlier.load_end, earlier.first_generations) if earlier else ()),
             has_media=may_have_media(self.spec, folder),
         )
         write_plan(self.run_dir, self.plan)
-        reserve_names(self.run_dir, self.spec.workers)
+        reserve_names(self.run_dir, self.plan.workers)
         self._beat = begin_flow_beat(self.run_dir)
+
+    @property
+    def workers(self) -> int:
+        """How many workers the flow starts."""
+        return self.plan.workers if self.plan else 1
+
+    def _count_workers(self) -> int:
+        spec = self.spec
+        if spec.workers != "auto":
+            return spec.workers
+        if spec.runner != "local":
+            raise SpecError(
+                f"workers: auto counts the devices of this machine, and runner: {spec.runner} has others. Say how many "
+                "workers there are to be."
+            )
+        return count_workers(spec.engine.device, count_devices(spec.engine.args)) if spec.engine.needs_device else 1
 
     def change(self, **values: Any) -> None:
         """Changes the manifest and writes it; preparation does so in another thread.

@@ -15,19 +15,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from assayline.clock import RunClock
 from assayline.engines import open_engine
 from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.devices.claims import Device, list_devices
 from assayline.engines.devices.memory import DeviceMemory
-from assayline.engines.messages import Open
 from assayline.engines.parking import find_lot, hold_device
 from assayline.engines.process import HostSetup
 from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy
 from assayline.engines.recovery.sizes import Sizes, choose_window, sizes_of
 from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedError, LeaseLostError
-from assayline.evaluation.orders import WorkOrder, check_same_folder
+from assayline.evaluation.orders import WorkOrder, check_same_folder, write_engine_order
 from assayline.evaluation.queue import ShardQueue
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.records import EngineEvent, Json, LoadEndedDetails, OpenedDetails, Request
@@ -41,9 +39,6 @@ STOP_CHECK_INTERVAL_S = 0.25
 FIRST_SHARD_POLL_S = 0.05
 URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored", "load_ended"})
 """Written at once: the engine has nothing to do anyway, and the next thing to die may be the worker."""
-
-
-__all__ = ["WorkOrder", "Worker", "WorkerReport", "run_worker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +100,7 @@ class Worker:
             self.lease.owner,
             order.settings.flush_rows,
             order.settings.flush_interval_s,
-            may_store_answers=self._holds_lease,
+            may_store_answers=lambda: self.lease.is_held(),  # noqa: PLW0108 - it is not always the same
             on_stored=self.queue.mark_stored,
         )
 
@@ -114,7 +109,7 @@ class Worker:
         check_same_folder(self.order)
         stack.enter_context(hold_worker_lock(self.order.run_dir, self.order.attempt))
         self.lease.begin()
-        stack.callback(self._end_lease)
+        stack.callback(lambda: self.lease.end())  # noqa: PLW0108
         self.device = self._claim(stack)
         for orphan in self.device.orphans:
             self.log(f"Ended {orphan}, which a killed run had left on {self.device.name}")
@@ -163,12 +158,6 @@ class Worker:
                 self._check_lease()
             yield request
 
-    def _holds_lease(self) -> bool:
-        return self.lease.is_held()
-
-    def _end_lease(self) -> None:
-        self.lease.end()
-
     def _check_lease(self) -> None:
         if self.lease.is_lost:
             raise LeaseLostError(
@@ -190,9 +179,9 @@ class Worker:
             return Device("none", {}, ())
         devices = list_devices(
             spec.engine.device,
-            spec.workers,
+            self.order.workers_here,
             count_devices(spec.engine.args),
-            whole_machine=spec.runner == "local",
+            whole_machine=self.order.whole_machine,
         )
         return stack.enter_context(hold_device(devices, settings.lock_dir, settings.device_wait_s, self.lot))
 
@@ -291,29 +280,6 @@ class Worker:
         if event in URGENT_EVENTS:
             self.writer.flush()
         self.on_event(row)
-
-
-def write_engine_order(order: WorkOrder, clock: RunClock) -> Open:
-    """The engine that a worker's spec asks for; each generation of it differs in its number and in `args` alone."""
-    spec, engine = order.spec, order.spec.engine
-    return Open(
-        backend=engine.backend,
-        model=order.model,
-        model_id=order.model_id,
-        args={**engine.args, **order.model_args},
-        sampling=spec.sampling_defaults,
-        device=engine.device,
-        record_token_times=engine.record_token_times or engine.is_streaming,
-        reasoning=spec.reasoning,
-        server=engine.server if engine.kind.is_served else None,
-        chat_kwargs=spec.chat.kwargs,
-        media=spec.prompts.media,
-        has_media=order.has_media,
-        clock=clock,
-        run_id=order.run_id,
-        worker=order.worker,
-        engine_generation=order.first_generation,
-    )
 
 
 def _throttle(check: Callable[[], bool]) -> Callable[[], bool]:

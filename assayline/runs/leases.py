@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assayline.errors import StoreError
+from assayline.files import MAKE_ROOM
 
 LEASES, BEATS = "leases", "beats"
 HELD, LOST = b"held\n", b"lost\n"
@@ -94,10 +95,7 @@ class Lease:
             self._beat.begin()
             self._path.write_bytes(HELD + json.dumps(holder).encode())
         except OSError as error:
-            raise StoreError(
-                f"The lease {self._path} cannot be written: {error}. The data folder (ASSAYLINE_DATA_DIR) must be "
-                "writable and have space."
-            ) from error
+            raise StoreError(f"The lease {self._path} cannot be written: {error}. {MAKE_ROOM}") from error
 
     def is_held(self) -> bool:
         """Whether what was claimed under this lease is still this worker's, by what its file says now."""

@@ -23,11 +23,13 @@ OURS = {
     "model": "it is the spec's own `model`",
     "revision": "it is the spec's own `revision`",
     "disable_log_stats": "timings need vLLM's statistics, so they are always on",
-    "data_parallel_size": "use `workers`: independent engines side by side",
+    "data_parallel_size": "use `workers: N`, which are independent engines side by side and die alone, or "
+    "engine.backend: server without a url, whose `vllm serve` takes it",
     "stream_interval": "engine.record_token_times stamps every token",
 }
 """Engine arguments that the spec sets in another way."""
 
+PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 PARSE_TRIES = 5
 
 
@@ -42,7 +44,7 @@ def check_arguments(spec: EvalSpec) -> None:
     _check_names("engine.args", list(spec.engine.args), engine_argument_names())
     _check_names("sampling", list(spec.sampling), sampling_parameter_names())
     for name in spec.engine.args:
-        if name in OURS:
+        if name in OURS and not (spec.engine.kind.is_served and name == "data_parallel_size"):
             raise SpecError(f"engine.args.{name} cannot be set: {OURS[name]}.")
     for name in ("output_kind", "stream_interval"):
         if name in spec.sampling:
@@ -56,8 +58,11 @@ def check_arguments(spec: EvalSpec) -> None:
 
 
 def count_devices(args: Mapping[str, Json]) -> int:
-    """GPUs that one engine spans. Raises SpecError for sizes that are no whole numbers."""
-    sizes = {name: args.get(name, 1) for name in ("tensor_parallel_size", "pipeline_parallel_size")}
+    """GPUs that one engine spans: its replicas x pipeline stages x tensor shards.
+
+    Raises SpecError for sizes that are no whole numbers.
+    """
+    sizes = {name: args.get(name, 1) for name in PARALLEL_SIZES}
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 1:
             raise SpecError(f"engine.args.{name} is {size!r}, expected a whole number of at least 1.")

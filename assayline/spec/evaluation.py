@@ -4,7 +4,7 @@ The same model is the YAML file, the flow's parameter and so the form in Prefect
 (folders, time-outs, tokens) is in `settings.py`. Reading from YAML, with errors for people: `file.py`.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -40,7 +40,11 @@ class EvalSpec(SpecPart):
         None, description="When requests are sent (default: as many at once as engine.window allows)."
     )
     slos: list[SloSpec] = Field(default_factory=list, description="What counts as good enough, for goodput.")
-    workers: int = Field(1, ge=1, description="Engines side by side, each on its own device.")
+    workers: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        1,
+        description="Engines side by side, each on its own device; auto: as many as this machine has devices for, each "
+        "of as many GPUs as an engine spans (tensor x pipeline parallel), and one on a CPU.",
+    )
     runner: Literal["local", "ray"] = Field("local", description="Where workers run: this machine, or a Ray cluster.")
     ray_address: str | None = Field(None, description="Address of a running Ray cluster; unset: a local one.")
     max_error_fraction: float = Field(
@@ -71,7 +75,7 @@ class EvalSpec(SpecPart):
                 f"load: the backend {self.engine.backend} takes requests as fast as it can and has no arrival pattern. "
                 "Set engine.backend to async or server"
             )
-        if self.load and self.workers > 1:
+        if self.load and self.workers != 1:
             raise ValueError(
                 f"load: one worker keeps a pattern, given workers {self.workers}. Set workers to 1; a server may have "
                 "as many GPUs as it likes"

@@ -40,6 +40,13 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--alone", action="store_true", help="do not wait for a sign of the run's flow: it has ended, and may return"
     )
+    parser.add_argument(
+        "--workers-here",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many workers share this machine's cores, where it has no GPUs (default: 1, which takes all)",
+    )
     parser.add_argument("--name", help="the worker's name, for a flow that starts it (default: the next that is free)")
     parser.add_argument("--parent", action="store_true", help="speak JSON lines to the process that started this one")
     known = parser.parse_args(arguments)
@@ -53,7 +60,7 @@ def run(arguments: list[str]) -> int:
     say = _speak_to_parent() if known.parent else _print
     try:
         run_dir = _find_run(known.run, settings.data_dir / "runs")
-        order = read_order(run_dir, settings, known.name)
+        order = read_order(run_dir, settings, known.name, None if known.name or known.parent else known.workers_here)
         if not known.alone:
             wait_for_flow(order.run_dir, FLOW_WAIT_S)
         collect_garbage()

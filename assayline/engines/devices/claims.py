@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from assayline.engines.devices.nvidia import can_ask, list_gpus
+from assayline.engines.devices.nvidia import can_ask, list_gpus, name_unit
 from assayline.engines.devices.orphans import end_orphans, locks_variable
 from assayline.errors import DeviceError
 
@@ -52,12 +52,7 @@ def list_devices(kind: str, workers: int, gpus_per_worker: int = 1, whole_machin
     """
     if kind == "auto":
         kind = "cuda" if cuda_driver_answers() else "cpu"
-    if kind == "cuda":
-        gpus = list_gpus()
-        groups = [gpus[i : i + gpus_per_worker] for i in range(0, len(gpus) - gpus_per_worker + 1, gpus_per_worker)]
-        devices = [_group_gpus(group) for group in groups]
-    else:
-        devices = _share_cores(workers)
+    devices = _group_all_gpus(gpus_per_worker) if kind == "cuda" else _share_cores(workers, gpus_per_worker)
     is_blind = kind == "cuda" and not can_ask()
     if len(devices) < (workers if whole_machine else 1):
         raise DeviceError(
@@ -67,6 +62,13 @@ def list_devices(kind: str, workers: int, gpus_per_worker: int = 1, whole_machin
             * is_blind
         )
     return devices
+
+
+def count_workers(kind: str, gpus_per_worker: int = 1) -> int:
+    """How many engines this machine has devices for: as many groups of GPUs as there are, or one on its cores."""
+    if kind == "auto":
+        kind = "cuda" if cuda_driver_answers() else "cpu"
+    return max(1, len(_group_all_gpus(gpus_per_worker))) if kind == "cuda" else 1
 
 
 @contextlib.contextmanager
@@ -121,23 +123,37 @@ def _holder(lock_dir: Path, device: Device) -> str:
     return " and ".join(sorted(holders - {""})) or "unknown"
 
 
+def _group_all_gpus(size: int) -> list[Device]:
+    gpus = list_gpus()
+    return [_group_gpus(gpus[i : i + size]) for i in range(0, len(gpus) - size + 1, size)]
+
+
 def _group_gpus(gpus: list[str]) -> Device:
+    names = [name_unit(gpu) for gpu in gpus]
     return Device(
-        f"cuda-{'-'.join(gpus)}", {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}, tuple(f"cuda-{gpu}" for gpu in gpus)
+        f"cuda-{'-'.join(names)}", {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}, tuple(f"cuda-{n}" for n in names)
     )
 
 
-def _share_cores(workers: int) -> list[Device]:
-    """Equal shares of the cores that this process may use, as vLLM's CPU backend wants to be told."""
+def _share_cores(workers: int, parts: int = 1) -> list[Device]:
+    """Equal shares of the cores that this process may use, as vLLM's CPU backend wants to be told.
+
+    Each has `parts` groups of cores, for the processes of an engine whose model is split.
+    """
     cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < workers:
+    if len(cores) < workers * parts:
         return []
-    size = len(cores) // workers
-    shares = [cores[i * size : (i + 1) * size] for i in range(workers)]
+    size = len(cores) // (workers * parts)
+    shares = [cores[i * size * parts : (i + 1) * size * parts] for i in range(workers)]
     return [
         Device(
             f"cpu-{'-'.join(map(str, (share[0], share[-1])))}",
-            {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, share)), "OMP_NUM_THREADS": str(len(share))},
+            {
+                "VLLM_CPU_OMP_THREADS_BIND": "|".join(
+                    ",".join(map(str, share[i : i + size])) for i in range(0, len(share), size)
+                ),
+                "OMP_NUM_THREADS": str(size),
+            },
             tuple(f"cpu-{core}" for core in share),
         )
         for share in shares

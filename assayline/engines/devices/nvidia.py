@@ -5,6 +5,7 @@ driver, there are no GPUs. A GPU is named as in CUDA_VISIBLE_DEVICES: by its ind
 a MIG slice. What a driver does not tell, such as the memory of single processes, is None.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import itertools
@@ -26,13 +27,19 @@ class GpuProcess:
 
 
 def list_gpus() -> list[str]:
-    """The GPUs that this process may use."""
-    present = [str(index) for index in range(_ask(lambda nvml: nvml.nvmlDeviceGetCount()) or 0)]
+    """The GPUs that this process may use; of one that is cut into MIG slices, its slices."""
+    present = _ask(_list_present) or []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not present:
         return present
     names = [name.strip() for name in visible.split(",") if name.strip()]
     return list(itertools.takewhile(lambda name: name != "-1", names))  # CUDA ends its list at the first -1
+
+
+def name_unit(gpu: str) -> str:
+    """One name for a GPU, whether it was given by its index or by its UUID; a MIG slice has its UUID alone."""
+    index = None if gpu.isdigit() else _ask(lambda nvml: _find_index(nvml, gpu))
+    return (gpu if index is None else str(index)).replace("/", "_")  # as MIG slices of old drivers have it
 
 
 def name_gpu(gpu: str) -> str | None:
@@ -76,14 +83,38 @@ def _ask(question: Callable[[Any], Answer]) -> Answer | None:
         return None
 
 
+def _list_present(nvml: Any) -> list[str]:
+    return [name for index in range(nvml.nvmlDeviceGetCount()) for name in _list_slices(nvml, index) or [str(index)]]
+
+
+def _list_slices(nvml: Any, index: int) -> list[str]:
+    """UUIDs of a GPU's MIG slices; none of one that is whole, or that has no such thing."""
+    try:
+        gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+        current, _ = nvml.nvmlDeviceGetMigMode(gpu)
+        places = range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu) if current else 0)
+    except nvml.NVMLError:
+        return []
+    found = []
+    for place in places:
+        with contextlib.suppress(nvml.NVMLError):  # a place may be empty
+            found.append(_text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place))))
+    return found
+
+
+def _find_index(nvml: Any, gpu: str) -> int | None:
+    """The index of a GPU given by its UUID, or the beginning of it."""
+    for index in range(nvml.nvmlDeviceGetCount()):
+        if _text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))).startswith(gpu):
+            return index
+    return None
+
+
 def _find(nvml: Any, gpu: str) -> Any:
     """NVML's handle of a GPU. CUDA takes the beginning of a UUID for all of it, NVML does not."""
-    if gpu.isdigit():
-        return nvml.nvmlDeviceGetHandleByIndex(int(gpu))
-    for index in range(nvml.nvmlDeviceGetCount()):
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(gpu):
-            return handle
+    index = int(gpu) if gpu.isdigit() else _find_index(nvml, gpu)
+    if index is not None:
+        return nvml.nvmlDeviceGetHandleByIndex(index)
     return nvml.nvmlDeviceGetHandleByUUID(gpu)  # a MIG slice's; NVML refuses what it does not know
 
 

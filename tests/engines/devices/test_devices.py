@@ -12,7 +12,7 @@ import pytest
 from record_kit import read_line, start_python
 
 from assayline.engines.devices import claims as devices
-from assayline.engines.devices.claims import Device, claim_device, list_devices
+from assayline.engines.devices.claims import Device, claim_device, count_workers, list_devices
 from assayline.errors import DeviceError
 
 CLAIM = """
@@ -167,3 +167,39 @@ def test_waiting_ends_when_it_was_said_to_end(tmp_path: Path, monkeypatch: pytes
     with claim_device(ALONE, tmp_path, 0), pytest.raises(DeviceError):
         claim_device(ALONE, tmp_path, 5).__enter__()
     assert sum(slept) == pytest.approx(5, abs=devices.CLAIM_POLL_INTERVAL_S)
+
+
+def test_an_engine_whose_model_is_split_gets_groups_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(9)))
+    shares = list_devices("cpu", 2, 2)
+    assert [share.env["VLLM_CPU_OMP_THREADS_BIND"] for share in shares] == ["0,1|2,3", "4,5|6,7"]
+    assert [share.units for share in shares] == [
+        tuple(f"cpu-{i}" for i in range(4)),
+        tuple(f"cpu-{i}" for i in range(4, 8)),
+    ]
+    with pytest.raises(DeviceError, match=r"asks for 2 workers with 5 cpu"):
+        list_devices("cpu", 2, 5)
+
+
+def test_auto_is_as_many_workers_as_there_are_groups_of_gpus(gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [count_workers("auto", size) for size in (1, 2, 3, 4, 8)] == [4, 2, 1, 1, 1]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
+    assert count_workers("cuda") == 2
+    assert count_workers("cpu", 2) == 1
+
+
+def test_slices_of_a_gpu_are_devices_of_their_own(show_gpus: Any, tmp_path: Path) -> None:
+    slices = [{"uuid": "MIG-1"}, {"uuid": "MIG-GPU-2/1/0"}]
+    show_gpus({"uuid": "GPU-a", "is_cut": True, "slices": slices}, {"uuid": "GPU-b", "is_cut": False})
+    found = list_devices("cuda", 3)
+    assert [device.env["CUDA_VISIBLE_DEVICES"] for device in found] == ["MIG-1", "MIG-GPU-2/1/0", "1"]
+    assert [device.name for device in found] == ["cuda-MIG-1", "cuda-MIG-GPU-2_1_0", "cuda-1"]
+    with claim_device(found[1:2], tmp_path, 0) as device:
+        assert device.gpus == ("MIG-GPU-2/1/0",)
+
+
+def test_a_gpu_is_one_unit_whether_by_index_or_by_uuid(gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-c,0")
+    by_uuid, by_index = list_devices("cuda", 2)
+    assert (by_uuid.units, by_uuid.env["CUDA_VISIBLE_DEVICES"]) == (("cuda-2",), "GPU-c")
+    assert by_index.units == ("cuda-0",)

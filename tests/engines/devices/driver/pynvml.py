@@ -69,6 +69,20 @@ def nvmlDeviceGetUUID(handle: Any) -> str:
     return str(handle["uuid"])
 
 
+def nvmlDeviceGetMigMode(handle: Any) -> list[int]:
+    return [int(_known(handle, "is_cut"))] * 2
+
+
+def nvmlDeviceGetMaxMigDeviceCount(handle: Any) -> int:
+    return 7 if handle else 0
+
+
+def nvmlDeviceGetMigDeviceHandleByIndex(handle: Any, index: int) -> Any:
+    if index >= len(handle["slices"]):
+        raise NVMLError_NotFound
+    return handle["slices"][index]
+
+
 def nvmlDeviceGetMemoryInfo(handle: Any) -> Any:
     return SimpleNamespace(free=_known(handle, "free"))
 
