@@ -82,12 +82,12 @@ class WorkPlan:
     lease_s: float
     workers: int = 1
     """How many the flow has; with `auto`, how many its machine has devices for."""
+    has_media: bool = False
     sent_before: int = 0
     errors_before: int = 0
     load_end_before: str | None = None
     first_generations: dict[str, int] = field(default_factory=dict)
     """By worker, where earlier attempts had engines."""
-    has_media: bool = False
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 

@@ -130,8 +130,8 @@ class Evaluation:
             self.manifest.attempt,
             self.settings.lease_s,
             self._count_workers(),
+            may_have_media(self.spec, folder),
             *((earlier.sent, earlier.sent_errors, earlier.load_end, earlier.first_generations) if earlier else ()),
-            has_media=may_have_media(self.spec, folder),
         )
         write_plan(self.run_dir, self.plan)
         reserve_names(self.run_dir, self.plan.workers)
