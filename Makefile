@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LANES = -n 2 --dist loadfile --no-loadscope-reorder
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-examples test-faults lint bench bench-memory bench-false-alarms bench-agreement bench-many-runs bench-serving bench-client clean
+.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-vllm test-examples test-faults lint bench bench-memory bench-false-alarms bench-agreement bench-many-runs bench-serving bench-client gpu-check gpu-bundle clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,10 @@ test-airgap: setup-dev ## set-up from a folder of wheels, without any network; 6
 
 test-fast: setup-dev ## tests without vLLM, servers and whole runs
 	@$(VENV)/python -m pytest $(LANES) -m "not vllm and not prefect and not ray and not slow"
+
+test-vllm: setup-dev ## the engines' tests with another vLLM: VLLM=0.29.0; WITH="prefect==3.9.1"; TESTS=files; an environment of its own
+	@$(VENV)/python -m examples.tiny_model
+	@$(VENV)/python scripts/try_vllm.py "$(VLLM)" --with "$(WITH)" $(if $(TESTS),--tests "$(TESTS)")
 
 test-examples: setup-dev ## the tests with random examples: fresh ones, and many
 	@HYPOTHESIS_PROFILE=fresh $(VENV)/python -m pytest $(LANES) -m "hypothesis and not vllm"
@@ -82,5 +86,12 @@ bench-serving: setup-dev ## latencies against vllm bench serve and GuideLLM, one
 bench-client: setup-dev ## CPU and send lag of the load generator against GuideLLM's; about 10 minutes
 	@$(VENV)/python -m benchmarks.client_overhead
 
+gpu-check: setup-dev ## what a GPU gives, and what is survived there; ten minutes; DEVICE=cpu rehearses, PARTS=throughput,memory
+	@$(if $(filter cpu,$(DEVICE)),,$(VENV)/python -m examples.tiny_model)
+	@$(VENV)/python -m benchmarks.gpu $(if $(DEVICE),--device $(DEVICE)) $(if $(PARTS),--parts $(PARTS))
+
+gpu-bundle: setup-dev ## offline/: this commit with vLLM 0.26 for a CUDA machine without network, in 64 MiB; EXTRA="NAME==VERSION"
+	@$(VENV)/python scripts/offline/pack.py --extra "$(EXTRA)"
+
 clean: ## remove .venv, caches and data
-	rm -rf .venv .cache data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .cache data offline .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

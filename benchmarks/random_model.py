@@ -5,6 +5,7 @@ python -m benchmarks.random_model FOLDER --layers 8 --hidden 512
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 VOCABULARY = 8192
 SPECIALS = ("<unk>", "<bos>", "<eos>")
@@ -12,8 +13,13 @@ FIRST_WORD = len(SPECIALS) + 256
 """Ids below are special tokens and single bytes, which may have no text to stream."""
 
 
-def build_random_model(folder: Path, layers: int, hidden: int, *, weights: bool = True) -> Path:
-    """Writes config, tokenizer and, unless vLLM is to invent them (load_format: dummy), float32 weights."""
+def build_random_model(
+    folder: Path, layers: int, hidden: int, *, weights: bool = True, vocabulary: int = VOCABULARY, **changes: Any
+) -> Path:
+    """Writes config, tokenizer and, unless vLLM is to invent them (load_format: dummy), float32 weights.
+
+    `changes` are fields of LlamaConfig that are not to follow from `layers` and `hidden`.
+    """
     if (folder / "tokenizer.json").exists():
         return folder
     import torch
@@ -21,18 +27,19 @@ def build_random_model(folder: Path, layers: int, hidden: int, *, weights: bool 
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     heads = max(hidden // 64, 1)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=hidden,
-        intermediate_size=4 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        max_position_embeddings=2048,
-        bos_token_id=1,
-        eos_token_id=2,
-        architectures=["LlamaForCausalLM"],
-    )
+    fields: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "intermediate_size": 4 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "max_position_embeddings": 2048,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "architectures": ["LlamaForCausalLM"],
+    }
+    config = LlamaConfig(**fields | changes)
     if weights:
         torch.manual_seed(0)
         model = LlamaForCausalLM(config)
@@ -41,9 +48,9 @@ def build_random_model(folder: Path, layers: int, hidden: int, *, weights: bool 
     else:
         config.save_pretrained(folder)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate([*SPECIALS, *letters])}
-    vocabulary |= {f"<{i}>": i for i in range(FIRST_WORD, VOCABULARY)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
+    words = {token: i for i, token in enumerate([*SPECIALS, *letters])}
+    words |= {f"<{i}>": i for i in range(FIRST_WORD, vocabulary)}
+    tokenizer = Tokenizer(models.BPE(vocab=words, merges=[], unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", unk_token="<unk>")

@@ -7,6 +7,7 @@ engine_steps}. `seconds` is of reading and decoding every picture and of `genera
 """
 
 import json
+import os
 import resource
 import sys
 import time
@@ -14,10 +15,10 @@ from typing import Any
 
 
 def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # vLLM prints, and so do its processes
     from vllm import LLM, SamplingParams
 
-    answers = sys.stdout
-    sys.stdout = sys.stderr  # vLLM prints
     order = json.loads(sys.stdin.readline())
     llm = LLM(model=order["model"], **order["args"], disable_log_stats=False)
     engine_step, steps = llm.llm_engine.step, 0

@@ -85,8 +85,10 @@ def make_requests(count: int) -> list[dict[str, Any]]:
 class Alone(Yardstick):
     """`AsyncLLM.generate` behind a semaphore."""
 
-    def __init__(self, model: Path, concurrency: int, env: dict[str, str], log: Path) -> None:
-        order = {"model": str(model), "args": ARGS, "window": concurrency}
+    def __init__(
+        self, model: Path, concurrency: int, env: dict[str, str], log: Path, args: dict[str, Any] = ARGS
+    ) -> None:
+        order = {"model": str(model), "args": args, "window": concurrency}
         super().__init__("benchmarks.raw_async_vllm", order, env, log)
 
     def measure(self, requests: list[dict[str, Any]]) -> Measurement:
@@ -108,11 +110,13 @@ class Alone(Yardstick):
 class Ours:
     """The streaming engine, as a worker holds it."""
 
-    def __init__(self, model: Path, concurrency: int, env: dict[str, str], log: Path) -> None:
+    def __init__(
+        self, model: Path, concurrency: int, env: dict[str, str], log: Path, args: dict[str, Any] = ARGS
+    ) -> None:
         self._steps = 0
         self._count = itertools.count()
         course = LoadCourse(LoadSpec.model_validate({"arrival": {"kind": "concurrency", "requests": concurrency}}))
-        order = Open(backend="async", model=str(model), args=ARGS, record_token_times=True, clock=RunClock.start())
+        order = Open(backend="async", model=str(model), args=args, record_token_times=True, clock=RunClock.start())
         hooks = EngineHooks(on_sample=self._take)
         self._engine = StreamingEngine(order, HostSetup(env, log), hooks, window=concurrency, course=course)
 
@@ -180,6 +184,11 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     requests = make_requests(options.requests)
     alone = Alone(model, options.concurrency, env, folder / "alone.log")
     ours = Ours(model, options.concurrency, env, folder / "ours.log")
+    return compare(alone, ours, requests, options)
+
+
+def compare(alone: Alone, ours: Ours, requests: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
+    """The pairs, and what they come to. Closes both sides."""
     pairs: list[tuple[Measurement, Measurement]] = []
     with contextlib.closing(ours), contextlib.closing(alone):
         alone.measure(requests[:64])

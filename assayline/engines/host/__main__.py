@@ -30,7 +30,8 @@ from assayline.engines.environment import MEMORY_LIMIT
 from assayline.engines.host.core import EngineGoneError, StreamCore
 from assayline.engines.host.pacing import StreamHost
 from assayline.engines.host.vllm import preparers
-from assayline.engines.host.vllm.checks import check_before_load, is_engine_dead
+from assayline.engines.host.vllm.checks import check_before_load
+from assayline.engines.host.vllm.internals import is_engine_dead
 from assayline.engines.host.vllm.offline_core import Ready, VllmCore, import_vllm
 from assayline.engines.messages import (
     AbortAll,

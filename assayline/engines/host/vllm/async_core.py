@@ -13,6 +13,7 @@ from typing import Any
 
 from assayline.engines.host.flight import Live
 from assayline.engines.host.vllm.checks import build_nested_configs, check_before_load
+from assayline.engines.host.vllm.internals import open_async, take_over_outputs
 from assayline.engines.host.vllm.media import VllmMedia, fork_preparers
 from assayline.engines.host.vllm.preparers import Preparers
 from assayline.engines.host.vllm.rows import GAVE_UP, VllmRows, describe_engine
@@ -29,7 +30,7 @@ class AsyncCore:
         self._rows = VllmRows(order)
         self._engine: Any = None
         self._in_flight = 0
-        self._steps = _StepCounter()
+        self._steps = 0
         self._output_tokens = 0
         self._steps_before = self._tokens_before = 0
         self._media: VllmMedia | None = None
@@ -40,23 +41,14 @@ class AsyncCore:
         order = self._order
         check_before_load(order)
         self._preparers = fork_preparers(order)
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.usage.usage_lib import UsageContext
-        from vllm.v1.engine.async_llm import AsyncLLM
-
-        args = AsyncEngineArgs(model=order.model, **{**build_nested_configs(order.args), "disable_log_stats": False})
-        self._engine = AsyncLLM.from_engine_args(
-            args,
-            usage_context=UsageContext.OPENAI_API_SERVER,  # vLLM's default sizes are then those of `vllm serve`
-            stat_loggers=[self._steps.make_logger],
-        )
+        self._engine = open_async({"model": order.model, **build_nested_configs(order.args)}, self._count_step)
         return describe_engine(self._engine.vllm_config)
 
     async def rejoin(self, order: Open) -> Opened:
         """Serves another run."""
         self._order, self._rows = order, VllmRows(order)
         await self._engine.reset_prefix_cache()
-        self._steps_before, self._tokens_before = self._steps.count, self._output_tokens
+        self._steps_before, self._tokens_before = self._steps, self._output_tokens
         return describe_engine(self._engine.vllm_config)
 
     async def answer(self, message: Generate) -> Completion:
@@ -75,14 +67,14 @@ class AsyncCore:
     async def warm_up(self, request: Request) -> None:
         """Generates one request to its end and leaves it out of the counters."""
         row = await self.answer(Generate(request, 0.0, None))
-        self._steps_before, self._tokens_before = self._steps.count, self._output_tokens
+        self._steps_before, self._tokens_before = self._steps, self._output_tokens
         if row.error_kind is not None:
             raise SpecError(f"The warm-up request was refused: {row.error_message}")
 
     def sample(self) -> TelemetrySample:
         """The counters now. Read by another thread: each is a number of its own, so none is torn."""
         order = self._order
-        steps, tokens = self._steps.count - self._steps_before, self._output_tokens - self._tokens_before
+        steps, tokens = self._steps - self._steps_before, self._output_tokens - self._tokens_before
         return TelemetrySample(
             order.worker, order.engine_generation, order.clock.now_s(), steps, self._in_flight, tokens
         )
@@ -131,6 +123,9 @@ class AsyncCore:
     def _count_tokens(self, tokens: int) -> None:
         self._output_tokens += tokens
 
+    def _count_step(self) -> None:
+        self._steps += 1
+
 
 class _Outputs:
     """Everything that vLLM puts out for one request, taken at once."""
@@ -145,10 +140,8 @@ class _Outputs:
 
     def divert(self, collector: Any) -> None:
         """Takes what the collector has, which is mostly nothing, and from now on what it would get."""
-        early = collector.output
-        collector.put = self._take
+        early = take_over_outputs(collector, self._take)
         if early is not None:
-            collector.output = None
             self.has_merged = not isinstance(early, Exception) and len(early.outputs[0].token_ids) > 1
             self._take(early)
 
@@ -162,26 +155,3 @@ class _Outputs:
         self._count(len(output.outputs[0].token_ids))
         if output.finished or self._live.is_stopped:
             self.over.set_result(output)
-
-
-class _StepCounter:
-    """Counts engine steps: the scheduler's statistics come once with each."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def make_logger(self, config: Any, engine_index: int = 0) -> Any:
-        """What vLLM calls with the statistics of each step."""
-        from vllm.v1.metrics.loggers import StatLoggerBase
-
-        counter = self
-
-        class Logger(StatLoggerBase):  # type: ignore[misc]
-            def __init__(self, config: Any, engine_index: int = 0) -> None: ...
-
-            def record(self, scheduler_stats: Any, *_: Any, **__: Any) -> None:
-                counter.count += scheduler_stats is not None
-
-            def log_engine_initialized(self) -> None: ...
-
-        return Logger(config, engine_index)

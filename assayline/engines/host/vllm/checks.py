@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from assayline.engines.host.vllm.internals import check_installed
 from assayline.engines.messages import Open
 from assayline.errors import DeviceError, SpecError
 from assayline.records import Json
@@ -18,7 +19,8 @@ NESTED_SAMPLING = {
 
 
 def check_before_load(order: Open) -> None:
-    """Fails for what would fail after minutes of loading: the device, misspelt arguments, impossible sampling."""
+    """Fails for what would fail after minutes of loading: a strange vLLM, the device, misspelt arguments, sampling."""
+    check_installed()
     from vllm.platforms import current_platform
 
     built_for = current_platform.device_type or "no device that it can find"
@@ -32,11 +34,6 @@ def check_before_load(order: Open) -> None:
         if unknown := sorted(set(order.args[name]) - known):
             raise SpecError(f"engine.args.{name} has unknown keys {unknown}. Known: {', '.join(sorted(known))}.")
     build_sampling_params(order.sampling, record_token_times=False)
-
-
-def is_engine_dead(error: BaseException) -> bool:
-    """Whether this is vLLM's word that its engine core's process is gone. By name: a server's host has no vLLM."""
-    return type(error).__name__ == "EngineDeadError"
 
 
 def build_nested_configs(args: dict[str, Json]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from assayline.engines.host.media import MediaPool, Prepared
+from assayline.engines.host.vllm.internals import find_feature_extractor, make_renderer, render_media
 from assayline.engines.host.vllm.preparers import Preparers
 from assayline.engines.messages import Open
 from assayline.errors import MediaError
@@ -46,7 +47,7 @@ class VllmMedia:
             "multi_modal_uuids": self._group(loaded, lambda one: one.media["digest"]),
         }
         with self._rendering:
-            (rendered,) = self._renderer.render_cmpl([prompt], skip_mm_cache=True)
+            rendered = render_media(self._renderer, prompt)
         expanded = len(rendered["prompt_token_ids"])
         max_model_len = self._config.model_config.max_model_len
         if expanded + 1 > max_model_len:
@@ -56,7 +57,7 @@ class VllmMedia:
                 "Shorten it, or make its images smaller with prompts.media.max_pixels.",
                 kind="prompt_too_long",
             )
-        return dict(rendered)
+        return rendered
 
     def _convert(self, one: Loaded) -> Any:
         match one.media["kind"]:
@@ -80,18 +81,14 @@ def fork_preparers(order: Open) -> Preparers | None:
 
 def _make_prepare(order: Open, config: Any) -> Callable[[Request], Prepared[dict[str, Any]]]:
     import torch
-    from vllm.renderers.registry import renderer_from_config
 
     torch.set_num_threads(1)  # the engine's own threads have the cores
-    return VllmMedia(order, renderer_from_config(config), config).prepare
+    return VllmMedia(order, make_renderer(config), config).prepare
 
 
 def _find_hearing(renderer: Any) -> Hearing:
     """Rate and longest sound of the model's own feature extractor; the usual ones where it has none."""
-    try:
-        extractor = getattr(renderer.get_mm_processor().info.get_hf_processor(), "feature_extractor", None)
-    except Exception:  # a model of text alone, or a processor of the model's own making
-        extractor = None
+    extractor = find_feature_extractor(renderer)
     rate_hz, longest_s = getattr(extractor, "sampling_rate", None), getattr(extractor, "chunk_length", None)
     hearing = Hearing()
     return Hearing(

@@ -12,7 +12,7 @@ from typing import Any
 
 from assayline.engines.host.flight import Live
 from assayline.engines.host.media import Prepared
-from assayline.engines.host.vllm.checks import is_engine_dead
+from assayline.engines.host.vllm.internals import is_engine_dead, shut_down
 from assayline.engines.host.vllm.media import VllmMedia, fork_preparers
 from assayline.engines.host.vllm.rows import VllmRows, describe_engine
 from assayline.engines.messages import Generate, Open, Opened
@@ -173,4 +173,4 @@ class VllmCore:
 
     def close(self) -> None:
         """Ends vLLM's own processes, where it has any."""
-        self._engine.engine_core.shutdown()
+        shut_down(self._engine)

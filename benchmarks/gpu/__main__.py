@@ -1,0 +1,131 @@
+"""One command for the day a GPU is at hand: what the pipeline gives there, and what it survives.
+
+    python -m benchmarks.gpu [--parts throughput,memory] [--minutes 10] [--out FOLDER]
+    python -m benchmarks.gpu --device cpu --layers 2 --hidden 64      the same code, rehearsed without a GPU
+
+Needs no network: models have random weights (0.5 B and 8 B in shape, bf16), and are made here. Every part runs in a
+process of its own with a time limit, and what it found until then counts. The last line is JSON; the folder gets it as
+gpu.json, a page as gpu.md, and the parts' logs. Both are written anew after each part.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from assayline.clock import utc_now
+from assayline.engines.devices.memory import DeviceMemory
+from assayline.engines.devices.nvidia import list_gpus
+from benchmarks.gpu.machine import describe_machine
+from benchmarks.gpu.page import write_page
+from benchmarks.gpu.parts import CPU_PATIENCE, PARTS, Part, run_part
+from benchmarks.gpu.setup import LARGE, SMALL, Row, Setup, make_tiny
+
+MEMORY_WAIT_S = 15.0
+LOG_BYTES = 200_000
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code: 0 when every part ended as it should or was skipped."""
+    options = parse_arguments(arguments)
+    gpus = tuple(list_gpus())
+    device = options.device if options.device != "auto" else "cuda" if gpus else "cpu"
+    if device == "cuda" and not gpus:
+        sys.exit(
+            "gpu-check: no GPU answers here. Expected: an NVIDIA driver and the package nvidia-ml-py. A rehearsal "
+            "needs neither: make gpu-check DEVICE=cpu"
+        )
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, lambda number, _: sys.exit(128 + number))
+    if device == "cpu":
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # engines side by side leave each other the cores
+    options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="assayline-gpu-") as name:
+        shapes = (SMALL, LARGE) if device == "cuda" else (make_tiny(options.layers, options.hidden),)
+        setup = Setup(
+            device, gpus if device == "cuda" else (), shapes, options.pairs, Path(name), json.loads(options.engine_args)
+        )
+        report = check(setup, choose_parts(options.parts), options.minutes, options.out)
+    print(json.dumps(report))
+    return 0 if all(part["state"].startswith(("done", "skipped")) for part in report["parts"].values()) else 1
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
+    parser.add_argument(
+        "--parts", help=f"which, with commas between (default: all): {', '.join(p.name for p in PARTS)}"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="for all parts together (on a CPU three times that)"
+    )
+    parser.add_argument("--pairs", type=int, default=2, help="how often the sides of a comparison are measured in turn")
+    parser.add_argument("--layers", type=int, default=2, help="of the rehearsal's model")
+    parser.add_argument("--hidden", type=int, default=64, help="of the rehearsal's model")
+    parser.add_argument("--engine-args", default="{}", help="JSON: vLLM's arguments, laid over those of every engine")
+    parser.add_argument("--out", type=Path, default=Path("data/gpu-check"), help="folder of page, JSON and logs")
+    return parser.parse_args(arguments)
+
+
+def choose_parts(names: str | None) -> list[Part]:
+    """Those that are asked for, in their usual order. Ends the program for names that are none."""
+    if names is None:
+        return list(PARTS)
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if unknown := set(wanted) - {part.name for part in PARTS}:
+        sys.exit(
+            f"gpu-check: no part {', '.join(sorted(unknown))}. Expected: {', '.join(part.name for part in PARTS)}."
+        )
+    return [part for part in PARTS if part.name in wanted]
+
+
+def check(setup: Setup, parts: list[Part], minutes: float, out: Path) -> Row:
+    """All parts, one after another. Each gets its limit, or what is left of the time for all."""
+    patience = 1.0 if setup.is_cuda else CPU_PATIENCE
+    started = time.monotonic()
+    until = started + 60 * minutes * patience
+    report: Row = {
+        "benchmark": "gpu",
+        "at": utc_now()[:16] + " UTC",
+        "device": setup.device,
+        "shapes": [shape.name for shape in setup.shapes],
+        "machine": describe_machine(),
+        "seconds": 0.0,
+        "parts": {},
+    }
+    memory = DeviceMemory(setup.gpus)
+    for part in parts:
+        left_s = until - time.monotonic()
+        limit_s = min(part.limit_s * patience, left_s)
+        print(f"{part.title}: {max(limit_s, 0):.0f} s at most", flush=True)
+        if limit_s <= 0:
+            found = {"state": "not reached: the time for all parts is over", "seconds": 0.0, "rows": []}
+        else:
+            found = run_part(part, setup, limit_s, lambda row: print(f"  {json.dumps(row, default=str)}", flush=True))
+        found["memory_is_back"] = memory.wait_until_back(MEMORY_WAIT_S, lambda: False)
+        print(f"  {found['state']}, {found['seconds']:.0f} s", flush=True)
+        report["parts"][part.name] = found
+        report["seconds"] = round(time.monotonic() - started, 1)
+        keep(report, setup.folder, part, out)
+    return report
+
+
+def keep(report: Row, folder: Path, part: Part, out: Path) -> None:
+    """Writes what there is so far, and the part's log."""
+    (out / "gpu.json").write_text(json.dumps(report) + "\n")
+    (out / "gpu.md").write_text(write_page(report))
+    logs = [folder / f"{part.name}.log", *folder.glob(f"{part.name}*/*.log"), *folder.glob(f"{part.name}*/logs/*.log")]
+    for log in logs:
+        if log.exists():
+            name = log.name if log.parent == folder else f"{log.parent.name}-{log.name}"
+            (out / name).write_bytes(log.read_bytes()[-LOG_BYTES:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

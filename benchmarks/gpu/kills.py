@@ -1,0 +1,121 @@
+"""(c) SIGKILL: an engine in the middle of a run, then the process that drives the run; then the same run again.
+
+With the engine core in the engine's own process, and in one of vLLM's, which then is the one that is killed. Nothing of
+a session may be left, the device's memory must be back, and in the end every request is answered once.
+"""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable
+
+import psutil
+
+from assayline.engines.devices.nvidia import read_free_bytes
+from benchmarks.gpu.runs import list_parts, start_run
+from benchmarks.gpu.setup import Row, Setup, Shape, Tell
+from benchmarks.host_cost import PROCESSES
+
+LIMIT_S = 90.0
+POLL_S = 0.02
+BACK_BYTES = 2**29
+"""Memory counts as back when no more than this is missing."""
+
+ANSWER_TOKENS = 256
+
+
+def measure_kills(setup: Setup, tell: Tell) -> None:
+    """One row per kind of process."""
+    for processes in PROCESSES:
+        tell(kill_one_after_another(setup, setup.shapes[0], processes))
+
+
+def kill_one_after_another(setup: Setup, shape: Shape, processes: str) -> Row:
+    """The engine, then the run, then nothing: the third start resumes and ends it."""
+    folder = setup.folder / f"kills-{processes}"
+    spec = make_spec(setup, shape, processes)
+    before = read_free(setup)
+    run = start_run(spec, folder)
+    wait_for(lambda: list_parts(folder) > 0 or run.poll() is not None, "answers are durable")
+    host = find_host(run.pid)
+    held = measure_held(setup, before, host)
+    victim = find_core(host) if processes == "vllm" else host
+    row: Row = {"processes": processes, "victim": " ".join(victim.cmdline())[:60], "held_mib": held}
+    victim.kill()
+    row["engine_processes_gone_s"] = wait_for(lambda: not members(host.pid), "the engine's processes are gone")
+    parts = list_parts(folder)
+    row["answers_again_s"] = row["engine_processes_gone_s"] + wait_for(
+        lambda: list_parts(folder) > parts or run.poll() is not None, "another engine answers"
+    )
+    second = find_host(run.pid)
+    row["second_engine_held_mib"] = measure_held(setup, before, second)
+    run.kill()
+    row["run_processes_gone_s"] = wait_for(lambda: not members(second.pid), "no orphan is left")
+    row["memory_back_s"] = row["run_processes_gone_s"] + wait_for(lambda: is_back(setup, before), "memory is back")
+    run.wait()
+    resumed = start_run(spec, folder)
+    output, _ = resumed.communicate(timeout=LIMIT_S)
+    row["memory_back_at_end_s"] = wait_for(lambda: is_back(setup, before), "memory is back")
+    ended = json.loads(output.splitlines()[-1]) if resumed.returncode == 0 else {"failed": resumed.returncode}
+    return {**{name: round(value, 2) if isinstance(value, float) else value for name, value in row.items()}, **ended}
+
+
+def make_spec(setup: Setup, shape: Shape, processes: str) -> Row:
+    """Long answers, so that there is a middle of the run."""
+    rows = [{"prompt": f"{number:06}" * 8} for number in range(8 * shape.seats)]
+    return {
+        "name": "kills",
+        "model": str(setup.build_model(shape)),
+        "prompts": {"source": {"kind": "inline", "rows": rows}},
+        "sampling": {"temperature": 0, "max_tokens": ANSWER_TOKENS, "min_tokens": ANSWER_TOKENS},
+        "engine": {"device": setup.device, "env": PROCESSES[processes], "args": setup.make_args(shape)},
+    }
+
+
+def find_host(run_pid: int) -> psutil.Process:
+    """The engine's process of a run, the newest if one is just being replaced."""
+    hosts = [child for child in psutil.Process(run_pid).children() if "assayline.engines.host" in child.cmdline()]
+    return max(hosts, key=lambda process: process.create_time())
+
+
+def find_core(host: psutil.Process) -> psutil.Process:
+    """vLLM's own process that holds the engine core: the largest below the host."""
+    return max(host.children(recursive=True), key=lambda process: process.memory_info().rss)
+
+
+def members(session: int) -> list[psutil.Process]:
+    """Living processes of a session. vLLM's processes change their names, but not that."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def measure_held(setup: Setup, before: int | None, host: psutil.Process) -> int:
+    """MiB that the engine has: of the device, or of main memory where it has none."""
+    if before is not None:
+        return (before - (read_free(setup) or before)) >> 20
+    return sum(process.memory_info().rss for process in members(host.pid)) >> 20
+
+
+def read_free(setup: Setup) -> int | None:
+    """Free memory of the first GPU; None on a CPU, where memory is back with the process."""
+    return read_free_bytes(setup.gpus[0]) if setup.gpus else None
+
+
+def is_back(setup: Setup, before: int | None) -> bool:
+    """Whether about as much is free as before the run."""
+    return before is None or (read_free(setup) or 0) >= before - BACK_BYTES
+
+
+def wait_for(is_so: Callable[[], bool], what: str) -> float:
+    """Seconds until it is so. Raises TimeoutError."""
+    started = time.monotonic()
+    while not is_so():
+        if time.monotonic() - started > LIMIT_S:
+            raise TimeoutError(f"Not within {LIMIT_S:.0f} s: {what}.")
+        time.sleep(POLL_S)
+    return time.monotonic() - started

@@ -1,0 +1,179 @@
+"""(b) Out of memory in the middle of a run, for real: what is done about it, and whether the memory comes back.
+
+Two ways on a GPU: a KV cache so large that a step of the whole window does not fit beside it, and another process that
+takes what is free once the engine is warm. On a CPU the engine's address space is limited instead.
+"""
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from assayline.engines.devices.memory import SLACK_BYTES, DeviceMemory
+from assayline.engines.devices.nvidia import read_free_bytes
+from assayline.records import EngineEvent
+from assayline.settings import Settings
+from assayline.spec.file import parse_spec
+from benchmarks.gpu.runs import describe_run, run_spec
+from benchmarks.gpu.setup import Row, Setup, Shape, SkipPart, Tell
+
+WINDOW = 256
+PROMPT_TOKENS = 500
+GPU_STEP_TOKENS = 2**17
+"""A step takes the whole window's prompts: 4 GiB of activations in the small shape."""
+
+ROOM_BYTES = 2560 * 2**20
+"""What too large a KV cache leaves beside weights and context: less than that, and more than half of it."""
+
+CONTEXT_BYTES = 2**30
+"""CUDA's own, and the kernels'."""
+
+BALLAST_ROOM_BYTES = 300 * 2**20
+BALLAST = """
+import sys, torch
+free, _ = torch.cuda.mem_get_info()
+ballast = torch.empty(max(free - int(sys.argv[1]), 0), dtype=torch.uint8, device="cuda")
+print("taken", flush=True)
+sys.stdin.read()
+"""
+ADDRESS_ROOM = 0.7
+"""What the limit of a CPU's engine leaves beyond its warm size, of what the whole window took without one."""
+
+
+def measure_memory(setup: Setup, tell: Tell) -> None:
+    """One row per way."""
+    shape = setup.shapes[0]
+    if not setup.is_cuda:
+        tell(limit_address_space(setup, shape))
+        return
+    tell(crowd_out(setup, shape))
+    tell(fill_from_outside(setup, shape))
+
+
+def crowd_out(setup: Setup, shape: Shape) -> Row:
+    """A cache that leaves too little for the window's first step."""
+    free = read_free_bytes(setup.gpus[0])
+    if free is None:
+        raise SkipPart("the driver does not say how much memory is free")
+    cache = free - shape.weight_bytes - CONTEXT_BYTES - ROOM_BYTES
+    args = make_args(setup, shape, kv_cache_memory_bytes=cache)
+    return run_and_describe(setup, "cache too large", shape, args, setup.make_settings("crowded"))
+
+
+def fill_from_outside(setup: Setup, shape: Shape) -> Row:
+    """Another process takes all but a little as soon as the engine is warm, and keeps it."""
+    args = make_args(setup, shape)
+    del args["kv_cache_memory_bytes"]  # vLLM then measures what a step takes, and gives it back to the device
+    ballasts: list[subprocess.Popen[str]] = []
+
+    def fill(event: EngineEvent) -> None:
+        if event.event == "warmed_up" and not ballasts:
+            command = [sys.executable, "-c", BALLAST, str(BALLAST_ROOM_BYTES)]
+            ballasts.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            assert ballasts[0].stdout is not None and ballasts[0].stdout.readline() == "taken\n"
+
+    try:
+        settings = setup.make_settings("ballast").model_copy(update={"engine_memory_wait_s": 2.0})
+        return run_and_describe(setup, "another process's ballast", shape, args, settings, fill)
+    finally:
+        for ballast in ballasts:
+            ballast.kill()
+            ballast.wait(10)
+
+
+def limit_address_space(setup: Setup, shape: Shape) -> Row:
+    """The CPU's way: first without a limit, to see what the window takes, then with too small a one."""
+    args = make_args(setup, shape, dtype="float32")
+    watched = Watched()
+    free = setup.make_settings("unlimited")
+    run_spec(make_spec(setup, shape, args), free, watched.on_event)
+    growth = watched.peak_bytes - watched.warm_bytes
+    limit = watched.warm_bytes + int(ADDRESS_ROOM * growth)
+    limited = setup.make_settings("limited").model_copy(update={"engine_memory_limit_bytes": limit})
+    return run_and_describe(setup, "address space limited", shape, args, limited)
+
+
+def run_and_describe(
+    setup: Setup, way: str, shape: Shape, args: Row, settings: Settings, on_event: Any = lambda event: None
+) -> Row:
+    """Runs the window's worth of long prompts, and tells what became of requests, engines and memory."""
+    memory = DeviceMemory(setup.gpus[:1])
+    started = time.monotonic()
+    run_id = run_spec(make_spec(setup, shape, args), settings, on_event)
+    seconds = time.monotonic() - started
+    back_after_s = time.monotonic()
+    is_back = memory.wait_until_back(20, lambda: False)
+    return {
+        "way": way,
+        "seconds": round(seconds, 1),
+        "memory_is_back": is_back,
+        "memory_back_after_s": round(time.monotonic() - back_after_s, 2),
+        "slack_mib": SLACK_BYTES >> 20,
+        **describe_run(settings, run_id),
+    }
+
+
+def make_args(setup: Setup, shape: Shape, **changes: Any) -> Row:
+    """Steps as large as the window, started quickly."""
+    args = setup.make_args(
+        shape, **{"max_num_seqs": WINDOW, "max_num_batched_tokens": GPU_STEP_TOKENS, "enforce_eager": True, **changes}
+    )
+    args.pop("compilation_config", None)
+    return args
+
+
+def make_spec(setup: Setup, shape: Shape, args: Row) -> Any:
+    """Four windows of prompts of `PROMPT_TOKENS`, with short answers."""
+    rows = [
+        {"prompt": f"{number:06}" * (PROMPT_TOKENS // 6)} for number in range(4 * WINDOW if setup.is_cuda else WINDOW)
+    ]
+    return parse_spec(
+        {
+            "name": "memory",
+            "model": str(setup.build_model(shape)),
+            "prompts": {"source": {"kind": "inline", "rows": rows}},
+            "sampling": {"temperature": 0, "max_tokens": 8, "min_tokens": 8},
+            "engine": {"device": setup.device, "window": WINDOW, "order": "given", "args": args},
+        }
+    )
+
+
+class Watched:
+    """Address space of the run's engine: once it is warm, and at its largest."""
+
+    def __init__(self) -> None:
+        self.warm_bytes = self.peak_bytes = 0
+
+    def on_event(self, event: EngineEvent) -> None:
+        """Begins to watch when the engine is warm."""
+        if event.event != "warmed_up":
+            return
+        hosts = [child for child in psutil.Process().children() if "assayline.engines.host" in child.cmdline()]
+        host = max(hosts, key=lambda process: process.create_time())
+        self.warm_bytes = read_peak_bytes(host.pid)
+        threading.Thread(target=self._watch, args=[host.pid], daemon=True).start()
+
+    def _watch(self, pid: int) -> None:
+        with contextlib.suppress(OSError, KeyError):  # it has ended
+            while True:
+                self.peak_bytes = max(self.peak_bytes, read_peak_bytes(pid))
+                time.sleep(0.01)
+
+
+def read_peak_bytes(pid: int) -> int:
+    """The largest address space that a process has had."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(lines["VmPeak"].split()[0]) * 1024
+
+
+def describe_engines(row: Row) -> str:
+    """The engines of a run in a few words, for the page."""
+    return ", then ".join(
+        f"{engine['window_requests']} in flight: " + (engine["failure_kind"] or f"{engine['ok_requests']} answers")
+        for engine in row["engines"]
+    )

@@ -1,0 +1,167 @@
+"""The page of a check, in Markdown, from its line of JSON: for docs/benchmarks.md.
+
+python -m benchmarks.gpu.page < gpu.json > gpu.md
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.gpu.memory import describe_engines
+from benchmarks.gpu.parts import PARTS
+from benchmarks.gpu.setup import Row
+
+Column = tuple[str, Callable[[Row], Any]]
+
+
+def take(name: str) -> Callable[[Row], Any]:
+    """The value of this name, or nothing."""
+    return lambda row: row.get(name)
+
+
+def ratio(name: str) -> Callable[[Row], str | None]:
+    """Median and range of the pairs."""
+
+    def show(row: Row) -> str | None:
+        if row.get(f"{name}_ratio_median") is None:
+            return None
+        least, most = row[f"{name}_ratio_range"]
+        return f"{row[f'{name}_ratio_median']:.3f} ({least:.3f} to {most:.3f})"
+
+    return show
+
+
+def show_steps(row: Row) -> str | None:
+    """Engine steps of the three sides."""
+    if "raw_steps" not in row:
+        return None
+    return ", ".join(f"{row[f'{side}_steps']:.0f}" for side in ("raw", "given", "longest_first"))
+
+
+COLUMNS: dict[str, list[Column]] = {
+    "tests": [("test", take("test")), ("outcome", take("outcome")), ("s", take("seconds")), ("why", take("why"))],
+    "throughput": [
+        ("shape", take("shape")),
+        (
+            "engine core in",
+            lambda row: {"own": "its engine's process", "vllm": "vLLM's own"}.get(row["processes"], row["processes"]),
+        ),
+        ("raw tokens/s", take("raw_output_tokens_per_s")),
+        ("in the order given", take("given_output_tokens_per_s")),
+        ("over raw", ratio("given")),
+        ("longest first", take("longest_first_output_tokens_per_s")),
+        ("over raw", ratio("longest_first")),
+        ("steps raw, given, longest first", show_steps),
+    ],
+    "memory": [
+        ("what took it", take("way")),
+        ("engines", describe_engines),
+        ("without an engine, s", lambda row: show_sum(row["engines"], "recovery_s")),
+        ("requests answered", lambda row: f"{row['answered']} of {row['requests']}"),
+        ("each once", lambda row: yes(row["is_sound"])),
+        ("memory back after, s", lambda row: row["memory_back_after_s"] if row["memory_is_back"] else "not back"),
+    ],
+    "kills": [
+        ("engine core in", lambda row: {"own": "its engine's process", "vllm": "vLLM's own"}[row["processes"]]),
+        ("held, MiB", take("held_mib")),
+        ("engine killed: gone after, s", take("engine_processes_gone_s")),
+        ("answers again after, s", take("answers_again_s")),
+        ("run killed: nothing left after, s", take("run_processes_gone_s")),
+        ("memory back after, s", take("memory_back_s")),
+        ("requests answered", lambda row: f"{row['answered']} of {row['requests']}" if "answered" in row else "none"),
+        ("each once", lambda row: yes(row.get("is_sound"))),
+    ],
+    "latency": [
+        ("shape", take("shape")),
+        ("in flight", take("concurrency")),
+        ("ITL alone, median ms", take("alone_itl_median_ms")),
+        ("ours", take("ours_itl_median_ms")),
+        ("mean, ours over alone", ratio("itl_mean")),
+        ("p99", ratio("itl_p99")),
+        ("tokens/s", ratio("throughput")),
+        ("steps", ratio("engine_steps")),
+    ],
+    "energy": [
+        ("shape", take("shape")),
+        ("from", take("source")),
+        ("tokens/s", take("output_tokens_per_s")),
+        ("W idle", take("idle_w")),
+        ("W at work", take("working_w")),
+        ("J per output token", take("joules_per_output_token")),
+        ("above idle", take("joules_per_output_token_above_idle")),
+    ],
+    "sharing": [
+        ("shape", take("shape")),
+        ("one engine, tokens/s", take("alone_output_tokens_per_s")),
+        ("two engines", take("two_output_tokens_per_s")),
+        ("while each worked", take("two_while_each_worked_output_tokens_per_s")),
+        ("both at once", lambda row: f"{row['overlap_share']:.0%} of the time"),
+        ("two over one", take("ratio")),
+    ],
+    "tensor_parallel": [
+        ("shape", take("shape")),
+        ("one GPU, tokens/s", take("one_gpu_output_tokens_per_s")),
+        ("two GPUs", take("two_gpus_output_tokens_per_s")),
+        ("two over one", take("ratio")),
+    ],
+}
+
+
+def write_page(report: Row) -> str:
+    """The whole page."""
+    machine = report["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    gpus = ", ".join(f"{gpu['name']} ({gpu['free_gib']} GiB free)" for gpu in machine["gpus"]) or "no GPU"
+    driver = f", driver {machine['driver']}" if machine["driver"] else ""
+    lines = [
+        f"## {'On a GPU' if report['device'] == 'cuda' else 'The GPU check, rehearsed on a CPU'}",
+        "",
+        f"`make gpu-check`, {report['at']}, {report['seconds']:.0f} s: {gpus}{driver}; {machine['cpu']}, "
+        f"{machine['memory_gib']} GiB; Linux {machine['kernel']}, Python {machine['python']}; {versions}. Random "
+        f"weights, bf16, shapes {', '.join(report['shapes'])}.",
+    ]
+    for part in PARTS:
+        if found := report["parts"].get(part.name):
+            lines += ["", f"### {part.title}", "", describe_state(found)]
+            good = [row for row in found["rows"] if "failed" not in row]
+            if good:
+                lines += ["", *write_table(COLUMNS[part.name], good)]
+            lines += [f"\nFailed: {row['failed']}" for row in found["rows"] if "failed" in row]
+    return "\n".join(lines) + "\n"
+
+
+def describe_state(found: Row) -> str:
+    """How a part ended."""
+    state = found["state"][0].upper() + found["state"][1:]
+    return f"{state}." if found["state"].startswith("skipped") else f"{state}, after {found['seconds']:.0f} s."
+
+
+def write_table(columns: list[Column], rows: list[Row]) -> list[str]:
+    """A Markdown table."""
+    body = [[show(value(row)) for _, value in columns] for row in rows]
+    head = ["| " + " | ".join(header for header, _ in columns) + " |", "|" + "---|" * len(columns)]
+    return [*head, *("| " + " | ".join(cells) + " |" for cells in body)]
+
+
+def show(value: Any) -> str:
+    """One cell; empty for what is not there."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def show_sum(rows: list[Row], name: str) -> float:
+    """What these rows come to; what was not measured counts nothing."""
+    return round(sum(row[name] or 0 for row in rows), 2)
+
+
+def yes(value: object) -> str:
+    """A truth, for people."""
+    return "yes" if value else "**no**"
+
+
+if __name__ == "__main__":
+    print(write_page(json.loads(sys.stdin.read().splitlines()[-1])), end="")

@@ -1,0 +1,99 @@
+"""Evaluations without Prefect, in this process or in one that can be killed.
+
+    python -m benchmarks.gpu.runs SPEC.json DATA_FOLDER
+
+runs the spec, or resumes it, and prints one line of JSON.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.resume import AUTO
+from assayline.evaluation.worker import run_worker
+from assayline.records import EngineEvent
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import parse_spec
+from assayline.store.database import connect
+from benchmarks.gpu.setup import Row
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_spec(spec: EvalSpec, settings: Settings, on_event: Callable[[EngineEvent], None] = lambda event: None) -> str:
+    """One evaluation to its end, resumed where one like it was left. Returns the run's id. Raises what ends it."""
+    evaluation = begin_evaluation(spec, settings, AUTO)
+    counts: list[Any] = []
+    preparing = threading.Thread(target=lambda: counts.append(evaluation.prepare()))
+    preparing.start()
+    try:
+        run_worker(evaluation.order(0), lambda _: None, lambda _: None, on_event)
+        preparing.join()
+        return evaluation.finish(counts[0]).run_id
+    except BaseException:
+        evaluation.abandon("failed")
+        raise
+
+
+def start_run(spec: Row, folder: Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """The same in a process of its own, which leads a session: with its engine it can be killed and be looked for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "spec.json").write_text(json.dumps(spec))
+    with (folder / "run.log").open("a") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.gpu.runs", str(folder / "spec.json"), str(folder)],
+            env={**os.environ, **(env or {})},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+
+
+def query(settings: Settings, sql: str, *values: Any) -> list[Row]:
+    """Rows of the run's database."""
+    with connect(settings.database_path, 30, read_only=True) as connection:
+        found = connection.execute(sql, list(values))
+        names = [column[0] for column in found.description or []]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def describe_run(settings: Settings, run_id: str) -> Row:
+    """What must hold of every run, and what its engines went through."""
+    [counts] = query(
+        settings,
+        "select is_sound, count(*) as requests, count(*) filter (where completions.error_kind is null) as answered "
+        "from request_integrity join completions using (run_id) where run_id = ? group by is_sound",
+        run_id,
+    )
+    engines = query(
+        settings,
+        "select engine_generation as engine, ending, failure_kind, left(failure_message, 160) as failure_message, window_requests, "
+        "max_num_batched_tokens, gpu_memory_utilization, ok_requests, round(recovery_s, 2) as recovery_s, "
+        "round(lost_s, 2) as lost_s from engine_history where run_id = ? order by engine_generation",
+        run_id,
+    )
+    return {**counts, "engines": engines}
+
+
+def list_parts(folder: Path) -> int:
+    """Files with durable answers of the runs in a data folder."""
+    return len(list(folder.glob("data/runs/*/parts/completions/*.parquet")))
+
+
+def main() -> None:
+    folder = Path(sys.argv[2])
+    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks", flush_interval_s=0.3, device_wait_s=20)
+    run_id = run_spec(parse_spec(json.loads(Path(sys.argv[1]).read_text())), settings)
+    print(json.dumps({"run_id": run_id, **describe_run(settings, run_id)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""(a) Tokens a second and engine steps: the pipeline against raw `LLM.generate`, and against `vllm bench throughput`.
+
+Per shape, with the engine core in the engine's own process and in one of vLLM's: raw, the pipeline in the order given,
+and the pipeline longest first, in turn, on the same token ids and forced lengths. Both sides are open all the time.
+"""
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from assayline.engines.environment import engine_environment
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import parse_spec
+from benchmarks.gpu.setup import Row, Setup, Shape, Tell
+from benchmarks.host_cost import PROCESSES
+from benchmarks.overhead import (
+    Measurement,
+    RawVllm,
+    SteppingEngine,
+    make_spec,
+    measure_pipeline,
+    read_requests,
+    write_prompts,
+)
+from benchmarks.peer_vllm_throughput import measure_with_vllm
+
+WARM_REQUESTS = 64
+
+
+def measure_throughput(setup: Setup, tell: Tell) -> None:
+    """Tells one row per shape and kind of process."""
+    for shape in setup.shapes:
+        for processes in PROCESSES:
+            tell(measure_sides(setup, shape, processes))
+        tell(measure_peer(setup, shape))
+
+
+def plan_spec(setup: Setup, shape: Shape, prompts: Path, order: str, env: dict[str, str]) -> EvalSpec:
+    """The pipeline's spec."""
+    usual = {"mode": "continuous", "window": None, "token_times": False, "dtype": "bfloat16", "seats": shape.seats}
+    spec = make_spec(setup.build_model(shape), prompts, argparse.Namespace(**usual, order=order))
+    fields = spec.model_dump(mode="json")
+    fields["engine"] |= {"args": setup.make_args(shape), "env": env}
+    return parse_spec(fields)
+
+
+def measure_sides(setup: Setup, shape: Shape, processes: str) -> Row:
+    """One row: medians over pairs."""
+    name, env = f"throughput-{shape.name}-{processes}", PROCESSES[processes]
+    settings = setup.make_settings(name)
+    folder = setup.folder / name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_prompts(folder / "prompts.jsonl", shape.requests)
+    given = plan_spec(setup, shape, folder / "prompts.jsonl", "given", env)
+    longest_first = plan_spec(setup, shape, folder / "prompts.jsonl", "auto", env)
+    raw_env = engine_environment(settings, setup.device_env, env)
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(RawVllm, given, raw_env, folder / "raw.log")
+        stepping = SteppingEngine(given, settings, setup.device_env, folder / "pipeline.log")
+        raw = opening.result()
+    sides: dict[str, list[Measurement]] = {"raw": [], "given": [], "longest_first": []}
+    with contextlib.closing(stepping.engine), contextlib.closing(raw):
+        _, run_id = measure_pipeline(given, settings, stepping)  # not counted: it warms up, and shows the lengths
+        requests = read_requests(settings, run_id)
+        raw.measure(requests[:WARM_REQUESTS])
+        for number in range(setup.pairs):
+            for side in list(sides) if number % 2 == 0 else list(sides)[::-1]:
+                if side == "raw":
+                    sides[side].append(raw.measure(requests))
+                else:
+                    spec = given if side == "given" else longest_first
+                    sides[side].append(measure_pipeline(spec, settings, stepping)[0])
+    return summarize_sides(sides, {"shape": shape.name, "processes": processes, "requests": shape.requests})
+
+
+def summarize_sides(sides: dict[str, list[Measurement]], head: Row) -> Row:
+    """Tokens a second and steps of each side, and both of the pipeline over raw, pair by pair."""
+    raw = sides["raw"]
+    assert len({one.output_tokens for side in sides.values() for one in side}) == 1, "sides generated different amounts"
+    row = {**head, "pairs": len(raw), "output_tokens": raw[0].output_tokens}
+    for side, measured in sides.items():
+        row[f"{side}_output_tokens_per_s"] = round(statistics.median(one.output_tokens_per_s for one in measured), 1)
+        row[f"{side}_steps"] = statistics.median(one.engine_steps for one in measured)
+        if side != "raw":
+            ratios = [
+                ours.output_tokens_per_s / theirs.output_tokens_per_s
+                for theirs, ours in zip(raw, measured, strict=True)
+            ]
+            row[f"{side}_ratio_median"] = round(statistics.median(ratios), 4)
+            row[f"{side}_ratio_range"] = [round(min(ratios), 4), round(max(ratios), 4)]
+    return row
+
+
+def measure_peer(setup: Setup, shape: Shape) -> Row:
+    """`vllm bench throughput`: what it calls throughput is of requests in and completions out, nothing else."""
+    folder = setup.folder / f"throughput-{shape.name}-peer"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_prompts(folder / "prompts.jsonl", shape.requests)
+    rows = [read_row(json.loads(line)) for line in (folder / "prompts.jsonl").read_text().splitlines()]
+    env = engine_environment(setup.make_settings(folder.name), setup.device_env, {})
+    head: Row = {"shape": shape.name, "processes": "vllm bench throughput"}
+    try:
+        found = measure_with_vllm(setup.build_model(shape), setup.make_args(shape), rows, env, folder)
+    except subprocess.CalledProcessError as error:
+        return {**head, "failed": f"{error}: {(folder / 'throughput.log').read_text()[-1000:]}"}
+    per_s = round(found["output_tokens"] / found["seconds"], 1)
+    return {
+        **head,
+        "requests": found["requests"],
+        "output_tokens": found["output_tokens"],
+        "raw_output_tokens_per_s": per_s,
+    }
+
+
+def read_row(row: dict[str, Any]) -> tuple[str, int]:
+    """A prompt as the pipeline's chat template writes it, but for the BOS, and its forced length."""
+    return f"user: {row['prompt']}\nassistant:", row["sampling"]["max_tokens"]

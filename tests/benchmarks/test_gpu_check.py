@@ -1,0 +1,177 @@
+"""benchmarks.gpu without a GPU: limits, what a part leaves when it is stopped, the page, and energy from a counter.
+
+The whole of it is rehearsed by `make gpu-check DEVICE=cpu`, with real vLLM.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import __main__ as check
+from benchmarks.gpu import energy, parts
+from benchmarks.gpu.page import COLUMNS, write_page
+from benchmarks.gpu.parts import PARTS, Part, run_part
+from benchmarks.gpu.setup import LARGE, SMALL, Setup, SkipPart, make_tiny, read_setup
+from benchmarks.overhead import Measurement
+
+STORED = Path(__file__).resolve().parents[1] / "fixtures" / "gpu_check.json"
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    return Setup("cpu", (), (make_tiny(2, 64),), 1, tmp_path)
+
+
+def test_the_shapes_are_as_large_as_they_say() -> None:
+    assert 0.49e9 < SMALL.weight_bytes / 2 - SMALL.vocabulary * SMALL.hidden < 0.5e9, "its embeddings are tied there"
+    assert 8.0e9 < LARGE.weight_bytes / 2 < 8.1e9
+
+
+def test_all_parts_together_fit_into_ten_minutes_of_which_each_has_its_own() -> None:
+    assert sum(part.limit_s for part in PARTS[:-1]) <= 600, "the last one needs two GPUs"
+    assert {part.name for part in PARTS} == COLUMNS.keys()
+
+
+def test_a_setup_is_read_as_it_was_written(setup: Setup, tmp_path: Path) -> None:
+    setup = replace(setup, engine_args={"enforce_eager": True}, shapes=(SMALL, LARGE))
+    setup.write(tmp_path / "setup.json")
+    assert read_setup(tmp_path / "setup.json") == setup
+
+
+FAKE = """
+import json, subprocess, sys, time
+from pathlib import Path
+name, _, findings = sys.argv[1:]
+if name == "slow":
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+with open(findings, "a") as file:
+    file.write('{"test": "one"}\\n')
+    file.flush()
+    if name == "slow":
+        time.sleep(60)
+    if name == "dying":
+        sys.exit("no more")
+    state = "skipped: two are needed" if name == "idle" else "done"
+    two = '{"test": "two"}\\n' * (name == "quick")
+    file.write(two + json.dumps({"state": state}) + "\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "rows"),
+    [
+        ("quick", "done", ["one", "two"]),
+        ("slow", "stopped after 2 s", ["one"]),
+        ("dying", "died: no more", ["one"]),
+        ("idle", "skipped: two are needed", ["one"]),
+    ],
+)
+def test_a_part_that_is_stopped_or_dies_leaves_what_it_has(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, state: str, rows: list[str]
+) -> None:
+    (tmp_path / "benchmarks" / "gpu").mkdir(parents=True)
+    (tmp_path / "benchmarks" / "gpu" / "parts.py").write_text(FAKE)
+    monkeypatch.setattr(parts, "ROOT", tmp_path)
+    told: list[dict[str, Any]] = []
+    started = time.monotonic()
+    found = run_part(Part(name, name, 2, ""), setup, 2, told.append)
+    assert time.monotonic() - started < 10
+    assert found["state"].strip() == state
+    assert [row["test"] for row in found["rows"]] == [row["test"] for row in told] == rows
+
+
+def test_time_that_is_over_is_said_and_what_was_found_is_kept(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+
+    def run(part: Part, setup: Setup, limit_s: float, tell: Any) -> dict[str, Any]:
+        limits.append(limit_s)
+        time.sleep(0.2)
+        return {"state": "done", "seconds": 0.2, "rows": []}
+
+    monkeypatch.setattr(check, "run_part", run)
+    report = check.check(setup, list(PARTS[:3]), 0.3 / 60 / parts.CPU_PATIENCE, tmp_path / "out")
+    assert [part["state"].partition(":")[0] for part in report["parts"].values()] == ["done", "done", "not reached"]
+    assert limits[0] > limits[1] > 0
+    assert json.loads((tmp_path / "out" / "gpu.json").read_text()) == report
+    assert "Not reached" in (tmp_path / "out" / "gpu.md").read_text()
+
+
+def test_the_page_of_a_stored_check_has_a_table_for_each_part() -> None:
+    report = json.loads(STORED.read_text())
+    page = write_page(report)
+    for part in PARTS:
+        assert f"### {part.title}" in page
+    for row in report["parts"]["throughput"]["rows"]:
+        assert row["shape"] in page
+    widths = [line.count(" | ") for line in page.splitlines() if line.startswith("| ")]
+    assert widths and "Traceback" not in page
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu.page"],
+        input=STORED.read_text(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == page
+
+
+class Nvml(SimpleNamespace):
+    """A driver with 100 W idle; `counter` says whether it counts energy."""
+
+    class NVMLError(Exception):
+        """As pynvml's."""
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlShutdown(self) -> None: ...
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
+        if not self.counter:
+            raise self.NVMLError("not supported")
+        return int(1000 * 100 * (time.monotonic() - self.zero))
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        if not self.power:
+            raise self.NVMLError("not supported")
+        return 100_000
+
+
+@pytest.mark.parametrize(("counter", "source"), [(True, "energy counter"), (False, "power, integrated")])
+def test_energy_is_read_from_the_counter_or_else_from_power(counter: bool, source: str) -> None:
+    nvml: Any = Nvml(counter=counter, power=True, zero=time.monotonic())
+    meter = energy.EnergyMeter(nvml, "0")
+    assert meter.source == source
+    joules, seconds, _ = energy.spend(meter, lambda: time.sleep(0.6))
+    meter.close()
+    assert joules == pytest.approx(100 * seconds, rel=0.3)
+
+
+def test_a_driver_that_tells_neither_is_a_reason_to_skip() -> None:
+    with pytest.raises(SkipPart, match="neither energy nor power"):
+        energy.EnergyMeter(Nvml(counter=False, power=False), "0")  # type: ignore[arg-type]
+
+
+def test_energy_above_idle_is_what_work_adds() -> None:
+    row = energy.describe_energy((500.0, 5.0, None), (3000.0, 10.0, Measurement(8.0, 1000, 50)))
+    assert (row["idle_w"], row["working_w"]) == (100.0, 300.0)
+    assert (row["joules_per_output_token"], row["joules_per_output_token_above_idle"]) == (3.0, 2.0)
+
+
+def test_a_check_that_cannot_be_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "list_gpus", list)
+    with pytest.raises(SystemExit, match="no GPU answers here"):
+        check.main(["--device", "cuda"])
+    with pytest.raises(SystemExit, match=r"no part speed\. Expected: tests, throughput"):
+        check.main(["--device", "cpu", "--parts", "speed"])
