@@ -1,10 +1,12 @@
 """Makes .venv from the lock files: vLLM's CUDA build where an NVIDIA driver answers, its CPU build elsewhere.
 
     python3 scripts/setup.py [--dev] [--wheels FOLDER]
+    python3 scripts/setup.py --check
     python3 scripts/setup.py wheels [--wheels FOLDER] [--target cpu|cuda] [--python 3.12]
 
 Needs Python 3.11 or newer and nothing else. What is installed is written to .venv/installed; a second call with the
-same lock files does nothing. `wheels` fills a folder for machines without internet.
+same lock files does nothing. `wheels` fills a folder for machines without internet. `--check` installs nothing and says
+which vLLM is there, and which ones are known to work.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Runs the engines' tests with another vLLM, in an environment of its own: `make test-vllm VLLM=0.29.0`.
 
-    python scripts/try_vllm.py 0.29.0 [--with "prefect==3.9.1 duckdb==1.5.6"] [--tests "tests/engines/…"] [-- pytest's]
+    python scripts/try_vllm.py 0.29.0 [--with "prefect==3.9.1 duckdb==1.5.6"] [--tests "tests/engines/…"] [--pytest=…]
 
 The environment is .cache/vllm-VERSION: vLLM's CPU build of that version, and everything else at the locked version
 where it fits, or else at the newest that does. torch's CPU build is taken where the indexes have the version that vLLM
@@ -112,11 +112,11 @@ def main() -> int:
         "--with", dest="others", default="", help="other packages, as NAME==VERSION with spaces between"
     )
     parser.add_argument("--tests", default=TESTS, help="files and folders, with spaces between")
-    parser.add_argument("pytest", nargs="*", help="more arguments for pytest, after --")
+    parser.add_argument("--pytest", default="", help="more arguments for pytest, with spaces between, as --pytest=-n1")
     options = parser.parse_args()
     environment = Environment(options.vllm, options.others.split())
     environment.make()
-    counts, seconds = run_tests(environment, options.tests.split(), options.pytest)
+    counts, seconds = run_tests(environment, options.tests.split(), options.pytest.split())
     others = "".join(f" {other} |" for other in options.others.split())
     found = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count) or "no test ran"
     print(f"| {options.vllm} | {read_version(environment, 'torch')} |{others} {found} | {seconds:.0f} s |")

@@ -5,14 +5,16 @@
 
 Needs no network: models have random weights (0.5 B and 8 B in shape, bf16), and are made here. Every part runs in a
 process of its own with a time limit, and what it found until then counts. The last line is JSON; the folder gets it as
-gpu.json, a page as gpu.md, and the parts' logs. Both are written anew after each part.
+gpu.json, a page as gpu.md, and the ends of all logs in logs.tar.gz, written anew after each part.
 """
 
 import argparse
+import io
 import json
 import os
 import signal
 import sys
+import tarfile
 import tempfile
 import time
 from pathlib import Path
@@ -43,7 +45,6 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(ending, lambda number, _: sys.exit(128 + number))
     if device == "cpu":
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # engines side by side leave each other the cores
-    options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="assayline-gpu-") as name:
         shapes = (SMALL, LARGE) if device == "cuda" else (make_tiny(options.layers, options.hidden),)
         setup = Setup(
@@ -62,9 +63,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--parts", help=f"which, with commas between (default: all): {', '.join(p.name for p in PARTS)}"
     )
-    parser.add_argument(
-        "--minutes", type=float, default=10.0, help="for all parts together (on a CPU three times that)"
-    )
+    parser.add_argument("--minutes", type=float, default=10.0, help="for all parts together (on a CPU five times that)")
     parser.add_argument("--pairs", type=int, default=2, help="how often the sides of a comparison are measured in turn")
     parser.add_argument("--layers", type=int, default=2, help="of the rehearsal's model")
     parser.add_argument("--hidden", type=int, default=64, help="of the rehearsal's model")
@@ -87,12 +86,13 @@ def choose_parts(names: str | None) -> list[Part]:
 
 def check(setup: Setup, parts: list[Part], minutes: float, out: Path) -> Row:
     """All parts, one after another. Each gets its limit, or what is left of the time for all."""
+    out.mkdir(parents=True, exist_ok=True)
     patience = 1.0 if setup.is_cuda else CPU_PATIENCE
     started = time.monotonic()
     until = started + 60 * minutes * patience
     report: Row = {
         "benchmark": "gpu",
-        "at": utc_now()[:16] + " UTC",
+        "at": utc_now()[:16].replace("T", " ") + " UTC",
         "device": setup.device,
         "shapes": [shape.name for shape in setup.shapes],
         "machine": describe_machine(),
@@ -112,19 +112,20 @@ def check(setup: Setup, parts: list[Part], minutes: float, out: Path) -> Row:
         print(f"  {found['state']}, {found['seconds']:.0f} s", flush=True)
         report["parts"][part.name] = found
         report["seconds"] = round(time.monotonic() - started, 1)
-        keep(report, setup.folder, part, out)
+        keep(report, setup.folder, out)
     return report
 
 
-def keep(report: Row, folder: Path, part: Part, out: Path) -> None:
-    """Writes what there is so far, and the part's log."""
+def keep(report: Row, folder: Path, out: Path) -> None:
+    """Writes what there is so far: JSON, page, and the ends of all logs in one archive."""
     (out / "gpu.json").write_text(json.dumps(report) + "\n")
     (out / "gpu.md").write_text(write_page(report))
-    logs = [folder / f"{part.name}.log", *folder.glob(f"{part.name}*/*.log"), *folder.glob(f"{part.name}*/logs/*.log")]
-    for log in logs:
-        if log.exists():
-            name = log.name if log.parent == folder else f"{log.parent.name}-{log.name}"
-            (out / name).write_bytes(log.read_bytes()[-LOG_BYTES:])
+    with tarfile.open(out / "logs.tar.gz", "w:gz") as archive:
+        for log in sorted(folder.rglob("*.log")):
+            end = log.read_bytes()[-LOG_BYTES:]
+            member = tarfile.TarInfo(str(log.relative_to(folder)))
+            member.size = len(end)
+            archive.addfile(member, io.BytesIO(end))
 
 
 if __name__ == "__main__":

@@ -39,16 +39,17 @@ def kill_one_after_another(setup: Setup, shape: Shape, processes: str) -> Row:
     run = start_run(spec, folder)
     wait_for(lambda: list_parts(folder) > 0 or run.poll() is not None, "answers are durable")
     host = find_host(run.pid)
+    assert host is not None, f"the run ended early; see {folder / 'run.log'}"
     held = measure_held(setup, before, host)
     victim = find_core(host) if processes == "vllm" else host
-    row: Row = {"processes": processes, "victim": " ".join(victim.cmdline())[:60], "held_mib": held}
+    row: Row = {"processes": processes, "held_mib": held}
     victim.kill()
     row["engine_processes_gone_s"] = wait_for(lambda: not members(host.pid), "the engine's processes are gone")
-    parts = list_parts(folder)
-    row["answers_again_s"] = row["engine_processes_gone_s"] + wait_for(
-        lambda: list_parts(folder) > parts or run.poll() is not None, "another engine answers"
-    )
-    second = find_host(run.pid)
+    starting_s = wait_for(lambda: find_host(run.pid) not in (None, host), "another engine starts")
+    second, parts = find_host(run.pid), list_parts(folder)
+    assert second is not None
+    answering_s = wait_for(lambda: list_parts(folder) > parts or run.poll() is not None, "another engine answers")
+    row["answers_again_s"] = row["engine_processes_gone_s"] + starting_s + answering_s
     row["second_engine_held_mib"] = measure_held(setup, before, second)
     run.kill()
     row["run_processes_gone_s"] = wait_for(lambda: not members(second.pid), "no orphan is left")
@@ -73,10 +74,15 @@ def make_spec(setup: Setup, shape: Shape, processes: str) -> Row:
     }
 
 
-def find_host(run_pid: int) -> psutil.Process:
-    """The engine's process of a run, the newest if one is just being replaced."""
-    hosts = [child for child in psutil.Process(run_pid).children() if "assayline.engines.host" in child.cmdline()]
-    return max(hosts, key=lambda process: process.create_time())
+def find_host(run_pid: int) -> psutil.Process | None:
+    """The engine's process of a run, the newest if one is just being replaced; None where there is none."""
+    hosts = []
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(run_pid).children():
+            with contextlib.suppress(psutil.Error):
+                if "assayline.engines.host" in child.cmdline():
+                    hosts.append((child.create_time(), child))
+    return max(hosts, key=lambda host: host[0])[1] if hosts else None
 
 
 def find_core(host: psutil.Process) -> psutil.Process:

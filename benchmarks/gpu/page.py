@@ -134,7 +134,11 @@ def write_page(report: Row) -> str:
 def describe_state(found: Row) -> str:
     """How a part ended."""
     state = found["state"][0].upper() + found["state"][1:]
-    return f"{state}." if found["state"].startswith("skipped") else f"{state}, after {found['seconds']:.0f} s."
+    return (
+        f"{state}."
+        if found["state"].startswith(("skipped", "stopped"))
+        else f"{state}, after {found['seconds']:.0f} s."
+    )
 
 
 def write_table(columns: list[Column], rows: list[Row]) -> list[str]:

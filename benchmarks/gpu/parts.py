@@ -23,7 +23,7 @@ from benchmarks.gpu.setup import Row, Setup, SkipPart, Tell, read_setup
 
 POLL_S = 0.2
 END_S = 10.0
-CPU_PATIENCE = 3.0
+CPU_PATIENCE = 5.0
 """A rehearsal may take so many times longer: engines start slowly on a few cores."""
 
 

@@ -1,15 +1,16 @@
 """Evaluations without Prefect, in this process or in one that can be killed.
 
-    python -m benchmarks.gpu.runs SPEC.json DATA_FOLDER
+    python -m benchmarks.gpu.runs SPEC.json DATA_FOLDER [GATE]
 
-runs the spec, or resumes it, and prints one line of JSON.
+runs the spec, or resumes it, and prints one line of JSON. With GATE, a file, it waits with a warm engine until there is
+such a file, so that several such processes begin together.
 """
 
 import json
-import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from assayline.store.database import connect
 from benchmarks.gpu.setup import Row
 
 ROOT = Path(__file__).resolve().parents[2]
+GATE_S = 300.0
+GATE_POLL_S = 0.05
 
 
 def run_spec(spec: EvalSpec, settings: Settings, on_event: Callable[[EngineEvent], None] = lambda event: None) -> str:
@@ -42,19 +45,14 @@ def run_spec(spec: EvalSpec, settings: Settings, on_event: Callable[[EngineEvent
         raise
 
 
-def start_run(spec: Row, folder: Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """The same in a process of its own, which leads a session: with its engine it can be killed and be looked for."""
+def start_run(spec: Row, folder: Path, gate: Path | None = None) -> subprocess.Popen[str]:
+    """The same in a process of its own, which can be killed."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spec.json").write_text(json.dumps(spec))
+    command = [sys.executable, "-m", "benchmarks.gpu.runs", str(folder / "spec.json"), str(folder)]
+    command += [] if gate is None else [str(gate)]
     with (folder / "run.log").open("a") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.gpu.runs", str(folder / "spec.json"), str(folder)],
-            env={**os.environ, **(env or {})},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
 
 
 def query(settings: Settings, sql: str, *values: Any) -> list[Row]:
@@ -75,7 +73,8 @@ def describe_run(settings: Settings, run_id: str) -> Row:
     )
     engines = query(
         settings,
-        "select engine_generation as engine, ending, failure_kind, left(failure_message, 160) as failure_message, window_requests, "
+        "select engine_generation as engine, ending, failure_kind, "
+        "left(split_part(failure_message, chr(10), 1), 160) as failure_message, window_requests, "
         "max_num_batched_tokens, gpu_memory_utilization, ok_requests, round(recovery_s, 2) as recovery_s, "
         "round(lost_s, 2) as lost_s from engine_history where run_id = ? order by engine_generation",
         run_id,
@@ -88,10 +87,32 @@ def list_parts(folder: Path) -> int:
     return len(list(folder.glob("data/runs/*/parts/completions/*.parquet")))
 
 
+def wait_at(gate: Path, folder: Path) -> Callable[[EngineEvent], None]:
+    """Waits there with the first engine that is warm, and says so by the file `warm` in the run's folder."""
+
+    def wait(event: EngineEvent) -> None:
+        if event.event != "warmed_up":
+            return
+        (folder / "warm").touch()
+        until = time.monotonic() + GATE_S
+        while not gate.exists() and time.monotonic() < until:
+            time.sleep(GATE_POLL_S)
+
+    return wait
+
+
+def open_gate(gate: Path, folders: list[Path], runs: list[subprocess.Popen[str]]) -> None:
+    """Lets runs begin when all are warm, or one of them has ended."""
+    while not all((folder / "warm").exists() for folder in folders) and all(run.poll() is None for run in runs):
+        time.sleep(GATE_POLL_S)
+    gate.touch()
+
+
 def main() -> None:
-    folder = Path(sys.argv[2])
+    folder, gate = Path(sys.argv[2]), sys.argv[3:]
     settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks", flush_interval_s=0.3, device_wait_s=20)
-    run_id = run_spec(parse_spec(json.loads(Path(sys.argv[1]).read_text())), settings)
+    spec = parse_spec(json.loads(Path(sys.argv[1]).read_text()))
+    run_id = run_spec(spec, settings, wait_at(Path(gate[0]), folder)) if gate else run_spec(spec, settings)
     print(json.dumps({"run_id": run_id, **describe_run(settings, run_id)}), flush=True)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from assayline.settings import Settings
-from benchmarks.gpu.runs import query, start_run
+from benchmarks.gpu.runs import open_gate, query, start_run
 from benchmarks.gpu.setup import Row, Setup, Shape, SkipPart, Tell
 
 GENERATED = """
@@ -38,8 +38,9 @@ def measure_tensor_parallel(setup: Setup, tell: Tell) -> None:
 
 
 def run_side_by_side(setup: Setup, shape: Shape, name: str, changes: list[Row], requests: int) -> list[Row]:
-    """Runs of as many requests each, at once, in processes of their own that do not see each other's locks."""
-    started = []
+    """Runs of as many requests each, begun at once, in processes of their own that do not see each other's locks."""
+    folders, runs = [], []
+    gate = setup.folder / f"{name}-gate"
     for number, change in enumerate(changes):
         source = {"kind": "synthetic", "count": requests, "prompt_tokens": 64, "output_tokens": 128, "seed": number}
         spec = {
@@ -49,10 +50,11 @@ def run_side_by_side(setup: Setup, shape: Shape, name: str, changes: list[Row], 
             "sampling": {"temperature": 0, "ignore_eos": True},
             "engine": {"device": setup.device, "order": "given", "args": {**setup.make_args(shape), **change}},
         }
-        folder = setup.folder / f"{name}-{number}"
-        started.append((folder, start_run(spec, folder)))
+        folders.append(setup.folder / f"{name}-{number}")
+        runs.append(start_run(spec, folders[-1], gate))
+    open_gate(gate, folders, runs)
     found = []
-    for folder, run in started:
+    for folder, run in zip(folders, runs, strict=True):
         run.communicate()
         if run.returncode:
             raise RuntimeError(f"{name} failed: {(folder / 'run.log').read_text()[-1000:]}")
@@ -67,7 +69,7 @@ def rate_of(rows: list[Row]) -> float:
 
 
 def compare_sides(alone: Row, both: list[Row]) -> Row:
-    """Rates, and for how much of the time both worked: engines do not start equally fast."""
+    """Rates, and for how much of the time both worked: they begin together, and need not end so."""
     overlap = min(row["ended_s"] for row in both) - max(row["began_s"] for row in both)
     span = max(row["ended_s"] for row in both) - min(row["began_s"] for row in both)
     rates: dict[str, Any] = {"alone_output_tokens_per_s": rate_of([alone]), "two_output_tokens_per_s": rate_of(both)}

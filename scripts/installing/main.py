@@ -11,6 +11,7 @@ from pathlib import Path
 from installing.environment import ROOT, Environment, hold
 from installing.failures import SetupFailure, explain
 from installing.installers import Installer, bring_uv, find_uv, make_environment
+from installing.known_versions import describe_versions
 from installing.lock_files import read_pins
 from installing.machine import cache_folder, driver_answers, find_problems
 from installing.wheels import check_folder, fetch
@@ -26,7 +27,9 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(ending, lambda number, _: sys.exit(128 + number))
     options = parse_arguments(arguments)
     try:
-        if options.action == "wheels":
+        if options.check:
+            print(describe_versions(Environment(ROOT / ".venv").python))
+        elif options.action == "wheels":
             fetch(options.wheels or ROOT / "wheels", options.target or guess_target(), options.python)
         else:
             set_up(options.dev, options.wheels)
@@ -46,6 +49,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """The options; an empty one counts as not given, since make passes them so."""
     parser = argparse.ArgumentParser(prog="scripts/setup.py", description="Makes .venv from the lock files.")
     parser.add_argument("action", nargs="?", choices=["setup", "wheels"], default="setup")
+    parser.add_argument("--check", action="store_true", help="only say which vLLM is installed and which ones work")
     parser.add_argument("--dev", action="store_true", help="with what tests and linters need")
     parser.add_argument("--wheels", help="folder of wheels: the only source of `setup`, what `wheels` fills")
     parser.add_argument("--target", choices=["cpu", "cuda", ""], help="for which vLLM `wheels` fills it")
