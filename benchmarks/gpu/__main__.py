@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0 when every part ended as it should or was skipped."""
     options = parse_arguments(arguments)
     gpus = tuple(list_gpus())
-    device = options.device if options.device != "auto" else "cuda" if gpus else "cpu"
+    device = options.device
     if device == "cuda" and not gpus:
         sys.exit(
             "gpu-check: no GPU answers here. Expected: an NVIDIA driver and the package nvidia-ml-py. A rehearsal "
@@ -50,7 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
         setup = Setup(
             device, gpus if device == "cuda" else (), shapes, options.pairs, Path(name), json.loads(options.engine_args)
         )
-        report = check(setup, choose_parts(options.parts), options.minutes, options.out)
+        patience = options.patience or (1.0 if device == "cuda" else CPU_PATIENCE)
+        report = check(setup, choose_parts(options.parts), options.minutes, patience, options.out)
     print(json.dumps(report))
     return 0 if all(part["state"].startswith(("done", "skipped")) for part in report["parts"].values()) else 1
 
@@ -59,11 +60,16 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu rehearses the check")
     parser.add_argument(
         "--parts", help=f"which, with commas between (default: all): {', '.join(p.name for p in PARTS)}"
     )
-    parser.add_argument("--minutes", type=float, default=10.0, help="for all parts together (on a CPU five times that)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="for all parts together, times the patience")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        help=f"factor of all limits (default: 1; {CPU_PATIENCE:g} on a CPU, where engines start slowly)",
+    )
     parser.add_argument("--pairs", type=int, default=2, help="how often the sides of a comparison are measured in turn")
     parser.add_argument("--layers", type=int, default=2, help="of the rehearsal's model")
     parser.add_argument("--hidden", type=int, default=64, help="of the rehearsal's model")
@@ -84,10 +90,9 @@ def choose_parts(names: str | None) -> list[Part]:
     return [part for part in PARTS if part.name in wanted]
 
 
-def check(setup: Setup, parts: list[Part], minutes: float, out: Path) -> Row:
-    """All parts, one after another. Each gets its limit, or what is left of the time for all."""
+def check(setup: Setup, parts: list[Part], minutes: float, patience: float, out: Path) -> Row:
+    """All parts, one after another. Each gets its limit times `patience`, or what is left of the time for all."""
     out.mkdir(parents=True, exist_ok=True)
-    patience = 1.0 if setup.is_cuda else CPU_PATIENCE
     started = time.monotonic()
     until = started + 60 * minutes * patience
     report: Row = {

@@ -39,13 +39,13 @@ class Part:
 
 
 PARTS = (
-    Part("tests", "Tests that need a GPU", 80, "driver_tests:run_tests"),
-    Part("throughput", "(a) Throughput against raw vLLM", 200, "throughput:measure_throughput"),
-    Part("memory", "(b) Out of memory in the middle of a run", 80, "memory:measure_memory"),
-    Part("kills", "(c) Engine and run killed", 70, "kills:measure_kills"),
+    Part("tests", "Tests that need a GPU", 60, "driver_tests:run_tests"),
+    Part("throughput", "(a) Throughput against raw vLLM", 240, "throughput:measure_throughput"),
+    Part("memory", "(b) Out of memory in the middle of a run", 90, "memory:measure_memory"),
+    Part("kills", "(c) Engine and run killed", 60, "kills:measure_kills"),
     Part("latency", "(d) Inter-token latency against AsyncLLM alone", 60, "latency:measure_latency"),
-    Part("energy", "(e) Energy per token", 50, "energy:measure_energy"),
-    Part("sharing", "(f) Two engines on one GPU", 60, "several:measure_sharing"),
+    Part("energy", "(e) Energy per token", 40, "energy:measure_energy"),
+    Part("sharing", "(f) Two engines on one GPU", 50, "several:measure_sharing"),
     Part("tensor_parallel", "(g) One engine on two GPUs", 60, "several:measure_tensor_parallel"),
 )
 

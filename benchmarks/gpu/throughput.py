@@ -33,10 +33,11 @@ WARM_REQUESTS = 64
 
 
 def measure_throughput(setup: Setup, tell: Tell) -> None:
-    """Tells one row per shape and kind of process."""
-    for shape in setup.shapes:
-        for processes in PROCESSES:
+    """Tells one row per kind of process and shape, and then one of vLLM's own benchmark per shape."""
+    for processes in PROCESSES:
+        for shape in setup.shapes:
             tell(measure_sides(setup, shape, processes))
+    for shape in setup.shapes:
         tell(measure_peer(setup, shape))
 
 

@@ -51,6 +51,7 @@ STEPS = [
     ("names that are used of vLLM", f"{BOOT} && python3 -c '{NAMES}'", 0),
     ("tests without a GPU", f"{BOOT} && python3 -m benchmarks.gpu --device cpu --parts tests --out out", 0),
     ("the check, without a GPU", f"{BOOT} && python3 -m benchmarks.gpu", 1),
+    ("an engine, without a GPU", f"{BOOT} && python3 -m benchmarks.gpu --device cpu --parts throughput --out out", 1),
     ("compiled kernels, without a driver", f"{BOOT} && python3 -c '{KERNELS}'", 1),
 ]
 """Name, command, expected exit code."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import __main__ as check
-from benchmarks.gpu import energy, parts
+from benchmarks.gpu import energy, parts, runs
 from benchmarks.gpu.page import COLUMNS, write_page
 from benchmarks.gpu.parts import PARTS, Part, run_part
 from benchmarks.gpu.setup import LARGE, SMALL, Setup, SkipPart, make_tiny, read_setup
@@ -98,7 +98,7 @@ def test_time_that_is_over_is_said_and_what_was_found_is_kept(
         return {"state": "done", "seconds": 0.2, "rows": []}
 
     monkeypatch.setattr(check, "run_part", run)
-    report = check.check(setup, list(PARTS[:3]), 0.3 / 60 / parts.CPU_PATIENCE, tmp_path / "out")
+    report = check.check(setup, list(PARTS[:3]), 0.1 / 60, 3.0, tmp_path / "out")
     assert [part["state"].partition(":")[0] for part in report["parts"].values()] == ["done", "done", "not reached"]
     assert limits[0] > limits[1] > 0
     assert json.loads((tmp_path / "out" / "gpu.json").read_text()) == report
@@ -172,6 +172,24 @@ def test_energy_above_idle_is_what_work_adds() -> None:
 def test_a_check_that_cannot_be_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "list_gpus", list)
     with pytest.raises(SystemExit, match="no GPU answers here"):
-        check.main(["--device", "cuda"])
+        check.main([])
     with pytest.raises(SystemExit, match=r"no part speed\. Expected: tests, throughput"):
         check.main(["--device", "cpu", "--parts", "speed"])
+
+
+def test_runs_side_by_side_begin_when_all_their_engines_are_warm(tiny_model: Path, tmp_path: Path) -> None:
+    folders, gate = [tmp_path / "first", tmp_path / "second"], tmp_path / "gate"
+    source = {"kind": "inline", "rows": [{"prompt": f"{number}"} for number in range(40)]}
+    spec = {"model": str(tiny_model), "prompts": {"source": source}, "engine": {"backend": "fake"}}
+    started = [runs.start_run(spec, folders[0], gate)]
+    while not (folders[0] / "warm").exists():
+        assert started[0].poll() is None, (folders[0] / "run.log").read_text()
+        time.sleep(0.05)
+    time.sleep(0.3)
+    assert not list(folders[0].glob("data/runs/*/parts/completions/*")), "it waits for the other one"
+    started.append(runs.start_run(spec, folders[1], gate))
+    runs.open_gate(gate, folders, started)
+    for run in started:
+        told = json.loads(run.communicate(timeout=60)[0].splitlines()[-1])
+        assert told["is_sound"] and (told["requests"], told["answered"]) == (40, 40)
+        assert [engine["ending"] for engine in told["engines"]] == ["closed"]

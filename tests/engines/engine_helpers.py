@@ -15,6 +15,7 @@ import psutil
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
 from assayline.engines.environment import engine_environment
+from assayline.engines.host.vllm.internals import find_version
 from assayline.engines.messages import Open
 from assayline.engines.offline import OfflineEngine
 from assayline.engines.process import HostSetup
@@ -31,6 +32,12 @@ from assayline.spec.load import LoadSpec
 from assayline.spec.prompts import ChatSpec
 
 ROOT = Path(__file__).resolve().parents[2]
+VLLM = tuple(int(part) for part in (find_version() or "0.32.0").split(".")[:2])
+"""Version of the installed vLLM: `make test-vllm` runs these tests with others."""
+
+NO_PREEMPTIONS = 0 if VLLM >= (0, 30) else None
+"""Older versions do not count them."""
+
 ARGS: dict[str, Any] = {
     "max_model_len": 256,
     "max_num_seqs": 8,

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from engine_helpers import (
     ARGS,
+    NO_PREEMPTIONS,
     Asker,
     Control,
     Kept,
@@ -136,7 +137,9 @@ def test_every_token_has_a_stamp_of_its_own_under_load(paced: Paced, asker: Aske
         assert (stamps[0], stamps[-1]) == (answer.first_token_at_s, answer.last_token_at_s)
         assert all(before <= after for before, after in itertools.pairwise(stamps_of(answer)))
         assert answer.due_at_s is not None and answer.sent_at_s is not None and answer.due_at_s <= answer.sent_at_s
-        assert answer.window_requests is None and answer.preemptions == 0 and answer.cached_tokens is not None
+        assert (
+            answer.window_requests is None and answer.preemptions == NO_PREEMPTIONS and answer.cached_tokens is not None
+        )
 
 
 def test_counters_are_the_engine_s_and_leave_the_warm_up_out(

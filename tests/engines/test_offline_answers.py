@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from engine_helpers import ARGS, Asker, Control, Feed, by_id, stamps_of
+from engine_helpers import ARGS, NO_PREEMPTIONS, Asker, Control, Feed, by_id, stamps_of
 
 from assayline.engines.offline import OfflineEngine
 from assayline.errors import EngineInterruptedError, SpecError
@@ -35,7 +35,7 @@ def test_the_model_adds_and_every_stamp_is_in_order(engine: OfflineEngine, asker
         assert answer.first_token_at_s > answer.scheduled_at_s  # type: ignore[operator]
         assert (answer.output_tokens or 0) == len(answer.output_token_ids or []) > 1
         assert answer.last_token_at_s > answer.first_token_at_s  # type: ignore[operator]
-        assert (answer.preemptions, answer.token_at_s, answer.due_at_s) == (0, None, None)
+        assert (answer.preemptions, answer.token_at_s, answer.due_at_s) == (NO_PREEMPTIONS, None, None)
         assert (answer.window_requests, answer.worker, answer.engine_generation) == (10, "worker-0", 0)
 
 

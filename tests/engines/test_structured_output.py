@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from engine_helpers import SCHEMA, Asker, answers_in, by_id
+from engine_helpers import SCHEMA, VLLM, Asker, answers_in, by_id
 
 from assayline.engines.offline import OfflineEngine
 from assayline.spec.file import parse_spec
@@ -65,6 +65,7 @@ def test_every_answer_fits_the_grammar(engine: OfflineEngine, asker: Asker) -> N
     assert len(set(texts)) > 3
 
 
+@pytest.mark.skipif(VLLM < (0, 31), reason="before vLLM 0.31 a grammar with terminals is made into one that is wrong")
 def test_a_grammar_may_be_lark(engine: OfflineEngine, asker: Asker) -> None:
     texts = [str(answer.text) for answer in answers_in(engine, asker, {"grammar": LARK_GRAMMAR})]
     assert all(re.fullmatch("yes|no[0-9]", text) for text in texts), texts

@@ -16,7 +16,7 @@ from assayline.spec.checks import engine_argument_names, sampling_parameter_name
 pytestmark = pytest.mark.vllm
 
 QUESTIONS = """
-import contextlib, dataclasses, inspect, io, json, os, socket, sys
+import contextlib, dataclasses, importlib, inspect, io, json, os, socket, sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 from assayline.clock import RunClock
@@ -29,7 +29,6 @@ from assayline.engines.messages import Failed, Open, Refused
 import_vllm()
 from vllm import EngineArgs, SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 asked = json.loads(Path(sys.argv[1]).read_text())
@@ -37,6 +36,10 @@ told = {}
 told["engine arguments"] = [field.name for field in dataclasses.fields(EngineArgs)]
 told["sampling parameters"] = list(inspect.signature(SamplingParams).parameters)
 
+for room in ("launchers", "common", "openai"):  # where the module is depends on the version
+    with contextlib.suppress(ImportError):
+        make_arg_parser = importlib.import_module(f"vllm.entrypoints.{room}.cli_args").make_arg_parser
+        break
 parser, flags = make_arg_parser(FlexibleArgumentParser()), asked["flags"]
 parsed = AsyncEngineArgs.from_cli_args(parser.parse_args(list_flags(flags)))
 default = AsyncEngineArgs(model=flags["model"])
