@@ -156,6 +156,8 @@ class OpenedDetails(TypedDict, total=False):
     device_name: str | None
     claimed_device: str
     """The device as the worker holds it."""
+    claimed_gpus: int
+    """How many GPUs that is."""
     kept_from: str
     """The run that loaded it, where an engine was taken over."""
     window_requests: int | None
@@ -246,3 +248,34 @@ class TelemetrySample:
     """None of a server, which does not say."""
     in_flight_requests: int
     output_tokens: int
+    kv_cache_usage_share: float | None = None
+    """Share of the KV cache's blocks that are in use, 0 to 1; None, as what follows, where the engine does not say."""
+    running_requests: int | None = None
+    waiting_requests: int | None = None
+    preemptions: int | None = None
+    """So far, counted from 0 per engine generation, warm-up left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSample:
+    """What the sensors of a worker's device, or of its machine, say at one moment, about once a second.
+
+    What a device has no sensor for is None.
+    """
+
+    worker: str
+    device: str
+    """A GPU as in CUDA_VISIBLE_DEVICES, with `cuda-` before it; or `host`, the machine that the worker is on."""
+    at_s: float
+    utilization_share: float | None = None
+    """Share of the last sample period in which a kernel ran on the GPU; of `host`, the mean over its cores."""
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_watts: float | None = None
+    energy_joules: float | None = None
+    """The device's own counter: since its driver was loaded."""
+    temperature_c: int | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    throttle_reasons: str | None = None
+    """Why clocks are below the highest, comma-separated, as NVML names the reasons; empty where they are not."""

@@ -7,6 +7,7 @@ import os
 import tempfile
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -49,6 +50,9 @@ class Settings(BaseSettings):
     )
     engine_memory_limit_bytes: int | None = Field(
         None, ge=1, description="Address space that an engine's process may use (RLIMIT_AS); for CPU engines."
+    )
+    price: dict[str, Any] | None = Field(
+        None, description="What this machine costs, for specs without `price`: JSON with that part's fields."
     )
     bar: bool = Field(
         True,

@@ -1,9 +1,9 @@
 """Runs that nobody ran, for measuring the database: plausible rows of every raw table, made by SQL in sets.
 
 Fifty configurations take turns, so that each has its repeats. Requests keep `WINDOW` in flight; latencies differ by
-configuration, run and request. One run in four has error rows, one in 25 an engine that died half-way, one in 50 the
-stamps of its tokens, one in 50 a picture per prompt; one in ten is a point of a sweep, sent at a rate, with windows and
-an SLO. The same numbers make the same rows.
+configuration, run and request. Each run has a price and a GPU with an energy counter. One in four has error rows, one
+in 25 an engine that died half-way, one in 50 the stamps of its tokens, one in 50 a picture per prompt; one in ten is a
+point of a sweep, sent at a rate, with windows and an SLO. The same numbers make the same rows.
 """
 
 from assayline.store.database import Connection, transaction
@@ -79,7 +79,8 @@ INSERTS = (
         run_id, 'night-' || configuration as name, 'trees' as prompt_set, 'model-' || configuration % 5 as model,
         md5('model' || configuration % 5) as model_id, md5('tokenizer') as tokenizer_id, md5('chat') as template_id,
         md5('sampling' || configuration) as sampling_id, md5('spec' || configuration) as spec_hash,
-        '{{"name": "night", "max_error_fraction": 0.5}}' as spec_json,
+        '{{"name": "night", "max_error_fraction": 0.5, "price": {{"currency": "USD", "per_gpu_hour": 2.5}}}}'
+            as spec_json,
         md5('configuration' || configuration) as config_id, if(has_load, 'sweep', null) as benchmark_id,
         '0' as assayline_version, 'host' as host_name, 1 as attempt, 'completed' as state,
         timestamp '2026-01-01' + to_hours(number::integer) as started_at,
@@ -170,7 +171,8 @@ INSERTS = (
 
     list_events as (
         select *, 'opened' as event, began_at_s - 2 as at_s, 16.0 as duration_s,
-            '{{"vllm_version": "0", "window_requests": {window}, "max_num_seqs": {window}}}' as details_json
+            '{{"vllm_version": "0", "window_requests": {window}, "max_num_seqs": {window}, "claimed_gpus": 1}}'
+                as details_json
         from span_engines
         union all
         select *, 'warmed_up', began_at_s - 1, 1.0, '{{}}' from span_engines
@@ -190,16 +192,38 @@ INSERTS = (
     select
         run_id, 'worker-0' as worker, engine_generation, floor(arrived_at_s) as at_s,
         ceil(sum(sum(drawn_tokens)) over seconds / {window})::bigint as engine_steps, {window} as in_flight_requests,
-        (sum(sum(drawn_tokens)) over seconds)::bigint as output_tokens
+        (sum(sum(drawn_tokens)) over seconds)::bigint as output_tokens,
+        0.1 + 0.8 * dice(any_value(number), floor(arrived_at_s)::bigint, 'cache') as kv_cache_usage_share,
+        {window} as running_requests, 0 as waiting_requests, 0 as preemptions
     from invented_requests
     group by run_id, engine_generation, floor(arrived_at_s)
     window seconds as (partition by run_id, engine_generation order by floor(arrived_at_s))
     """,
     """
+    insert into device_telemetry by name
+    with
+
+    list_seconds as (
+        select run_id, number, unnest(range(0, ceil(max(arrived_at_s))::bigint + 10)) as second
+        from invented_requests
+        group by run_id, number
+    )
+
+    select
+        run_id, 'worker-0' as worker, 'cuda-0' as device, second::double as at_s,
+        dice(number, second, 'busy') as utilization_share, (60::bigint << 30) as memory_used_bytes,
+        (80::bigint << 30) as memory_total_bytes, 300 + 100 * dice(number, second, 'power') as power_watts,
+        350.0 * second as energy_joules, 60 as temperature_c, 1700 as sm_clock_mhz, 2600 as memory_clock_mhz,
+        if(second % 10 = 0, 'sw_power_cap', '') as throttle_reasons
+    from list_seconds
+    """,
+    """
     insert into loaded_parts by name
     select run_id, target_table || '/' || printf('%06d', part) as part, target_table, 512 as loaded_rows
     from invented_runs,
-        (select unnest(['prompts', 'requests', 'completions', 'engine_events', 'telemetry']) as target_table),
+        (select unnest([
+            'prompts', 'requests', 'completions', 'engine_events', 'telemetry', 'device_telemetry'
+        ]) as target_table),
         range(greatest(1, {requests} // 512)) as parts(part)
     """,
 )

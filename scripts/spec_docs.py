@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from assayline.spec import answers, engine, evaluation, gate, load, media, prompts, scorers  # noqa: E402
+from assayline.spec import answers, engine, evaluation, gate, load, media, price, prompts, scorers  # noqa: E402
 
 PARTS: list[tuple[str, type[BaseModel]]] = [
     ("The spec", evaluation.EvalSpec),
@@ -50,6 +50,7 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
     ("load.arrival, kind: trace", load.Trace),
     ("slos", load.SloSpec),
     ("gate", gate.GateSpec),
+    ("price", price.PriceSpec),
 ]
 
 

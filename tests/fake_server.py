@@ -64,6 +64,9 @@ class FakeServer:
         self.scripts: deque[Script] = deque()
         self.default = Script()
         self.received: list[Received] = []
+        self.metrics: str | None = None
+        """Its page of metrics; None: there is none."""
+        self.metrics_read = 0
         self.in_flight = self.most_in_flight = 0
         self.port = 0
         self._tls = tls
@@ -134,7 +137,11 @@ class FakeServer:
             self._write_json(writer, 401, {"error": {"message": "Incorrect key."}})
         elif received.path == "/version" and self.is_vllm:
             self._write_json(writer, 200, {"version": "0.32.0"})
+        elif received.path == "/metrics" and self.metrics is not None:
+            self.metrics_read += 1
+            self._write(writer, 200, self.metrics.encode(), "text/plain; version=0.0.4")
         elif received.path not in self.endpoints:
+            self.metrics_read += received.path == "/metrics"
             self._write_json(writer, 404, {"error": {"message": "Not Found"}})
         elif received.path == "/v1/models":
             self._write_json(writer, 200, {"object": "list", "data": self.models})
@@ -179,8 +186,17 @@ class FakeServer:
     def _write_json(
         self, writer: asyncio.StreamWriter, status: int, body: Any, headers: dict[str, str] | None = None
     ) -> None:
-        data = json.dumps(body).encode()
-        lines = {"Content-Type": "application/json", "Content-Length": str(len(data)), **(headers or {})}
+        self._write(writer, status, json.dumps(body).encode(), "application/json", headers)
+
+    def _write(
+        self,
+        writer: asyncio.StreamWriter,
+        status: int,
+        data: bytes,
+        kind: str,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        lines = {"Content-Type": kind, "Content-Length": str(len(data)), **(headers or {})}
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
         writer.write(f"HTTP/1.1 {status} Reason\r\n{head}\r\n".encode() + data)
 

@@ -8,7 +8,18 @@ from assayline.benchmark.plan import Configuration
 from assayline.comparison.queries import compare_speed, list_repeats, read_benchmark
 from assayline.store.database import Connection
 
-SHOWN = ("output_tokens_per_s", "requests_per_s", "ttft_p50_s", "tpot_p50_s", "e2e_p50_s", "e2e_p95_s", "accuracy")
+SHOWN = (
+    "output_tokens_per_s",
+    "requests_per_s",
+    "ttft_p50_s",
+    "tpot_p50_s",
+    "e2e_p50_s",
+    "e2e_p95_s",
+    "accuracy",
+    "cost_per_right_answer",
+    "cost_per_million_output_tokens",
+    "energy_per_output_token_joules",
+)
 """Metrics of the table; the database has the others."""
 
 

@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from assayline.comparison.queries import Side, choose_repeats, compare_scores, compare_speed, read_overlap, read_side
+from assayline.comparison.queries import (
+    Side,
+    choose_repeats,
+    compare_scores,
+    compare_speed,
+    read_costs,
+    read_overlap,
+    read_side,
+)
 from assayline.errors import AssaylineError, ComparisonError
 from assayline.spec.gate import GateSpec
 from assayline.store.database import Connection
@@ -69,6 +77,7 @@ def judge_run_against(connection: Connection, candidate: str, baseline: str, lim
     _check_overlap(read_overlap(connection, candidate, baseline), new, old, limits.min_overlap)
     checks = [_check_errors(new, old, limits.max_error_share), _check_accuracy(connection, new, old, limits)]
     checks += _check_speed(connection, new, old, limits)
+    checks += _check_cost(connection, new, limits)
     return GateReport(candidate, baseline, checks)
 
 
@@ -150,9 +159,11 @@ def judge_scores(row: dict[str, Any], limits: GateSpec) -> Check:
 
 
 def _check_speed(connection: Connection, new: Side, old: Side, limits: GateSpec) -> Iterator[Check]:
-    if not limits.max_slowdown:
+    wanted: dict[str, float] = {}
+    for worsenings in (limits.max_slowdown, limits.max_cost_increase):
+        wanted.update({str(metric): limit for metric, limit in worsenings.items()})
+    if not wanted:
         return
-    wanted: dict[str, float] = {str(metric): limit for metric, limit in limits.max_slowdown.items()}
     if reason := _find_obstacle(new, old):
         yield from (Check(metric, "not judged", reason, limit=limit) for metric, limit in wanted.items())
         return
@@ -160,6 +171,21 @@ def _check_speed(connection: Connection, new: Side, old: Side, limits: GateSpec)
     rows = compare_speed(connection, candidates, baselines, wanted)
     for metric, limit in wanted.items():
         yield judge_speed(metric, limit, rows.get(metric))
+
+
+def _check_cost(connection: Connection, new: Side, limits: GateSpec) -> Iterator[Check]:
+    """Limits on what the run itself cost, whatever its baseline did."""
+    if not limits.max_cost:
+        return
+    costs = read_costs(connection, new.run_id)
+    for metric, limit in limits.max_cost.items():
+        value, unit = costs.get(metric, (None, ""))
+        if value is None:
+            words = f"{metric} was not judged: the run has no price, or what the price is per was not measured."
+            yield Check(metric, "not judged", words, limit=limit)
+            continue
+        words = f"{metric} is {show_value(value)} {unit}; the limit is {show_value(limit)}."
+        yield Check(metric, "broken" if value > limit * (1 + ROUNDING) else "held", words, value, None, limit, unit)
 
 
 def _find_obstacle(new: Side, old: Side) -> str | None:

@@ -86,6 +86,16 @@ def compare_speed(
     return {row["metric"]: row for row in rows}
 
 
+def read_costs(connection: Connection, run_id: str) -> dict[str, tuple[float | None, str]]:
+    """What a run cost, in all and per unit of what it gave, each with its unit; nothing for one without a price."""
+    rows = read_rows(connection, "select metric, value, unit from run_metric where run_id = ?", run_id)
+    whole = read_rows(connection, "select cost, currency from run_cost where run_id = ?", run_id)
+    costs = {row["metric"]: (row["value"], row["unit"]) for row in rows}
+    for row in whole:
+        costs["cost"] = row["cost"], row["currency"]
+    return costs
+
+
 def read_benchmark(connection: Connection, benchmark_id: str) -> dict[tuple[str, str], dict[str, Any]]:
     """Rows of benchmark_metric, by config_id and metric."""
     rows = read_rows(connection, "from benchmark_metric where benchmark_id = ?", benchmark_id)

@@ -129,8 +129,19 @@ class FakeEngine:
             yield self._finish(running, now_s)
         if now_s - self._sampled_s >= 1.0 or not live:
             self._sampled_s = now_s
-            counters = (self._steps, len(live), self._output_tokens)
-            self._hooks.on_sample(TelemetrySample(self._worker, self._generation, now_s, *counters))
+            seated = min(len(live), self._max_num_seqs)
+            sample = TelemetrySample(
+                self._worker,
+                self._generation,
+                now_s,
+                self._steps,
+                len(live),
+                self._output_tokens,
+                running_requests=seated,
+                waiting_requests=len(live) - seated,
+                preemptions=0,
+            )
+            self._hooks.on_sample(sample)
 
     def _finish(self, running: _Running, now_s: float) -> Completion:
         request = running.request

@@ -7,10 +7,12 @@ answered is not asked again.
 import socket
 from dataclasses import replace
 
+from pydantic import ValidationError
+
 from assayline import __version__
 from assayline.clock import RunClock
 from assayline.digests import digest_json
-from assayline.errors import StoreError
+from assayline.errors import SpecError, StoreError
 from assayline.evaluation.inputs import digest_inputs
 from assayline.evaluation.order import keep_lengths
 from assayline.evaluation.queue import ShardQueue
@@ -25,6 +27,7 @@ from assayline.settings import Settings
 from assayline.spec.checks import check_arguments
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json, config_id, spec_hash
+from assayline.spec.price import PriceSpec
 from assayline.store.answers import Answers, survey_answers
 from assayline.store.database import TABLE_VERSION, Connection, transaction
 from assayline.store.ingest import load_parts
@@ -47,6 +50,7 @@ def begin_evaluation(
     Raises SpecError, ModelError, DatabaseLockedError or StoreError.
     """
     settings.pass_on_token()
+    spec = add_price(spec, settings)
     fresh, model = plan_run(spec)
     fresh = replace(fresh, benchmark_id=benchmark_id)
     database = DatabaseThread(settings)
@@ -69,6 +73,21 @@ def begin_evaluation(
         evaluation.lock.release()
         raise
     return evaluation
+
+
+def add_price(spec: EvalSpec, settings: Settings) -> EvalSpec:
+    """The spec with the machine's price, where it has none of its own. Raises SpecError for a price that is none."""
+    if spec.price is not None or settings.price is None:
+        return spec
+    try:
+        return spec.model_copy(update={"price": PriceSpec.model_validate(settings.price)})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = ".".join(["price", *map(str, problem["loc"])])
+        raise SpecError(
+            f"Setting ASSAYLINE_PRICE was given {settings.price}; {field}: {problem['msg']}. Expected JSON with fields "
+            'of a spec\'s `price`, such as {"currency": "EUR", "per_gpu_hour": 2.5}.'
+        ) from None
 
 
 def plan_run(spec: EvalSpec) -> tuple[Manifest, ModelIdentity]:

@@ -17,7 +17,7 @@ left in the middle.
 import contextlib
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from assayline.store.parts import list_part_names, part_unreadable, parts_dir, r
 from assayline.store.tables import request_from_row
 
 RESCAN_INTERVAL_S = 0.05
+STOP_CHECK_INTERVAL_S = 0.25
 RESCAN_SHARE = 0.05
 """Of the time at the most goes into looking for new shards, however many there are already."""
 READING = ""
@@ -277,3 +278,17 @@ def _find_media(request: Request, run_dir: Path) -> Request:
     if request.media is None:
         return request
     return replace(request, media=[find_media(media, run_dir) for media in request.media])
+
+
+def throttle(check: Callable[[], bool]) -> Callable[[], bool]:
+    """Asks the file system at most every STOP_CHECK_INTERVAL_S."""
+    asked_s = float("-inf")
+
+    def throttled() -> bool:
+        nonlocal asked_s
+        if time.monotonic() - asked_s < STOP_CHECK_INTERVAL_S:
+            return False
+        asked_s = time.monotonic()
+        return check()
+
+    return throttled

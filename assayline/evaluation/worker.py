@@ -19,6 +19,7 @@ from assayline.engines import open_engine
 from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.devices.claims import Device, list_devices
 from assayline.engines.devices.memory import DeviceMemory
+from assayline.engines.devices.telemetry import DeviceSampler
 from assayline.engines.parking import find_lot, hold_device
 from assayline.engines.process import HostSetup
 from assayline.engines.recovery.engine import AdaptiveEngine
@@ -26,16 +27,15 @@ from assayline.engines.recovery.policy import RecoveryPolicy
 from assayline.engines.recovery.sizes import Sizes, choose_window, sizes_of
 from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedError, LeaseLostError
 from assayline.evaluation.orders import WorkOrder, check_same_folder, write_engine_order
-from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.queue import ShardQueue, throttle
 from assayline.load.course import LoadCourse, LoadEnd
-from assayline.records import EngineEvent, Json, LoadEndedDetails, OpenedDetails, Request
+from assayline.records import EngineEvent, Json, LoadEndedDetails, OpenedDetails, Request, TelemetrySample
 from assayline.requests.warm_up import write_warm_up
 from assayline.runs.leases import Lease, Watch
 from assayline.runs.locks import check_attempt, hold_worker_lock
 from assayline.spec.checks import count_devices
 from assayline.store.parts import PartWriter, count_table
 
-STOP_CHECK_INTERVAL_S = 0.25
 FIRST_SHARD_POLL_S = 0.05
 URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored", "load_ended"})
 """Written at once: the engine has nothing to do anyway, and the next thing to die may be the worker."""
@@ -88,6 +88,7 @@ class Worker:
         self.lease = Lease(order.run_dir, order.worker, order.lease_s)
         self.queue = ShardQueue(order.run_dir, self.lease, Watch(order.run_dir, order.lease_s))
         self.device = Device("none", {}, ())
+        self.sampler = DeviceSampler((), order.worker, self.clock)
         self.answered = 0
         self.is_warm = False
         self.generation = order.first_generation
@@ -114,6 +115,8 @@ class Worker:
         for orphan in self.device.orphans:
             self.log(f"Ended {orphan}, which a killed run had left on {self.device.name}")
         stack.enter_context(self.writer)
+        stack.callback(self._keep_device_samples)
+        self.sampler = stack.enter_context(DeviceSampler(self.device.gpus, self.order.worker, self.clock))
         try:
             engine = self._open()
             stack.callback(engine.close)
@@ -218,9 +221,9 @@ class Worker:
             sizes,
             HostSetup.of(order.settings, engine, self.device.env, log_path),
             EngineHooks(
-                on_sample=self.writer.add,
+                on_sample=self._keep_sample,
                 on_log=self.on_engine_log,
-                should_stop=_throttle(self.queue.is_stopped),
+                should_stop=throttle(self.queue.is_stopped),
                 on_note=self.log,
                 on_load_ended=self._note_end,
             ),
@@ -228,6 +231,14 @@ class Worker:
             course=self.course,
             lot=self.lot,
         )
+
+    def _keep_sample(self, sample: TelemetrySample) -> None:
+        self.writer.add(sample)
+        self._keep_device_samples()
+
+    def _keep_device_samples(self) -> None:
+        """The sampler has a thread of its own, and the writer is this thread's."""
+        self.sampler.hand_over(self.writer.add, self.log)
 
     def _note_end(self, end: LoadEnd) -> None:
         self.log(end.message)
@@ -273,24 +284,12 @@ class Worker:
         """Stores an engine event and tells whoever listens."""
         self.generation = generation
         if event == "opened":
-            details = {**(details or {}), **OpenedDetails(claimed_device=self.device.name)}
+            claimed = OpenedDetails(claimed_device=self.device.name, claimed_gpus=len(self.device.gpus))
+            details = {**(details or {}), **claimed}
         worker, attempt, now_s = self.order.worker, self.order.attempt, self.clock.now_s()
         row = EngineEvent(worker, attempt, generation, event, now_s, duration_s, message, details or {})
         self.writer.add(row)
+        self._keep_device_samples()
         if event in URGENT_EVENTS:
             self.writer.flush()
         self.on_event(row)
-
-
-def _throttle(check: Callable[[], bool]) -> Callable[[], bool]:
-    """Asks the file system at most every STOP_CHECK_INTERVAL_S."""
-    asked_s = float("-inf")
-
-    def throttled() -> bool:
-        nonlocal asked_s
-        if time.monotonic() - asked_s < STOP_CHECK_INTERVAL_S:
-            return False
-        asked_s = time.monotonic()
-        return check()
-
-    return throttled

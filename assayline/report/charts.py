@@ -127,6 +127,34 @@ def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row], s
     return finish(alt.layer(flown, lines, *_stretch_rules(stretches), *_event_rules(activity, events)))
 
 
+def draw_line(
+    activity: list[Row], telemetry: list[Row], events: list[Row], column: str, title: str, is_share: bool = False
+) -> Spec:
+    """What telemetry says over time, on the axis of throughput, with what happened to engines. Slices without a sample
+    are left out."""
+    slices = [
+        {"from": row["begins_at_s"], "until": row["ends_at_s"], "value": row[column]}
+        for row in telemetry
+        if row[column] is not None
+    ]
+    scale = alt.Scale(domain=[0, 1]) if is_share else alt.Scale(zero=True)
+    axis = alt.Axis(tickCount=4, minExtent=AXIS_ROOM, format="%" if is_share else "")
+    area = (
+        alt.Chart(inline(slices))
+        .mark_bar(style="quantity")
+        .encode(
+            x=_time_axis(activity),
+            x2="until:Q",
+            y=alt.Y("value:Q", title=title, scale=scale, axis=axis),
+            tooltip=[
+                alt.Tooltip("from:Q", title="from second", format=".4~g"),
+                alt.Tooltip("value:Q", title=title, format=".1%" if is_share else ",.4~g"),
+            ],
+        )
+    )
+    return finish(alt.layer(area, *_event_rules(activity, events)), 110)
+
+
 def draw_intervals(rows: list[Row]) -> Spec:
     """Shares with their intervals, one line each: rows have name, mean, low, high."""
     base = alt.Chart(inline(rows)).encode(

@@ -14,6 +14,7 @@ from assayline.report.run.about import describe_run, list_metrics
 from assayline.report.run.accuracy import describe_accuracy, describe_prompts
 from assayline.report.run.comparison import describe_comparison, say_verdict
 from assayline.report.run.comparison_rows import ComparisonRows, read_comparison
+from assayline.report.run.cost import describe_cost
 from assayline.report.run.engines import describe_engines
 from assayline.report.run.errors import describe_errors
 from assayline.report.run.headline import choose_figures, describe_state, write_headline
@@ -66,6 +67,7 @@ def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None, r
             describe_latency(rows),
             describe_time(rows),
             describe_engines(rows),
+            *filter(None, [describe_cost(rows)]),
             describe_errors(rows),
             describe_prompts(rows, run_dir),
             describe_run(rows),

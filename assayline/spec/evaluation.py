@@ -4,6 +4,7 @@ The same model is the YAML file, the flow's parameter and so the form in Prefect
 (folders, time-outs, tokens) is in `settings.py`. Reading from YAML, with errors for people: `file.py`.
 """
 
+import operator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -13,6 +14,7 @@ from assayline.spec.engine import EngineSpec
 from assayline.spec.gate import GateSpec
 from assayline.spec.load import LoadSpec, SloSpec
 from assayline.spec.part import SpecPart
+from assayline.spec.price import PriceSpec
 from assayline.spec.prompts import ChatSpec, PromptSpec, SyntheticSource
 from assayline.spec.scorers import Loglikelihood, Scorer, name_scorers
 
@@ -52,6 +54,11 @@ class EvalSpec(SpecPart):
     )
     shard_requests: int = Field(256, ge=1, description="Requests per shard, the unit that workers claim.")
     gate: GateSpec = Field(GateSpec(), description="How much worse than a baseline a run may be.")
+    price: PriceSpec | None = Field(
+        None,
+        exclude_if=operator.not_,  # so that a spec without it is the same spec as ever
+        description="What hardware, power or tokens cost (default: the setting ASSAYLINE_PRICE, if there is one).",
+    )
 
     @model_validator(mode="after")
     def _check_scorers(self) -> "EvalSpec":

@@ -1,8 +1,9 @@
 """The gate as a spec has it: which baseline a run is held against, and how much worse it may be."""
 
+import operator
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from assayline.spec.part import SpecPart
 
@@ -22,7 +23,18 @@ SpeedMetric = Literal[
 ]
 """The metrics of `run_metric` that are about speed."""
 
+CostMetric = Literal[
+    "cost_per_million_output_tokens",
+    "cost_per_thousand_requests",
+    "cost_per_right_answer",
+    "energy_per_output_token_joules",
+    "energy_per_request_joules",
+]
+"""The metrics of `run_metric` that are about cost and energy."""
+
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+MOST_TESTS = 6
+"""Metrics in one family of tests: with more, five repeats could never be sure."""
 
 
 class GateSpec(SpecPart):
@@ -44,11 +56,33 @@ class GateSpec(SpecPart):
     )
     max_slowdown: dict[SpeedMetric, Limit] = Field(
         {"output_tokens_per_s": 0.05, "tpot_p50_s": 0.1, "e2e_p95_s": 0.1},
-        max_length=6,
+        max_length=MOST_TESTS,
         description="Largest slowdown by metric of run_metric, as a share: 0.05 is 5 %. Judged over five repeats a "
         "side or more, with one test for all of these: with more than six of them, five repeats could never be sure.",
+    )
+    max_cost_increase: dict[CostMetric, Limit] = Field(
+        default_factory=dict,
+        exclude_if=operator.not_,  # so that a spec without it is the same spec as ever
+        description="Largest increase by metric of run_metric, as a share: 0.1 is 10 % dearer. Judged as max_slowdown, "
+        "and in one test with it.",
+    )
+    max_cost: dict[CostMetric | Literal["cost"], Limit] = Field(
+        default_factory=dict,
+        exclude_if=operator.not_,
+        description="Largest value, in the currency of `price` or in joules: of the run itself, whatever its baseline "
+        "cost. `cost` is the whole run's.",
     )
     max_error_share: float = Field(0.05, ge=0, le=1, description="Largest share of the answers that are errors.")
     min_overlap: float = Field(
         0.9, gt=0, le=1, description="Smallest share of all prompts of both runs that both were asked; else refused."
     )
+
+    @model_validator(mode="after")
+    def _check_family(self) -> "GateSpec":
+        tests = len(self.max_slowdown) + len(self.max_cost_increase)
+        if tests > MOST_TESTS:
+            raise ValueError(
+                f"max_slowdown and max_cost_increase are one family of tests, of at most {MOST_TESTS}; given {tests}. "
+                "Remove some: with more, five repeats could never be sure"
+            )
+        return self

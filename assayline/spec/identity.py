@@ -48,13 +48,13 @@ def _show(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE_CHARS else f"{text[:LONGEST_VALUE_CHARS]}…"
 
 
-JUDGES = frozenset({"scorers", "gate", "slos"})
-"""Fields that say how answers are judged, and decide none; but for options, other requests are made."""
+JUDGES = frozenset({"scorers", "gate", "slos", "price"})
+"""Fields that say how answers are judged and paid for, and decide none; but for options, other requests are made."""
 
 
 def spec_hash(spec: EvalSpec) -> str:
-    """Digest of the canonical spec: equal for equal meaning, whatever the YAML looked like."""
-    return digest_json(_plain_numbers(spec.model_dump(mode="json")))
+    """Digest of the canonical spec: equal for equal meaning, whatever the YAML looked like, and whatever it costs."""
+    return digest_json(_plain_numbers(spec.model_dump(mode="json", exclude={"price"})))
 
 
 def config_id(spec: EvalSpec, model_id: str) -> str:

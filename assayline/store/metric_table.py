@@ -109,6 +109,7 @@ def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> lis
         about_scores = list_score_rows(*(read_rows(connection, query, run_id) for query in SCORE_QUERIES))
         about_load = list_load_rows(*(read_rows(connection, query, run_id) for query in LOAD_QUERIES))
         about_media = list_media_rows(read_rows(connection, MEDIA_QUERY, run_id))
+        about_cost = list_cost_rows(*(read_rows(connection, query, run_id) for query in COST_QUERIES))
     table = []
     for row in METRIC_ROWS:
         if isinstance(row, SummaryRow):
@@ -126,7 +127,7 @@ def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> lis
             table += about_scores
         if row.metric == LAST_LATENCY:
             table += about_load + about_media
-    return table
+    return table + about_cost
 
 
 def _columns_of(row: SummaryRow) -> dict[str, str | None]:
@@ -180,6 +181,51 @@ def list_media_rows(uses: list[Row]) -> list[Row]:
 
 def _load_row(metric: str, unit: str, source: str, value: Any, n: int) -> Row:
     return {"metric": metric, "unit": unit, "source": source, "value": value, "low": None, "high": None, "n": n}
+
+
+COST_QUERIES = ("select * from run_energy where run_id = ?", "select * from run_cost where run_id = ?")
+"""What `list_cost_rows` wants to know, in this order."""
+
+ENERGY_ROWS = (
+    ("energy of GPUs", "J", "energy_joules"),
+    ("of it with no engine at work", "J", "idle_joules"),
+    ("power of GPUs, mean", "W", "mean_power_watts"),
+    ("energy per output token", "J/token", "energy_per_output_token_joules"),
+    ("energy per request", "J/request", "energy_per_request_joules"),
+    ("output tokens per joule", "tokens/J", "output_tokens_per_joule"),
+)
+"""Metric, unit and column of run_energy."""
+
+COST_ROWS = (
+    ("cost, loading and downtime included", "", "cost"),
+    ("cost per million output tokens", "/million tokens", "cost_per_million_output_tokens"),
+    ("cost per thousand requests", "/thousand requests", "cost_per_thousand_requests"),
+    ("cost per right answer", "/right answer", "cost_per_right_answer"),
+    ("the same, loading and downtime included", "/right answer", "full_cost_per_right_answer"),
+)
+"""Metric, what it is divided by, and column of run_cost."""
+
+
+def list_cost_rows(energies: list[Row], costs: list[Row]) -> list[Row]:
+    """Rows of the metric table; none of energy for a run without a sensor, and none of cost for one without a price."""
+    rows = [
+        _cost_row(metric, unit, "run_energy", column, energy)
+        for energy in energies
+        for metric, unit, column in ENERGY_ROWS
+        if energy[column] is not None
+    ]
+    rows += [
+        _cost_row(metric, f"{cost['currency']}{unit}", "run_cost", column, cost)
+        for cost in costs
+        for metric, unit, column in COST_ROWS
+        if cost[column] is not None or column == "cost"
+    ]
+    return rows
+
+
+def _cost_row(metric: str, unit: str, view: str, column: str, row: Row) -> Row:
+    interval = {"low": row.get(f"{column}_low"), "high": row.get(f"{column}_high")}
+    return {"metric": metric, "unit": unit, "source": f"{view}.{column}", "value": row[column], **interval, "n": None}
 
 
 SCORE_QUERIES = (

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from assayline.records import Completion, EngineEvent, Json, Prompt, Request, TelemetrySample
+from assayline.records import Completion, DeviceSample, EngineEvent, Json, Prompt, Request, TelemetrySample
 
-Record = Prompt | Request | Completion | EngineEvent | TelemetrySample
+Record = Prompt | Request | Completion | EngineEvent | TelemetrySample | DeviceSample
 
 _SCHEMA_FOLDER = Path(__file__).resolve().parents[2] / "sql" / "schema"
 _COLUMN = re.compile(r"^    (?P<name>\w+) (?P<type>\w+)(?P<list>\[\])?", re.M)
@@ -24,7 +24,7 @@ _TYPES = {"varchar": pa.string(), "integer": pa.int32(), "bigint": pa.int64(), "
 
 def _read_schema(table: str) -> pa.Schema:
     """Columns and types as the table's file in `sql/schema/` has them, but for `run_id`."""
-    (file,) = _SCHEMA_FOLDER.glob(f"*_{table}.sql")
+    (file,) = _SCHEMA_FOLDER.glob(f"[0-9][0-9]_{table}.sql")
     columns = file.read_text(encoding="utf-8").partition(");")[0]
     return pa.schema(
         (found["name"], pa.list_(_TYPES[found["type"]]) if found["list"] else _TYPES[found["type"]])
@@ -34,7 +34,8 @@ def _read_schema(table: str) -> pa.Schema:
 
 
 TABLES: dict[str, pa.Schema] = {
-    table: _read_schema(table) for table in ("prompts", "requests", "completions", "engine_events", "telemetry")
+    table: _read_schema(table)
+    for table in ("prompts", "requests", "completions", "engine_events", "telemetry", "device_telemetry")
 }
 """In the order in which they are loaded."""
 
@@ -44,6 +45,7 @@ _TABLE_OF: dict[type[Record], str] = {
     Completion: "completions",
     EngineEvent: "engine_events",
     TelemetrySample: "telemetry",
+    DeviceSample: "device_telemetry",
 }
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from assayline.benchmark.result import SHOWN, Measured
 from assayline.comparison.gate import GateReport
+from assayline.comparison.trade import say_trade
 from assayline.evaluation.run import RunResult
 from assayline.report.markdown import render_table
 from assayline.report.table import Column, Table, tabulate
@@ -138,6 +139,7 @@ def describe_benchmark(benchmark_id: str, measured: Sequence[Measured]) -> str:
             render_table(_tabulate_medians(measured)),
             f"Compared with {escape_markdown(measured[0].label)}:",
             render_table(_tabulate_comparisons(measured)),
+            *(f"- {escape_markdown(line)}" for line in say_trades(measured)),
         ]
     )
 
@@ -151,6 +153,14 @@ def print_benchmark(benchmark_id: str, measured: Sequence[Measured], console: Co
             f"Compared with {measured[0].label}; p is Holm's where a metric has a limit in gate.max_slowdown", console
         )
         print_table(_tabulate_comparisons(measured), console)
+        for line in say_trades(measured):
+            print_text(line, console)
+
+
+def say_trades(measured: Sequence[Measured]) -> list[str]:
+    """A line per configuration after the first that has a cost or an energy: how much slower, how much cheaper."""
+    said = ((one, say_trade(one.comparisons, "relative_shift")) for one in measured[1:])
+    return [f"{one.label}: {words} than {measured[0].label}." for one, words in said if words]
 
 
 def _tabulate_medians(measured: Sequence[Measured]) -> Table:

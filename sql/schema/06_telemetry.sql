@@ -6,7 +6,11 @@ create table if not exists telemetry (
     at_s double not null,
     engine_steps bigint,
     in_flight_requests integer not null,
-    output_tokens bigint not null
+    output_tokens bigint not null,
+    kv_cache_usage_share double,
+    running_requests integer,
+    waiting_requests integer,
+    preemptions bigint
 );
 
 comment on table telemetry is 'One row per sample of an engine''s counters, about one a second while it generates.';
@@ -17,3 +21,7 @@ comment on column telemetry.at_s is 'When the sample was taken, in seconds since
 comment on column telemetry.engine_steps is 'Engine steps so far, counted from 0 per generation, warm-up left out. NULL of a server, which does not say.';
 comment on column telemetry.in_flight_requests is 'Requests in the engine, waiting or running.';
 comment on column telemetry.output_tokens is 'Output tokens of finished requests so far, counted from 0 per generation.';
+comment on column telemetry.kv_cache_usage_share is 'Share of the KV cache''s blocks that were in use, 0 to 1, as vLLM''s kv_cache_usage_perc; of several engines behind one server the mean. NULL of an engine or a server that does not say, as what follows.';
+comment on column telemetry.running_requests is 'Requests that the scheduler was running: vLLM''s num_requests_running. A server counts everybody''s.';
+comment on column telemetry.waiting_requests is 'Requests that waited for their turn in the scheduler: vLLM''s num_requests_waiting. A server counts everybody''s.';
+comment on column telemetry.preemptions is 'Preemptions so far, counted from 0 per generation, warm-up left out: vLLM''s num_preemptions_total. A server counts everybody''s.';

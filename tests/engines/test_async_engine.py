@@ -152,6 +152,8 @@ def test_counters_are_the_engine_s_and_leave_the_warm_up_out(
     last = async_control.samples[-1]
     assert last.output_tokens - start.output_tokens == sum(answer.output_tokens or 0 for answer in answers) == 60
     assert last.in_flight_requests == 0
+    assert (last.running_requests, last.waiting_requests, last.preemptions) == (0, 0, 0), "as vLLM says itself"
+    assert last.kv_cache_usage_share == 0
     assert last.engine_steps is not None and start.engine_steps is not None
     assert 40 <= last.engine_steps - start.engine_steps <= 60, "they ran together"
 

@@ -45,6 +45,7 @@ DEFAULTS: dict[str, Row] = {
     "engine_events": {"worker": "w", "attempt": 1, "engine_generation": 0, "at_s": 0.0, "details_json": "{}"},
     "loads": {"arrival": "poisson", "warmup_s": 0.0, "cooldown_s": 0.0},
     "slos": {"slo": "interactive"},
+    "device_telemetry": {"worker": "w", "device": "cuda-0"},
     "telemetry": {"worker": "w", "engine_generation": 0, "at_s": 0.0, "in_flight_requests": 0, "output_tokens": 0},
 }
 

@@ -80,11 +80,13 @@ def test_every_macro_explains_itself_and_each_of_its_columns(schema):
 
 
 def test_durations_are_named_in_seconds(schema):
-    """A column of type double is a time, a rate, a mean or a share, and its name says which."""
+    """A column of type double is a time, a rate, a mean, a share, a cost or an energy, and its name says which."""
     names = schema.execute(
         "select distinct column_name from duckdb_columns() where not internal and data_type = 'DOUBLE'"
     ).fetchall()
-    named = re.compile(r"(_s|_share|_rate|_per_step|^mean_\w+|^accuracy\w*|^wilson_\w+|^mean|^standard_error|_value)$")
+    named = re.compile(
+        r"(_s|_share|_rate|_per_step|^mean_\w+|^accuracy\w*|^wilson_\w+|^mean|^standard_error|_value|_joules|_watts|^(\w+_)?cost(_\w+)?)$"
+    )
     assert sorted(name for (name,) in names if not named.search(name)) == [
         "burstiness",
         "cumulative_logprob",
@@ -92,8 +94,10 @@ def test_durations_are_named_in_seconds(schema):
         "gpu_memory_utilization",
         "median_error_factor",
         "option_logprob",
+        "output_tokens_per_joule",
         "percentile",
         "power",
         "rank_correlation",
+        "right_answers",
         "value",
     ]

@@ -1,4 +1,4 @@
-"""What version 4 wrote is read for good: its database, its metrics, its parts, and a run that it left unfinished."""
+"""What versions 4 and 5 wrote is read for good: databases, metrics, parts, and a run that was left unfinished."""
 
 import dataclasses
 import json
@@ -30,8 +30,9 @@ from assayline.store.tables import TABLES
 
 pytestmark = pytest.mark.slow
 
-FIXTURE = Path(__file__).resolve().parents[1] / "fixtures" / "version_4"
-METRICS: dict[str, Any] = json.loads((FIXTURE / "metrics.json").read_text())
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+FIXTURE = FIXTURES / "version_4"
+NEWER_FIXTURE = FIXTURES / "version_5"
 WAS = 4
 NEXT = TABLE_VERSION + 1
 ADD_MOOD = """
@@ -99,10 +100,11 @@ def describe_tables(path: Path) -> list[tuple[Any, ...]]:
         ).fetchall()
 
 
-def check_metrics(path: Path, but: str | None = None) -> None:
-    """Views say what they said under version 4, of all runs but one."""
+def check_metrics(path: Path, but: str | None = None, fixture: Path = FIXTURE) -> None:
+    """Views say what they said under the fixture's version, of all runs but one."""
+    metrics: dict[str, Any] = json.loads((fixture / "metrics.json").read_text())
     with connect(path, 10, read_only=True) as connection:
-        for name, metric in METRICS.items():
+        for name, metric in metrics.items():
             result = connection.execute(metric["query"])
             names = [column[0] for column in result.description or ()]
             rows = [dict(zip(names, values, strict=True)) for values in result.fetchall()]
@@ -145,6 +147,23 @@ def test_runs_of_version_4_are_rebuilt_row_by_row(data: Path) -> None:
     scored_anew = {"scorers": []}
     assert read_content(data / "new.duckdb") | scored_anew == read_content(data / "assayline.duckdb") | scored_anew
     check_metrics(data / "new.duckdb", but=unfinished)
+
+
+def test_what_version_5_wrote_has_the_metrics_that_it_had_in_its_database_and_from_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    with tarfile.open(NEWER_FIXTURE / "data.tar.xz") as archive:
+        archive.extractall(data, filter="data")
+    monkeypatch.chdir(data)
+    with connect(data / "assayline.duckdb", 10) as connection:
+        told = connection.execute("select distinct kv_cache_usage_share, preemptions from telemetry").fetchall()
+        assert told == [(None, None)], "columns that it did not have"
+        assert connection.execute("from device_telemetry").fetchall() == []
+    check_metrics(data / "assayline.duckdb", fixture=NEWER_FIXTURE)
+    for name in ("one", "two"):
+        rebuild_run(find_run(data, name), data / "new.duckdb", 10)
+    check_metrics(data / "new.duckdb", but=find_run(data, "three").name, fixture=NEWER_FIXTURE)
 
 
 def test_every_version_has_its_migration() -> None:

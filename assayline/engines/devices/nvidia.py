@@ -10,9 +10,9 @@ import importlib
 import importlib.util
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 Answer = TypeVar("Answer")
 
@@ -60,6 +60,110 @@ def list_processes(gpu: str) -> list[GpuProcess]:
         return [GpuProcess(entry.pid, _name_process(nvml, entry.pid), entry.usedGpuMemory) for entry in found]
 
     return _ask(list_them) or []
+
+
+class Reading(TypedDict):
+    """What one GPU's sensors say; None for those that it has not, or that do not answer now. As in `DeviceSample`."""
+
+    utilization_share: float | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    power_watts: float | None
+    energy_joules: float | None
+    temperature_c: int | None
+    sm_clock_mhz: int | None
+    memory_clock_mhz: int | None
+    throttle_reasons: str | None
+
+
+THROTTLE_REASONS = {
+    0x001: "gpu_idle",
+    0x002: "applications_clocks_setting",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal_slowdown",
+    0x040: "hw_thermal_slowdown",
+    0x080: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}
+"""Bits of NVML's ClocksEventReasons, by its names for them."""
+
+TEMPERATURE_GPU, CLOCK_SM, CLOCK_MEMORY = 0, 1, 2
+"""NVML's numbers for sensors and clocks."""
+
+
+class GpuSensors:
+    """The sensors of one GPU, or of one MIG slice, which has few."""
+
+    def __init__(self, driver: Any | None, name: str) -> None:
+        """`driver` is what `hold_driver` gave; without one, nothing is known."""
+        self._nvml = driver
+        self.name = name
+        self._handle: Any = None
+
+    def read(self) -> Reading:
+        """All of them, now. Raises nothing that the driver's library raises."""
+        busy = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
+        memory = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu))
+        milliwatts = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu))
+        millijoules = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu))
+        reasons = self._ask(_read_throttle_bits)
+        return Reading(
+            utilization_share=None if busy is None else busy / 100,
+            memory_used_bytes=None if memory is None else int(memory.used),
+            memory_total_bytes=None if memory is None else int(memory.total),
+            power_watts=None if milliwatts is None else milliwatts / 1000,
+            energy_joules=None if millijoules is None else millijoules / 1000,
+            temperature_c=self._ask(lambda nvml, gpu: int(nvml.nvmlDeviceGetTemperature(gpu, TEMPERATURE_GPU))),
+            sm_clock_mhz=self._ask(lambda nvml, gpu: int(nvml.nvmlDeviceGetClockInfo(gpu, CLOCK_SM))),
+            memory_clock_mhz=self._ask(lambda nvml, gpu: int(nvml.nvmlDeviceGetClockInfo(gpu, CLOCK_MEMORY))),
+            throttle_reasons=None if reasons is None else name_reasons(reasons),
+        )
+
+    def _ask(self, question: Callable[[Any, Any], Answer]) -> Answer | None:
+        if self._nvml is None:
+            return None
+        try:
+            self._handle = self._handle or _find(self._nvml, self.name)
+            return question(self._nvml, self._handle)
+        except (self._nvml.NVMLError, AttributeError):  # a sensor that it has not; a module that does not know of it
+            return None
+
+
+@contextlib.contextmanager
+def hold_driver() -> Iterator[Any | None]:
+    """The driver's library, open for as long as the block runs: opening it takes long. None where there is none."""
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+    except ImportError:
+        yield None
+        return
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        yield None
+        return
+    try:
+        yield nvml
+    finally:
+        with contextlib.suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
+def name_reasons(bits: int) -> str:
+    """Why clocks are not at their highest, comma-separated; a bit without a name is shown as it is."""
+    named = [name for bit, name in THROTTLE_REASONS.items() if bits & bit]
+    rest = bits & ~sum(THROTTLE_REASONS)
+    return ",".join([*named, *([hex(rest)] if rest else [])])
+
+
+def _read_throttle_bits(nvml: Any, gpu: Any) -> int:
+    """By its newer name, which drivers before 535 and their modules do not have, or by the older one."""
+    try:
+        return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
+    except (nvml.NVMLError, AttributeError):
+        return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))
 
 
 def can_ask() -> bool:

@@ -1,5 +1,6 @@
 """The section about the baseline: what changed, and whether chance explains it."""
 
+from assayline.comparison.trade import say_trade
 from assayline.report.charts import draw_differences
 from assayline.report.document import Chart, Paragraph, Quote, Sample, Section
 from assayline.report.run.comparison_rows import ComparisonRows
@@ -62,10 +63,12 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
             described = f"Difference of each mean score from the baseline's, with its 95 % interval: {words}."
             section.blocks.append(Chart("Change of scores", described, draw_differences(shown)))
         section.blocks.append(tabulate("Scores, prompt by prompt", SCORES, paired))
-    section.blocks.append(tabulate("Speed side by side", SPEEDS, comparison.metrics))
+    section.blocks.append(tabulate("Speed and cost side by side", SPEEDS, comparison.metrics))
+    if trade := say_trade({row["metric"]: row for row in comparison.metrics}, "change_share"):
+        section.blocks.append(Paragraph(f"This run, beside the baseline: {trade}."))
     section.blocks.append(
         Paragraph(
-            "Speeds are of one run each, and runs differ by themselves: repeats of both configurations and "
+            "Speeds and costs are of one run each, and runs differ by themselves: repeats of both configurations and "
             "compare_configs tell whether such a difference is more than that."
         )
     )

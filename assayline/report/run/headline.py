@@ -1,6 +1,7 @@
 """What a person reads first: how the run ended, how good and how fast it was, in sentences and in key figures."""
 
 from assayline.report.document import Figure
+from assayline.report.run.cost import say_cost
 from assayline.report.run.rows import ReportRows
 from assayline.store.database import Row
 from assayline.words import count, show_range, show_rate, show_seconds, show_share
@@ -13,7 +14,13 @@ def describe_state(rows: ReportRows) -> str:
 
 def write_headline(rows: ReportRows) -> list[str]:
     """Sentences, the most important first."""
-    sentences = [_say_end(rows), _say_quality(rows.summary), _say_speed(rows), _say_trouble(rows.summary)]
+    sentences = [
+        _say_end(rows),
+        _say_quality(rows.summary),
+        _say_speed(rows),
+        say_cost(rows),
+        _say_trouble(rows.summary),
+    ]
     return [sentence for sentence in sentences if sentence]
 
 

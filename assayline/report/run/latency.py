@@ -1,6 +1,6 @@
 """Sections about speed: latencies, and throughput over time with what happened to engines."""
 
-from assayline.report.charts import LATENCIES, MARKED_EVENTS, draw_distribution, draw_in_flight, draw_rate
+from assayline.report.charts import LATENCIES, MARKED_EVENTS, draw_distribution, draw_in_flight, draw_line, draw_rate
 from assayline.report.document import Chart, Paragraph, Section
 from assayline.report.run.rows import ReportRows
 from assayline.report.table import Column, Table, tabulate
@@ -65,9 +65,27 @@ def describe_time(rows: ReportRows) -> Section:
             ),
         ]
     )
+    section.blocks.extend(_draw_telemetry(rows, slice_s, marked))
     if not rows.summary["engine_steps"]:
         section.blocks.append(Paragraph("There is no telemetry of engines, so how full their steps were is not known."))
     return section
+
+
+def _draw_telemetry(rows: ReportRows, slice_s: str, marked: str) -> list[Chart]:
+    """What was measured of the KV cache and of power, below the charts that have the same axis."""
+    shown = (
+        ("kv_cache_usage_share", "KV cache", "share of the KV cache in use", True),
+        ("power_watts", "Power", "watts, all GPUs together", False),
+    )
+    return [
+        Chart(
+            name,
+            f"{title[0].upper()}{title[1:]}, averaged over the samples in slices of {slice_s}{marked}.",
+            draw_line(rows.activity, rows.telemetry, rows.events, column, title, is_share),
+        )
+        for column, name, title, is_share in shown
+        if any(row[column] is not None for row in rows.telemetry)
+    ]
 
 
 def _tabulate_percentiles(percentiles: list[Row]) -> Table:

@@ -81,6 +81,9 @@ class ReportRows:
     percentiles: list[Row]
     histogram: list[Row]
     activity: list[Row]
+    telemetry: list[Row]
+    """What devices and schedulers said, by the slices of `activity`."""
+    devices: list[Row]
     engines: list[Row]
     batching: Row | None
     """Its steps beside those of other ways of batching; None where engines do not say, and of a run with a load."""
@@ -98,6 +101,10 @@ class ReportRows:
     best: list[Row]
     load: LoadRows | None
     """None for a run without a load."""
+    energy: Row | None
+    """None for a run without samples of a GPU."""
+    cost: Row | None
+    """None for a run without a price."""
 
 
 def read_report(connection: Connection, run_id: str) -> ReportRows:
@@ -118,6 +125,8 @@ def read_report(connection: Connection, run_id: str) -> ReportRows:
         percentiles=_by_metric(connection, run_id, "latency_percentile", "percentile"),
         histogram=_by_metric(connection, run_id, "latency_histogram", "from_s"),
         activity=of_run("select * from activity where run_id = ? order by begins_at_s"),
+        telemetry=of_run("select * from telemetry_activity where run_id = ? order by begins_at_s"),
+        devices=of_run("select * from device_use where run_id = ? order by worker, device limit ?", ENGINES),
         engines=of_run(
             "select * from engine_history where run_id = ? order by worker, engine_generation limit ?", ENGINES
         ),
@@ -131,6 +140,8 @@ def read_report(connection: Connection, run_id: str) -> ReportRows:
         worst=of_run(_SAMPLES, 1, WORST),
         best=of_run(_SAMPLES, -1, BEST),
         load=load,
+        energy=_first(of_run("select * from run_energy where run_id = ?")),
+        cost=_first(of_run("select * from run_cost where run_id = ?")),
     )
 
 

@@ -1,4 +1,4 @@
--- Grain: one row per metric of run_metric that both sides have a value for.
+-- Grain: one row per metric of run_metric that both sides have a value for, in one unit.
 --
 -- Both arguments are lists of run ids: the repeats of two configurations, of which the newest ten with a value count.
 -- `limits` maps metrics to the smallest
@@ -62,7 +62,7 @@ describe_sides as (
         limits[metric] is not null as in_family
     from read_values
     group by metric
-    having candidate_repeats > 0 and baseline_repeats > 0
+    having candidate_repeats > 0 and baseline_repeats > 0 and count(distinct unit) = 1
 ),
 
 list_differences as (

@@ -16,7 +16,7 @@ read_candidate as (
 ),
 
 read_baseline as (
-    select metric, value as baseline_value
+    select metric, unit, value as baseline_value
     from run_metric
     where run_id = baseline
 ),
@@ -32,7 +32,7 @@ join_runs as (
             when candidate_value <> baseline_value then (candidate_value > baseline_value) = higher_is_better
         end as is_better
     from read_candidate
-    join read_baseline using (metric)
+    join read_baseline using (metric, unit)
 )
 
 select * from join_runs;

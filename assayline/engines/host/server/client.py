@@ -76,6 +76,10 @@ class ServedClient:
         """The JSON that is at a path or URL. Raises what the client raises, and ValueError for what is no JSON."""
         return (await self._client.get(path, cast_to=httpx2.Response, options=self._options)).json()
 
+    async def get_text(self, path: str) -> str:
+        """The text that is at a path or URL. Raises what the client raises."""
+        return (await self._client.get(path, cast_to=httpx2.Response, options=self._options)).text
+
     async def post(self, path: str, body: dict[str, Json]) -> None:
         """Sends a body and throws the answer away. Raises what the client raises."""
         await self._client.post(path, body=body, cast_to=httpx2.Response, options=self._options)

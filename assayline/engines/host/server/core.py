@@ -21,6 +21,7 @@ from assayline.engines.host.server.failures import TIMED_OUT, ServedFailure, cho
 from assayline.engines.host.server.media import write_messages
 from assayline.engines.host.server.model import describe_server, find_model
 from assayline.engines.host.server.process import ServeProcess
+from assayline.engines.host.server.watch import ServerWatch
 from assayline.engines.messages import Generate, Open, Opened
 from assayline.engines.reasoning import split_reasoning, thinks
 from assayline.errors import MediaError, SpecError
@@ -43,6 +44,7 @@ class ServerCore:
         self._client: ServedClient
         self._writer: RequestWriter
         self._opened: Opened
+        self._watch: ServerWatch
 
     async def open(self) -> Opened:
         """Starts our server, or meets the one that runs. Raises SpecError, ServerError or EngineGoneError."""
@@ -61,12 +63,14 @@ class ServerCore:
         max_num_seqs = self._order.args.get("max_num_seqs") if self._process else None
         details = describe_server(self._order, model, self._client.url)
         self._opened = Opened(max_num_seqs, model.max_model_len, details)
+        self._watch = ServerWatch(self._client)
         return self._opened
 
     async def rejoin(self, order: Open) -> Opened:
         """Serves another run. What a server has cached cannot be told to go: see `StreamingEngine.may_park`."""
         self._order = order
         self._output_tokens = 0
+        self._watch.count_from_here()
         return self._opened
 
     async def answer(self, message: Generate) -> Completion:
@@ -102,19 +106,22 @@ class ServerCore:
         """Answers one request and forgets it. Raises SpecError if that fails."""
         completion = await self.answer(Generate(request, self._order.clock.now_s(), 1))
         self._output_tokens = 0
+        self._watch.count_from_here()
         if completion.error_kind is not None:
             raise SpecError(f"The warm-up request was not answered: {completion.error_message}")
 
     def sample(self) -> TelemetrySample:
-        """The counters now. A server does not tell its steps."""
+        """The counters now, and what the server last said of its own. It does not tell its steps."""
         with self._counting:
             tokens = self._output_tokens + sum(call.answer.tokens for call in self._live)
             in_flight = len(self._live)
-        order = self._order
-        return TelemetrySample(order.worker, order.engine_generation, order.clock.now_s(), None, in_flight, tokens)
+        order, counters = self._order, (None, in_flight, tokens)
+        now_s = order.clock.now_s()
+        return TelemetrySample(order.worker, order.engine_generation, now_s, *counters, **self._watch.stats._asdict())
 
     async def close(self) -> None:
         """Ends the connections, and our own server."""
+        await self._watch.stop()
         await self._client.close()
         if self._process is not None:
             await self._process.stop()

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from assayline.engines.host.flight import Live
+from assayline.engines.host.metrics import EngineStats, read_own_stats
 from assayline.engines.host.vllm.checks import build_nested_configs, check_before_load
 from assayline.engines.host.vllm.internals import open_async, take_over_outputs
 from assayline.engines.host.vllm.media import VllmMedia, fork_preparers
@@ -33,6 +34,7 @@ class AsyncCore:
         self._steps = 0
         self._output_tokens = 0
         self._steps_before = self._tokens_before = 0
+        self._stats_before = EngineStats()
         self._media: VllmMedia | None = None
         self._preparers: Preparers | None = None
 
@@ -48,7 +50,7 @@ class AsyncCore:
         """Serves another run."""
         self._order, self._rows = order, VllmRows(order)
         await self._engine.reset_prefix_cache()
-        self._steps_before, self._tokens_before = self._steps, self._output_tokens
+        self._count_from_here()
         return describe_engine(self._engine.vllm_config)
 
     async def answer(self, message: Generate) -> Completion:
@@ -67,17 +69,16 @@ class AsyncCore:
     async def warm_up(self, request: Request) -> None:
         """Generates one request to its end and leaves it out of the counters."""
         row = await self.answer(Generate(request, 0.0, None))
-        self._steps_before, self._tokens_before = self._steps, self._output_tokens
+        self._count_from_here()
         if row.error_kind is not None:
             raise SpecError(f"The warm-up request was refused: {row.error_message}")
 
     def sample(self) -> TelemetrySample:
         """The counters now. Read by another thread: each is a number of its own, so none is torn."""
-        order = self._order
+        order, stats = self._order, read_own_stats().since(self._stats_before)
         steps, tokens = self._steps - self._steps_before, self._output_tokens - self._tokens_before
-        return TelemetrySample(
-            order.worker, order.engine_generation, order.clock.now_s(), steps, self._in_flight, tokens
-        )
+        counters = (steps, self._in_flight, tokens)
+        return TelemetrySample(order.worker, order.engine_generation, order.clock.now_s(), *counters, **stats._asdict())
 
     async def close(self) -> None:
         """Ends vLLM's own processes."""
@@ -119,6 +120,10 @@ class AsyncCore:
         prepared = await asyncio.get_running_loop().run_in_executor(self._media.pool.threads, prepare, request)
         live.media = prepared.columns
         return prepared.form
+
+    def _count_from_here(self) -> None:
+        self._steps_before, self._tokens_before = self._steps, self._output_tokens
+        self._stats_before = read_own_stats()
 
     def _count_tokens(self, tokens: int) -> None:
         self._output_tokens += tokens

@@ -12,6 +12,7 @@ from typing import Any
 
 from assayline.engines.host.flight import Live
 from assayline.engines.host.media import Prepared
+from assayline.engines.host.metrics import EngineStats, read_own_stats
 from assayline.engines.host.vllm.internals import is_engine_dead, shut_down
 from assayline.engines.host.vllm.media import VllmMedia, fork_preparers
 from assayline.engines.host.vllm.rows import VllmRows, describe_engine
@@ -62,6 +63,7 @@ class VllmCore:
         """Takes a request whose media are prepared, in another thread, and brings it back to `add_ready` in this."""
         self.steps = 0
         self.output_tokens = 0
+        self._stats_before = EngineStats()
 
     @property
     def in_flight(self) -> int:
@@ -75,10 +77,9 @@ class VllmCore:
 
     def sample(self) -> TelemetrySample:
         """The counters now. Read by another thread: each is a number of its own, so none is torn."""
-        order = self._order
-        return TelemetrySample(
-            order.worker, order.engine_generation, order.clock.now_s(), self.steps, self.in_flight, self.output_tokens
-        )
+        order, stats = self._order, read_own_stats().since(self._stats_before)
+        counters = (self.steps, self.in_flight, self.output_tokens)
+        return TelemetrySample(order.worker, order.engine_generation, order.clock.now_s(), *counters, **stats._asdict())
 
     def describe(self) -> Opened:
         """What the engine resolved: sizes, versions, device."""
@@ -168,6 +169,7 @@ class VllmCore:
         while self._live:
             self.step()
         self.steps = self.output_tokens = 0
+        self._stats_before = read_own_stats()
         if refused is not None:
             raise SpecError(f"The warm-up request was refused: {refused.error_message}")
 

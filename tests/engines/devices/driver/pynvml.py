@@ -30,6 +30,12 @@ class NVMLError_NotFound(NVMLError): ...
 class NVMLError_NotSupported(NVMLError): ...
 
 
+class NVMLError_GpuIsLost(NVMLError): ...
+
+
+class NVMLError_FunctionNotFound(NVMLError): ...
+
+
 def nvmlInit() -> None:
     global opened
     if "FAKE_GPUS" not in os.environ:
@@ -84,7 +90,44 @@ def nvmlDeviceGetMigDeviceHandleByIndex(handle: Any, index: int) -> Any:
 
 
 def nvmlDeviceGetMemoryInfo(handle: Any) -> Any:
-    return SimpleNamespace(free=_known(handle, "free"))
+    free = _known(handle, "free")
+    total = handle.get("total", free)
+    return SimpleNamespace(free=free, total=total, used=total - free)
+
+
+def nvmlDeviceGetUtilizationRates(handle: Any) -> Any:
+    return SimpleNamespace(gpu=_known(handle, "busy_percent"), memory=0)
+
+
+def nvmlDeviceGetPowerUsage(handle: Any) -> int:
+    """Milliwatts."""
+    return int(_known(handle, "milliwatts"))
+
+
+def nvmlDeviceGetTotalEnergyConsumption(handle: Any) -> int:
+    """Millijoules since the driver was loaded."""
+    return int(_known(handle, "millijoules"))
+
+
+def nvmlDeviceGetTemperature(handle: Any, sensor: int) -> int:
+    if sensor != 0:
+        raise NVMLError_InvalidArgument
+    return int(_known(handle, "temperature"))
+
+
+def nvmlDeviceGetClockInfo(handle: Any, clock: int) -> int:
+    """MHz: 0 of the graphics engine, 1 of the multiprocessors, 2 of the memory, 3 of the video engines."""
+    return int(_known(handle, "clocks")[clock])
+
+
+def nvmlDeviceGetCurrentClocksEventReasons(handle: Any) -> int:
+    if handle.get("driver_before_535"):
+        raise NVMLError_FunctionNotFound
+    return int(_known(handle, "reasons"))
+
+
+def nvmlDeviceGetCurrentClocksThrottleReasons(handle: Any) -> int:
+    return int(_known(handle, "reasons"))
 
 
 def nvmlDeviceGetComputeRunningProcesses(handle: Any) -> list[Any]:
@@ -99,6 +142,9 @@ def nvmlSystemGetProcessName(pid: int) -> str:
 
 
 def _known(handle: Any, counter: str) -> Any:
+    _gpus()
+    if any(gpu["uuid"] == handle["uuid"] and gpu.get("is_lost") for gpu in _gpus()):
+        raise NVMLError_GpuIsLost
     if counter not in handle:
         raise NVMLError_NotSupported
     return handle[counter]

@@ -1,0 +1,191 @@
+-- Grain: one row per run.
+-- Three windows. The whole: from the start of the first engine to the end of the last, in each attempt. At work:
+-- run_summary.working_s. Measured: measured_s, which throughput is of, with the requests that throughput counts; a
+-- token costs the same in all of them. A rate that is given and whose quantity is not known makes the cost NULL: a part
+-- would look like the whole.
+create or replace view run_cost as
+with
+
+read_prices as (
+    select
+        run_id,
+        spec_json ->> '$.price.currency' as currency,
+        try_cast(spec_json ->> '$.price.per_gpu_hour' as double) as gpu_hour_rate,
+        try_cast(spec_json ->> '$.price.per_machine_hour' as double) as machine_hour_rate,
+        try_cast(spec_json ->> '$.price.per_kwh' as double) as kwh_rate,
+        try_cast(spec_json ->> '$.price.per_million_input_tokens' as double) as input_rate,
+        try_cast(spec_json ->> '$.price.per_million_cached_tokens' as double) as cached_rate,
+        try_cast(spec_json ->> '$.price.per_million_output_tokens' as double) as output_rate,
+        try_cast(spec_json ->> '$.price.gpus' as bigint) as paid_gpus,
+        coalesce(try_cast(spec_json ->> '$.price.machines' as bigint), 1) as machines
+    from runs
+),
+
+-- The last sign of a worker that was killed is a sample of its engine.
+find_last_samples as (
+    select run_id, worker, engine_generation, max(at_s) as at_s
+    from telemetry
+    group by run_id, worker, engine_generation
+),
+
+span_attempts as (
+    select
+        engine_events.run_id,
+        attempt,
+        min(engine_events.at_s - if(event = 'opened', coalesce(duration_s, 0), 0)) as began_at_s,
+        max(greatest(engine_events.at_s, find_last_samples.at_s)) as ended_at_s
+    from engine_events
+    left join find_last_samples
+        on find_last_samples.run_id = engine_events.run_id
+        and find_last_samples.worker = engine_events.worker
+        and find_last_samples.engine_generation = engine_events.engine_generation
+    group by engine_events.run_id, attempt
+),
+
+add_attempts as (
+    select run_id, sum(ended_at_s - began_at_s) as held_s from span_attempts group by run_id
+),
+
+-- A worker has as many GPUs for as long as it lives; a run of earlier tables tells only of tensor parallelism.
+count_gpus as (
+    select run_id, nullif(sum(gpus), 0) as gpus
+    from (
+        select
+            run_id,
+            worker,
+            max(coalesce(
+                try_cast(details_json ->> '$.claimed_gpus' as bigint),
+                case
+                    when details_json ->> '$.device' = 'cuda'
+                        then coalesce(try_cast(details_json ->> '$.tensor_parallel_size' as bigint), 1)
+                end
+            )) as gpus
+        from engine_events
+        where event = 'opened'
+        group by run_id, worker
+    )
+    group by run_id
+),
+
+join_runs as (
+    select
+        read_prices.*,
+        coalesce(paid_gpus, count_gpus.gpus) as gpus,
+        held_s,
+        run_summary.* exclude (run_id),
+        requests_per_s * measured_s as finished_requests,
+        output_tokens_per_s * measured_s as finished_output_tokens,
+        run_energy.* exclude (run_id, gpus)
+    from read_prices
+    left join add_attempts on add_attempts.run_id = read_prices.run_id
+    left join count_gpus on count_gpus.run_id = read_prices.run_id
+    left join run_summary on run_summary.run_id = read_prices.run_id
+    left join run_energy on run_energy.run_id = read_prices.run_id
+),
+
+-- A rate that is not given costs nothing; one that is given costs NULL where its quantity is NULL.
+price_parts as (
+    select
+        *,
+        if(gpu_hour_rate is null, 0, gpu_hour_rate * gpus / 3600) as gpu_second_cost,
+        if(machine_hour_rate is null, 0, machine_hour_rate * machines / 3600) as machine_second_cost,
+        if(input_rate is null, 0, (
+            input_rate * (prompt_tokens - coalesce(cached_tokens, 0))
+            + coalesce(cached_rate, input_rate) * coalesce(cached_tokens, 0)
+        ) / 1e6) as prompt_cost,
+        if(output_rate is null, 0, output_rate * output_tokens / 1e6) as output_cost
+    from join_runs
+),
+
+add_costs as (
+    select
+        *,
+        gpu_second_cost * held_s as gpu_cost,
+        machine_second_cost * held_s as machine_cost,
+        if(kwh_rate is null, 0, kwh_rate * energy_joules / 3.6e6) as energy_cost,
+        prompt_cost + output_cost as token_cost,
+        case when currency is not null then gpu_cost + machine_cost + energy_cost + token_cost end as cost,
+        case
+            when currency is not null
+                then (gpu_second_cost + machine_second_cost) * working_s
+                    + if(kwh_rate is null, 0, kwh_rate * working_joules / 3.6e6) + token_cost
+        end as working_cost,
+        case
+            when currency is not null
+                then (gpu_second_cost + machine_second_cost) * measured_s
+                    + if(kwh_rate is null, 0, kwh_rate * measured_joules / 3.6e6)
+        end as measured_time_cost,
+        accuracy * scored_samples as right_answers
+    from price_parts
+),
+
+divide_costs as (
+    select
+        run_id,
+        currency,
+        gpus,
+        if(machine_hour_rate is null, null, machines) as machines,
+        held_s,
+        if(gpu_hour_rate is null, null, gpu_cost) as gpu_cost,
+        if(machine_hour_rate is null, null, machine_cost) as machine_cost,
+        if(kwh_rate is null, null, energy_cost) as energy_cost,
+        if(coalesce(input_rate, output_rate) is null, null, token_cost) as token_cost,
+        cost,
+        working_cost,
+        (measured_time_cost / nullif(finished_output_tokens, 0) + token_cost / nullif(output_tokens, 0)) * 1e6
+            as cost_per_million_output_tokens,
+        cost / nullif(output_tokens, 0) * 1e6 as full_cost_per_million_output_tokens,
+        (measured_time_cost / nullif(finished_requests, 0) + token_cost / nullif(ok_requests, 0)) * 1e3
+            as cost_per_thousand_requests,
+        cost / nullif(ok_requests, 0) * 1e3 as full_cost_per_thousand_requests,
+        right_answers,
+        working_cost / nullif(right_answers, 0) as cost_per_right_answer,
+        working_cost / nullif(accuracy_high * scored_samples, 0) as cost_per_right_answer_low,
+        working_cost / nullif(accuracy_low * scored_samples, 0) as cost_per_right_answer_high,
+        cost / nullif(right_answers, 0) as full_cost_per_right_answer,
+        cost / nullif(accuracy_high * scored_samples, 0) as full_cost_per_right_answer_low,
+        cost / nullif(accuracy_low * scored_samples, 0) as full_cost_per_right_answer_high,
+        measured_joules / nullif(measured_s, 0) as mean_power_watts,
+        measured_joules / nullif(finished_output_tokens, 0) as energy_per_output_token_joules,
+        measured_joules / nullif(finished_requests, 0) as energy_per_request_joules,
+        finished_output_tokens / nullif(measured_joules, 0) as output_tokens_per_joule,
+        requests_per_s,
+        output_tokens_per_s,
+        total_tokens_per_s,
+        accuracy
+    from add_costs
+)
+
+select * from divide_costs;
+
+comment on view run_cost is 'One row per run: what it cost by the price in its spec, what energy it took per what it gave, and beside that how fast and how right it was. Names with full_ count loading, warm-up, downtime and closing; the others count work alone. Costs are sums of all rates that are given, and NULL where one of them has no quantity, such as GPU-hours of a run without a GPU.';
+comment on column run_cost.run_id is 'The run.';
+comment on column run_cost.currency is 'Code of the currency, as the price says. NULL for a run without a price, as all costs.';
+comment on column run_cost.gpus is 'GPUs that are paid for: as the price says, else those that the engines held. NULL where they held none.';
+comment on column run_cost.machines is 'Machines that are paid for, as the price says. NULL where it has no rate for them.';
+comment on column run_cost.held_s is 'Seconds that are paid for: from the start of the first engine''s start-up to the last sign of an engine, its closing or a sample, in each attempt, added up. The time between two attempts is not counted.';
+comment on column run_cost.gpu_cost is 'per_gpu_hour × gpus × held_s / 3600. NULL without that rate, as the next three without theirs.';
+comment on column run_cost.machine_cost is 'per_machine_hour × machines × held_s / 3600.';
+comment on column run_cost.energy_cost is 'per_kwh × run_energy.energy_joules / 3.6e6.';
+comment on column run_cost.token_cost is '(per_million_input_tokens × (prompt tokens − cached tokens) + per_million_cached_tokens × cached tokens + per_million_output_tokens × output tokens) / 10⁶, of ok requests. Cached tokens cost as others where they have no rate, and count as none where the engine does not say.';
+comment on column run_cost.cost is 'The whole run: gpu_cost + machine_cost + energy_cost + token_cost.';
+comment on column run_cost.working_cost is 'Without loading and downtime: the same rates over run_summary.working_s and run_energy.working_joules, and all tokens.';
+comment on column run_cost.cost_per_million_output_tokens is '(rates per second × run_summary.measured_s + per_kwh × run_energy.measured_joules) / output tokens that throughput counts × 10⁶, which is the rates per second / output_tokens_per_s; and token_cost / output_tokens × 10⁶.';
+comment on column run_cost.full_cost_per_million_output_tokens is 'cost / output tokens of ok requests × 10⁶.';
+comment on column run_cost.cost_per_thousand_requests is 'The same per requests that throughput counts, × 1000.';
+comment on column run_cost.full_cost_per_thousand_requests is 'cost / ok requests × 1000.';
+comment on column run_cost.right_answers is 'Sum of the first scorer''s scores: accuracy × scored_samples. A half-right answer counts half. NULL where nothing was scored.';
+comment on column run_cost.cost_per_right_answer is 'working_cost / right_answers. NULL where none is right.';
+comment on column run_cost.cost_per_right_answer_low is 'Lower end of its 95 % interval, from that of the accuracy: working_cost / (accuracy_high × scored_samples). The cost itself is what it was, so this is about which answers are right alone.';
+comment on column run_cost.cost_per_right_answer_high is 'Upper end: working_cost / (accuracy_low × scored_samples). NULL where accuracy_low is 0: no end.';
+comment on column run_cost.full_cost_per_right_answer is 'cost / right_answers.';
+comment on column run_cost.full_cost_per_right_answer_low is 'Lower end of its 95 % interval, likewise.';
+comment on column run_cost.full_cost_per_right_answer_high is 'Upper end, likewise.';
+comment on column run_cost.mean_power_watts is 'Mean power of all GPUs together in the window that throughput is of, watts: run_energy.measured_joules / run_summary.measured_s.';
+comment on column run_cost.energy_per_output_token_joules is 'Joules per output token: run_energy.measured_joules / output tokens that throughput counts (output_tokens_per_s × measured_s). Prompt tokens took energy too, and are not divided by.';
+comment on column run_cost.energy_per_request_joules is 'Joules per request: run_energy.measured_joules / requests that throughput counts.';
+comment on column run_cost.output_tokens_per_joule is 'Output tokens per joule, which is output tokens per second per watt: the inverse of energy_per_output_token_joules.';
+comment on column run_cost.requests_per_s is 'Throughput, as in run_summary, like the next three.';
+comment on column run_cost.output_tokens_per_s is 'Throughput in output tokens.';
+comment on column run_cost.total_tokens_per_s is 'Throughput in prompt and output tokens.';
+comment on column run_cost.accuracy is 'Mean score of the first scorer, 0 to 1.';
