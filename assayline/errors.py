@@ -40,6 +40,12 @@ class PromptsChangedError(PromptError):
     """The prompt set is not the one that the run began with."""
 
 
+class NothingToAskError(PromptError):
+    """Every row is an error row."""
+
+    exit_code = 9
+
+
 class ModelError(AssaylineError):
     """The model, its tokenizer or its chat template cannot be read."""
 

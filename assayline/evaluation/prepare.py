@@ -60,6 +60,8 @@ class Preparation:
             self._renderer = ChatRenderer(spec.chat, tokenizer, max_model_len, placeholders)
         prompts = load_prompts(spec.prompts, tokenizer, Shelf(run_dir))
         prepared = build_requests(spec, prompts, self._renderer, max_model_len)
+        if spec.prompts.on_bad_row == "stop":
+            prepared = _refuse_errors(prepared)
         first = next(prepared)  # it shows most mistakes
         _check_target(spec, first)
         self._prepared = itertools.chain([first], prepared)
@@ -102,6 +104,16 @@ class Preparation:
             raise _changed(run_dir, f"it has {shard.written} shards of prompts now, and had more")
         queue.close(shard.written)
         return shard.count(is_complete=True)
+
+
+def _refuse_errors(rows: Iterator[Prepared]) -> Iterator[Prepared]:
+    for prepared in rows:
+        for error in prepared.errors[:1]:
+            raise PromptError(
+                f"Row {prepared.prompt.source_row} cannot become a request ({error.error_kind}): {error.error_message} "
+                "prompts.on_bad_row is stop; error_row asks the others."
+            )
+        yield prepared
 
 
 def _check_target(spec: EvalSpec, first: Prepared) -> None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from assayline.errors import PromptError, SpecError
+from assayline.prompts.files import UnreadableRow
 from assayline.prompts.sources import read_rows
 from assayline.spec.load import LoadSpec, Trace
 from assayline.spec.prompts import FileSource
@@ -39,6 +40,8 @@ def read_offsets(trace: Trace) -> Iterator[float]:
 def _read_stamps(trace: Trace) -> Iterator[float]:
     try:
         for number, row in enumerate(read_rows(FileSource(path=trace.path)), start=1):
+            if isinstance(row, UnreadableRow):
+                raise SpecError(f"load.arrival.path: {row.message}")
             if trace.column not in row:
                 raise SpecError(
                     f"load.arrival: row {number} of the trace {trace.path} has no column {trace.column!r}, given "

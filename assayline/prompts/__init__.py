@@ -18,9 +18,10 @@ from assayline.errors import PromptError, SpecError
 from assayline.media.shelf import Shelf
 from assayline.prompts.columns import PromptParts, RowReader
 from assayline.prompts.few_shot import FewShot
+from assayline.prompts.files import UnreadableRow
 from assayline.prompts.media import identify_media, separate_media
 from assayline.prompts.selection import select_rows
-from assayline.prompts.sources import read_rows
+from assayline.prompts.sources import read_rows, split_head
 from assayline.prompts.synthetic import SyntheticPrompts
 from assayline.prompts.values import RowError
 from assayline.records import Prompt
@@ -35,7 +36,8 @@ class BadRow:
 
     prompt: Prompt
     kind: str
-    """row_error: a value cannot be used; template_error: the prompt template failed."""
+    """unreadable_row: not of its file's format; row_error: a value cannot be used; template_error: the prompt template
+    failed."""
     message: str
 
 
@@ -45,7 +47,7 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = 
     The tokenizer is used by synthetic sources only. `shelf` keeps media that come inside rows (None: nobody does, and
     they cannot be sent to an engine). Raises PromptError (or SpecError) at once, before anything is
     iterated, for what concerns the run: no file, no rows, a template that is not Jinja2, a column or template variable
-    that the first row lacks. While iterating, PromptError for a file that turns out to be damaged further on.
+    that the first readable row lacks. While iterating, PromptError for a file that turns out to be damaged further on.
     """
     if isinstance(spec.source, SyntheticSource):
         if spec.template is not None or spec.columns != Columns():  # a stored spec has its defaults written out
@@ -59,12 +61,12 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = 
         return _read_prompts(spec, iter(numbers), SyntheticPrompts(spec.source, tokenizer).read, lambda number: None)
     reader = RowReader(spec.columns, spec.template, spec.media, shelf)
     rows = read_rows(spec.source)
-    first = next(rows, None)
+    head, first = split_head(rows)
     if first is None:
         raise PromptError(f"Prompt set {spec.set_name!r} has no rows. Expected at least one: check prompts.source.")
     reader.check_first(first)
     few_shot = None if spec.few_shot is None else FewShot(spec, spec.few_shot, shelf)
-    return _read_prompts(spec, chain([first], rows), reader.read, reader.read_id, few_shot)
+    return _read_prompts(spec, chain(head, rows), reader.read, reader.read_id, few_shot)
 
 
 def _read_prompts(
@@ -120,7 +122,9 @@ def _identify(parts: PromptParts) -> str:
     return digest_json({"messages": identify_media(parts.messages), "target": parts.target, **options})
 
 
-def _digest_row(row: dict[str, Any]) -> str:
+def _digest_row(row: dict[str, Any] | UnreadableRow) -> str:
+    if isinstance(row, UnreadableRow):
+        return digest_text(row.text)
     try:
         return digest_json({"bad_row": row})
     except (TypeError, ValueError, RecursionError):  # keys of mixed types, a list that contains itself
@@ -128,6 +132,8 @@ def _digest_row(row: dict[str, Any]) -> str:
 
 
 def _try_id(read_id: Callable[[Any], str | None], row: Any) -> str | None:
+    if isinstance(row, UnreadableRow):
+        return None
     try:
         return read_id(row)
     except (RowError, RecursionError):

@@ -12,6 +12,7 @@ from assayline.errors import PromptError, SpecError
 from assayline.media.fetch import Fetcher
 from assayline.media.shelf import Shelf
 from assayline.media.values import MediaReader
+from assayline.prompts.files import UnreadableRow
 from assayline.prompts.media import MediaPlaces
 from assayline.prompts.templates import PromptTemplate
 from assayline.prompts.values import (
@@ -80,8 +81,10 @@ class RowReader:
         except RowError:
             pass  # a fault of this row alone: it becomes an error row like any other
 
-    def read(self, row: dict[str, Any]) -> PromptParts:
+    def read(self, row: dict[str, Any] | UnreadableRow) -> PromptParts:
         """Raises RowShapeError for what the row lacks, RowError for values that cannot be used."""
+        if isinstance(row, UnreadableRow):
+            raise RowError("unreadable_row", row.message)
         try:
             return self._read(row)
         except RecursionError:

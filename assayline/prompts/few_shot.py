@@ -17,6 +17,7 @@ from assayline.digests import digest_json
 from assayline.errors import PromptError
 from assayline.media.shelf import Shelf
 from assayline.prompts.columns import Message, RowReader
+from assayline.prompts.files import UnreadableRow
 from assayline.prompts.media import identify_media
 from assayline.prompts.sources import find_files, read_rows
 from assayline.prompts.templates import PromptTemplate
@@ -121,7 +122,11 @@ class _Pool:
 
 
 def _fill(
-    pool: _Pool, rows: Iterable[dict[str, Any]], spec: PromptSpec, few_shot: FewShotSpec, shelf: Shelf | None
+    pool: _Pool,
+    rows: Iterable[dict[str, Any] | UnreadableRow],
+    spec: PromptSpec,
+    few_shot: FewShotSpec,
+    shelf: Shelf | None,
 ) -> str | None:
     """Offers every row to the pool. Returns why the last row that cannot be an example cannot."""
     columns = spec.columns
@@ -131,6 +136,9 @@ def _fill(
     answer = None if few_shot.answer is None else PromptTemplate(few_shot.answer, "prompts.few_shot.answer")
     reason = None
     for number, row in enumerate(rows):
+        if isinstance(row, UnreadableRow):
+            reason = row.message
+            continue
         try:
             parts = reader.read(row)
             question_id = _identify(parts.messages)

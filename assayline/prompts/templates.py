@@ -1,7 +1,8 @@
 """Prompt templates: Jinja2 over a row's columns, compiled once, run in a sandbox and within limits.
 
 Strict: a variable that the row does not have is an error, not an empty text that nobody sees. So is a cell without a
-value, of which Jinja would write "None" into the prompt; `{{ column or '' }}` says what to write instead. Lines that
+value, of which Jinja would write "None" into the prompt; `{{ column or '' }}` says what to write instead. Lists and
+objects are written as JSON and decimals as digits, not as Python shows them; bytes are refused. Lines that
 hold only a block leave no trace and the text's last newline is dropped, as in chat templates. A column whose name is
 not an identifier is reached as `row['my column']`.
 """
@@ -9,6 +10,7 @@ not an identifier is reached as `row['my column']`.
 import json
 import math
 import re
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -18,7 +20,7 @@ from jinja2.exceptions import SecurityError
 from assayline.errors import AssaylineError, PromptError
 from assayline.prompts.render_limit import RenderGuard
 from assayline.prompts.sandbox import BoundedSandbox
-from assayline.prompts.values import RowError, RowShapeError, check_text, hint, list_names
+from assayline.prompts.values import RowError, RowShapeError, as_json, as_text, check_text, hint, list_names
 from assayline.spec.prompts import MessageTemplate
 
 
@@ -101,21 +103,28 @@ def _explain_undefined(message: str, row: dict[str, Any]) -> str:
 
 def _to_json(value: Any, indent: int | None = None) -> str:
     """Jinja's own tojson escapes <, > and & for HTML, which no prompt wants."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    if isinstance(value, jinja2.Undefined):
+        str(value)  # raises, naming the variable
+    return json.dumps(as_json(value, "What the filter tojson gets"), ensure_ascii=False, indent=indent)
 
 
 def _is_null(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _refuse_null(value: Any) -> Any:
-    """Passes on what a template writes. Raises NullOutputError for None, and for NaN, which tables have for it."""
+def _write(value: Any) -> Any:
+    """What a template writes of a value. Raises NullOutputError for None, and for NaN, which tables have for it, and
+    RowError for bytes."""
     if _is_null(value):
         raise NullOutputError("null")
-    return value
+    return as_text(value, "What the template writes") if isinstance(value, AS_COLUMNS) else value
+
+
+AS_COLUMNS = (dict, list, tuple, Decimal, bytes)
+"""Types of which Python's own text is not what a person means. They become what they are as a column (`values.py`)."""
 
 
 ENVIRONMENT = BoundedSandbox(
-    undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True, finalize=_refuse_null
+    undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True, finalize=_write
 )
 ENVIRONMENT.filters["tojson"] = _to_json

@@ -70,7 +70,7 @@ def as_text(value: Any, where: str) -> str | None:
 
 
 def as_json(value: Any, where: str) -> Any:
-    """A value that `json.dumps` takes: dates as ISO text, decimals as text, NaN as None, keys as text.
+    """A value that `json.dumps` takes: dates as ISO text, decimals as digits, NaN as None, keys as text.
 
     Raises RowError for bytes, other objects and text that is not Unicode.
     """
@@ -88,7 +88,7 @@ def as_json(value: Any, where: str) -> Any:
         case datetime.date() | datetime.time():
             return value.isoformat()
         case Decimal():
-            return str(value)
+            return f"{value:f}"  # str() writes 0E-10 for a zero of ten places
     raise RowError(
         "row_error",
         f"{where} holds {type(value).__name__}, expected text, a number, true or false, a date, a list or an object.",

@@ -174,6 +174,12 @@ class PromptSpec(SpecPart):
     limit: int | None = Field(None, ge=1, description="At most this many rows, after shuffling.")
     shuffle_seed: int | None = Field(None, description="Shuffle with this seed; unset: the source's order.")
     repeats: int = Field(1, ge=1, description="How often each prompt is asked.")
+    on_bad_row: Literal["error_row", "stop"] = Field(
+        "error_row",
+        exclude_if=lambda chosen: chosen == "error_row",  # so that a spec without it is the same spec as ever
+        description="error_row: a row that cannot become a request is an error row, and the others are asked "
+        "(max_error_fraction says how many may be); stop: the first one ends the run.",
+    )
     media: MediaSpec = Field(
         MediaSpec(), exclude_if=lambda media: media == MediaSpec(), description="Images, sounds and videos of prompts."
     )

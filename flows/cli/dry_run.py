@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.syntax import Syntax
 
-from assayline.errors import MediaError, PromptError
+from assayline.errors import MediaError, NothingToAskError
 from assayline.evaluation.begin import plan_run
 from assayline.evaluation.prepare import Preparation
 from assayline.evaluation.resume import describe_left, preview_run
@@ -89,7 +89,7 @@ class ErrorTrial:
 def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Console) -> None:
     """Reads and renders every prompt, and shows what a run would do.
 
-    Raises what a run would raise, and PromptError where every request would be an error row.
+    Raises what a run would raise, and NothingToAskError where every request would be an error row.
     """
     settings.pass_on_token()
     fresh, model = plan_run(spec)
@@ -142,4 +142,6 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
         print_text("This would be a new run.", console)
     print_text("Nothing was generated or stored.", console)
     if requests and errors.requests == requests:
-        raise PromptError(f"Each of {requests} requests would be an error row, so there is nothing to ask the model.")
+        raise NothingToAskError(
+            f"Each of {requests} requests would be an error row, so there is nothing to ask the model."
+        )

@@ -29,7 +29,8 @@ A run that was interrupted, failed or was killed is resumed when the same comman
 what was answered is not asked again (docs/resume.md).
 
 Exit codes: 0 every request has a result or an error row, 2 spec,
- 3 prompts, 4 model, 5 engine or device, 6 database or files, 7 run."""
+ 3 prompts, 4 model, 5 engine or device, 6 database or files, 7 run,
+ 9 a dry run in which every request is an error row."""
 
 
 def run(arguments: list[str]) -> int:

@@ -1,13 +1,17 @@
-"""Shards: as many requests as the spec says, and fewer where the prompts are long."""
+"""Preparing: shards of as many requests as the spec says, fewer where prompts are long, and rows that are bad."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from record_kit import rows_of
 
+from assayline.errors import PromptError
 from assayline.evaluation import prepare
 from assayline.evaluation.begin import begin_evaluation
 from assayline.settings import Settings
+from assayline.spec.identity import canonical_json, spec_hash
 from assayline.store.parts import count_rows, list_parts
 
 
@@ -26,3 +30,36 @@ def test_long_prompts_make_short_shards(
     assert [count_rows(part) for part in list_parts(evaluation.run_dir, "requests")] == sizes
     assert (counts.requests, counts.shards) == (len(texts), len(sizes))
     assert [row["rendered"] for row in rows_of(evaluation.run_dir, "requests")] == texts
+
+
+def test_bad_rows_are_error_rows_or_the_end(make_spec: Any, settings: Settings, tmp_path: Path) -> None:
+    """An unreadable line, a null and a prompt that is too long: each is one error row, and the others are asked."""
+    lines = ['{"question": "a"}', "{broken", '{"question": null}', json.dumps({"question": "word " * 5000})]
+    (tmp_path / "rows.jsonl").write_text("\n".join([*lines, '{"question": "b"}']))
+    prompts = {
+        "source": {"kind": "file", "path": str(tmp_path / "rows.jsonl")},
+        "columns": {},
+        "template": "{{ question }}",
+    }
+    spec = make_spec(prompts=prompts, engine={"backend": "fake"}, chat={"template": "plain"})
+    evaluation = begin_evaluation(spec, settings, "never")
+    counts = evaluation.prepare()
+    assert (counts.prompt_rows, counts.requests, counts.failed_requests) == (5, 5, 3)
+    errors = rows_of(evaluation.run_dir, "completions")
+    assert [row["error_kind"] for row in errors] == ["unreadable_row", "template_error", "prompt_too_long"]
+    for row, kind in ((1, "unreadable_row"), (2, "template_error"), (3, "prompt_too_long")):
+        (tmp_path / "rows.jsonl").write_text("\n".join([lines[0], *lines[row:]]))
+        stopping = make_spec(
+            prompts={**prompts, "on_bad_row": "stop"}, engine={"backend": "fake"}, chat={"template": "plain"}
+        )
+        with pytest.raises(PromptError, match=rf"Row 1 cannot become a request \({kind}\)"):
+            begin_evaluation(stopping, settings, "never").prepare()
+
+
+def test_what_is_done_with_bad_rows_is_no_new_spec_unless_it_is_said(make_spec: Any) -> None:
+    rows = {"source": {"kind": "inline", "rows": [{"prompt": "a"}]}, "columns": {}, "template": None}
+    usual, said, stop = (
+        make_spec(prompts={**rows, **more}) for more in ({}, {"on_bad_row": "error_row"}, {"on_bad_row": "stop"})
+    )
+    assert spec_hash(usual) == spec_hash(said) != spec_hash(stop)
+    assert "on_bad_row" not in canonical_json(usual)

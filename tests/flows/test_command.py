@@ -71,7 +71,23 @@ def test_a_dry_run_shows_the_first_error_of_each_kind(tmp_path: Path, spec_file:
     nothing = dry_run(spec_file, *odd, "--prompts.template", "{{ row.question.x }}")
     assert_refused(nothing, 3, "x")
     (tmp_path / "odd.jsonl").write_text(json.dumps(rows[1]) + "\n")
-    assert_refused(dry_run(spec_file, *odd), 3, "Each of 1 requests would be an error row")
+    assert_refused(dry_run(spec_file, *odd), 9, "Each of 1 requests would be an error row")
+
+
+def test_a_dry_run_shows_a_line_that_is_not_json_or_stops_at_it(tmp_path: Path, spec_file: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"question": "a", "answer": "x"}\n{"question": \n')
+    damaged = ["--prompts.source.path", str(rows)]
+    run = dry_run(spec_file, *damaged)
+    assert run.code == 0, run.err
+    shown = "".join(run.out.split())
+    assert f"unreadable_row1×,firstinrow1:{rows},line2:notJSON" in shown
+    stopped = dry_run(spec_file, *damaged, "--prompts.on_bad_row", "stop")
+    assert_refused(
+        stopped, 3, "Row 1 cannot become a request (unreadable_row)", "line 2: not JSON", "on_bad_row is stop"
+    )
+    rows.write_text("{\n" * 20)
+    assert_refused(dry_run(spec_file, *damaged), 3, "Each of the first 10 rows cannot be read", "line 1: not JSON")
 
 
 BAD_FIELDS: dict[str, tuple[list[str], int, list[str]]] = {

@@ -1,9 +1,11 @@
 """Prompt sets as a whole: identity, duplicates, limit, shuffle, bad rows, laziness, memory."""
 
 import itertools
+import json
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,12 @@ SMALL_ROWS = st.lists(SMALL_ROW, min_size=1)
 
 def load(rows: list[dict[str, Any]], **settings: Any) -> list[Prompt | BadRow]:
     return list(load_prompts(PromptSpec.model_validate({"source": {"kind": "inline", "rows": rows}, **settings})))
+
+
+def load_file(path: Path, lines: list[str], **settings: Any) -> list[Prompt | BadRow]:
+    path.write_text("\n".join(lines), encoding="utf-8")
+    source = {"kind": "file", "path": str(path)}
+    return list(load_prompts(PromptSpec.model_validate({"source": source, **settings})))
 
 
 def prompt_of(item: Prompt | BadRow) -> Prompt:
@@ -86,6 +94,32 @@ def test_a_bad_row_is_one_row() -> None:
     assert (bad.kind, bad.message) == ("row_error", "The prompt is null, expected text.")
     assert bad.prompt == Prompt(digest_json({"bad_row": rows[2]}), 0, 2, "bad", messages=[])
     assert (worse.prompt.source_row, worse.prompt.source_id) == (4, None)
+
+
+def test_a_line_that_is_not_json_is_a_bad_row_with_an_id_of_its_own(tmp_path: Path) -> None:
+    lines = ['{"question": "a"}', "{broken", '{"question": "b"}', "{broken", "{other"]
+    items = load_file(tmp_path / "rows.jsonl", lines, template="{{ question }}")
+    assert [type(item) for item in items] == [Prompt, BadRow, Prompt, BadRow, BadRow]
+    bad = [item for item in items if isinstance(item, BadRow)]
+    assert {item.kind for item in bad} == {"unreadable_row"}
+    assert "rows.jsonl, line 2: not JSON" in bad[0].message
+    assert [(item.prompt.source_row, item.prompt.occurrence) for item in bad] == [(1, 0), (3, 1), (4, 0)]
+    assert len({item.prompt.prompt_id for item in bad}) == 2
+
+
+def test_the_first_row_that_can_be_read_is_the_one_that_is_checked(tmp_path: Path) -> None:
+    lines = ["{broken", '{"question": "a"}']
+    assert len(load_file(tmp_path / "rows.jsonl", lines, template="{{ question }}")) == 2
+    with pytest.raises(PromptError, match=r"The first row does not fit the spec.*'answer'"):
+        load_file(tmp_path / "rows.jsonl", lines, columns={"target": "answer"})
+
+
+def test_examples_are_not_taken_from_lines_that_cannot_be_read(tmp_path: Path) -> None:
+    lines = ["{broken", *(json.dumps({"prompt": word, "target": word}) for word in "abc")]
+    items = load_file(tmp_path / "rows.jsonl", lines, few_shot={"count": 2})
+    assert [len(prompt_of(item).messages) for item in items] == [0, 5, 5, 5]
+    with pytest.raises(PromptError, match=r"there are 3.*line 1: not JSON"):
+        load_file(tmp_path / "rows.jsonl", lines, few_shot={"count": 3})
 
 
 def test_equal_bad_rows_are_occurrences() -> None:

@@ -1,9 +1,11 @@
-"""Rows from files: what is read, how lazily, and what the errors say."""
+"""Rows from files: what is read, how lazily, what the errors say, and what became of a line that cannot be read."""
 
+import datetime
 import itertools
 import json
 import os
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assayline.errors import PromptError
-from assayline.prompts.sources import read_rows
-from assayline.spec.prompts import FileSource, HubSource, InlineSource
+from assayline.prompts.columns import RowReader
+from assayline.prompts.files import UnreadableRow
+from assayline.prompts.sources import read_rows, split_head
+from assayline.prompts.values import RowError
+from assayline.spec.prompts import Columns, FileSource, HubSource, InlineSource
 
 ROWS = [
     {"prompt": "one, two", "target": "3"},
-    {"prompt": 'said "hi"\nand left', "target": ""},
+    {"prompt": 'said "hi"\nand left', "target": None},
     {"prompt": "ü", "target": "x"},
 ]
 
 
-def read(path: Path | str, format: Any = "auto") -> list[dict[str, Any]]:
+def read(path: Path | str, format: Any = "auto") -> list[Any]:
     return list(read_rows(FileSource(path=str(path), format=format)))
 
 
@@ -60,26 +65,169 @@ def test_a_long_csv_field_is_read(tmp_path: Path) -> None:
     assert len(read(write(tmp_path / "a.csv", "a\n" + "x" * 500_000))[0]["a"]) == 500_000
 
 
+GOOD = {"jsonl": '{"a": 1, "b": 2}', "csv": "a,b\n1,2"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad", "lines", "expected"),
+    [
+        ("jsonl", b'{"a": ', "line 2", ["not JSON", "one JSON object per line", 'begins \'{"a": ']),
+        ("jsonl", b'\n{"a": 1, "b": 2', "line 3", ["not JSON"]),
+        ("jsonl", b"[1]", "line 2", ["holds an array", "jq -c"]),
+        ("jsonl", b"null", "line 2", ["holds null"]),
+        ("jsonl", b'{"a": "\xff"}', "line 2", ["not UTF-8", "byte 7 of the line", "iconv"]),
+        ("jsonl", b'{"a": ' + b"9" * 5000 + b"}", "line 2", ["not JSON", "4300 digits"]),
+        ("csv", b"1,2,3", "line 3", ["3 fields, expected 2", "(a, b)"]),
+        ("csv", b"1", "line 3", ["1 fields, expected 2"]),
+        ("csv", b'"1"x,2', "line 3", ["not CSV", "double quotes"]),
+        ("csv", b'"1\n2\n3"x,4', "lines 3 to 5", ["not CSV"]),
+        ("csv", b"1,\xff", "line 3", ["not UTF-8", "byte 2 of the line", "iconv"]),
+        ("csv", b'1,"\xff\n2"', "lines 3 to 4", ["not UTF-8"]),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_one_bad_row(
+    tmp_path: Path, kind: str, bad: bytes, lines: str, expected: list[str]
+) -> None:
+    good = GOOD[kind].splitlines()[-1].encode()
+    path = write(tmp_path / f"rows.{kind}", GOOD[kind].encode() + b"\n" + bad + b"\n" + good + b"\n")
+    first, damaged, last = read(path)
+    assert first == last and set(first) == {"a", "b"}
+    assert isinstance(damaged, UnreadableRow)
+    assert damaged.message.startswith(f"{path}, {lines}: ")
+    assert [part for part in expected if part not in damaged.message] == []
+    damaged.text.encode()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("a.jsonl", '{"a": 1}\n{"a": \n', ["a.jsonl, line 2", "not JSON", "one JSON object per line"]),
-        ("a.jsonl", '{"a": 1}\n\n[1]\n', ["a.jsonl, line 3", "holds an array", "jq -c"]),
-        ("a.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', ["a.jsonl, line 2", "not UTF-8", "iconv"]),
-        ("a.csv", "a,b\n1,2\n1,2,3\n", ["a.csv, line 3", "3 fields, expected 2", "a, b"]),
-        ("a.csv", "a,b\n1\n", ["a.csv, line 2", "1 fields, expected 2"]),
-        ("a.csv", 'a,b\n"1,2\n', ["a.csv, line", "not CSV"]),
-        ("a.csv", b"a,b\n1,\xff\n", ["a.csv, line 2", "not UTF-8"]),
+        ("a.csv", 'a,b\n1,2\n3,"4\n5,6\n', ["a.csv, lines 3 to 4", "not CSV (unexpected end of data)"]),
+        ("a.csv", b"\xff,b\n1,2\n", ["a.csv, line 1", "not UTF-8"]),
+        ("a.csv", '"a"x,b\n1,2\n', ["a.csv, line 1", "not CSV"]),
         ("a.csv", "a,a\n1,2\n", ["a.csv, line 1", "same name twice", "'a'"]),
         ("a.parquet", "PAR1 nonsense", ["a.parquet", "after row 0", "damaged"]),
         ("a.json", "[]", ["a.json", "ending .json", ".jsonl", "prompts.source.format"]),
         ("a", "", ["ending (none)"]),
     ],
 )
-def test_damage_is_told_with_its_place(tmp_path: Path, name: str, content: str | bytes, expected: list[str]) -> None:
+def test_damage_that_leaves_no_place_to_read_on_from_is_told_with_its_place(
+    tmp_path: Path, name: str, content: str | bytes, expected: list[str]
+) -> None:
     with pytest.raises(PromptError) as caught:
         read(write(tmp_path / name, content))
     assert [part for part in expected if part not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("[\n" + '  {"a": 1},\n' * 20 + "]\n", r"Each of the first 10 rows cannot be read\. .*line 1: not JSON"),
+        ('[{"a": 1}]', r"The only row cannot be read\. .*line 1: holds an array.*jq -c"),
+        ('{"a": 1}\n'.encode("utf-16"), r"Each of the first 2 rows cannot be read\. .*line 1: not UTF-8"),
+    ],
+)
+def test_a_file_of_another_format_is_refused_at_once(tmp_path: Path, content: str | bytes, expected: str) -> None:
+    rows = read_rows(FileSource(path=str(write(tmp_path / "a.jsonl", content))))
+    with pytest.raises(PromptError, match=expected):
+        split_head(rows)
+
+
+def test_a_head_ends_with_the_first_row_that_can_be_read(tmp_path: Path) -> None:
+    rows = read_rows(FileSource(path=str(write(tmp_path / "a.jsonl", "x\n" * 9 + '{"a": 1}\n{"a": 2}\n'))))
+    head, first = split_head(rows)
+    assert (len(head), first) == (10, {"a": 1})
+    assert list(rows) == [{"a": 2}]
+
+
+TEMPLATE = "{{ value }}"
+
+
+def render(value: Any, template: str = TEMPLATE) -> str:
+    content = RowReader(Columns(), template).read({"value": value}).messages[0]["content"]
+    assert isinstance(content, str)
+    return content
+
+
+NESTED = [{"name": "ä", "size": Decimal("1.50"), "day": datetime.date(2026, 1, 2), "none": None}]
+
+ARRIVES = {
+    "a long integer": (pa.array([2**63 - 1]), "9223372036854775807"),
+    "a longer one": (pa.array([2**64 - 1], pa.uint64()), "18446744073709551615"),
+    "an integer beside a null": (pa.array([None, 7])[1:], "7"),
+    "a double": (pa.array([0.1]), "0.1"),
+    "a double of 32 bits": (pa.array([0.1], pa.float32()), "0.1"),
+    "32 bits in a list": (pa.array([[0.1, None]], pa.list_(pa.float32())), "[0.1, null]"),
+    "32 bits in an object": (pa.array([{"x": 0.1}], pa.struct([("x", pa.float32())])), '{"x": 0.1}'),
+    "a decimal": (pa.array([Decimal("1.50")]), "1.50"),
+    "a decimal of 38 digits": (pa.array([Decimal("12345678901234567890123456789012345.678")]),
+                               "12345678901234567890123456789012345.678"),
+    "zero in ten places": (pa.array([Decimal(0)], pa.decimal128(20, 10)), "0.0000000000"),
+    "a small decimal": (pa.array([Decimal("0.00000001")]), "0.00000001"),
+    "a date": (pa.array([datetime.date(2026, 1, 2)]), "2026-01-02"),
+    "a moment": (pa.array([datetime.datetime(2026, 1, 2, 3, 4, 5)]), "2026-01-02 03:04:05"),
+    "a moment with its zone": (pa.array([0], pa.timestamp("ms", tz="UTC")), "1970-01-01 00:00:00+00:00"),
+    "nanoseconds": (pa.array([1_234_567_890_123_456_789], pa.timestamp("ns")), "2009-02-13 23:31:30.123456"),
+    "nanoseconds in a list": (pa.array([[1_500]], pa.list_(pa.timestamp("ns"))), '["1970-01-01T00:00:00.000001"]'),
+    "a time": (pa.array([3_723_000_000_001], pa.time64("ns")), "01:02:03"),
+    "true": (pa.array([True]), "True"),
+    "a list": (pa.array([["a", "it's", None]]), '["a", "it\'s", null]'),
+    "objects in a list": (pa.array([NESTED]), '[{"name": "ä", "size": "1.50", "day": "2026-01-02", "none": null}]'),
+    "a map": (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())), '{"k": 1}'),
+    "one of a few texts": (pa.array(["x", "x"]).dictionary_encode(), "x"),
+    "text with everything": (pa.array([" a\tb\n"]), " a\tb\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ARRIVES)
+def test_what_parquet_holds_arrives_in_a_template_as_a_person_would_write_it(tmp_path: Path, name: str) -> None:
+    array, expected = ARRIVES[name]
+    pq.write_table(pa.table({"value": array}), tmp_path / "a.parquet")
+    assert render(read(tmp_path / "a.parquet")[0]["value"]) == expected
+
+
+def test_nested_values_of_parquet_can_be_walked(tmp_path: Path) -> None:
+    values = pa.array([{"names": ["a", "b"], "sizes": [("x", 0.5)]}], pa.struct([
+        ("names", pa.list_(pa.string())), ("sizes", pa.map_(pa.string(), pa.float64())),
+    ]))  # fmt: skip
+    pq.write_table(pa.table({"value": values}), tmp_path / "a.parquet")
+    (row,) = read(tmp_path / "a.parquet")
+    assert render(row["value"], "{{ value.names[1] }} {{ value.sizes.x }} {{ value.names|join('/') }}") == "b 0.5 a/b"
+    assert render(row["value"], "{{ value|tojson }}") == '{"names": ["a", "b"], "sizes": {"x": 0.5}}'
+
+
+@pytest.mark.parametrize("null", [None, float("nan")])
+def test_nulls_of_parquet_are_error_rows(tmp_path: Path, null: Any) -> None:
+    pq.write_table(pa.table({"value": pa.array([0.5, null])}), tmp_path / "a.parquet")
+    good, bad = read(tmp_path / "a.parquet")
+    assert render(good["value"]) == "0.5"
+    with pytest.raises(RowError, match="a value that is null: value"):
+        render(bad["value"])
+
+
+def test_bytes_are_no_text(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"value": pa.array([b"x"])}), tmp_path / "a.parquet")
+    (row,) = read(tmp_path / "a.parquet")
+    for template in (TEMPLATE, "{{ value|tojson }}", "{{ [value] }}"):
+        with pytest.raises(RowError, match="holds bytes, expected text"):
+            render(row["value"], template)
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "007", "1.50", "1e5", "9" * 5000, "NaN", "null", "None", "True", "2026-01-02", '[1, "a"]', " x "]
+)
+def test_csv_is_text_and_stays_as_it_is_written(tmp_path: Path, text: str) -> None:
+    quoted = '"' + text.replace('"', '""') + '"'
+    (row,) = read(write(tmp_path / "a.csv", f"value,other\n{quoted},1\n"))
+    assert render(row["value"]) == text
+
+
+@pytest.mark.parametrize("cell", ["", '""'])
+def test_an_empty_cell_of_csv_is_null(tmp_path: Path, cell: str) -> None:
+    (row,) = read(write(tmp_path / "a.csv", f"value,other\n{cell},1\n"))
+    assert row == {"value": None, "other": "1"}
+    with pytest.raises(RowError, match="a value that is null: value"):
+        render(row["value"])
+    assert render(row["value"], "{{ value or '' }}!") == "!"
 
 
 def test_a_parquet_file_cut_in_its_data_is_an_error(tmp_path: Path) -> None:
@@ -106,10 +254,10 @@ def test_a_format_given_beats_the_ending(tmp_path: Path) -> None:
 
 
 def test_lines_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", '{"a": 1}\n' * 3 + "damage")
+    path = write(tmp_path / "a.csv", "a\n" + "1\n" * 3 + '"damage')
     rows = read_rows(FileSource(path=str(path)))
     assert len(list(itertools.islice(rows, 3))) == 3
-    with pytest.raises(PromptError, match="line 4"):
+    with pytest.raises(PromptError, match="line 5"):
         next(rows)
 
 
