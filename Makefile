@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LANES = -n 2 --dist loadfile --no-loadscope-reorder
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-vllm test-examples test-faults lint bench bench-memory bench-false-alarms bench-agreement bench-many-runs bench-serving bench-client gpu-check gpu-bundle clean
+.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-vllm test-examples test-faults lint bench bench-memory bench-false-alarms bench-agreement bench-tasks bench-many-runs bench-serving bench-client gpu-check gpu-bundle clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -72,6 +72,11 @@ bench-memory: setup-dev ## peak memory from 10 thousand to a million prompts; sl
 bench-agreement: setup-dev ## scores against lm-evaluation-harness, prompt by prompt; installs it aside
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m benchmarks.lm_eval_agreement
+
+bench-tasks: setup-dev ## tasks of lm-evaluation-harness here and there, prompt by prompt, and their tests; installs it aside
+	@$(VENV)/python -m examples.tiny_model
+	@$(VENV)/python -m benchmarks.lm_eval_tasks
+	@.cache/lm_eval-0.4.13/bin/python -m pytest -n 0 tests/harness
 
 bench-false-alarms: setup-dev ## how often the gate cries wolf, and how often it should; about 15 minutes
 	@$(VENV)/python -m benchmarks.false_alarms

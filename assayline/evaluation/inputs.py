@@ -14,7 +14,7 @@ from assayline.model import identify_model
 from assayline.prompts.sources import find_files
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.load import Trace
-from assayline.spec.prompts import FileSource, HubSource
+from assayline.spec.prompts import FileSource, HubSource, LmEvalSource
 
 
 def digest_inputs(spec: EvalSpec) -> dict[str, str] | None:
@@ -26,7 +26,7 @@ def digest_inputs(spec: EvalSpec) -> dict[str, str] | None:
     sources = [spec.prompts.source]
     if spec.prompts.few_shot is not None and spec.prompts.few_shot.source is not None:
         sources.append(spec.prompts.few_shot.source)
-    if any(isinstance(source, HubSource) for source in sources):
+    if any(isinstance(source, HubSource | LmEvalSource) for source in sources):
         return None
     files: list[Path] = []
     digests: dict[str, str] = {}

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from assayline.errors import PromptError, PromptsChangedError, SpecError
 from assayline.evaluation.order import can_order, expected_tokens, measure_request, order_rows, read_lengths
 from assayline.evaluation.queue import ShardQueue, name_shard
+from assayline.evaluation.task import plan_chat, write_task_requests
 from assayline.media.shelf import Shelf
 from assayline.model import ModelIdentity, identify_model
 from assayline.prompts import load_prompts
@@ -30,6 +31,7 @@ from assayline.requests.placeholders import find_placeholders
 from assayline.requests.served_chat import ServedChat
 from assayline.runs.manifest import PromptCounts
 from assayline.spec.evaluation import EvalSpec
+from assayline.spec.prompts import LmEvalSource
 from assayline.store.parts import list_parts, part_unreadable, parts_dir, write_part
 from assayline.store.tables import Record, to_arrow
 
@@ -55,11 +57,14 @@ class Preparation:
         if spec.engine.sends_messages:
             self._renderer = ServedChat(spec.chat)
         else:
-            tokenizer, max_model_len = _load_tokenizer(spec, model)
+            tokenizer, max_model_len = open_tokenizer(spec, model)
             placeholders = find_placeholders(model.folder or Path(), tokenizer, spec.chat.placeholders)
-            self._renderer = ChatRenderer(spec.chat, tokenizer, max_model_len, placeholders)
-        prompts = load_prompts(spec.prompts, tokenizer, Shelf(run_dir))
-        prepared = build_requests(spec, prompts, self._renderer, max_model_len)
+            self._renderer = ChatRenderer(plan_chat(spec), tokenizer, max_model_len, placeholders)
+        if isinstance(spec.prompts.source, LmEvalSource):
+            prepared = write_task_requests(spec, spec.prompts.source, self._renderer, tokenizer, max_model_len)
+        else:
+            prompts = load_prompts(spec.prompts, tokenizer, Shelf(run_dir))
+            prepared = build_requests(spec, prompts, self._renderer, max_model_len)
         if spec.prompts.on_bad_row == "stop":
             prepared = _refuse_errors(prepared)
         first = next(prepared)  # it shows most mistakes
@@ -192,7 +197,7 @@ class _Shard:
             write_part(self._run_dir, table, name, records)
 
 
-def _load_tokenizer(spec: EvalSpec, model: ModelIdentity) -> tuple[Any, int | None]:
+def open_tokenizer(spec: EvalSpec, model: ModelIdentity) -> tuple[Any, int | None]:
     """The tokenizer that renders, and the context's length in tokens where it is known."""
     args, folder = spec.engine.args, model.folder
     assert folder is not None, "a model without files is for servers that render"

@@ -18,6 +18,7 @@ from assayline.runs.scorers import read_run_scorers
 from assayline.store.database import TABLE_VERSION, Connection, connect, is_readable, transaction
 from assayline.store.ingest import reload_parts
 from assayline.store.integrity import Verdict, judge_run
+from assayline.store.judged import read_judged
 from assayline.store.kept import keep_metrics, stage_run
 from assayline.store.parts import list_parts
 from assayline.store.repair import rescue_part
@@ -113,7 +114,7 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
     scorers = read_run_scorers(run_dir, json.loads(spec_json))
     with stage_run(connection, before.run_id):
         with transaction(connection):
-            rebuilt.scores = score_run(connection, before.run_id, scorers)
+            rebuilt.scores = score_run(connection, before.run_id, scorers, judged=read_judged(run_dir))
         keep_metrics(connection, before.run_id)
     if after != before:
         write_manifest(run_dir, after)

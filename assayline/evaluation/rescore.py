@@ -17,6 +17,7 @@ from assayline.runs.scorers import keep_added, lay_over, read_run_scorers
 from assayline.settings import Settings
 from assayline.spec.scorers import Loglikelihood, Scorer, name_scorers
 from assayline.store.database import Connection, read_rows, transaction
+from assayline.store.judged import read_judged
 from assayline.store.kept import keep_metrics, stage_run
 from assayline.store.scoring import WrongAnswer, check_scorers, read_wrong_answers, score_run
 from assayline.store.thread import DatabaseThread
@@ -118,7 +119,8 @@ def _rescore(connection: Connection, plan: _Plan) -> Rescored:
     with stage_run(connection, run_id):
         try:
             with transaction(connection):
-                counts = score_run(connection, run_id, plan.scorers, only=plan.asked)
+                judged = read_judged(plan.run_dir)
+                counts = score_run(connection, run_id, plan.scorers, only=plan.asked, judged=judged)
                 _check_counts(run_id, counts, [scorer.label for scorer in plan.added])
                 _look_at(connection, plan, rescored)
                 if not plan.keep:

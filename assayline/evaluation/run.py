@@ -25,9 +25,11 @@ from assayline.evaluation.orders import (
     reserve_names,
     write_plan,
 )
-from assayline.evaluation.prepare import Preparation
+from assayline.evaluation.prepare import Preparation, open_tokenizer
 from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.task import judge_task, plan_chat
 from assayline.model import ModelIdentity
+from assayline.requests.chat import ChatRenderer
 from assayline.requests.media_args import choose_media_args, may_have_media
 from assayline.runs.leases import Beat
 from assayline.runs.locks import RunLock
@@ -37,10 +39,12 @@ from assayline.settings import Settings
 from assayline.spec.checks import count_devices
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json
+from assayline.spec.prompts import LmEvalSource
 from assayline.store.answers import Answers
 from assayline.store.database import Connection, transaction
 from assayline.store.ingest import load_parts
 from assayline.store.integrity import judge_run
+from assayline.store.judged import StoredAnswer, read_answers, read_judged
 from assayline.store.kept import keep_metrics, stage_run
 from assayline.store.metric_table import read_metric_table
 from assayline.store.parts import count_rows, list_part_names, parts_dir
@@ -223,6 +227,10 @@ class Evaluation:
         """
         if not counts.is_complete or self.manifest.prompts is None:
             raise RunFailedError(f"Run {self.run_id} was stopped before its prompts were all read.")
+        source = self.spec.prompts.source
+        if isinstance(source, LmEvalSource) and self.count_answered() >= counts.requests:
+            renderer = ChatRenderer(plan_chat(self.spec), open_tokenizer(self.spec, self.model)[0])
+            judge_task(self.spec, source, self.run_dir, self.database.run(self._read_answers), renderer)
         try:
             self.manifest, metrics = self.database.run(self._conclude)
         except StoreError as error:
@@ -260,6 +268,10 @@ class Evaluation:
             keep_metrics(connection, self.run_id)
             return ended, read_metric_table(connection, self.run_id)
 
+    def _read_answers(self, connection: Connection) -> list[StoredAnswer]:
+        self._load_and_save(connection)
+        return list(read_answers(connection, self.run_id))
+
     def _store_what_there_is(self, connection: Connection) -> None:
         self._load_and_save(connection)
         with stage_run(connection, self.run_id):
@@ -269,7 +281,7 @@ class Evaluation:
         """Scores what has an answer, an error included."""
         scorers = read_run_scorers(self.run_dir, self.spec.model_dump(mode="json"))
         with transaction(connection):
-            score_run(connection, self.run_id, scorers)
+            score_run(connection, self.run_id, scorers, judged=read_judged(self.run_dir))
 
     def _load_and_save(self, connection: Connection) -> None:
         load_parts(connection, self.run_id, self.run_dir)

@@ -25,7 +25,7 @@ from assayline.prompts.sources import read_rows, split_head
 from assayline.prompts.synthetic import SyntheticPrompts
 from assayline.prompts.values import RowError
 from assayline.records import Prompt
-from assayline.spec.prompts import Columns, PromptSpec, SyntheticSource
+from assayline.spec.prompts import Columns, LmEvalSource, PromptSpec, SyntheticSource
 
 __all__ = ["BadRow", "RowError", "load_prompts"]
 
@@ -59,6 +59,7 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = 
             raise SpecError("prompts.few_shot was given with a synthetic source, which has no answers. Remove it.")
         numbers = range(spec.source.count)
         return _read_prompts(spec, iter(numbers), SyntheticPrompts(spec.source, tokenizer).read, lambda number: None)
+    assert not isinstance(spec.source, LmEvalSource), "a task writes its requests itself (harness/)"
     reader = RowReader(spec.columns, spec.template, spec.media, shelf)
     rows = read_rows(spec.source)
     head, first = split_head(rows)

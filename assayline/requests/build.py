@@ -151,7 +151,7 @@ def _repeat(prompt: Prompt, rendered: Rendered, sampling: Mapping[str, Any], rep
             occurrence=prompt.occurrence,
             repeat_index=repeat_index,
             prompt_token_ids=rendered.token_ids,
-            sampling=_seed_repeat(sampling, repeat_index),
+            sampling=seed_repeat(sampling, repeat_index),
             rendered=rendered.text or None,
             messages=rendered.messages,
             media=prompt.media,
@@ -183,7 +183,7 @@ def _check_seed(sampling: Mapping[str, Any], error: Any) -> None:
         raise error(f"sampling.seed is {seed!r}, expected a whole number.")
 
 
-def _seed_repeat(sampling: Mapping[str, Any], repeat_index: int) -> dict[str, Any]:
+def seed_repeat(sampling: Mapping[str, Any], repeat_index: int) -> dict[str, Any]:
     """Repeats with one seed would give one answer many times. -1 is vLLM's way to write "no seed"."""
     seed = sampling.get("seed")
     return dict(sampling) if seed in (None, -1) else {**sampling, "seed": seed + repeat_index}

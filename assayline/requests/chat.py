@@ -145,11 +145,15 @@ class ChatRenderer:
         if self._mode == "plain":
             text = " ".join(filter(None, (message.get("content") for message in self._write_media(conversation, " "))))
         else:
-            text = self._apply(self._shape_contents(conversation))
+            text = self._apply(self._shape_contents(conversation), continues=bool(self._spec.prefill))
         self._check_length(len(text))  # again in `encode`: before the next line, which takes memory of its own
         check_text(text, "The rendered chat")
         check_placeholders(text, kinds, self._placeholders)
         return Rendered(text, self.encode(text))
+
+    def apply(self, conversation: list[Message], add_generation_prompt: bool = True) -> str:
+        """The text of a conversation as it is; without a generation prompt, its last message is continued."""
+        return self._apply(conversation, continues=not add_generation_prompt)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a rendered text. Raises RowError for a text that is too long to tokenise."""
@@ -180,9 +184,9 @@ class ChatRenderer:
             messages = [{"role": "system", "content": spec.system}, *messages]
         return [*messages, {"role": "assistant", "content": spec.prefill}] if spec.prefill else messages
 
-    def _apply(self, conversation: list[Message]) -> str:
+    def _apply(self, conversation: list[Message], *, continues: bool) -> str:
         try:
-            return self._apply_within_limits(conversation, continues=bool(self._spec.prefill))
+            return self._apply_within_limits(conversation, continues=continues)
         except AssaylineError:
             raise
         except Exception as error:  # a template is a program over foreign data: it can raise anything

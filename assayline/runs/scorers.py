@@ -26,6 +26,8 @@ def read_run_scorers(run_dir: Path, spec: dict[str, Any]) -> list[Scorer]:
     One that was added under the name of another takes its place. Raises StoreError for a file that cannot be read.
     """
     given = spec.get("scorers")
+    if given is None and spec["prompts"]["source"]["kind"] == "lm_eval":
+        given = []  # the task's own metrics say what is right
     first = [ExactMatch()] if given is None else [_ONE.validate_python(scorer) for scorer in given]
     return list({scorer.label: scorer for scorer in [*first, *_read_added(run_dir)]}.values())
 

@@ -15,7 +15,7 @@ from assayline.spec.gate import GateSpec
 from assayline.spec.load import LoadSpec, SloSpec
 from assayline.spec.part import SpecPart
 from assayline.spec.price import PriceSpec
-from assayline.spec.prompts import ChatSpec, PromptSpec, SyntheticSource
+from assayline.spec.prompts import ChatSpec, LmEvalSource, PromptSpec, SyntheticSource
 from assayline.spec.scorers import Loglikelihood, Scorer, name_scorers
 
 OPTION_SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
@@ -108,6 +108,23 @@ class EvalSpec(SpecPart):
             raise ValueError(
                 "images, sounds and videos can be sent to chat completions alone. Set engine.server.endpoint to chat"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_task(self) -> "EvalSpec":
+        if not isinstance(self.prompts.source, LmEvalSource):
+            return self
+        if self.asks_for_options:
+            raise ValueError("the scorer loglikelihood is not for source lm_eval, whose tasks ask for likelihoods")
+        if self.engine.sends_messages:
+            raise ValueError(
+                "a task of lm-evaluation-harness writes whole prompts, which the endpoint chat does not take. Set "
+                "engine.server.endpoint to completions"
+            )
+        if self.chat.prefill:
+            raise ValueError("chat.prefill: with source lm_eval, the task decides how answers begin. Remove it")
+        if "n" in self.sampling:
+            raise ValueError("sampling.n: with source lm_eval, the task decides how often it asks. Remove it")
         return self
 
     @model_validator(mode="after")

@@ -97,7 +97,35 @@ class SyntheticSource(SpecPart):
         return [kind for kind, media in given.items() if media is not None]
 
 
-AnySource = Annotated[FileSource | InlineSource | HubSource | SyntheticSource, Field(discriminator="kind")]
+class LmEvalSource(SpecPart):
+    """A task of lm-evaluation-harness: it writes the requests and judges the answers. Needs the extra `lm-eval`."""
+
+    kind: Literal["lm_eval"] = "lm_eval"
+    task: str | list[str] = Field(
+        min_length=1, description="Task, group or tag, or a list of them, as `assayline tasks` lists them."
+    )
+    include_path: str | None = Field(None, description="Folder with YAML files of tasks of your own.")
+    num_fewshot: int | None = Field(None, ge=0, description="Examples before each question (default: the task's own).")
+    fewshot_seed: int = Field(1234, description="Same seed, same examples; the default is the harness's.")
+    apply_chat_template: bool = Field(
+        False, description="Put prompts into the chat template that `chat` names. Off, as in the harness: bare text."
+    )
+    fewshot_as_multiturn: bool = Field(
+        True, description="With a chat template: examples are turns of the chat; off: all in one user message."
+    )
+    confirm_run_unsafe_code: bool = Field(
+        False, description="Let tasks run code that the model writes, on this machine (HumanEval and its like)."
+    )
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names, also of one."""
+        return [self.task] if isinstance(self.task, str) else self.task
+
+
+AnySource = Annotated[
+    FileSource | InlineSource | HubSource | SyntheticSource | LmEvalSource, Field(discriminator="kind")
+]
 
 
 def _media_columns(what: str, values: str) -> Any:
@@ -171,7 +199,9 @@ class PromptSpec(SpecPart):
         "would write is an error row; {{ column or '' }} writes nothing instead.",
     )
     few_shot: FewShotSpec | None = Field(None, description="Examples before each question.")
-    limit: int | None = Field(None, ge=1, description="At most this many rows, after shuffling.")
+    limit: int | None = Field(
+        None, ge=1, description="At most this many rows, after shuffling; of source lm_eval, documents of each task."
+    )
     shuffle_seed: int | None = Field(None, description="Shuffle with this seed; unset: the source's order.")
     repeats: int = Field(1, ge=1, description="How often each prompt is asked.")
     on_bad_row: Literal["error_row", "stop"] = Field(
@@ -184,6 +214,17 @@ class PromptSpec(SpecPart):
         MediaSpec(), exclude_if=lambda media: media == MediaSpec(), description="Images, sounds and videos of prompts."
     )
 
+    @model_validator(mode="after")
+    def _check_task(self) -> "PromptSpec":
+        if isinstance(self.source, LmEvalSource):
+            usual = {"columns": Columns(), "template": None, "few_shot": None, "shuffle_seed": None, "repeats": 1}
+            if changed := [f"prompts.{name}" for name, value in usual.items() if getattr(self, name) != value]:
+                raise ValueError(
+                    f"{' and '.join(changed)}: with source lm_eval, the task decides that. Remove it; "
+                    "prompts.source.num_fewshot sets the number of examples"
+                )
+        return self
+
     @property
     def set_name(self) -> str:
         """The name given, or one made from the source."""
@@ -194,6 +235,8 @@ class PromptSpec(SpecPart):
                 return Path(path).stem
             case HubSource(dataset=dataset):
                 return dataset
+            case LmEvalSource(tasks=tasks):
+                return "+".join(tasks)
             case source:
                 return source.kind
 

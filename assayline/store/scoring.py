@@ -24,6 +24,7 @@ from assayline.spec.scorers import (
     Scorer,
 )
 from assayline.store.json_match import make_json_scorer
+from assayline.store.judged import NOT_JUDGED, Judged, insert_judged
 from assayline.store.kept import forget_metrics
 
 JSON_FUNCTION = "score_json"
@@ -49,17 +50,22 @@ where score is not null
 
 
 def score_run(
-    connection: duckdb.DuckDBPyConnection, run_id: str, scorers: Sequence[Scorer], only: Collection[str] | None = None
+    connection: duckdb.DuckDBPyConnection,
+    run_id: str,
+    scorers: Sequence[Scorer],
+    only: Collection[str] | None = None,
+    judged: Judged = NOT_JUDGED,
 ) -> dict[str, int]:
     """Makes the scores of the run's scorers anew, inside the caller's transaction; how many each of them gave.
 
-    `scorers` are all that the run has, in order; `only` names those to work on. What has no answer (yet) has no score,
-    an error scores 0, and a prompt without a target has none where the scorer needs one. A scorer that gives no score
-    is no scorer of the run. Wants a staged run, or it puts the requests together once per scorer.
+    `scorers` are all that the run has, in order, behind those that `judged` brings; `only` names those to work on.
+    What has no answer (yet) has no score, an error scores 0, and a prompt without a target has none where the scorer
+    needs one. A scorer that gives no score is no scorer of the run. Wants a staged run, or it puts the requests
+    together once per scorer.
     """
     forget_metrics(connection, run_id)
-    counts = {}
-    for ordinal, scorer in enumerate(scorers):
+    counts = insert_judged(connection, run_id, judged)
+    for ordinal, scorer in enumerate(scorers, start=len(judged.scorers)):
         if only is not None and scorer.label not in only:
             continue
         for table in ("scores", "scorers"):

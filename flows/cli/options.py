@@ -12,6 +12,7 @@ COMMANDS = {
     "worker": "Answer what a run that is under way has to answer; for any launcher, on any machine.",
     "benchmark": "Measure configurations of a spec over repeats, or one under every load.",
     "gate": "Fail when a run is worse than its baseline, beyond its limits.",
+    "tasks": "List the tasks of lm-evaluation-harness.",
     "score": "Score a finished run's stored answers again. Nothing is generated.",
     "report": "Write the report of a run or of a benchmark: report.html and report.md.",
     "baseline": "Pin runs as baselines.",

@@ -64,7 +64,7 @@ class Live:
         """Columns of the completion that say what was answered."""
         request = self.message.request
         if request.option_tokens is not None:
-            return {"option_logprob": _sum_logprobs(request, self.prompt_logprobs)}
+            return _score_option(request, self.prompt_logprobs)
         text = self.stops.text if self.stops else "".join(self.texts)
         reasoning, text = split_reasoning(text, self.reasoning) if self.reasoning else (None, text)
         return {
@@ -77,11 +77,19 @@ class Live:
         }
 
 
-def _sum_logprobs(request: Request, prompt_logprobs: list[Any]) -> float:
-    """Log-probability of the prompt's last tokens, which are an option. All positions of the prompt are given."""
-    tokens = request.option_tokens or 0
-    ends = zip(request.prompt_token_ids[-tokens:], prompt_logprobs[-tokens:], strict=True)
-    return sum(float(position[token].logprob) for token, position in ends)
+def _score_option(request: Request, prompt_logprobs: list[Any]) -> dict[str, Json]:
+    """Log-probability of the prompt's last tokens, which are an option. All positions of the prompt are given.
+
+    Where the likeliest tokens were asked for beside the option's own, they are kept: they say whether it is greedy.
+    """
+    start = len(request.prompt_token_ids) - (request.option_tokens or 0)
+    positions = prompt_logprobs[start:]
+    ends = zip(request.prompt_token_ids[start:], positions, strict=True)
+    wants_others = bool(request.sampling.get("prompt_logprobs"))
+    return {
+        "option_logprob": sum(float(position[token].logprob) for token, position in ends),
+        "prompt_logprobs": [_plain_logprobs(position) for position in positions] if wants_others else None,
+    }
 
 
 def _plain_logprobs(position: Any) -> dict[str, float] | None:

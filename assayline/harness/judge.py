@@ -1,0 +1,142 @@
+"""What the harness makes of stored answers: its results, and a score per prompt for every metric that has one.
+
+A metric has scores per prompt where the harness takes the mean of values from 0 to 1. Others (perplexity, corpus BLEU)
+are of all documents together, and are in the harness's results alone.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from assayline.errors import StoreError
+from assayline.harness.build import identify_document, name_document
+from assayline.harness.tasks import ApplyTemplate, judge
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.prompts import LmEvalSource
+from assayline.store.judged import Judged, JudgedScore, StoredAnswer
+
+KIND = "lm_eval"
+"""What its scorers are in the table scorers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the harness says."""
+
+    results: dict[str, Any]
+    """As `lm_eval --log_samples` writes them."""
+    judged: Judged
+    """Scorers are named by metric and filter, as the harness writes them, and keep its aggregates by task and group.
+    The first is the first metric of the first task."""
+
+
+class Answers:
+    """A run's answers, found as the harness asks for them."""
+
+    def __init__(self, rows: Iterable[StoredAnswer]) -> None:
+        self._by_document: dict[tuple[str, int], list[StoredAnswer]] = defaultdict(list)
+        self._first: dict[str, StoredAnswer] = {}
+        self.errors: dict[str, str] = {}
+        """Kind of error by source_id."""
+        for row in rows:
+            self._by_document[row.source_id, row.repeat_index].append(row)
+            self._first.setdefault(row.source_id, row)
+            if row.error_kind is not None:
+                self.errors.setdefault(row.source_id, row.error_kind)
+        for found in self._by_document.values():
+            found.sort(key=lambda row: row.option_index or 0)
+
+    def identify(self, source_id: str) -> tuple[str, int]:
+        """prompt_id and occurrence of a document."""
+        row = self._first[source_id]
+        return row.prompt_id, row.occurrence
+
+    def answer(self, request_type: str, instance: Any, repeat_index: int) -> Any:
+        """The response as the harness wants it. Of an error row that is an empty text, or nothing less likely.
+
+        Raises StoreError for a document that the run did not ask, or asked otherwise.
+        """
+        source_id = name_document(instance.task_name, instance.doc_id)
+        rows = self._by_document.get((source_id, repeat_index))
+        if rows is None or rows[0].prompt_id != identify_document(instance.task_name, instance.doc):
+            raise StoreError(
+                f"Document {instance.doc_id} of the task {instance.task_name} is not the one that the run asked: the "
+                "task or its dataset has changed since. Start a new run with --fresh; what was answered is kept."
+            )
+        has_error = source_id in self.errors
+        match request_type:
+            case "generate_until":
+                return "" if has_error else rows[0].text or ""
+            case "loglikelihood":
+                return (-float("inf"), False) if has_error else _read_likelihood(rows[instance.idx])
+        return -float("inf") if has_error else sum(row.option_logprob or 0.0 for row in rows)
+
+
+def judge_answers(
+    spec: EvalSpec, source: LmEvalSource, apply_template: ApplyTemplate | None, rows: Iterable[StoredAnswer]
+) -> Verdict:
+    """Asks the harness. Raises PromptError for a task that cannot be opened, StoreError for one that has changed."""
+    answers = Answers(rows)
+    results = judge(spec, source, apply_template, answers.answer)
+    averaged = _find_averaged(results)
+    scorers: dict[str, dict[str, Any]] = {}
+    scores: list[JudgedScore] = []
+    for task, samples in results["samples"].items():
+        for sample in samples:
+            source_id = name_document(task, sample["doc_id"])
+            for metric in sample["metrics"]:
+                name = f"{metric},{sample['filter']}"
+                if (metric, sample["filter"]) in averaged:
+                    scorers.setdefault(name, _describe(results, name))
+                    scores.append(_score(name, sample, metric, answers, source_id))
+    return Verdict(results, Judged(scorers, scores))
+
+
+def _read_likelihood(row: StoredAnswer) -> tuple[float, bool]:
+    """The sum, and whether each token was the likeliest: then no other stands beside it, or none that is likelier."""
+    positions = row.prompt_logprobs
+    is_greedy = positions is not None and all(len(set(position.values())) == 1 for position in positions)
+    return row.option_logprob or 0.0, is_greedy
+
+
+def _find_averaged(results: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Metrics and filters whose values are shares, of which the harness takes the mean, in every task that has them."""
+    good: dict[tuple[str, str], bool] = {}
+    for task, samples in results["samples"].items():
+        aggregations = results["aggregations"].get(task, {})
+        for sample in samples:
+            for metric in sample["metrics"]:
+                key, value = (metric, sample["filter"]), _read_number(sample[metric])
+                is_share = value is not None and 0 <= value <= 1
+                good[key] = good.get(key, True) and is_share and aggregations.get(metric) == "mean"
+    return {key for key, is_good in good.items() if is_good}
+
+
+def _describe(results: Mapping[str, Any], name: str) -> dict[str, Any]:
+    tables = {**results.get("groups", {}), **results["results"]}
+    numbers = {task: _read_number(values.get(name)) for task, values in tables.items()}
+    aggregates = {task: number for task, number in numbers.items() if number is not None}
+    metric, _, chosen = name.partition(",")
+    return {"kind": KIND, "metric": metric, "filter": chosen, "harness": aggregates}
+
+
+def _read_number(value: Any) -> float | None:
+    """NumPy's numbers and truth values, too, are numbers; texts and pairs are none."""
+    if isinstance(value, str | bytes | tuple | list | dict) or value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _score(name: str, sample: Mapping[str, Any], metric: str, answers: Answers, source_id: str) -> JudgedScore:
+    prompt_id, occurrence = answers.identify(source_id)
+    if source_id in answers.errors:
+        return JudgedScore(name, prompt_id, occurrence, 0.0, None, f"error: {answers.errors[source_id]}")
+    filtered = sample["filtered_resps"]
+    extracted = filtered[0] if len(filtered) == 1 and isinstance(filtered[0], str) else None
+    return JudgedScore(
+        name, prompt_id, occurrence, float(sample[metric]), extracted, f"{name} of lm-evaluation-harness"
+    )

@@ -1,0 +1,190 @@
+"""The harness's side of a run: its tasks, opened by its own `simple_evaluate`, with a model that listens or replays.
+
+The harness is called twice, with the same arguments: before the run with a model that stops it as soon as it has
+written its requests, and after the run with one that gives it the stored answers. So everything between a task's name
+and its requests, and between answers and scores, is the harness's own code.
+"""
+
+import contextlib
+import functools
+import importlib.util
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from assayline.errors import PromptError, SpecError
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.prompts import LmEvalSource
+from assayline.words import nearest
+
+INSTALL = "pip install 'assayline[lm-eval]'"
+
+ApplyTemplate = Callable[..., str]
+"""From a conversation and `add_generation_prompt` to a text, as the harness calls it."""
+
+
+class _WroteRequests(Exception):
+    """Ends the harness's first pass."""
+
+
+def list_tasks(include_path: str | None = None) -> list[tuple[str, str]]:
+    """Name and kind (task, group or tag) of all that the harness knows, by name. Raises SpecError without lm_eval."""
+    manager = _open_manager(include_path, [])
+    kinds = dict.fromkeys(manager.all_subtasks, "task")
+    kinds |= dict.fromkeys(manager.all_groups, "group") | dict.fromkeys(manager.all_tags, "tag")
+    return sorted(kinds.items())
+
+
+def write_requests(spec: EvalSpec, source: LmEvalSource, apply_template: ApplyTemplate | None) -> Iterator[Any]:
+    """The harness's `Instance`s, task by task, document by document. Raises PromptError for a task it cannot open."""
+    manager = _open_manager(source.include_path, source.tasks)
+    with contextlib.suppress(_WroteRequests):
+        _evaluate(spec, source, manager, _listener(apply_template))
+    for task in manager.loaded["tasks"].values():
+        yield from task.instances
+
+
+def judge(spec: EvalSpec, source: LmEvalSource, apply_template: ApplyTemplate | None, answer: Any) -> dict[str, Any]:
+    """The harness's results: those of `lm_eval --log_samples`.
+
+    `answer(request_type, instance, repeat_index)` gives the stored response to a request. Raises PromptError.
+    """
+    manager = _open_manager(source.include_path, source.tasks)
+    results: dict[str, Any] = _evaluate(spec, source, manager, _replay(apply_template, answer))
+    tasks = manager.loaded["tasks"]
+    return {**results, "aggregations": {name: _name_aggregations(task) for name, task in tasks.items()}}
+
+
+def _name_aggregations(task: Any) -> dict[str, str]:
+    return {metric: getattr(function, "__name__", "") for metric, function in task.aggregation().items()}
+
+
+def _evaluate(spec: EvalSpec, source: LmEvalSource, manager: Any, model: Any) -> Any:
+    import lm_eval.api.task
+    from lm_eval import simple_evaluate
+
+    lm_eval.api.task.tqdm = lambda items, **_: items  # its bars would be drawn over ours
+    names = list(source.tasks)
+    _check_names(names, manager)
+    try:
+        return simple_evaluate(
+            model=model,
+            tasks=names,
+            task_manager=manager,
+            num_fewshot=source.num_fewshot,
+            limit=spec.prompts.limit,
+            system_instruction=spec.chat.system,
+            apply_chat_template=source.apply_chat_template,
+            fewshot_as_multiturn=source.apply_chat_template and source.fewshot_as_multiturn,
+            confirm_run_unsafe_code=source.confirm_run_unsafe_code,
+            fewshot_random_seed=source.fewshot_seed,
+            torch_random_seed=None,
+            bootstrap_iters=0,
+            log_samples=True,
+        )
+    except _WroteRequests:
+        raise
+    except Exception as error:  # a task is foreign code over a foreign dataset: it can raise anything
+        raise PromptError(f"lm-evaluation-harness fails on {', '.join(names)}: {_explain(error)}") from error
+
+
+def _check_names(names: list[str], manager: Any) -> None:
+    for name in names:
+        if name not in manager.all_tasks and not Path(name).is_file():
+            raise PromptError(
+                f"lm-evaluation-harness has no task {name!r}: {nearest(name, manager.all_tasks)} `assayline tasks` "
+                "lists what there is; a task of your own is found by prompts.source.include_path."
+            )
+
+
+def _explain(error: Exception) -> str:
+    chain = [error, *([error.__cause__] if error.__cause__ is not None else [])]
+    text = "; ".join(" ".join(f"{type(one).__name__}: {one}".split())[:300] for one in chain)
+    if "marked as unsafe" in text:
+        return (
+            "it runs code that the model writes, on this machine. If you trust that, set "
+            "prompts.source.confirm_run_unsafe_code to true."
+        )
+    if "trust_remote_code" in text or "Dataset scripts" in text:
+        return f"its dataset is code of its own, which is not run: {text}"
+    return text
+
+
+def _open_manager(include_path: str | None, names: list[str]) -> Any:
+    """The harness's index of tasks. Raises SpecError for a package or a folder that is not there."""
+    if importlib.util.find_spec("lm_eval") is None:
+        raise SpecError(f"Tasks of lm-evaluation-harness need the package lm_eval: {INSTALL}")
+    if include_path is None:
+        return _read_index(None)
+    if not Path(include_path).is_dir():
+        raise SpecError(f"prompts.source.include_path {include_path} is no folder. Give one with YAML files of tasks.")
+    own = _make_manager(include_path, include_defaults=False)
+    return own if names and set(names) <= set(own.all_subtasks) else _read_index(include_path)
+
+
+@functools.lru_cache(maxsize=1)
+def _read_index(include_path: str | None) -> Any:
+    """With the harness's own tasks, of which there are thousands: 6 s of CPU, before the run and not after it again."""
+    return _make_manager(include_path, include_defaults=True)
+
+
+def _make_manager(include_path: str | None, *, include_defaults: bool) -> Any:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from lm_eval.tasks import TaskManager
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+
+    class Manager(TaskManager):  # type: ignore[misc]
+        """Keeps what it loads, so that it can be looked at when the harness has been stopped."""
+
+        def load(self, task_list: Any) -> Any:
+            self.loaded = super().load(task_list)
+            return self.loaded
+
+    return Manager(include_path=include_path, include_defaults=include_defaults)
+
+
+def _listener(apply_template: ApplyTemplate | None) -> Any:
+    """A model that stops the harness at its first request: then it has written all of them."""
+
+    def stop(request_type: str, requests: list[Any]) -> Any:
+        raise _WroteRequests
+
+    return _make_model(apply_template, stop)
+
+
+def _replay(apply_template: ApplyTemplate | None, answer: Any) -> Any:
+    """A model that has answered already."""
+
+    def look_up(request_type: str, requests: list[Any]) -> list[Any]:
+        found, repeat = [], 0
+        for at, request in enumerate(requests):
+            repeat = repeat + 1 if at and requests[at - 1] is request else 0  # repeats follow one another
+            found.append(answer(request_type, request, repeat))
+        return found
+
+    return _make_model(apply_template, look_up)
+
+
+def _make_model(apply_template: ApplyTemplate | None, respond: Callable[[str, list[Any]], list[Any]]) -> Any:
+    from lm_eval.api.model import LM
+
+    class Model(LM):  # type: ignore[misc]
+        tokenizer_name = "assayline"
+
+        def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[Any]:
+            return respond("generate_until", requests)
+
+        def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[Any]:
+            return respond("loglikelihood", requests)
+
+        def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[Any]:
+            return respond("loglikelihood_rolling", requests)
+
+        def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+            assert apply_template is not None, "asked for only where the spec says so"
+            return apply_template(chat_history, add_generation_prompt)
+
+    return Model()

@@ -1,0 +1,184 @@
+"""What becomes of the harness's verdict: which metrics are scores, how errors count, and that a rebuild keeps them.
+
+The harness is not needed here: its results are given in its own form. `test_lm_eval_tasks.py` asks it.
+"""
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_kit import FAKE, complete, list_runs, query
+
+from assayline.errors import SpecError, StoreError
+from assayline.evaluation.rebuild import rebuild_run
+from assayline.evaluation.rescore import rescore_run
+from assayline.harness import judge, tasks
+from assayline.harness.build import identify_document
+from assayline.settings import Settings
+from assayline.spec.file import parse_spec
+from assayline.spec.identity import spec_hash
+from assayline.spec.scorers import Contains
+from assayline.store.judged import Judged, JudgedScore, StoredAnswer, read_judged, write_judged
+
+SPEC = {"model": "m", "prompts": {"source": {"kind": "lm_eval", "task": "sums"}}, "engine": {"backend": "fake"}}
+DOCUMENTS: list[dict[str, Any]] = [{"question": "1 + 1"}, {"question": "2 + 2"}]
+
+
+@dataclass
+class Instance:
+    """As the harness has them."""
+
+    task_name: str
+    doc_id: int
+    doc: dict[str, Any]
+    idx: int = 0
+
+
+def answer_of(document: int, repeat: int = 0, option: int | None = None, **values: Any) -> StoredAnswer:
+    prompt_id = identify_document("sums", DOCUMENTS[document])
+    row = StoredAnswer(prompt_id, 0, f"sums/{document}", repeat, option, None, None, None, None)
+    return replace(row, **values)
+
+
+def instance_of(document: int, option: int = 0) -> Instance:
+    return Instance("sums", document, DOCUMENTS[document], option)
+
+
+def test_answers_are_found_by_document_repeat_and_option() -> None:
+    rows = [answer_of(number, repeat, text=f"{number}/{repeat}") for repeat in (1, 0) for number in (1, 0)]
+    texts = judge.Answers(rows)
+    assert texts.answer("generate_until", instance_of(1), 1) == "1/1"
+    assert texts.answer("generate_until", instance_of(0), 0) == "0/0"
+    likely, unlikely = [{"5": -0.1}, {"7": -0.2}], [{"5": -0.1}, {"7": -3.0, "8": -0.2}]
+    options = judge.Answers([
+        answer_of(0, option=1, option_logprob=-3.1, prompt_logprobs=unlikely),
+        answer_of(0, option=0, option_logprob=-0.3, prompt_logprobs=likely),
+    ])  # fmt: skip
+    assert options.answer("loglikelihood", instance_of(0, 0), 0) == (-0.3, True)
+    assert options.answer("loglikelihood", instance_of(0, 1), 0) == (-3.1, False)
+    windows = judge.Answers([answer_of(0, option=number, option_logprob=-float(number)) for number in range(3)])
+    assert windows.answer("loglikelihood_rolling", instance_of(0), 0) == -3.0
+
+
+def test_two_equally_likely_tokens_are_both_the_likeliest() -> None:
+    tied = judge.Answers([answer_of(0, option=0, option_logprob=-0.7, prompt_logprobs=[{"5": -0.7, "6": -0.7}])])
+    assert tied.answer("loglikelihood", instance_of(0), 0) == (-0.7, True)
+
+
+def test_an_error_row_is_no_answer() -> None:
+    rows = judge.Answers([answer_of(0, error_kind="prompt_too_long"), answer_of(1, text="4")])
+    assert rows.answer("generate_until", instance_of(0), 0) == ""
+    assert rows.answer("loglikelihood", instance_of(0), 0) == (-math.inf, False)
+    assert rows.errors == {"sums/0": "prompt_too_long"}
+
+
+def test_a_task_that_has_changed_is_refused() -> None:
+    rows = judge.Answers([answer_of(0, text="2")])
+    for changed in (instance_of(1), replace(instance_of(0), doc={"question": "1 + 2"})):
+        with pytest.raises(StoreError, match=rf"Document {changed.doc_id} of the task sums is not the one"):
+            rows.answer("generate_until", changed, 0)
+
+
+RESULTS: dict[str, Any] = {
+    "results": {"sums": {"exact_match,strict": 0.5, "exact_match_stderr,strict": "N/A", "ppl,strict": 7.5}},
+    "groups": {"all": {"exact_match,strict": 0.5}},
+    "aggregations": {"sums": {"exact_match": "mean", "ppl": "perplexity", "length": "mean", "pairs": "mean"}},
+    "samples": {
+        "sums": [
+            {
+                "doc_id": number, "filter": "strict", "metrics": ["exact_match", "ppl", "length", "pairs"],
+                "filtered_resps": [["2", "no"][number]], "exact_match": 1.0 - number, "ppl": -3.0,
+                "length": 17.0, "pairs": (0.5, 1),
+            }
+            for number in (0, 1)
+        ]
+    },
+}  # fmt: skip
+
+
+def test_only_means_of_shares_are_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "judge", lambda *_: RESULTS)
+    spec = parse_spec(SPEC)
+    rows = [answer_of(0, text="2"), answer_of(1, error_kind="template_error")]
+    verdict = judge.judge_answers(spec, spec.prompts.source, None, rows)  # type: ignore[arg-type]
+    assert verdict.judged.scorers == {
+        "exact_match,strict": {
+            "kind": "lm_eval", "metric": "exact_match", "filter": "strict", "harness": {"sums": 0.5, "all": 0.5},
+        }
+    }  # fmt: skip
+    assert [(score.value, score.extracted, score.explanation) for score in verdict.judged.scores] == [
+        (1.0, "2", "exact_match,strict of lm-evaluation-harness"),
+        (0.0, None, "error: template_error"),
+    ]
+
+
+def test_scores_of_the_harness_come_first_and_survive_scoring_again_and_a_rebuild(
+    make_spec: Any, settings: Settings
+) -> None:
+    complete(make_spec(engine=FAKE), settings)
+    (run_id,) = list_runs(settings)
+    run_dir = settings.run_dir(run_id)
+    prompts = query(settings, "select prompt_id, occurrence from prompts order by source_row")
+    scores = [
+        JudgedScore("acc,none", id, occurrence, number % 2, None, "why")
+        for number, (id, occurrence) in enumerate(prompts)
+    ]
+    judged = Judged({"acc,none": {"kind": "lm_eval", "harness": {"sums": 0.5}}}, scores)
+    write_judged(run_dir, judged)
+    assert read_judged(run_dir) == judged
+    rescore_run(run_dir, settings, [])
+    rescore_run(run_dir, settings, [Contains()])
+    expected = [("acc,none", "lm_eval", len(prompts) // 2 / len(prompts))]
+    accuracy = "select scorer, kind, mean from accuracy order by ordinal limit 1"
+    assert query(settings, accuracy) == expected
+    assert query(settings, "select scorer from run_summary") == [("acc,none",)]
+    settings.database_path.unlink()
+    rebuilt = rebuild_run(run_dir, settings.database_path, 10)
+    assert rebuilt.scores["acc,none"] == len(prompts) and "contains" in rebuilt.scores
+    assert query(settings, accuracy) == expected
+    assert (
+        json.loads(query(settings, "select arguments_json from scorers where scorer = 'acc,none'")[0][0])
+        == (judged.scorers["acc,none"])
+    )
+
+
+def test_a_file_of_scores_that_is_damaged_is_a_sentence(tmp_path: Path) -> None:
+    write_judged(tmp_path, Judged())
+    (tmp_path / "lm_eval" / "scores.json").write_text("{")
+    with pytest.raises(StoreError, match=r"scores\.json, the scores of lm-evaluation-harness, cannot be read"):
+        read_judged(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"prompts": {"template": "x"}}, "prompts.template: with source lm_eval, the task decides"),
+        ({"prompts": {"repeats": 2, "shuffle_seed": 1}}, "prompts.shuffle_seed and prompts.repeats"),
+        ({"chat": {"prefill": "So"}}, "chat.prefill: with source lm_eval"),
+        ({"sampling": {"n": 2}}, "sampling.n: with source lm_eval"),
+        (
+            {"engine": {"backend": "server", "server": {"endpoint": "chat"}}},
+            "Set engine.server.endpoint to completions",
+        ),
+    ],
+)
+def test_what_the_task_decides_is_refused_in_a_spec(more: dict[str, Any], expected: str) -> None:
+    prompts = {**SPEC["prompts"], **more.pop("prompts", {})}  # type: ignore[dict-item]
+    with pytest.raises(SpecError, match=expected.replace(".", r"\.")):
+        parse_spec({**SPEC, **more, "prompts": prompts})
+
+
+def test_a_task_s_prompt_set_is_named_by_it() -> None:
+    assert parse_spec(SPEC).prompts.set_name == "sums"
+    two = {**SPEC, "prompts": {"source": {"kind": "lm_eval", "task": ["sums", "words"]}}}
+    assert parse_spec(two).prompts.set_name == "sums+words"
+    assert spec_hash(parse_spec(SPEC)) != spec_hash(parse_spec(two))
+
+
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SpecError, match=r"pip install 'assayline\[lm-eval\]'"):
+        tasks.list_tasks()

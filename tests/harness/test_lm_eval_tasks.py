@@ -1,0 +1,102 @@
+"""Tasks through lm-evaluation-harness itself, answered by the fake engine: what is asked, and how it is scored.
+
+Agreement with the harness and a real engine, task by task, is `make bench-tasks`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_kit import FAKE, complete, list_runs, query
+
+from assayline.errors import PromptError, SpecError
+from assayline.evaluation.begin import begin_evaluation
+from assayline.settings import Settings
+from benchmarks.lm_eval_tasks import write_tasks
+
+pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: pip install 'assayline[lm-eval]'")
+
+DOCUMENTS = 8
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    write_tasks(tmp_path, DOCUMENTS)
+    return tmp_path
+
+
+def spec_of(make_spec: Any, folder: Path, task: Any, **source: Any) -> Any:
+    asked = {"kind": "lm_eval", "task": task, "include_path": str(folder), **source}
+    return make_spec(prompts={"source": asked, "columns": {}, "template": None}, engine=FAKE, scorers=None)
+
+
+def test_a_run_of_several_kinds_has_the_scores_of_the_harness(make_spec: Any, settings: Settings, folder: Path) -> None:
+    complete(spec_of(make_spec, folder, ["arithmetic", "choices", "cloze", "text", "vote", "subjects"]), settings)
+    (run_id,) = list_runs(settings)
+    results = json.loads((settings.run_dir(run_id) / "lm_eval" / "results.json").read_text())
+    assert query(settings, "select is_sound, state from request_integrity join runs using (run_id)") == [
+        (True, "completed")
+    ]
+    counts = dict(query(settings, "select metadata_json ->> 'task', count(*) from prompts group by 1"))
+    assert counts == {
+        "arithmetic": 8, "choices": 8, "cloze": 8, "text": 4, "vote": 8, "subjects_even": 4, "subjects_odd": 2,
+    }  # fmt: skip
+    asked = dict(query(
+        settings,
+        "select metadata_json ->> 'task', count(*) from requests join prompts using (run_id, prompt_id, occurrence) "
+        "group by 1",
+    ))  # fmt: skip
+    assert asked["choices"] == 4 * 8 and asked["vote"] == 3 * 8 and asked["cloze"] == 8 and asked["text"] > 4
+    means = query(
+        settings,
+        "select metadata_json ->> 'task', scorer, mean(value) from scores "
+        "join prompts using (run_id, prompt_id, occurrence) group by all",
+    )
+    assert len(means) == 10
+    for task, scorer, mean in means:
+        assert results["results"][task][scorer] == pytest.approx(mean)
+    assert "word_perplexity,none" in results["results"]["text"]
+    (rendered,) = query(
+        settings, "select rendered from requests join prompts using (run_id, prompt_id, occurrence) "
+        "where source_id = 'arithmetic/0'"
+    )[0]  # fmt: skip
+    assert rendered.count("\n\n") == 2, "two examples stand before the question"
+
+
+def test_a_chat_template_is_laid_around_examples_as_turns(make_spec: Any, settings: Settings, folder: Path) -> None:
+    complete(spec_of(make_spec, folder, "arithmetic", apply_chat_template=True), settings)
+    for (rendered,) in query(settings, "select rendered from requests"):
+        assert rendered.count("<|user|>") == rendered.count("<|assistant|>") == 3
+
+
+def test_a_run_that_was_judged_too_late_is_resumed_and_judged(
+    make_spec: Any, settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of(make_spec, folder, "choices")
+
+    def fail(*_: Any) -> None:
+        raise PromptError("the dataset is gone")
+
+    with monkeypatch.context() as gone:
+        gone.setattr("assayline.evaluation.run.judge_task", fail)
+        with pytest.raises(PromptError, match="the dataset is gone"):
+            complete(spec, settings)
+    (run_id,) = list_runs(settings)
+    evaluation = begin_evaluation(spec, settings)
+    assert evaluation.run_id == run_id and evaluation.is_answered
+    evaluation.finish(evaluation.prepare())
+    assert query(settings, "select count(*) from scores where scorer = 'acc,none'") == [(DOCUMENTS,)]
+
+
+def test_what_the_harness_cannot_open_is_a_sentence(make_spec: Any, settings: Settings, folder: Path) -> None:
+    with pytest.raises(PromptError, match="no task 'arithmetik': did you mean 'arithmetic'"):
+        begin_evaluation(spec_of(make_spec, folder, "arithmetik"), settings).prepare()
+    with pytest.raises(SpecError, match="is no folder"):
+        begin_evaluation(spec_of(make_spec, folder / "none", "arithmetic"), settings).prepare()
+    (folder / "unsafe.yaml").write_text(
+        (folder / "arithmetic.yaml").read_text().replace("task: arithmetic", "task: unsafe") + "unsafe_code: true\n"
+    )
+    with pytest.raises(PromptError, match=r"set prompts\.source.confirm_run_unsafe_code to true"):
+        begin_evaluation(spec_of(make_spec, folder, "unsafe"), settings).prepare()
