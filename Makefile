@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LANES = -n 2 --dist loadfile --no-loadscope-reorder
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-vllm test-examples test-faults lint bench bench-memory bench-false-alarms bench-agreement bench-tasks bench-many-runs bench-serving bench-client gpu-check gpu-bundle clean
+.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-vllm test-examples test-faults lint bench bench-memory bench-false-alarms bench-level-shifts bench-agreement bench-tasks bench-many-runs bench-serving bench-client gpu-check gpu-bundle clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -80,6 +80,9 @@ bench-tasks: setup-dev ## tasks of lm-evaluation-harness here and there, prompt 
 
 bench-false-alarms: setup-dev ## how often the gate cries wolf, and how often it should; about 15 minutes
 	@$(VENV)/python -m benchmarks.false_alarms
+
+bench-level-shifts: setup-dev ## how often a history shows a shift that is none, and which it finds; about MINUTES minutes
+	@$(VENV)/python -m benchmarks.level_shifts
 
 bench-many-runs: setup-dev ## every model over a thousand runs of ten thousand requests; slow, 4 GB of disk
 	@$(VENV)/python -m benchmarks.many_runs

@@ -154,6 +154,8 @@ class OpenedDetails(TypedDict, total=False):
     torch_version: str | None
     device: str
     device_name: str | None
+    driver_version: str | None
+    """Of the GPU's driver."""
     claimed_device: str
     """The device as the worker holds it."""
     claimed_gpus: int

@@ -20,6 +20,7 @@ from prefect.runtime import flow_run
 from assayline.comparison.baselines import check_run, resolve_baseline
 from assayline.comparison.gate import GateFailedError, GateReport, judge_run_against
 from assayline.comparison.queries import read_side
+from assayline.comparison.verdicts import save_verdicts
 from assayline.errors import SpecError
 from assayline.settings import load_settings
 from assayline.spec.file import override_spec, parse_spec
@@ -58,7 +59,9 @@ def gate(run_id: str, baseline: str | None = None, limits: dict[str, str] | None
                 f"Run {run_id} has no baseline to be held against. Give --baseline NAME, or set gate.baseline in its "
                 "spec; `python -m flows.baseline list` shows the names that there are."
             )
-        return judge_run_against(connection, run_id, resolve_baseline(connection, name), wanted)
+        found = judge_run_against(connection, run_id, resolve_baseline(connection, name), wanted)
+        save_verdicts(connection, found)
+        return found
 
     report = DatabaseThread(settings).run(judge)
     _publish(report)

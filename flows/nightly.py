@@ -1,4 +1,6 @@
-"""nightly: evaluate, then hold the run against its baseline: one flow for a schedule, failed when a limit is broken.
+"""nightly: evaluate, hold the run against its baseline, and write the history that it belongs to.
+
+One flow for a schedule, failed when a limit is broken.
 
 Deployed by `prefect.yaml` as `nightly/nightly`. An automation on its failed runs tells people (docs/comparison.md).
 """
@@ -12,6 +14,7 @@ from assayline.evaluation.resume import NEVER
 from assayline.spec.evaluation import EvalSpec
 from flows.evaluate import as_spec, evaluate
 from flows.gate import gate
+from flows.live.history import write_history
 
 
 def name_night() -> str:
@@ -36,11 +39,18 @@ def nightly(spec: EvalSpec | str, baseline: str | None = None, resume: str = NEV
     """
     wanted = as_spec(spec)
     result: dict[str, Any] = evaluate(wanted, resume)
+    try:
+        return _judge(wanted, result["run_id"], baseline)
+    finally:
+        write_history(result["run_id"], baseline)
+
+
+def _judge(wanted: EvalSpec, run_id: str, baseline: str | None) -> dict[str, Any]:
     if baseline is None and wanted.gate.baseline is None:
         get_run_logger().warning(
             "Nothing was judged, as there is no baseline. Pin one with `python -m flows.baseline pin NAME %s`, and "
             "name it as `baseline` of the deployment, or as gate.baseline in the spec.",
-            result["run_id"],
+            run_id,
         )
-        return {"run_id": result["run_id"], "gate": None}
-    return {"run_id": result["run_id"], "gate": gate(result["run_id"], baseline)}
+        return {"run_id": run_id, "gate": None}
+    return {"run_id": run_id, "gate": gate(run_id, baseline)}

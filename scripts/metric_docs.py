@@ -24,6 +24,7 @@ UNITS = [
     (r"(scores|show_samples)\.value", "score, 0 to 1"),
     (r"(run_metric|line_up_repeats)\.value|benchmark_metric\.\w+_value", "as `unit` says"),
     (r"compare_metrics\.\w+_value|compare_repeats\.(\w+_(median|lowest|highest)|shift\w*)", "as `unit` says"),
+    (r"show_(history|band)\.(value|low|high)|verdicts\.\w+_value", "as `unit` says"),
     (r"(compare|pair|show)_\w+\.(difference|low|high)", "score, −1 to 1"),
     (r"(compare|pair|show)_\w+\.(candidate|baseline)_(mean|value)", "score, 0 to 1"),
     (r".*_at_s", "s since the run's start"),
@@ -64,7 +65,7 @@ UNITS = [
 TYPES = {"VARCHAR": "text", "BOOLEAN": "true or false", "TIMESTAMP": "UTC"}
 EXAMPLES = {
     **dict.fromkeys(("candidate_runs", "baseline_runs"), "['']"),
-    **dict.fromkeys(("candidate", "baseline", "run"), "''"),
+    **dict.fromkeys(("candidate", "baseline", "run", "history"), "''"),
     **dict.fromkeys(("asked_model_id", "asked_prompt_set", "asking_benchmark_id"), "''"),
     **dict.fromkeys(("direction", "most_prompts", "most_kinds"), "1"),
 }

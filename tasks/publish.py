@@ -29,3 +29,9 @@ def publish_gate(run_id: str, summary: str) -> None:
 def publish_benchmark(benchmark_id: str, summary: str) -> None:
     """Attaches medians, ranges and comparisons to the flow run."""
     create_markdown_artifact(key="benchmark", markdown=summary, description=f"Benchmark {benchmark_id}")
+
+
+@task(name="publish-history", cache_policy=NO_CACHE, persist_result=False)
+def publish_history(name: str, summary: str) -> None:
+    """Attaches the history that a night belongs to to the flow run."""
+    create_markdown_artifact(key="history", markdown=summary, description=f"History of {name}")

@@ -1,13 +1,17 @@
-"""A run's report, from the database to the files."""
+"""Reports of a run, of a benchmark and of a history, from the database to the files."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from assayline.benchmark.plan import benchmark_dir, count_left
 from assayline.comparison.baselines import check_run, resolve_baseline
+from assayline.digests import digest_json
 from assayline.errors import SpecError, StoreError
 from assayline.files import replace_file
 from assayline.report.document import Document
+from assayline.report.history.compose import compose_history
+from assayline.report.history.rows import HistoryRows, read_history
 from assayline.report.html import render_html
 from assayline.report.markdown import render_markdown
 from assayline.report.run.about import describe_run, list_metrics
@@ -138,6 +142,35 @@ def make_benchmark_report(
     rows = (database or open_database(settings)).run(lambda connection: read_benchmark_rows(connection, benchmark_id))
     document = compose_benchmark(rows, count_left(benchmark_id, settings))
     return write_report(document, folder or benchmark_dir(settings, benchmark_id), settings.data_dir / "cache")
+
+
+def make_history_report(
+    settings: Settings,
+    name: str,
+    baseline: str | None = None,
+    folder: Path | None = None,
+    database: DatabaseThread | None = None,
+) -> tuple[HistoryRows, Written]:
+    """Writes the report of a history into `folder` (default: its own); also returns its rows.
+
+    `name` is that of a spec, or the id of a run. Raises SpecError for a history or baseline that is not there, and
+    StoreError.
+    """
+    rows = (database or open_database(settings)).run(lambda connection: read_history(connection, name, baseline))
+    written = write_report(compose_history(rows), folder or history_dir(settings, rows), settings.data_dir / "cache")
+    return rows, written
+
+
+def history_dir(settings: Settings, rows: HistoryRows) -> Path:
+    """Where a history's report is: a folder that is called as the spec is, as far as a file system allows.
+
+    Where other models or prompt sets share the name, and where it is no name for a folder, a digest tells them apart.
+    """
+    run = rows.newest
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", run["name"]).strip(".-")[:60]
+    is_plain = plain == run["name"] and not rows.others
+    digest = digest_json([run["name"], run["model"], run["prompt_set"]])[:8]
+    return settings.data_dir / "histories" / (plain if is_plain else f"{plain}-{digest}".lstrip("-"))
 
 
 def check_report_run(connection: Connection, run_id: str) -> None:

@@ -87,7 +87,7 @@ KEPT = "kept_metrics"
 LAYERS_VERSION = 3
 """Raise it when this module makes other views of the same files: they are made anew then, and nothing is kept."""
 
-NOT_OF_RUNS = ("baselines",)
+NOT_OF_RUNS = ("baselines", "verdicts")
 """Raw tables that name runs and are not about them: no model that is kept may read them."""
 
 _FOUNDATION = f"""

@@ -2,21 +2,39 @@
 
     python -m flows.report RUN_ID [--baseline RUN_ID|NAME] [--out FOLDER] [--open]
     python -m flows.report --benchmark BENCHMARK_ID [--out FOLDER] [--open]
+    python -m flows.report --history NAME [--baseline RUN_ID|NAME] [--out FOLDER] [--open]
 
-No Prefect flow: it reads the database and writes two files. `flows.evaluate` does the same at the end of a run, and
-`flows.benchmark` at the end of a sweep.
+No Prefect flow: it reads the database and writes two files. `flows.evaluate` does the same at the end of a run,
+`flows.benchmark` at the end of a sweep, and `flows.nightly` for the history that a night belongs to.
 """
 
+import argparse
 import sys
 import webbrowser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from assayline.words import count
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage
+from flows.cli.words import plain_console, print_table, print_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from assayline.report.history.rows import HistoryRows
+    from assayline.report.make import Written
+    from assayline.settings import Settings
+
+NEWEST_RUNS = 14
+"""In the terminal's table."""
 
 EPILOG = """The page is one file that loads nothing, and can be sent or kept as it is.
 
-Exit codes: 0 written, 2 an unknown or unfinished run or baseline, or a wrong setting,
+A history is every run of one spec's name, model and prompt set: accuracy, speed and latency over time, with what
+changed and whether a level has shifted (docs/history.md).
+
+Exit codes: 0 written, 2 an unknown or unfinished run, history or baseline, or a wrong setting,
  6 the database cannot be read or the folder not written."""
 
 
@@ -25,31 +43,53 @@ def run(arguments: list[str]) -> int:
     parser = make_parser(
         "report",
         EPILOG,
-        "%(prog)s (RUN_ID [--baseline RUN_ID|NAME] | --benchmark BENCHMARK_ID) [--out FOLDER] [--open]",
+        "%(prog)s (RUN_ID | --benchmark BENCHMARK_ID | --history NAME) [--baseline RUN_ID|NAME] [--out FOLDER] "
+        "[--open]",
     )
     parser.add_argument("run_id", metavar="RUN_ID", nargs="?", help="the run, as `from runs` lists them")
     parser.add_argument(
         "--benchmark", metavar="BENCHMARK_ID", help="the benchmark: latency under load, if it has loads"
     )
+    parser.add_argument(
+        "--history", metavar="NAME", help="all runs of a spec, by its name, by the id of one of them, or by a config_id"
+    )
     parser.add_argument("--baseline", metavar="RUN_ID|NAME", help="the run or pinned baseline it is held against")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to (default: the run's or benchmark's own)")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     known = parser.parse_args(arguments)
-    if (known.run_id is None) == (known.benchmark is None):
-        parser.error("give a RUN_ID, or --benchmark BENCHMARK_ID")
+    if sum(one is not None for one in (known.run_id, known.benchmark, known.history)) != 1:
+        parser.error("give a RUN_ID, or --benchmark BENCHMARK_ID, or --history NAME")
     if known.benchmark and known.baseline:
-        parser.error("--baseline is for the report of a run: a benchmark is held against none")
+        parser.error("--baseline is for the report of a run or a history: a benchmark is held against none")
 
-    from assayline.report.make import make_benchmark_report, make_report
     from assayline.settings import load_settings
 
     collect_garbage()
-    written = (
-        make_benchmark_report(load_settings(), known.benchmark, known.out)
-        if known.benchmark
-        else make_report(load_settings(), known.run_id, known.baseline, known.out)
-    )
+    written = _write(known, load_settings())
     print(f"Report: {written.html}\nAs Markdown: {written.markdown}")
     if known.open and not webbrowser.open(written.html.absolute().as_uri()):
         print("There is no browser here that could be opened.", file=sys.stderr)
     return 0
+
+
+def _write(known: argparse.Namespace, settings: "Settings") -> "Written":
+    from assayline.report.make import make_benchmark_report, make_history_report, make_report
+
+    if known.benchmark is not None:
+        return make_benchmark_report(settings, known.benchmark, known.out)
+    if known.history is None:
+        return make_report(settings, known.run_id, known.baseline, known.out)
+    rows, written = make_history_report(settings, known.history, known.baseline, known.out)
+    print_history(rows, plain_console())
+    return written
+
+
+def print_history(rows: "HistoryRows", console: "Console") -> None:
+    """What a reader must know, and the newest runs as a table."""
+    from assayline.report.history.compose import tabulate_nights, write_headline
+
+    print_table(tabulate_nights(rows, NEWEST_RUNS), console)
+    if (more := len(rows.runs) - NEWEST_RUNS) > 0:
+        print_text(f"{count(more, 'earlier run is', 'earlier runs are')} in the report.", console)
+    for sentence in write_headline(rows):
+        print_text(sentence, console)

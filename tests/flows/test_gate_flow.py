@@ -77,9 +77,9 @@ def pin(settings: Settings, name: str, run_id: str) -> None:
         pin_baseline(connection, settings.data_dir, name, run_id)
 
 
-def page_of(client: Any, state: State[Any]) -> str:
+def page_of(client: Any, state: State[Any], key: str = "gate") -> str:
     wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[state.state_details.flow_run_id]))
-    return str({artifact.key: artifact.data for artifact in client.read_artifacts(artifact_filter=wanted)}["gate"])
+    return str({artifact.key: artifact.data for artifact in client.read_artifacts(artifact_filter=wanted)}[key])
 
 
 def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(prefect_client: Any, runs: Runs) -> None:
@@ -179,11 +179,18 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
 
         second = nightly(parse_spec(fake_spec), "nights", return_state=True)
         assert second.is_completed()
+        assert "2 runs that count cannot tell a shift of level from chance" in page_of(
+            prefect_client, second, "history"
+        )
         assert second.result()["run_id"] != first.result()["run_id"]
         assert prefect_client.read_flow_run(second.state_details.flow_run_id).name == "trial against nights"
 
         third = nightly(parse_spec(wrong(fake_spec)), "nights", return_state=True)
         assert third.is_failed()
+        history = page_of(prefect_client, third, "history")
+        assert "Of 2 runs that a gate judged, 1 broke a limit." in history and "# trial over time" in history
+        assert "settings (chat.template: null" in history, "a night that failed its gate is in the history, too"
+        assert (load_settings().data_dir / "histories" / "trial" / "report.html").exists()
         assert prefect_client.read_flow_run(third.state_details.flow_run_id).state.is_failed()
         flow_kit.wait_for(lambda: told, 60, "the automation has called")
         assert len(told) == 1, "good nights are nobody's concern"

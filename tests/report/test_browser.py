@@ -13,13 +13,15 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from history_kit import NAME, given_nights, noisy_nights
 from report_kit import NIGHT, NIGHT_BEFORE, Sad
 from sweep_kit import BENCHMARK, given_sweep
 
-from assayline.report.make import make_benchmark_report, make_report
+from assayline.report.make import make_benchmark_report, make_history_report, make_report
 from assayline.settings import Settings
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -135,6 +137,21 @@ def test_every_chart_of_a_sweep_is_drawn(settings: Settings, proxy: Proxy, tmp_p
     assert proxy.asked_by_page == []
     plots = re.findall(r'<div class="plot[^>]*>(.*?)</div>', document, flags=re.S)
     assert len(plots) == 5 and all("<svg" in plot and "mark-line" in plot for plot in plots)
+    assert not any("cannot be drawn" in plot for plot in plots)
+
+
+def test_every_chart_of_a_history_is_drawn(settings: Settings, proxy: Proxy, tmp_path: Path) -> None:
+    nights = noisy_nights(16, verdict={"e2e_p95_s": "broken"})
+    nights[11:] = noisy_nights(5, seed=2, vllm="0.31.0", driver="571.2")
+    given_nights(
+        settings,
+        [replace(night, request_s=1.4 * night.request_s) if i > 10 else night for i, night in enumerate(nights)],
+    )
+    document = open_page(make_history_report(settings, NAME, "night-003", tmp_path)[1].html, proxy, tmp_path)
+    assert proxy.asked_by_page == []
+    plots = re.findall(r'<div class="plot[^>]*>(.*?)</div>', document, flags=re.S)
+    assert len(plots) == 5 and all("<svg" in plot and "mark-symbol" in plot and "mark-rule" in plot for plot in plots)
+    assert all("mark-rect" in plot and "driver, vLLM" in plot for plot in plots)
     assert not any("cannot be drawn" in plot for plot in plots)
 
 

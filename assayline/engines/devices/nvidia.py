@@ -47,6 +47,11 @@ def name_gpu(gpu: str) -> str | None:
     return _ask(lambda nvml: _text(nvml.nvmlDeviceGetName(_find(nvml, gpu)))) or None
 
 
+def read_driver_version() -> str | None:
+    """The driver's version."""
+    return _ask(lambda nvml: _text(nvml.nvmlSystemGetDriverVersion())) or None
+
+
 def read_free_bytes(gpu: str) -> int | None:
     """How much of its memory is free."""
     return _ask(lambda nvml: int(nvml.nvmlDeviceGetMemoryInfo(_find(nvml, gpu)).free))

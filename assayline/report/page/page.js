@@ -30,6 +30,11 @@
         "event-name": { color: colour("bad"), fontSize: 11 },
         interval: { color: colour("accent"), strokeWidth: 3 },
         estimate: { color: colour("ink"), size: 55, filled: true, opacity: 1 },
+        band: { color: colour("quiet"), opacity: 0.16 },
+        night: { color: colour("accent"), size: 34, filled: true, opacity: 1 },
+        "night-uncounted": { color: colour("quiet"), size: 34, filled: false, opacity: 0.7 },
+        "night-interval": { color: colour("accent"), strokeWidth: 1.5, opacity: 0.45 },
+        level: { color: colour("second"), strokeWidth: 2.5 },
         flag: { color: colour("bad"), size: 150, filled: false, strokeWidth: 1.5, opacity: 1 },
       },
     };

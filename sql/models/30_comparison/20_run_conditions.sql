@@ -9,8 +9,17 @@ read_engines as (
             ', ',
             details_json ->> '$.device_name',
             'vLLM ' || (details_json ->> '$.vllm_version'),
-            'torch ' || (details_json ->> '$.torch_version')
+            'torch ' || (details_json ->> '$.torch_version'),
+            'driver ' || (details_json ->> '$.driver_version')
         )) filter (event = 'opened')) as engines,
+        string_agg(distinct details_json ->> '$.device_name', ', ' order by details_json ->> '$.device_name')
+            as device_name,
+        string_agg(distinct details_json ->> '$.driver_version', ', ' order by details_json ->> '$.driver_version')
+            as driver_version,
+        string_agg(distinct details_json ->> '$.vllm_version', ', ' order by details_json ->> '$.vllm_version')
+            as vllm_version,
+        string_agg(distinct details_json ->> '$.torch_version', ', ' order by details_json ->> '$.torch_version')
+            as torch_version,
         count(*) filter (event = 'warmed_up') as warm_ups,
         count(*) filter (event in ('failed', 'reduced', 'isolated')) as troubles
     from engine_events
@@ -21,7 +30,7 @@ read_engines as (
 digest_prompts as (
     select
         run_id,
-        'prompts ' || to_hex(bit_xor(md5_number_lower(prompt_id || '/' || cast(occurrence as varchar)))) as prompt_set
+        to_hex(bit_xor(md5_number_lower(prompt_id || '/' || cast(occurrence as varchar)))) as prompts_digest
     from prompts
     group by run_id
 ),
@@ -43,7 +52,7 @@ judge_runs as (
             runs.host_name,
             'assayline ' || runs.assayline_version,
             list_aggregate(read_engines.engines, 'string_agg', '; '),
-            digest_prompts.prompt_set,
+            'prompts ' || digest_prompts.prompts_digest,
             case when find_orders.is_longest_first then 'longest answers first' end
         ) as environment,
         case
@@ -52,7 +61,12 @@ judge_runs as (
             when runs.attempt > 1 then 'it was resumed'
             when read_engines.troubles > 0 then 'an engine failed'
             when coalesce(read_engines.warm_ups, 0) = 0 then 'its engine was not warmed up'
-        end as obstacle
+        end as obstacle,
+        read_engines.device_name,
+        read_engines.driver_version,
+        read_engines.vllm_version,
+        read_engines.torch_version,
+        digest_prompts.prompts_digest
     from runs
     left join read_engines on read_engines.run_id = runs.run_id
     left join digest_prompts on digest_prompts.run_id = runs.run_id
@@ -66,5 +80,10 @@ comment on column run_conditions.run_id is 'The run.';
 comment on column run_conditions.config_id is 'What decides answers and speed; see runs.config_id.';
 comment on column run_conditions.benchmark_id is 'The benchmark that the run is a part of, NULL for a run of its own.';
 comment on column run_conditions.started_at is 'UTC wall clock at the start of the run.';
-comment on column run_conditions.environment is 'Machine, version of assayline, what the engines said (device, versions of vLLM and torch), a digest of the prompt rows, whose file may change under the same spec, and whether earlier runs told which answers to begin first. Speeds are repeats only where all of it is the same.';
+comment on column run_conditions.environment is 'Machine, version of assayline, what the engines said (device, versions of vLLM, torch and driver), a digest of the prompt rows, whose file may change under the same spec, and whether earlier runs told which answers to begin first. Speeds are repeats only where all of it is the same.';
 comment on column run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, resumed, an engine failed, not warmed up. NULL where it counts.';
+comment on column run_conditions.device_name is 'What its engines ran on, as they say; several names are in a row. NULL where none opened.';
+comment on column run_conditions.driver_version is 'Version of the GPU''s driver. NULL without a GPU, and of runs from before it was asked for.';
+comment on column run_conditions.vllm_version is 'Version of vLLM. NULL where no engine said.';
+comment on column run_conditions.torch_version is 'Version of torch. NULL where no engine said.';
+comment on column run_conditions.prompts_digest is 'Digest of the prompt rows, in no order. NULL for a run without prompts.';

@@ -10,7 +10,14 @@ import pytest
 from assayline.engines.devices import memory
 from assayline.engines.devices.claims import list_devices
 from assayline.engines.devices.memory import DeviceMemory
-from assayline.engines.devices.nvidia import GpuProcess, list_gpus, list_processes, name_gpu, read_free_bytes
+from assayline.engines.devices.nvidia import (
+    GpuProcess,
+    list_gpus,
+    list_processes,
+    name_gpu,
+    read_driver_version,
+    read_free_bytes,
+)
 from assayline.errors import DeviceError
 
 GIB = 2**30
@@ -32,6 +39,11 @@ def test_what_a_driver_does_not_know_is_none(show_gpus: Show) -> None:
     show_gpus(DUMB)
     assert list_gpus() == ["0"]
     assert (name_gpu("0"), read_free_bytes("0"), list_processes("0")) == (None, None, [])
+
+
+def test_the_driver_tells_its_version(show_gpus: Show) -> None:
+    show_gpus(DUMB)
+    assert read_driver_version() == "570.86.15"
 
 
 def test_processes_are_named_as_far_as_the_driver_can(show_gpus: Show) -> None:

@@ -12,7 +12,7 @@ from typing import cast
 import openai
 
 from assayline.engines.devices.claims import name_cpu
-from assayline.engines.devices.nvidia import list_gpus, name_gpu
+from assayline.engines.devices.nvidia import list_gpus, name_gpu, read_driver_version
 from assayline.engines.host.server.body import ENDPOINT_PATHS
 from assayline.engines.host.server.client import ServedClient
 from assayline.engines.host.server.failures import find_cause, is_certificate_error, read_body
@@ -158,6 +158,8 @@ def describe_server(order: Open, model: ServedModel, url: str) -> OpenedDetails:
         "device": device,
         "device_name": _name_gpu() if device == "cuda" else name_cpu(),
     }
+    if device == "cuda":
+        details["driver_version"] = read_driver_version()
     return cast(OpenedDetails, {**order.args, **details})
 
 

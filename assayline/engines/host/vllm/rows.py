@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from assayline.engines.devices.claims import name_cpu
+from assayline.engines.devices.nvidia import read_driver_version
 from assayline.engines.host.flight import Live
 from assayline.engines.host.vllm.checks import build_sampling_params
 from assayline.engines.host.vllm.internals import read_config
@@ -103,6 +104,8 @@ def _kind_of(error: Exception) -> str:
 def describe_engine(config: Any) -> Opened:
     """What the engine with this `VllmConfig` resolved."""
     details = OpenedDetails(**read_config(config), device_name=_device_name())
+    if details.get("device") == "cuda":
+        details["driver_version"] = read_driver_version()
     return Opened(details["max_num_seqs"], details["max_model_len"], details)
 
 

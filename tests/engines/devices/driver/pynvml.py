@@ -49,6 +49,11 @@ def nvmlShutdown() -> None:
     opened -= 1
 
 
+def nvmlSystemGetDriverVersion() -> bytes:
+    _gpus()
+    return b"570.86.15"
+
+
 def nvmlDeviceGetCount() -> int:
     return len(_gpus())
 

@@ -1,0 +1,1 @@
+"""The page about a history: one configuration over its nights."""

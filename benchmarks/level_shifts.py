@@ -1,0 +1,162 @@
+"""How often a history's page calls a shift of level that is none, and which shifts it finds.
+
+    python -m benchmarks.level_shifts [--pages 1000] [--seed 1]
+
+Pages are invented: five metrics each, judged by the page's own code (`assayline.report.history.rows`), which shares the
+false alarms that it allows out among them.
+
+Stable pages have no shift, so each that shows one is a false alarm. Nights are normal, of heavy tails (Student's t with
+three degrees of freedom), with odd nights (one in twenty is four to eight standard deviations slow), or coarse (how
+many of 40 prompts were right); independent, or alike to the night before (autoregressive of order one with correlation
+`alike`). The metrics of a page are independent of each other, which is the worst that can be: metrics of one machine
+go together, and are wrong together.
+
+Shifted pages have one metric that shifts, by so many standard deviations of the noise. A shift is found if one is
+called within three nights of it and in its direction. `mended` shifts go back after ten nights. Beside it: what a
+t-test of the last ten nights against those before, at 5 %, would say of a stable page.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from assayline.report.history.rows import METRICS, LevelShift, find_level_shifts
+
+Dice = np.random.Generator
+NEAR_NIGHTS = 3
+PROMPTS = 40
+T_LIMIT = 2.0
+
+
+@dataclass(frozen=True)
+class Stable:
+    """A history in which nothing shifts."""
+
+    nights: int
+    noise: str = "normal"
+    alike: float = 0.0
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """A history in which the level of one metric shifts."""
+
+    nights: int
+    size: float
+    """In standard deviations of the noise."""
+    last: int
+    """Nights at the new level, to the end."""
+    alike: float = 0.0
+    mended: bool = False
+
+
+STABLE = [
+    *(Stable(nights) for nights in (10, 14, 30, 60, 120)),
+    *(Stable(nights, noise) for noise in ("heavy", "odd", "coarse") for nights in (14, 60)),
+    *(Stable(nights, alike=alike) for alike in (0.2, 0.4, 0.6) for nights in (14, 30, 60, 120)),
+]
+SHIFTED = [
+    *(Shifted(30, size, last) for size in (1.5, 2, 3, 5) for last in (5, 10, 15)),
+    *(Shifted(60, size, last) for size in (1.5, 2, 3, 5) for last in (5, 10, 30)),
+    *(Shifted(60, size, 10, alike=0.4) for size in (2, 3, 5)),
+    *(Shifted(60, size, 30, alike=0.4) for size in (2, 3, 5)),
+    *(Shifted(60, size, 30, mended=True) for size in (2, 3, 5)),
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pages", type=int, default=1000, help="pages per case (default: 1000)")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    started_s = time.process_time()
+    report: dict[str, Any] = {"benchmark": "level_shifts", "pages": options.pages, "seed": options.seed}
+    report["stable"] = list(measure_stable(options.pages, options.seed))
+    report["shifted"] = list(measure_shifted(max(1, options.pages // 4), options.seed))
+    report["cpu_seconds"] = round(time.process_time() - started_s)
+    print(json.dumps(report))
+
+
+def measure_stable(pages: int, seed: int) -> Iterator[dict[str, Any]]:
+    """The share of pages with a false alarm."""
+    print("nights  noise    alike  pages with a shift  t-test of the last ten", flush=True)
+    for number, case in enumerate(STABLE):
+        dice = np.random.default_rng([seed, number])
+        alarms = naive = 0
+        for _ in range(pages):
+            page = [draw(dice, case.nights, case.noise, case.alike) for _ in METRICS]
+            alarms += bool(judge(page))
+            naive += case.nights > 12 and any(differs(series) for series in page)
+        found = {**asdict(case), "false_alarm_share": alarms / pages, "t_test_share": naive / pages}
+        print(
+            f"{case.nights:>6}  {case.noise:<7} {case.alike:>6.1f} {found['false_alarm_share']:>19.1%} "
+            f"{found['t_test_share']:>23.1%}",
+            flush=True,
+        )
+        yield found
+
+
+def measure_shifted(pages: int, seed: int) -> Iterator[dict[str, Any]]:
+    """The share of shifts that are found, and how far the first night that is named lies from the true one."""
+    print("nights  size  last nights  alike  mended  found  named night off by, median", flush=True)
+    for number, case in enumerate(SHIFTED):
+        dice = np.random.default_rng([seed, 1000 + number])
+        begin = case.nights - case.last
+        hits, offsets = 0, []
+        for _ in range(pages):
+            page = [draw(dice, case.nights, "normal", case.alike) for _ in METRICS]
+            page[0][begin : begin + 10 if case.mended else None] += case.size
+            mine = [one for one in judge(page) if one.metric is METRICS[0] and one.shift.change > 0]
+            near = [abs(one.shift.index - begin) for one in mine if abs(one.shift.index - begin) <= NEAR_NIGHTS]
+            hits += bool(near)
+            offsets += near[:1]
+        found = {**asdict(case), "pages": pages, "found_share": hits / pages}
+        found["nights_off_median"] = float(np.median(offsets)) if offsets else None
+        print(
+            f"{case.nights:>6} {case.size:>5g} {case.last:>12} {case.alike:>6.1f} {case.mended!s:>7} "
+            f"{found['found_share']:>6.1%} {found['nights_off_median']}",
+            flush=True,
+        )
+        yield found
+
+
+def draw(dice: Dice, nights: int, noise: str, alike: float) -> np.ndarray:
+    """Values of successive nights, with standard deviation 1 where nights are normal."""
+    if noise == "heavy":
+        return dice.standard_t(3, nights)
+    if noise == "coarse":
+        return dice.binomial(PROMPTS, 0.8, nights) / PROMPTS
+    series = dice.normal(size=nights)
+    for night in range(1, nights):
+        series[night] = alike * series[night - 1] + (1 - alike**2) ** 0.5 * series[night]
+    if noise == "odd":
+        series += np.where(dice.random(nights) < 0.05, dice.uniform(4, 8, nights), 0)
+    return series
+
+
+def judge(page: list[np.ndarray]) -> list[LevelShift]:
+    """What the page would say of these metrics."""
+    rows = {
+        metric.key: [
+            {"value": float(value), "is_counted": True, "position": position, "higher_is_better": True}
+            for position, value in enumerate(series, 1)
+        ]
+        for metric, series in zip(METRICS, page, strict=True)
+    }
+    return find_level_shifts(rows)
+
+
+def differs(series: np.ndarray) -> bool:
+    """What is often done instead: Welch's test of the last ten nights, at about 5 %."""
+    new, old = series[-10:], series[:-10]
+    error = np.sqrt(new.var(ddof=1) / len(new) + old.var(ddof=1) / len(old))
+    return bool(error > 0 and abs(new.mean() - old.mean()) / error > T_LIMIT)
+
+
+if __name__ == "__main__":
+    main()

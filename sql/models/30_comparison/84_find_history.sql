@@ -1,0 +1,69 @@
+-- Grain: one row per run of a history: runs of one spec's name, model and prompt set that have ended, benchmarks apart.
+--
+-- `history` is the name of a spec, or the id of a run: then name, model and prompt set are those of the newest run that
+-- fits. It can be a config_id, too: then only that configuration's runs count.
+--
+-- run_id: the run.
+-- position: 1 for the first run, and so on, in the order of their start.
+-- started_at: UTC wall clock at the start of the run.
+-- name: the spec's name.
+-- model: the model as the spec names it.
+-- prompt_set: name of the prompt set.
+-- state: completed, failed or cancelled.
+-- message: what ended it, NULL for a completed run.
+-- config_id: what decides answers and speed; see runs.config_id.
+-- obstacle: why its speed does not count; see run_conditions.obstacle. NULL where it counts.
+-- verdict: what a gate said of it; see gate_verdict. NULL where none judged it.
+-- baseline_run_id: the run that the gate held it against.
+-- broken_limits: what the broken limits are on.
+-- verdict_words: what the gate found, in sentences; NULL where no limit is broken.
+create or replace macro find_history(history) as table
+with
+
+choose_line as (
+    select
+        name,
+        model,
+        prompt_set,
+        case when config_id = history then config_id end as only_config_id
+    from runs
+    where benchmark_id is null and state <> 'running' and history in (name, run_id, config_id)
+    order by started_at desc, run_id desc
+    limit 1
+),
+
+list_runs as (
+    select
+        runs.run_id,
+        row_number() over (order by runs.started_at, runs.run_id) as position,
+        runs.started_at,
+        runs.name,
+        runs.model,
+        runs.prompt_set,
+        runs.state,
+        runs.message,
+        runs.config_id
+    from runs
+    join choose_line using (name, model, prompt_set)
+    where runs.benchmark_id is null
+        and runs.state <> 'running'
+        and (choose_line.only_config_id is null or runs.config_id = choose_line.only_config_id)
+),
+
+join_verdicts as (
+    select
+        list_runs.*,
+        run_conditions.obstacle,
+        gate_verdict.verdict,
+        gate_verdict.baseline_run_id,
+        gate_verdict.broken_limits,
+        gate_verdict.words as verdict_words
+    from list_runs
+    left join run_conditions using (run_id)
+    left join gate_verdict using (run_id)
+    order by list_runs.position
+)
+
+select * from join_verdicts;
+
+comment on macro table find_history is 'find_history(history), the name of a spec, the id of a run or a config_id: one row per run of one spec''s name, model and prompt set, in the order of their start, with what a gate said.';

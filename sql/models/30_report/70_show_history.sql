@@ -1,0 +1,62 @@
+-- Grain: one row per run of a history × metric of run_metric that has a value in it.
+--
+-- `history` is as find_history takes it.
+--
+-- run_id: the run.
+-- position: its place in the history, from 1.
+-- started_at: UTC wall clock at the start of the run.
+-- metric: as in run_metric.
+-- unit: its unit.
+-- higher_is_better: as in run_metric.
+-- value: its value in this run.
+-- low: lower end of its 95 % interval: of accuracy (accuracy.mean_low) and of percentiles (latency_percentile.low_s).
+--     It is about the requests of this run, and says nothing of how runs differ. NULL where there is none.
+-- high: upper end.
+-- is_counted: whether the value is of a completed run, and for a speed of one without an obstacle (run_conditions):
+--     what does not count is shown, and judged nowhere.
+create or replace macro show_history(history) as table
+with
+
+list_runs as (
+    select run_id, position, started_at, state, obstacle
+    from find_history(history)
+),
+
+list_intervals as (
+    select run_id, 'accuracy' as metric, accuracy_low as low, accuracy_high as high
+    from run_summary
+    where run_id in (select run_id from list_runs)
+    union all
+    select
+        run_id,
+        replace(metric, '_s', '') || '_p' || cast(cast(percentile * 100 as integer) as varchar) || '_s',
+        low_s,
+        high_s
+    from latency_percentile
+    where metric in ('ttft_s', 'tpot_s', 'e2e_s')
+        and percentile in (0.5, 0.95, 0.99)
+        and run_id in (select run_id from list_runs)
+),
+
+join_values as (
+    select
+        list_runs.run_id,
+        list_runs.position,
+        list_runs.started_at,
+        run_metric.metric,
+        run_metric.unit,
+        run_metric.higher_is_better,
+        run_metric.value,
+        list_intervals.low,
+        list_intervals.high,
+        list_runs.state = 'completed' and (run_metric.metric = 'accuracy' or list_runs.obstacle is null) as is_counted
+    from list_runs
+    join run_metric using (run_id)
+    left join list_intervals using (run_id, metric)
+    where run_metric.value is not null
+    order by run_metric.metric, list_runs.position
+)
+
+select * from join_values;
+
+comment on macro table show_history is 'show_history(history), as find_history takes it: one row per run and metric, with the interval that the run itself gives. What the history page draws.';

@@ -1,0 +1,61 @@
+-- Grain: one row per metric of run_metric that a baseline has a value of.
+--
+-- `baseline` is the id of a run. Its repeats are the runs of its configuration in its environment without an obstacle
+-- (run_conditions) up to it, the newest ten, as choose_repeats takes them; of a run in a benchmark those of the
+-- benchmark.
+--
+-- metric: as in run_metric.
+-- unit: its unit.
+-- value: of accuracy, the baseline's own; of a speed, the median over its repeats.
+-- low: of accuracy, the lower end of its 95 % interval; of a speed, the lowest of its repeats.
+-- high: the upper end, or the highest.
+-- repeats: how many runs that is: 1 for accuracy, and for the speed of a baseline that is no repeat of itself.
+create or replace macro show_band(baseline) as table
+with
+
+read_baseline as (
+    select * from run_conditions where run_id = baseline
+),
+
+find_repeats as (
+    select run_conditions.run_id
+    from read_baseline
+    join run_conditions
+        on run_conditions.config_id = read_baseline.config_id
+        and run_conditions.environment = read_baseline.environment
+        and run_conditions.benchmark_id is not distinct from read_baseline.benchmark_id
+    where run_conditions.obstacle is null
+        and (read_baseline.benchmark_id is not null or run_conditions.started_at <= read_baseline.started_at)
+    qualify row_number() over (order by run_conditions.started_at desc, run_conditions.run_id desc) <= 10
+),
+
+choose_runs as (
+    select run_id from find_repeats
+    union
+    select run_id from read_baseline where not exists (select 1 from find_repeats)
+),
+
+measure_speeds as (
+    select
+        metric,
+        any_value(unit) as unit,
+        median(value) as value,
+        min(value) as low,
+        max(value) as high,
+        count(*) as repeats
+    from run_metric
+    where run_id in (select run_id from choose_runs) and metric <> 'accuracy' and value is not null
+    group by metric
+),
+
+join_accuracy as (
+    select * from measure_speeds
+    union all
+    select 'accuracy', 'share', accuracy, accuracy_low, accuracy_high, 1
+    from run_summary
+    where run_id = baseline and accuracy is not null
+)
+
+select * from join_accuracy;
+
+comment on macro table show_band is 'show_band(baseline), the id of a run: one row per metric, the level that later runs are held against, with the interval of the baseline''s accuracy or the range of its repeats'' speeds.';

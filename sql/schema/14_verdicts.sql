@@ -1,0 +1,27 @@
+-- Grain: one row per run that a gate judged × baseline × limit. Judged again, its rows are replaced.
+create table if not exists verdicts (
+    run_id varchar not null,
+    baseline_run_id varchar not null,
+    judged_at timestamp not null,
+    ordinal integer not null,
+    limit_on varchar not null,
+    verdict varchar not null,
+    candidate_value double,
+    baseline_value double,
+    limit_value double,
+    unit varchar not null,
+    words varchar not null
+);
+
+comment on table verdicts is 'One row per run that a gate judged × baseline × limit: what became of it. Judged against the same baseline again, a run has the new rows alone.';
+comment on column verdicts.run_id is 'The run that was judged.';
+comment on column verdicts.baseline_run_id is 'The run that it was held against.';
+comment on column verdicts.judged_at is 'UTC wall clock of the judgement.';
+comment on column verdicts.ordinal is 'Place of the limit in the gate''s report, from 0.';
+comment on column verdicts.limit_on is 'What the limit is on: errors, accuracy with the scorer''s name, or a metric of run_metric.';
+comment on column verdicts.verdict is 'held, broken or not judged.';
+comment on column verdicts.candidate_value is 'What was found of the run, over its repeats where it is a speed. NULL where nothing was.';
+comment on column verdicts.baseline_value is 'The same of the baseline.';
+comment on column verdicts.limit_value is 'The limit: a drop, a share of errors, or a slowdown as a share. NULL where there was none.';
+comment on column verdicts.unit is 'Unit of candidate_value and baseline_value; empty where there are none.';
+comment on column verdicts.words is 'What was found, in a sentence with its figures.';

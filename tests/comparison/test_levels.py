@@ -1,0 +1,129 @@
+"""Level shifts: found where they are, and not where there are none; an independent count agrees on the figures."""
+
+from itertools import product
+from statistics import median
+
+import numpy as np
+import pytest
+
+from assayline.comparison import levels
+from assayline.comparison.levels import FEWEST_NIGHTS, SHORTEST_NIGHTS, estimate_correlation, find_shifts
+
+
+def noise(nights, seed=1, alike=0.0):
+    dice = np.random.default_rng(seed)
+    series = dice.normal(size=nights)
+    for night in range(1, nights):
+        series[night] = alike * series[night - 1] + (1 - alike**2) ** 0.5 * series[night]
+    return series
+
+
+def test_a_shift_is_named_with_its_first_night_and_its_size():
+    series = 100 + noise(40)
+    series[28:] += 8
+    (shift,) = find_shifts(series)
+    assert (shift.index, shift.until) == (28, 40)
+    assert (shift.before, shift.after) == (median(series[:28]), median(series[28:]))
+    differences = sorted(after - before for before, after in product(series[:28], series[28:]))
+    assert shift.change == pytest.approx(median(differences))
+    assert shift.low < 8 < shift.high and shift.high - shift.low < 2
+    assert shift.p_value < 0.01
+
+
+def test_the_interval_holds_the_true_change_as_often_as_it_says():
+    held = 0
+    for seed in range(300):
+        before, after = noise(20, seed), noise(12, 1000 + seed) + 3
+        shift = levels._describe(before, after, 20, 32, 0.001)
+        held += shift.low <= 3 <= shift.high
+    assert 0.92 <= held / 300 <= 0.985
+
+
+def test_a_shift_that_was_mended_is_two():
+    series = noise(60)
+    series[20:40] += 6
+    first, second = find_shifts(series)
+    assert (first.index, first.until, second.index, second.until) == (20, 40, 40, 60)
+    assert first.change > 4 and second.change < -4
+
+
+def test_units_and_direction_do_not_matter():
+    series = noise(40)
+    series[25:] += 5
+    (plain,) = find_shifts(series)
+    (scaled,) = find_shifts(-1e-6 * series + 3)
+    assert scaled.index == plain.index
+    assert scaled.change == pytest.approx(-1e-6 * plain.change)
+
+
+@pytest.mark.parametrize("nights", [0, 1, 2, FEWEST_NIGHTS - 1])
+def test_too_few_nights_are_no_history(nights):
+    assert find_shifts([0.0] * (nights // 2) + [9.0] * (nights - nights // 2)) == []
+
+
+def test_nights_that_are_all_equal_have_no_shift_and_equal_levels_have_one():
+    assert find_shifts([0.8] * 30) == []
+    (shift,) = find_shifts([0.8] * 20 + [0.775] * 10)
+    assert (shift.index, shift.before, shift.after) == (20, 0.8, 0.775)
+    assert shift.change == pytest.approx(-0.025)
+
+
+def test_one_odd_night_or_a_short_spell_is_no_level():
+    for nights in range(1, SHORTEST_NIGHTS):
+        series = noise(40)
+        series[20 : 20 + nights] += 50
+        assert find_shifts(series) == [], nights
+
+
+def test_stable_pages_are_seldom_called_even_where_nights_are_alike():
+    """A few hundred; benchmarks/level_shifts.py has the rates."""
+    for alike in (0.0, 0.4):
+        alarms = sum(bool(find_shifts(noise(40, seed, alike), 0.01)) for seed in range(100))
+        assert alarms <= 5, alike
+
+
+def test_correlation_of_neighbours_is_found_with_and_without_a_shift():
+    """Over many nights what it adds for caution is small."""
+    for alike, size in product((0.0, 0.4, 0.7), (0, 4)):
+        found = []
+        for seed in range(10):
+            series = noise(900, seed, alike)
+            series[300:] += size
+            found.append(estimate_correlation(series))
+        assert alike - 0.04 < np.mean(found) < alike + 0.08, (alike, size)
+
+
+def test_caution_makes_it_seldom_too_low_in_few_nights():
+    for alike in (0.0, 0.2, 0.4):
+        too_low = sum(estimate_correlation(noise(30, seed, alike)) < alike for seed in range(200))
+        assert too_low <= 70, alike
+
+
+def test_what_may_be_by_chance_is_what_a_permutation_says(monkeypatch):
+    """Where nights are taken for strangers, surrogates are permutations: their limit is that of independent ones."""
+    monkeypatch.setattr(levels, "estimate_correlation", lambda scores: 0.0)
+    scores = levels._score(noise(20, 5))
+    ours = levels._largest_by_chance(scores, levels.SURROGATES)
+    dice = np.random.default_rng(7)
+    splits = levels._list_splits(0, 20)
+    theirs = []
+    for _ in range(600):
+        shuffled = dice.permutation(scores)
+        sides = ((shuffled[begin:index], shuffled[index:end]) for begin, index, end in splits)
+        theirs.append(
+            max(
+                abs(after.mean() - before.mean()) / (shuffled.std() * (1 / len(after) + 1 / len(before)) ** 0.5)
+                for before, after in sides
+            )
+        )
+    for share in (0.5, 0.9):
+        assert np.quantile(ours, share) == pytest.approx(np.quantile(theirs, share), rel=0.05)
+
+
+def test_every_split_leaves_enough_nights_on_either_side_and_all_of_the_whole_are_tried():
+    splits = levels._list_splits(10, 50)
+    assert {(10, index, 50) for index in range(10 + SHORTEST_NIGHTS, 50 - SHORTEST_NIGHTS + 1)} <= set(
+        map(tuple, splits)
+    )
+    assert (np.diff(splits, axis=1) >= SHORTEST_NIGHTS).all()
+    assert splits.min() == 10 and splits.max() == 50

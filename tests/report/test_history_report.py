@@ -1,0 +1,206 @@
+"""The page of a history: what it says, what it draws, and what it makes of few, failed and hostile runs."""
+
+import dataclasses
+import html
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from history_kit import NAME, given_nights, noisy_nights
+from report_kit import text_of
+
+from assayline.comparison.baselines import pin_baseline
+from assayline.errors import SpecError
+from assayline.report.history.rows import METRICS
+from assayline.report.html import bundle_charts
+from assayline.report.make import Written, make_history_report
+from assayline.settings import Settings
+from assayline.store.database import connect
+from flows.cli import run
+
+pytestmark = pytest.mark.slow
+
+SLOWER = 1.25
+
+
+@pytest.fixture(scope="module")
+def charts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the charts' program, which takes seconds to bundle."""
+    folder = tmp_path_factory.mktemp("charts")
+    bundle_charts(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def kept_charts(settings: Settings, charts: Path) -> None:
+    shutil.copytree(charts, settings.data_dir / "cache")
+
+
+@pytest.fixture(scope="module")
+def regressed(tmp_path_factory: pytest.TempPathFactory, charts: Path, empty_database: Path) -> Settings:
+    """Thirty nights, of which the last twelve are slower, from the night on in which vLLM is a newer one."""
+    folder = tmp_path_factory.mktemp("history")
+    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
+    shutil.copytree(charts, settings.data_dir / "cache")
+    shutil.copy(empty_database, settings.database_path)
+    nights = noisy_nights(30, verdict={"errors": "held"}, baseline="stable")
+    for number in range(18, 30):
+        nights[number] = dataclasses.replace(
+            nights[number], request_s=nights[number].request_s * SLOWER, vllm="0.31.0", verdict={"e2e_p95_s": "broken"}
+        )
+    run_ids = given_nights(settings, nights)
+    with connect(settings.database_path, 10) as connection:
+        pin_baseline(connection, settings.data_dir, "stable", run_ids[9])
+    return settings
+
+
+@pytest.fixture(scope="module")
+def page(regressed: Settings, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return make_history_report(regressed, NAME, folder=tmp_path_factory.mktemp("page"))[1]
+
+
+def texts(page: Path) -> str:
+    return html.unescape(text_of(page)).replace("\u00a0", " ")
+
+
+def read_charts(page: Path) -> list[dict[str, Any]]:
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r'<script type="application/json" id="chart-\d+">(.*?)</script>', text, flags=re.S)
+    return [json.loads(data) for data in found]
+
+
+def test_it_says_since_which_night_by_how_much_and_what_changed_then(page: Written) -> None:
+    text = texts(page.html)
+    assert "Output tokens per second is worse since 2026-10-19 01:30" in text
+    change = re.search(
+        r"Output tokens per second is worse since .*? by −([\d.]+) % \(95 % interval −([\d.]+) to −", text
+    )
+    assert change is not None and float(change[1]) == pytest.approx(100 * (1 - 1 / SLOWER), abs=3)
+    assert "Changed since the run before: vLLM (0.30.0 → 0.31.0)." in text
+    assert "Time to first token, median is worse since 2026-10-19 01:30" in text
+    assert "Accuracy is worse" not in text and "Accuracy is better" not in text
+    assert "Of 30 runs that a gate judged, 12 broke a limit." in text
+    assert "broke its limits: e2e_p95_s was broken." in text
+
+
+def test_the_charts_have_every_night_the_band_the_levels_and_the_marks(regressed: Settings, page: Written) -> None:
+    charts = read_charts(page.html)
+    assert len(charts) == len(METRICS)
+    speed = charts[[metric.key for metric in METRICS].index("output_tokens_per_s")]
+    rows = [row for data in speed["datasets"].values() for row in data]
+    nights = {row["run"]: row for row in rows if "run" in row}
+    with connect(regressed.database_path, 10) as connection:
+        known = dict(connection.execute("select run_id, output_tokens_per_s from run_summary").fetchall())
+        ((low, high),) = connection.execute(
+            "select low, high from show_band('night-009') where metric = 'output_tokens_per_s'"
+        ).fetchall()
+    assert {run: row["value"] for run, row in nights.items()} == pytest.approx(known)
+    assert sum(row["is_broken"] for row in nights.values()) == 12
+    (band,) = (row for row in rows if "low" in row and "run" not in row)
+    assert (band["low"], band["high"]) == (pytest.approx(low), pytest.approx(high))
+    assert [row["at"] for row in rows if row.get("name") == "vLLM"] == ["2026-10-19T01:30:00Z"]
+    levels = [row for row in rows if "until" in row and "low" not in row and row["until"] != band["until"]]
+    assert [row["until"] for row in levels] == ["2026-10-19T01:30:00Z"]
+
+
+def test_it_loads_nothing_and_both_forms_have_the_same_tables(page: Written) -> None:
+    raw = page.html.read_text(encoding="utf-8")
+    assert "default-src 'none'" in raw
+    assert not re.search(r"<(link|img|iframe)\b", text_of(page.html)), "the browser's test opens it"
+    markdown = page.markdown.read_text(encoding="utf-8").replace("\\", "").replace("\u00a0", " ")
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", texts(page.html)))
+    for line in markdown.splitlines():
+        if line.startswith("| 2026-"):
+            for cell in line.strip("| ").split(" | "):
+                assert cell.strip() in text, cell
+
+
+def test_a_stable_history_says_so(settings: Settings, tmp_path: Path) -> None:
+    given_nights(settings, noisy_nights(24, seed=4))
+    text = texts(make_history_report(settings, NAME, folder=tmp_path)[1].html)
+    assert "No level has shifted by more than chance in 24 runs." in text
+    assert "No gate has judged any of these runs." in text
+    assert "No baseline is named." in text
+
+
+@pytest.mark.parametrize(
+    ("nights", "sentence"),
+    [
+        (1, "This is the first run: a history begins with the second."),
+        (4, "4 runs that count cannot tell a shift of level from chance: 10 are needed."),
+    ],
+)
+def test_a_short_history_is_a_page_with_a_sentence(
+    settings: Settings, tmp_path: Path, nights: int, sentence: str
+) -> None:
+    given_nights(settings, noisy_nights(nights))
+    assert sentence in texts(make_history_report(settings, NAME, folder=tmp_path)[1].html)
+
+
+def test_nights_that_failed_or_do_not_count_are_listed_and_not_judged(settings: Settings, tmp_path: Path) -> None:
+    nights = noisy_nights(20)
+    nights[5] = dataclasses.replace(nights[5], state="failed", request_s=9.0)
+    nights[8] = dataclasses.replace(nights[8], attempt=2, request_s=9.0)
+    given_nights(settings, nights)
+    rows, written = make_history_report(settings, NAME, folder=tmp_path)
+    text = texts(written.html)
+    assert "it is failed, not completed" in text and "it was resumed" in text
+    speed = rows.values["output_tokens_per_s"]
+    assert [row["position"] for row in speed if not row["is_counted"]] == [6, 9]
+    assert rows.shifts == []
+
+
+def test_settings_that_changed_are_named_field_by_field(settings: Settings, tmp_path: Path) -> None:
+    given_nights(settings, [*noisy_nights(3), *noisy_nights(3, temperature=0.7)], first=0)
+    assert "sampling.temperature: 0.0 → 0.7" in texts(make_history_report(settings, NAME, folder=tmp_path)[1].html)
+
+
+def test_a_baseline_that_is_not_there_is_a_sentence_on_the_page_and_an_error_if_it_was_asked_for(
+    settings: Settings, tmp_path: Path
+) -> None:
+    given_nights(settings, noisy_nights(3, baseline="gone"))
+    assert "There is no baseline 'gone'" in texts(make_history_report(settings, NAME, folder=tmp_path)[1].html)
+    with pytest.raises(SpecError, match="There is no baseline 'gone'"):
+        make_history_report(settings, NAME, "gone", tmp_path)
+
+
+def test_other_models_under_the_name_are_said_and_have_a_page_of_their_own(settings: Settings) -> None:
+    given_nights(settings, noisy_nights(2, model="models/large"))
+    given_nights(settings, noisy_nights(3), first=2)
+    rows, written = make_history_report(settings, NAME)
+    assert len(rows.runs) == 3
+    assert "Other runs of this name are not shown: models/large on sums." in texts(written.html)
+    large, other = make_history_report(settings, "night-000")
+    assert len(large.runs) == 2 and other.html != written.html
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", "../../etc", "a|b`c", "", "…" * 300, "[red]x[/]"])
+def test_names_of_any_kind_have_a_page_inside_the_data_folder(settings: Settings, name: str) -> None:
+    given_nights(settings, noisy_nights(2, name=name))
+    rows, written = make_history_report(settings, "night-000")
+    assert rows.newest["name"] == name
+    assert written.html.resolve().is_relative_to((settings.data_dir / "histories").resolve())
+    assert "<script>alert" not in text_of(written.html)
+
+
+def test_the_command_shows_a_table_and_where_the_page_is(
+    regressed: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(regressed.data_dir))
+    assert run("report", ["--history", NAME, "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "night-029" in out and "16 earlier runs are in the report." in out
+    assert "worse since 2026-10-19" in out
+    assert f"Report: {tmp_path / 'report.html'}" in out
+    for arguments, sentence in (
+        (["--history", "nightli"], "There is no history 'nightli' in the database: did you mean 'nightly'?"),
+        (["--history", NAME, "--baseline", "none"], "There is no baseline 'none'"),
+    ):
+        assert run("report", arguments) == 2
+        error = capsys.readouterr().err
+        assert sentence in error and "Traceback" not in error
+    with pytest.raises(SystemExit):
+        run("report", ["night-000", "--history", NAME])

@@ -1,0 +1,238 @@
+"""What the history page reads: find_history, show_history, show_changes, show_band and gate_verdict."""
+
+import json
+from datetime import datetime, timedelta
+from statistics import median
+
+import numpy as np
+import pytest
+
+NIGHT = datetime(2026, 1, 1, 1, 30)
+
+
+def given_run(store, run_id, night, *, config="c", vllm="1", driver=None, warmed_up=True, prompts="ab", **run):
+    columns = {"model_id": "m", "config_id": config, "benchmark_id": None, "message": None, **run}
+    store.given("runs", {"run_id": run_id, "started_at": NIGHT + timedelta(days=night), **columns})
+    details = json.dumps({"vllm_version": vllm, "device_name": "X1", **({"driver_version": driver} if driver else {})})
+    events = ["opened", "warmed_up"] if warmed_up else ["opened"]
+    store.given("engine_events", *({"run_id": run_id, "event": event, "details_json": details} for event in events))
+    store.given("prompts", *({"run_id": run_id, "prompt_id": prompt} for prompt in prompts))
+
+
+def given_metrics(store, *rows):
+    """Values of run_metric, in place of the view: (run_id, metric, value)."""
+    store.connection.execute(
+        "create or replace temp table run_metric "
+        "(run_id varchar, metric varchar, value double, unit varchar, higher_is_better boolean)"
+    )
+    for run_id, metric, value in rows:
+        store.connection.execute("insert into temp.run_metric values (?, ?, ?, 'u', true)", [run_id, metric, value])
+
+
+def read(store, macro, *arguments):
+    marks = ", ".join("?" * len(arguments))
+    result = store.connection.execute(f"from {macro}({marks})", list(arguments))
+    names = [column[0] for column in result.description]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+
+def ids(rows):
+    return [row["run_id"] for row in rows]
+
+
+def test_a_history_is_the_runs_of_one_name_model_and_prompt_set_in_their_order(store):
+    given_run(store, "b", 2)
+    given_run(store, "a", 1)
+    given_run(store, "failed", 3, state="failed", message="disk")
+    given_run(store, "running", 4, state="running")
+    given_run(store, "other name", 5, name="another")
+    given_run(store, "benchmark", 6, benchmark_id="bench")
+    rows = read(store, "find_history", "spec")
+    assert ids(rows) == ["a", "b", "failed"]
+    assert [row["position"] for row in rows] == [1, 2, 3]
+    assert [row["message"] for row in rows] == [None, None, "disk"]
+    assert ids(read(store, "find_history", "a")) == ["a", "b", "failed"], "the id of a run stands for its history"
+    assert read(store, "find_history", "nobody") == []
+
+
+def test_of_one_name_the_newest_runs_model_and_prompt_set_count(store):
+    given_run(store, "old model", 1, model="old")
+    given_run(store, "old prompts", 2, prompt_set="old")
+    given_run(store, "now", 3)
+    assert ids(read(store, "find_history", "spec")) == ["now"]
+    assert ids(read(store, "find_history", "old model")) == ["old model"]
+
+
+def test_a_config_id_leaves_out_what_is_configured_otherwise(store):
+    given_run(store, "a", 1)
+    given_run(store, "b", 2, config="d")
+    given_run(store, "c", 3)
+    assert ids(read(store, "find_history", "c")) == ["a", "c"], "run c has the id that is also a config_id's name"
+    assert ids(read(store, "find_history", "d")) == ["b"]
+    assert ids(read(store, "find_history", "spec")) == ["a", "b", "c"]
+
+
+def verdicts(*verdicts, run_id="a", baseline="base", day=0):
+    return [
+        {
+            "run_id": run_id,
+            "baseline_run_id": baseline,
+            "judged_at": NIGHT + timedelta(days=day),
+            "ordinal": ordinal,
+            "limit_on": f"limit {ordinal}",
+            "verdict": verdict,
+            "unit": "",
+            "words": f"words {ordinal}.",
+        }
+        for ordinal, verdict in enumerate(verdicts)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "verdict", "broken", "words"),
+    [
+        (["held", "held"], "held", [], None),
+        (["held", "not judged"], "held", [], None),
+        (["not judged", "not judged"], "not judged", [], None),
+        (["broken", "held", "broken"], "broken", ["limit 0", "limit 2"], "words 0. words 2."),
+    ],
+)
+def test_what_a_gate_said_is_summed_up(store, limits, verdict, broken, words):
+    store.given("verdicts", *verdicts(*limits))
+    store.expect("gate_verdict", {"verdict": verdict, "broken_limits": broken, "words": words}, run_id="a")
+
+
+def test_the_last_judgement_counts_and_is_beside_its_run(store):
+    given_run(store, "a", 1)
+    given_run(store, "b", 2)
+    store.given("verdicts", *verdicts("held", day=0), *verdicts("broken", baseline="other", day=1))
+    first, second = read(store, "find_history", "spec")
+    assert (first["verdict"], first["baseline_run_id"], first["broken_limits"]) == ("broken", "other", ["limit 0"])
+    assert (second["verdict"], second["baseline_run_id"], second["verdict_words"]) == (None, None, None)
+
+
+def test_values_have_the_intervals_of_their_run_and_say_whether_they_count(store):
+    given_run(store, "a", 1)
+    given_run(store, "cold", 2, warmed_up=False)
+    given_run(store, "failed", 3, state="failed")
+    given_metrics(
+        store,
+        *((run, metric, 0.5) for run in ("a", "cold", "failed") for metric in ("accuracy", "tpot_p50_s")),
+        ("a", "ttft_p50_s", None),
+    )
+    store.given("scorers", {"run_id": "a"})
+    store.given(
+        "scores", *({"run_id": "a", "prompt_id": prompt, "value": value} for prompt, value in (("a", 1.0), ("b", 0.0)))
+    )
+    rows = read(store, "show_history", "spec")
+    assert {(row["run_id"], row["metric"]): row["is_counted"] for row in rows} == {
+        ("a", "accuracy"): True,
+        ("a", "tpot_p50_s"): True,
+        ("cold", "accuracy"): True,
+        ("cold", "tpot_p50_s"): False,
+        ("failed", "accuracy"): False,
+        ("failed", "tpot_p50_s"): False,
+    }
+    (mine,) = (row for row in rows if (row["run_id"], row["metric"]) == ("a", "accuracy"))
+    (summary,) = store.rows("run_summary", "accuracy_low", "accuracy_high", run_id="a")
+    assert (mine["low"], mine["high"]) == (summary["accuracy_low"], summary["accuracy_high"])
+    assert mine["low"] is not None
+    assert (mine["unit"], mine["higher_is_better"], mine["position"]) == ("u", True, 1)
+
+
+def test_latencies_have_the_interval_of_their_percentile(store):
+    store.given_answers(
+        *(
+            {
+                "arrived_at_s": 1.0,
+                "first_token_at_s": 1.0 + i,
+                "last_token_at_s": 9.0 + i,
+                "finished_at_s": 9.0 + i,
+                "output_tokens": 5,
+            }
+            for i in range(1, 31)
+        ),
+        run_id="a",
+    )
+    (row,) = (row for row in read(store, "show_history", "spec") if row["metric"] == "ttft_p50_s")
+    (found,) = (
+        one
+        for one in store.rows("latency_percentile", "metric", "percentile", "value_s", "low_s", "high_s", run_id="a")
+        if (one["metric"], one["percentile"]) == ("ttft_s", 0.5)
+    )
+    assert (row["value"], row["low"], row["high"]) == (found["value_s"], found["low_s"], found["high_s"])
+    assert row["low"] is not None
+
+
+def changes(store, history="spec"):
+    return [
+        (row["run_id"], row["condition"], row["before"], row["after"]) for row in read(store, "show_changes", history)
+    ]
+
+
+def test_what_changed_is_said_of_the_run_that_has_it_first(store):
+    given_run(store, "a", 1)
+    given_run(store, "b", 2)
+    given_run(store, "c", 3, vllm="2", prompts="abc", driver="5", host_name="other")
+    given_run(store, "d", 4, vllm="2", prompts="cba", driver="5", host_name="other", assayline_version="1")
+    found = {(run, condition): (before, after) for run, condition, before, after in changes(store)}
+    assert found.pop(("c", "prompts"))[0] is not None, "the order of the rows is none of its content"
+    assert found == {("c", "vLLM"): ("1", "2"), ("c", "machine"): ("host", "other"), ("d", "assayline"): ("0", "1")}
+
+
+def test_what_is_not_known_is_no_change_and_is_looked_past(store):
+    given_run(store, "a", 1, driver="5")
+    given_run(store, "b", 2)
+    given_run(store, "c", 3, driver="6")
+    assert changes(store) == [("c", "driver", "5", "6")]
+    (row,) = read(store, "show_changes", "spec")
+    assert row["run_id_before"] == "a"
+
+
+def test_another_model_is_no_other_settings_unless_the_spec_is_another_too(store):
+    given_run(store, "a", 1, config="m1-s1", model_id="m1", spec_hash="s1")
+    given_run(store, "b", 2, config="m2-s1", model_id="m2", spec_hash="s1")
+    given_run(store, "c", 3, config="m2-s2", model_id="m2", spec_hash="s2")
+    given_run(store, "d", 4, config="m3-s3", model_id="m3", spec_hash="s3")
+    assert [(run, condition) for run, condition, _, _ in changes(store)] == [
+        ("b", "model"),
+        ("c", "settings"),
+        ("d", "model"),
+        ("d", "settings"),
+    ]
+
+
+def test_the_band_of_a_speed_is_median_and_range_of_the_baselines_repeats(store):
+    """Against NumPy, with runs that are no repeats in between."""
+    dice = np.random.default_rng(3)
+    values = {}
+    for night in range(14):
+        given_run(store, f"n{night:02}", night)
+        values[f"n{night:02}"] = float(dice.normal(100, 5))
+    given_run(store, "other", 5, config="d")
+    given_run(store, "cold", 6, warmed_up=False)
+    given_run(store, "new vllm", 7, vllm="2")
+    odd = [(run, "tpot_p50_s", 1e6) for run in ("other", "cold", "new vllm")]
+    given_metrics(
+        store, *((run, "tpot_p50_s", value) for run, value in values.items()), *odd, ("n12", "ttft_p50_s", None)
+    )
+    (row,) = read(store, "show_band", "n12")
+    mine = [values[f"n{night:02}"] for night in range(3, 13)]
+    expected = {"metric": "tpot_p50_s", "unit": "u", "repeats": 10, "low": min(mine), "high": max(mine)}
+    assert {key: row[key] for key in expected} == expected
+    assert row["value"] == pytest.approx(median(mine))
+    (alone,) = read(store, "show_band", "cold")
+    assert (alone["value"], alone["repeats"]) != (1e6, 1), "its repeats tell its level"
+
+
+def test_a_baseline_without_repeats_is_its_own_band_and_accuracy_has_its_interval(store):
+    given_run(store, "a", 1, warmed_up=False)
+    given_metrics(store, ("a", "tpot_p50_s", 2.0), ("a", "accuracy", 0.75))
+    store.given("scorers", {"run_id": "a"})
+    store.given("scores", *({"run_id": "a", "prompt_id": f"p{i}", "value": float(i < 6)} for i in range(8)))
+    rows = {row["metric"]: row for row in read(store, "show_band", "a")}
+    assert (rows["tpot_p50_s"]["value"], rows["tpot_p50_s"]["low"], rows["tpot_p50_s"]["repeats"]) == (2.0, 2.0, 1)
+    (summary,) = store.rows("run_summary", "accuracy", "accuracy_low", "accuracy_high", run_id="a")
+    accuracy = rows["accuracy"]
+    assert (accuracy["value"], accuracy["low"], accuracy["high"]) == tuple(summary.values())
+    assert read(store, "show_band", "nobody") == []
