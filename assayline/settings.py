@@ -36,6 +36,11 @@ class Settings(BaseSettings):
     device_wait_s: float = Field(0.0, ge=0, description="How long to wait for a device that another run holds.")
     flush_interval_s: float = Field(2.0, gt=0, description="Longest time that a finished request stays unwritten.")
     flush_rows: int = Field(512, ge=1, description="Rows per part file at the most.")
+    launch: str | None = Field(
+        None,
+        description="Command that starts the workers of a run, in place of the spec's runner; $run, $workers and $gpus "
+        "are replaced.",
+    )
     lease_s: float = Field(
         60.0, gt=0, description="Silence of a worker after which others take over what it has not stored."
     )

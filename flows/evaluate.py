@@ -30,6 +30,7 @@ from assayline.settings import load_settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import load_spec
 from flows.cli.tables import describe_run
+from flows.live.crew import open_crew
 from flows.live.logs import speak_in_sentences
 from flows.live.progress import Progress
 from flows.live.reporting import Reporting
@@ -37,6 +38,7 @@ from flows.live.runners import are_apart, worker_runner
 from flows.live.screen import Screen, open_screen
 from flows.live.watched import Watched, wait_for_one
 from tasks.generate import generate
+from tasks.launch import launch_workers
 from tasks.prepare import prepare_prompts
 from tasks.publish import publish_metrics
 
@@ -104,13 +106,9 @@ def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
     with ExitStack() as stack:
         screen = stack.enter_context(open_screen(evaluation.run_dir, evaluation.settings))
         local: TaskRunner[Any] = stack.enter_context(ThreadPoolTaskRunner(max_workers=1))
-        workers = stack.enter_context(worker_runner(evaluation.spec, evaluation.workers))
+        workers = stack.enter_context(worker_runner(evaluation.spec, evaluation.workers, evaluation.settings))
         try:
-            apart = are_apart(evaluation.spec, evaluation.workers)
-            generated = [
-                workers.submit(generate, {"order": evaluation.order(i), "apart": apart})
-                for i in range(evaluation.workers)
-            ]
+            generated = _start_workers(evaluation, workers)
             prepared = local.submit(prepare_prompts, {"evaluation": evaluation})
             reachable = _watch(evaluation, prepared, generated, screen)
             counts: PromptCounts = prepared.result()
@@ -120,6 +118,13 @@ def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
             evaluation.stop()
             raise
     return counts, reachable
+
+
+def _start_workers(evaluation: Evaluation, runner: TaskRunner[Any]) -> list[PrefectFuture[Any]]:
+    if evaluation.settings.launch:
+        return [runner.submit(launch_workers, {"order": evaluation.order(0), "workers": evaluation.workers})]
+    apart = are_apart(evaluation.spec, evaluation.workers)
+    return [runner.submit(generate, {"order": evaluation.order(i), "apart": apart}) for i in range(evaluation.workers)]
 
 
 def _watch(
@@ -133,6 +138,7 @@ def _watch(
     Returns whether all progress could be shown.
     """
     progress = Progress(get_run_logger())
+    crew = open_crew(evaluation, get_run_logger())
     loaded_s = time.monotonic()
     tasks = [Watched(prepared), *map(Watched, generated)]
     while any(not task.is_over for task in tasks):
@@ -140,13 +146,17 @@ def _watch(
             evaluation.stop()
         expected = prepared.result().requests if tasks[0].has_completed else None
         progress.show(evaluation.count_answered(), expected)
+        if crew:
+            crew.look()
         if screen:
-            screen.show(expected)
+            screen.show(expected, crew.standing if crew else None)
         if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:
             if obstacle := evaluation.try_load():
                 progress.warn_once(f"{obstacle} Results are still stored as part files.")
             loaded_s = time.monotonic()
         wait_for_one(tasks, POLL_INTERVAL_S)
+    if crew:
+        crew.close()
     if tasks[0].has_completed:
         progress.show(evaluation.count_answered(), prepared.result().requests, last=True)
     return progress.close()

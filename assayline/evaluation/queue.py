@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
-from assayline.evaluation.claims import Claims, find_gone
+from assayline.evaluation.claims import Claims, find_gone, list_names
 from assayline.media.shelf import find_media
 from assayline.records import Request
 from assayline.runs.leases import BEATS, LEASES, Lease, Watch
@@ -106,6 +106,12 @@ class ShardQueue:
     def is_stopped(self) -> bool:
         """Whether somebody asked to stop."""
         return self._stop.exists()
+
+    def is_finished(self) -> bool:
+        """Whether the queue is closed and all its shards are done."""
+        closed = self._closed.exists()
+        shards = {name.removesuffix(".parquet") for name in list_part_names(self._run_dir, "requests")}
+        return closed and shards <= set(list_names(self._claims.done_folder))
 
     def claim(self) -> Path | None:
         """A shard that nobody else will get, the one with the longest answers; None if there is none at the moment.

@@ -9,12 +9,13 @@ from typing import Any
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from assayline.errors import SpecError
+from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 
 
-def worker_runner(spec: EvalSpec, workers: int) -> TaskRunner[Any]:
+def worker_runner(spec: EvalSpec, workers: int, settings: Settings) -> TaskRunner[Any]:
     """The task runner for a spec's workers. Raises SpecError if Ray is asked for and not installed."""
-    if spec.runner == "ray":
+    if spec.runner == "ray" and not settings.launch:
         return _ray_runner(spec, workers)
     return ThreadPoolTaskRunner(max_workers=workers)
 

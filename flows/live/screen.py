@@ -14,8 +14,10 @@ from prefect.logging.handlers import PrefectConsoleHandler
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from assayline.evaluation.crew import ALIVE, DEAD, SILENT, CrewStanding
 from assayline.evaluation.progress import Tally
 from assayline.settings import Settings
+from assayline.words import count
 from flows.cli.words import CONSOLE_LEVEL, has_bar, print_text
 from tasks.terminal import console_handlers
 
@@ -65,8 +67,8 @@ class Screen:
         else:
             os.environ[CONSOLE_LEVEL] = self._level_before
 
-    def show(self, expected: int | None) -> None:
-        """Moves the bar. `expected` is None while prompts are still read."""
+    def show(self, expected: int | None, crew: CrewStanding | None = None) -> None:
+        """Moves the bar. `expected` is None while prompts are still read; `crew` are the workers, if several."""
         standing = self._tally.count()
         has_window = standing.window_requests is not None  # an open loop has none
         answering = has_window or standing.output_tokens_per_s is not None
@@ -75,6 +77,8 @@ class Screen:
             counts.append(f"{standing.output_tokens_per_s:,.0f} tokens/s")
         if has_window:
             counts.append(f"window {standing.window_requests:,}")
+        if crew is not None:
+            counts.append(count_workers(crew))
         counts.append(f"{standing.errors:,} errors" if standing.errors != 1 else "1 error")
         self._bar.update(
             self._task,
@@ -83,6 +87,12 @@ class Screen:
             total=expected,
             counts=", ".join(counts) if standing.answered else "",
         )
+
+
+def count_workers(crew: CrewStanding) -> str:
+    """Workers at work, and those that are not."""
+    lost = ", ".join(f"{crew.count(state)} {state}" for state in (SILENT, DEAD) if crew.count(state))
+    return count(crew.count(ALIVE), "worker") + (f" ({lost})" if lost else "")
 
 
 def log_console() -> Console:

@@ -1,0 +1,151 @@
+"""The workers of a run as its flow sees them: who is there, who is silent, who is slow, and how many shards are left.
+
+The flow looks from the beginning, so it is the first to know that a worker is gone, and says so in that worker's lease:
+idle workers then take its shards over at once.
+"""
+
+import contextlib
+import statistics
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from assayline.evaluation.claims import list_names
+from assayline.runs.leases import Watch, is_revoked, list_owners, read_holder, revoke
+from assayline.store.parts import list_part_names, parts_dir
+from assayline.store.takeovers import list_takeovers
+
+ALIVE, SILENT, DEAD, LEFT = "alive", "silent", "dead", "left"
+SILENT_SHARE = 0.5
+"""Of the lease, after which a worker is called silent."""
+RATE_OVER_S = 30.0
+SLOW_SHARE = 0.5
+"""Of the median rate, below which a worker is called slow."""
+LEAST_COMPARED = 3
+"""Workers whose rates say what is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStanding:
+    """One worker."""
+
+    worker: str
+    host: str
+    state: str
+    """alive, silent (for half a lease), dead (for a lease: its shards are taken over) or left."""
+    silent_s: float
+    answered: int
+    output_tokens_per_s: float | None
+    """Over the last `RATE_OVER_S` seconds, as parts came in; None before the first."""
+    is_slow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CrewStanding:
+    """All of them, and the shards."""
+
+    workers: list[WorkerStanding]
+    shards: int
+    done: int
+    leased: int
+    taken_over: int
+
+    def count(self, state: str) -> int:
+        """Workers in a state."""
+        return sum(worker.state == state for worker in self.workers)
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Of all workers."""
+        return sum(worker.output_tokens_per_s or 0.0 for worker in self.workers)
+
+
+class Crew:
+    """Looks at a run's workers, in the process of its flow."""
+
+    def __init__(self, run_dir: Path, lease_s: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._run_dir = run_dir
+        self._lease_s = lease_s
+        self._now = now
+        self._watch = Watch(run_dir, lease_s, now)
+        self._seen: set[str] = set()
+        self._answered: Counter[str] = Counter()
+        self._tokens: Counter[str] = Counter()
+        self._marks: deque[tuple[float, Counter[str]]] = deque([(now(), Counter())])
+
+    def look(self) -> CrewStanding:
+        """Reads beats and new parts; revokes the leases of those that are gone."""
+        self._read_new_parts()
+        now = self._now()
+        self._marks.append((now, self._tokens.copy()))
+        while len(self._marks) > 2 and now - self._marks[1][0] >= RATE_OVER_S:
+            self._marks.popleft()
+        done = set(list_names(self._run_dir / "done"))
+        claimed = {name.partition(".")[0] for name in list_names(self._run_dir / "claims")}
+        return CrewStanding(
+            self._stand(),
+            shards=len(list_part_names(self._run_dir, "requests")),
+            done=len(done),
+            leased=len(claimed - done),
+            taken_over=len(list_takeovers(self._run_dir)),
+        )
+
+    def _stand(self) -> list[WorkerStanding]:
+        owners = list_owners(self._run_dir)
+        self._watch.look(owners)
+        found: dict[str, WorkerStanding] = {}
+        for owner in owners:
+            holder = read_holder(self._run_dir, owner)
+            if holder is None:
+                continue
+            standing = WorkerStanding(
+                holder.worker,
+                holder.host,
+                self._judge(owner),
+                self._watch.silent_s(owner),
+                self._answered[holder.worker],
+                self._rate(holder.worker),
+            )
+            before = found.get(holder.worker)
+            if before is None or before.state in (DEAD, LEFT):  # who lost a lease may have another one
+                found[holder.worker] = standing
+        return _mark_slow(sorted(found.values(), key=lambda one: (len(one.worker), one.worker)))
+
+    def _judge(self, owner: str) -> str:
+        silent_s = self._watch.silent_s(owner)
+        if silent_s == float("inf"):
+            return LEFT
+        if is_revoked(self._run_dir, owner):
+            return DEAD
+        if silent_s >= self._lease_s:
+            with contextlib.suppress(OSError):  # the next look tries again, and so does every idle worker
+                revoke(self._run_dir, owner)
+            return DEAD
+        return SILENT if silent_s >= SILENT_SHARE * self._lease_s else ALIVE
+
+    def _rate(self, worker: str) -> float | None:
+        (since_s, before), (now_s, after) = self._marks[0], self._marks[-1]
+        return (after[worker] - before[worker]) / (now_s - since_s) if after[worker] and now_s > since_s else None
+
+    def _read_new_parts(self) -> None:
+        folder = parts_dir(self._run_dir, "completions")
+        for name in list_part_names(self._run_dir, "completions"):
+            if name not in self._seen:
+                self._seen.add(name)
+                table = pq.read_table(folder / name, columns=["worker", "output_tokens"])
+                for worker, tokens in zip(*(table[column].to_pylist() for column in table.column_names), strict=True):
+                    self._answered[worker] += 1
+                    self._tokens[worker] += tokens or 0
+
+
+def _mark_slow(workers: list[WorkerStanding]) -> list[WorkerStanding]:
+    """Says who makes much fewer tokens than the others."""
+    rates = [one.output_tokens_per_s for one in workers if one.state == ALIVE and one.output_tokens_per_s is not None]
+    if len(rates) < LEAST_COMPARED:
+        return workers
+    limit = SLOW_SHARE * statistics.median(rates)
+    return [replace(one, is_slow=one.state == ALIVE and (one.output_tokens_per_s or limit) < limit) for one in workers]
