@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LANES = -n 2 --dist loadfile --no-loadscope-reorder
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-vllm test-examples test-faults lint bench bench-memory bench-false-alarms bench-level-shifts bench-agreement bench-tasks bench-many-runs bench-serving bench-client gpu-check gpu-bundle clean
+.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-vllm test-examples test-faults lint bench bench-memory bench-false-alarms bench-level-shifts bench-agreement bench-tasks bench-many-runs bench-serving bench-client bench-scale gpu-check gpu-bundle clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -93,6 +93,9 @@ bench-serving: setup-dev ## latencies against vllm bench serve and GuideLLM, one
 
 bench-client: setup-dev ## CPU and send lag of the load generator against GuideLLM's; about 10 minutes
 	@$(VENV)/python -m benchmarks.client_overhead
+
+bench-scale: setup-dev ## claims, parts and loader around 1 to 16 workers, and on paper around a thousand
+	@$(VENV)/python -m benchmarks.scale
 
 gpu-check: setup-dev ## what a GPU gives, and what is survived there; ten minutes; DEVICE=cpu rehearses, PARTS=throughput,memory
 	@$(if $(filter cpu,$(DEVICE)),,$(VENV)/python -m examples.tiny_model)

@@ -32,6 +32,9 @@ WORKERS = "workers"
 
 FLOW_OWNER = "flow"
 """Whose beat the flow's is."""
+MOST_PARTS_PER_S = 50
+"""Of answers, of all workers together; a loader takes some 200 parts of all kinds a second (benchmarks/scale.py)."""
+
 FLOW_BEAT_INTERVAL_S = 2.0
 POLL_INTERVAL_S = 0.2
 
@@ -105,7 +108,13 @@ def make_order(
     worker: str,
     workers_here: int | None = None,
 ) -> WorkOrder:
-    """The order of one worker; `workers_here` for one that is not the flow's own."""
+    """The order of one worker; `workers_here` for one that is not the flow's own.
+
+    Where there are hundreds, each writes its parts less often: small parts are what a loader fails at first.
+    """
+    flush_interval_s = max(settings.flush_interval_s, plan.workers / MOST_PARTS_PER_S)
+    if flush_interval_s > settings.flush_interval_s:
+        settings = settings.model_copy(update={"flush_interval_s": flush_interval_s})
     return WorkOrder(
         manifest.run_id,
         run_dir,

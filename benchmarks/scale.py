@@ -1,0 +1,264 @@
+"""What the pipeline costs around many engines, and what breaks first when there are a thousand.
+
+    python -m benchmarks.scale [--workers 1 4 16] [--requests-per-worker 1500]
+
+Workers are processes with the fake engine, which sleeps instead of computing, so that sixteen fit on a small machine:
+60 rows/s each, if nothing else held them up. Claims, leases, part files and the loader into DuckDB are the real ones.
+
+- `rows/s`, `parts/s`: of all workers together, from the first answer to the last.
+- `loader CPU s per million rows`: of the thread that loads parts while the workers write them.
+- `idle tail`: share of all workers' time between their own last answer and that of the last one.
+- `claims/s`: of four processes that claim 2,000 shards and answer none.
+
+Then, from a load of many small parts and of few large ones, what a part costs and what a row does; and from these what
+1,000 GPUs with 10 prompts/s each need for 100 million prompts. That part is arithmetic, and says so.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from assayline.clock import RunClock
+from assayline.engines.fake import FakeEngine
+from assayline.evaluation import worker as worker_module
+from assayline.evaluation.orders import WorkOrder
+from assayline.evaluation.queue import ShardQueue
+from assayline.records import Completion, Request
+from assayline.runs.leases import Lease, Watch
+from assayline.settings import Settings
+from assayline.spec.file import parse_spec
+from assayline.store.database import connect
+from assayline.store.ingest import load_parts
+from assayline.store.parts import list_part_names, write_part
+
+PER_SHARD = 25
+WINDOW, OUTPUT_TOKENS, STEP_S = 12, 10, 0.02
+GPUS, PROMPTS, PROMPTS_PER_S = 1_000, 100_000_000, 10
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["assayline.evaluation.worker"])
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A run of so many workers."""
+
+    workers: int
+    requests: int
+    rows_per_s: float
+    parts_per_s: float
+    loader_cpu_s_per_million_rows: float
+    idle_tail: float
+
+
+def fill(run_dir: Path, shards: int) -> None:
+    """A closed queue of requests that differ in their numbers alone."""
+    queue = ShardQueue(run_dir)
+    queue.reset()
+    for shard in range(shards):
+        numbers = range(shard * PER_SHARD, (shard + 1) * PER_SHARD)
+        sampling = {"max_tokens": OUTPUT_TOKENS}
+        requests = [Request(f"request-{n:08d}", f"prompt-{n:08d}", 0, 0, [n % 997], sampling, f"{n}") for n in numbers]
+        write_part(run_dir, "requests", f"shard-{shard:06d}", requests)
+    queue.close(shards)
+
+
+def order_of(run_dir: Path, name: str) -> WorkOrder:
+    """One worker's order."""
+    spec = parse_spec(
+        {
+            "model": "fake",
+            "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "unused"}]}},
+            "engine": {"backend": "fake"},
+            "shard_requests": PER_SHARD,
+        }
+    )
+    settings = Settings(data_dir=run_dir, lock_dir=run_dir / "locks")
+    return WorkOrder("scale", run_dir, spec, settings, "fake", "fake", {}, RunClock.start(), name)
+
+
+def work(order: WorkOrder) -> None:
+    """A worker's process."""
+    worker_module.open_engine = lambda opened, sizes, setup, hooks, **_: FakeEngine(  # type: ignore[assignment]
+        opened.clock, worker=opened.worker, window=WINDOW, step_s=STEP_S, hooks=hooks
+    )
+    worker_module.run_worker(order, lambda _: None, lambda _: None)
+
+
+def measure(workers: int, per_worker: int, folder: Path) -> Measurement:
+    """Runs so many workers, and loads what they write meanwhile."""
+    run_dir = folder / f"workers-{workers}"
+    fill(run_dir, workers * per_worker // PER_SHARD)
+    started = [processes.Process(target=work, args=[order_of(run_dir, f"worker-{n}")]) for n in range(workers)]
+    ended = threading.Event()
+    with connect(run_dir / "scale.duckdb", 10) as connection:
+        cpu_s: list[float] = []
+
+        def load() -> None:
+            while not ended.wait(1.0):
+                load_parts(connection, "scale", run_dir)
+            load_parts(connection, "scale", run_dir)
+            cpu_s.append(time.thread_time())
+
+        loader = threading.Thread(target=load)
+        load_parts(connection, "scale", run_dir)  # the requests, which are no part of this
+        connection.execute("set threads = 1")
+        loader.start()
+        for process in started:
+            process.start()
+        for process in started:
+            process.join()
+        ended.set()
+        loader.join()
+        query = "select count(*), count(distinct request_id), min(sent_at_s), max(finished_at_s) from completions"
+        [(rows, requests, first_s, last_s)] = connection.execute(query).fetchall()
+        ends = [
+            end
+            for (end,) in connection.execute("select max(finished_at_s) from completions group by worker").fetchall()
+        ]
+    assert rows == requests == workers * per_worker // PER_SHARD * PER_SHARD, "0 lost, 0 twice"
+    took_s = last_s - first_s
+    parts = sum(len(list_part_names(run_dir, table)) for table in ("completions", "telemetry", "engine_events"))
+    tail = sum(last_s - end for end in ends) / (len(ends) * took_s)
+    return Measurement(workers, rows, rows / took_s, parts / took_s, cpu_s[0] / rows * 1e6, tail)
+
+
+def claim_all(run_dir: Path, name: str, results: Any) -> None:
+    """Claims until nothing is left; tells how many, and in what time."""
+    lease = Lease(run_dir, name, 60.0)
+    lease.begin()
+    queue = ShardQueue(run_dir, lease, Watch(run_dir, 60.0))
+    started, count = time.monotonic(), 0
+    while queue.claim() is not None:
+        count += 1
+    results.put((count, time.monotonic() - started))
+    lease.end()
+
+
+def measure_claims(folder: Path, shards: int = 2_000, claimers: int = 4) -> float:
+    """Claims per second of all claimers together."""
+    run_dir = folder / "claims"
+    queue = ShardQueue(run_dir)
+    queue.reset()
+    (run_dir / "parts" / "requests").mkdir(parents=True)
+    for shard in range(shards):
+        (run_dir / "parts" / "requests" / f"shard-{shard:06d}.parquet").touch()
+    queue.close(shards)
+    results = processes.Queue()
+    started = [processes.Process(target=claim_all, args=[run_dir, f"w-{n}", results]) for n in range(claimers)]
+    for process in started:
+        process.start()
+    counts = [results.get() for _ in started]
+    assert sum(count for count, _ in counts) == shards, "each shard once"
+    return shards / max(took_s for _, took_s in counts)
+
+
+def measure_load(folder: Path, parts: int, rows: int) -> float:
+    """CPU seconds to load so many parts of so many rows."""
+    run_dir = folder / f"load-{parts}-{rows}"
+    ids = list(range(100))
+    for part in range(parts):
+        answers = [
+            Completion(f"{part}-{n}", "worker-0", 0, 8, finished_at_s=1.0, text="an answer", output_token_ids=ids)
+            for n in range(rows)
+        ]
+        write_part(run_dir, "completions", f"part-{part:06d}", answers)
+    with connect(run_dir / "load.duckdb", 10) as connection:
+        connection.execute("set threads = 1")
+        before = time.process_time()
+        load_parts(connection, "scale", run_dir)
+        return time.process_time() - before
+
+
+def median_load(folder: Path, parts: int, rows: int, tries: int = 3) -> float:
+    """The median of some."""
+    return statistics.median(measure_load(folder / str(number), parts, rows) for number in range(tries))
+
+
+def simulate(part_s: float, row_s: float, listing_s: float) -> list[dict[str, float]]:
+    """What a loader needs for a thousand GPUs, by how long a worker gathers rows for a part. Arithmetic."""
+    rows_per_s = GPUS * PROMPTS_PER_S
+    found = []
+    for flush_s in (2.0, GPUS / 50, 60.0, 300.0):
+        parts_per_s = 2 * GPUS / flush_s  # answers and telemetry
+        parts = parts_per_s * PROMPTS / rows_per_s
+        found.append(
+            {
+                "flush_s": flush_s,
+                "parts_per_s": parts_per_s,
+                "parts": parts,
+                "loader_cores": parts_per_s * part_s + rows_per_s * row_s,
+                "one_listing_s": parts * listing_s,
+            }
+        )
+    return found
+
+
+def time_listing(folder: Path, names: int = 20_000) -> float:
+    """Seconds a name."""
+    parts = folder / "listing" / "parts" / "completions"
+    parts.mkdir(parents=True)
+    for name in range(names):
+        os.close(os.open(parts / f"worker-{name:08d}-0000000000000000-000000.parquet", os.O_CREAT))
+    return _time(lambda: list_part_names(folder / "listing", "completions")) / names
+
+
+def _time(do: Callable[[], object]) -> float:
+    started = time.process_time()
+    do()
+    return time.process_time() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--requests-per-worker", type=int, default=1_500)
+    known = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        print("workers  requests    rows/s   parts/s   loader CPU s per million rows   idle tail")
+        found = []
+        for workers in known.workers:
+            one = measure(workers, known.requests_per_worker, folder)
+            found.append(one)
+            print(
+                f"{one.workers:7}  {one.requests:8}  {one.rows_per_s:8.0f}  {one.parts_per_s:8.1f}  "
+                f"{one.loader_cpu_s_per_million_rows:30.1f}  {one.idle_tail:10.3f}"
+            )
+        claims_per_s = measure_claims(folder)
+        print(f"claims/s, four processes: {claims_per_s:,.0f}")
+        small_s, large_s = median_load(folder, 400, 20), median_load(folder, 4, 2_000)  # 8,000 rows each
+        part_s = (small_s - large_s) / (400 - 4)
+        row_s = (large_s - 4 * part_s) / 8_000
+        listing_s = time_listing(folder)
+        costs = f"a part {part_s * 1e3:.2f} ms of CPU, a row {row_s * 1e6:.1f} µs"
+        print(f"{costs}, a name in a listing {listing_s * 1e6:.2f} µs")
+        simulated = simulate(part_s, row_s, listing_s)
+        print(f"\nOn paper: {GPUS:,} GPUs, {PROMPTS_PER_S} prompts/s each, {PROMPTS:,} prompts")
+        print("flush s   parts/s        parts   loader's cores   one listing s")
+        for row in simulated:
+            print(
+                f"{row['flush_s']:7.0f}  {row['parts_per_s']:8.1f}  {row['parts']:11,.0f}  "
+                f"{row['loader_cores']:15.2f}  {row['one_listing_s']:14.1f}"
+            )
+        result = {
+            "workers": [asdict(one) for one in found],
+            "claims_per_s": claims_per_s,
+            "part_cpu_ms": part_s * 1e3,
+            "row_cpu_us": row_s * 1e6,
+            "listing_us_per_name": listing_s * 1e6,
+            "simulated": simulated,
+        }
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
