@@ -34,7 +34,7 @@ from flows.live.crew import open_crew
 from flows.live.logs import speak_in_sentences
 from flows.live.progress import Progress
 from flows.live.reporting import Reporting
-from flows.live.runners import are_apart, worker_runner
+from flows.live.runners import are_apart, placed, worker_runner
 from flows.live.screen import Screen, open_screen
 from flows.live.watched import Watched, wait_for_one
 from tasks.generate import generate
@@ -124,7 +124,10 @@ def _start_workers(evaluation: Evaluation, runner: TaskRunner[Any]) -> list[Pref
     if evaluation.settings.launch:
         return [runner.submit(launch_workers, {"order": evaluation.order(0), "workers": evaluation.workers})]
     apart = are_apart(evaluation.spec, evaluation.workers)
-    return [runner.submit(generate, {"order": evaluation.order(i), "apart": apart}) for i in range(evaluation.workers)]
+    with placed(evaluation.spec):
+        return [
+            runner.submit(generate, {"order": evaluation.order(i), "apart": apart}) for i in range(evaluation.workers)
+        ]
 
 
 def _watch(

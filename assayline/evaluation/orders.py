@@ -11,7 +11,7 @@ import json
 import os
 import time
 import uuid
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from assayline.engines.messages import Open
 from assayline.errors import StoreError
 from assayline.files import MAKE_ROOM, write_json
 from assayline.records import Json
-from assayline.runs.leases import BEATS, Beat
+from assayline.runs.leases import BEATS, Beat, list_owners
 from assayline.runs.manifest import SPEC_NAME, Manifest, read_manifest, read_spec_json
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
@@ -197,6 +197,14 @@ def take_name(run_dir: Path) -> str:
             number += 1
     except OSError as error:
         raise StoreError(f"{folder} cannot be written: {error}. {MAKE_ROOM}") from error
+
+
+def name_anew(order: WorkOrder) -> WorkOrder:
+    """The order with another name, if a worker of its name has been at work in this attempt: a launcher's retry."""
+    names = {owner.rpartition("-")[0] for owner in list_owners(order.run_dir)}
+    if order.worker not in names:
+        return order
+    return replace(order, worker=take_name(order.run_dir), first_generation=0)
 
 
 def reserve_names(run_dir: Path, workers: int) -> None:

@@ -26,7 +26,7 @@ from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy
 from assayline.engines.recovery.sizes import Sizes, choose_window, sizes_of
 from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedError, LeaseLostError
-from assayline.evaluation.orders import WorkOrder, check_same_folder, write_engine_order
+from assayline.evaluation.orders import WorkOrder, check_same_folder, name_anew, write_engine_order
 from assayline.evaluation.queue import ShardQueue, throttle
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.records import EngineEvent, Json, LoadEndedDetails, OpenedDetails, Request, TelemetrySample
@@ -63,6 +63,8 @@ def run_worker(
 
     Raises DeviceError, SpecError or EngineError; what had finished until then is stored.
     """
+    check_same_folder(order)
+    order = name_anew(order)
     worker = Worker(order, log, on_engine_log, on_event)
     with contextlib.suppress(EngineInterruptedError), contextlib.ExitStack() as stack:
         worker.run(stack)
@@ -107,7 +109,6 @@ class Worker:
 
     def run(self, stack: contextlib.ExitStack) -> None:
         """Claims, opens, generates. `stack` undoes it in reverse order, however this ends."""
-        check_same_folder(self.order)
         stack.enter_context(hold_worker_lock(self.order.run_dir, self.order.attempt))
         self.lease.begin()
         stack.callback(lambda: self.lease.end())  # noqa: PLW0108
