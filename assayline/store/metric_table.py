@@ -189,12 +189,16 @@ COST_QUERIES = ("select * from run_energy where run_id = ?", "select * from run_
 ENERGY_ROWS = (
     ("energy of GPUs", "J", "energy_joules"),
     ("of it with no engine at work", "J", "idle_joules"),
+)
+"""Metric, unit and column of run_energy."""
+
+EFFICIENCY_ROWS = (
     ("power of GPUs, mean", "W", "mean_power_watts"),
     ("energy per output token", "J/token", "energy_per_output_token_joules"),
     ("energy per request", "J/request", "energy_per_request_joules"),
     ("output tokens per joule", "tokens/J", "output_tokens_per_joule"),
 )
-"""Metric, unit and column of run_energy."""
+"""Metric, unit and column of run_cost."""
 
 COST_ROWS = (
     ("cost, loading and downtime included", "", "cost"),
@@ -209,16 +213,17 @@ COST_ROWS = (
 def list_cost_rows(energies: list[Row], costs: list[Row]) -> list[Row]:
     """Rows of the metric table; none of energy for a run without a sensor, and none of cost for one without a price."""
     rows = [
-        _cost_row(metric, unit, "run_energy", column, energy)
-        for energy in energies
-        for metric, unit, column in ENERGY_ROWS
-        if energy[column] is not None
+        _cost_row(metric, unit, view, column, row)
+        for view, found, wanted in (("run_energy", energies, ENERGY_ROWS), ("run_cost", costs, EFFICIENCY_ROWS))
+        for row in found
+        for metric, unit, column in wanted
+        if row[column] is not None
     ]
     rows += [
         _cost_row(metric, f"{cost['currency']}{unit}", "run_cost", column, cost)
         for cost in costs
         for metric, unit, column in COST_ROWS
-        if cost[column] is not None or column == "cost"
+        if cost["currency"] is not None and (cost[column] is not None or column == "cost")
     ]
     return rows
 

@@ -12,7 +12,7 @@ GIB = 2**30
 def say_cost(rows: ReportRows) -> str:
     """What it cost, in a sentence for the top; nothing without a price, or where what it is per was not measured."""
     cost = rows.cost
-    if cost is None or cost["cost"] is None:
+    if cost["cost"] is None:
         return ""
     each = ""
     if cost["cost_per_right_answer"] is not None:
@@ -24,14 +24,15 @@ def say_cost(rows: ReportRows) -> str:
 
 def describe_cost(rows: ReportRows) -> Section | None:
     """Devices, energy and cost, as far as there are any."""
-    if not rows.devices and rows.cost is None:
+    has_price = rows.cost["currency"] is not None
+    if not rows.devices and not has_price:
         return None
     section = Section("cost", "Devices, energy and cost")
-    if rows.cost is not None:
+    if has_price:
         section.blocks.append(Paragraph(_introduce_cost(rows.cost), is_warning=rows.cost["cost"] is None))
         section.blocks.append(tabulate(f"Cost in {rows.cost['currency']}", COSTS, _list_costs(rows.cost)))
     if rows.energy is not None:
-        section.blocks.append(Paragraph(_say_energy(rows.energy)))
+        section.blocks.append(Paragraph(_say_energy(rows.energy, rows.cost)))
     if rows.devices:
         section.blocks.append(tabulate("Devices over all of their samples", DEVICES, rows.devices, is_folded=True))
     return section
@@ -69,7 +70,7 @@ def _list_costs(cost: Row) -> list[tuple[str, object, object, object]]:
     ]
 
 
-def _say_energy(energy: Row) -> str:
+def _say_energy(energy: Row, cost: Row) -> str:
     if energy["energy_joules"] is None:
         return (
             "The GPUs' energy is not known: a sensor is missing, or samples of more than a twentieth of the work are."
@@ -79,8 +80,8 @@ def _say_energy(energy: Row) -> str:
     else:
         how = f"integrated from samples of their power, off by at most {show_value(energy['energy_error_joules'])} J"
     each = ""
-    if energy["energy_per_output_token_joules"] is not None:
-        each = f" That is {show_value(energy['energy_per_output_token_joules'])} J per output token at work."
+    if cost["energy_per_output_token_joules"] is not None:
+        each = f" At work that is {show_value(cost['energy_per_output_token_joules'])} J per output token."
     return (
         f"{count(energy['gpus'], 'GPU')} used {show_value(energy['energy_joules'])} J ({how}), "
         f"{show_value(energy['idle_joules'])} J of it with no engine at work.{each}"

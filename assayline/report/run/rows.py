@@ -103,8 +103,8 @@ class ReportRows:
     """None for a run without a load."""
     energy: Row | None
     """None for a run without samples of a GPU."""
-    cost: Row | None
-    """None for a run without a price."""
+    cost: Row
+    """Without a currency where the run has no price."""
 
 
 def read_report(connection: Connection, run_id: str) -> ReportRows:
@@ -141,7 +141,7 @@ def read_report(connection: Connection, run_id: str) -> ReportRows:
         best=of_run(_SAMPLES, -1, BEST),
         load=load,
         energy=_first(of_run("select * from run_energy where run_id = ?")),
-        cost=_first(of_run("select * from run_cost where run_id = ?")),
+        cost=of_run("select * from run_cost where run_id = ?")[0],
     )
 
 

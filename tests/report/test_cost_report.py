@@ -1,0 +1,79 @@
+"""What the report shows of devices, energy and cost, and of telemetry over time."""
+
+import json
+from pathlib import Path
+
+import pytest
+from report_kit import Sad, text_of
+
+from assayline.report.make import make_report
+from assayline.settings import Settings
+from assayline.store.database import connect
+
+pytestmark = pytest.mark.slow
+
+ANSWER = {"arrived_at_s": 10.0, "finished_at_s": 20.0, "output_tokens": 50, "prompt_tokens": 5, "text": "an answer"}
+EVENTS = (
+    ("opened", 8.0, 5.0, {"claimed_gpus": 1}),
+    ("failed", 12.5, None, {"kind": "device_oom", "is_memory": True, "phase": "run", "in_flight_requests": 2}),
+    ("reduced", 12.5, None, {"window_requests": {"from": 8, "to": 4}}),
+    ("closed", 21.0, 0.5, {}),
+)
+
+
+def give_telemetry(settings: Settings, run_id: str, *, has_counter: bool) -> None:
+    with connect(settings.database_path, 10) as connection:
+        for event, at_s, duration_s, details in EVENTS:
+            connection.execute(
+                "insert into engine_events values (?, 'worker-0', 1, 0, ?, ?, ?, null, ?)",
+                [run_id, event, at_s, duration_s, json.dumps(details)],
+            )
+        connection.execute(
+            "insert into device_telemetry by name select ? as run_id, 'worker-0' as worker, 'cuda-0' as device, "
+            "second::double as at_s, 0.5 as utilization_share, 300.0 as power_watts, "
+            "if(?, 300.0 * second, null) as energy_joules, 'sw_power_cap' as throttle_reasons "
+            "from range(3, 22) as t(second)",
+            [run_id, has_counter],
+        )
+        connection.execute(
+            "insert into telemetry by name select ? as run_id, 'worker-0' as worker, 0 as engine_generation, "
+            "second::double as at_s, second as engine_steps, 2 as in_flight_requests, 5 * second as output_tokens, "
+            "second / 25 as kv_cache_usage_share from range(10, 21) as t(second)",
+            [run_id],
+        )
+
+
+def test_cost_energy_and_telemetry_are_shown(sad: Sad, tmp_path: Path) -> None:
+    sad.given("dear", "completed", {**ANSWER, "score": 1.0, "target": "x"}, {**ANSWER, "score": 0.0, "target": "x"})
+    give_telemetry(sad.settings, "dear", has_counter=True)
+    with connect(sad.settings.database_path, 10) as connection:
+        spec = {"engine": {}, "price": {"currency": "EUR", "per_gpu_hour": 3.6}}
+        connection.execute("update runs set spec_json = ?", [json.dumps(spec)])
+    written = make_report(sad.settings, "dear", folder=tmp_path)
+    page = text_of(written.html).replace("\u00a0", " ")
+    assert "It cost 0.018 EUR, loading and downtime included; 0.01 per right answer at work" in page
+    assert "1 GPU used 5,400 J (by their own counters), 2,400 J of it with no engine at work." in page
+    assert "At work that is 30 J per output token." in page
+    assert "sw_power_cap" in page
+    assert "| per right answer | 0.01 |" in written.text.replace("\u00a0", " ")
+    html = written.html.read_text(encoding="utf-8")
+    for title in ("KV cache", "Power"):
+        assert f"{title}</" in html, title
+    assert '"style": "event"' in html or '"style":"event"' in html
+
+
+def test_an_integral_says_how_far_off_it_may_be_and_no_price_is_no_cost(sad: Sad, tmp_path: Path) -> None:
+    sad.given("free", "completed", dict(ANSWER))
+    give_telemetry(sad.settings, "free", has_counter=False)
+    page = text_of(make_report(sad.settings, "free", folder=tmp_path).html).replace("\u00a0", " ")
+    assert "integrated from samples of their power, off by at most 270 J" in page
+    assert "It cost" not in page and "per right answer" not in page
+
+
+def test_a_cost_that_is_not_known_is_said_not_to_be(sad: Sad, tmp_path: Path) -> None:
+    sad.given("unknown", "completed", dict(ANSWER))
+    with connect(sad.settings.database_path, 10) as connection:
+        spec = {"engine": {}, "price": {"currency": "EUR", "per_kwh": 0.3}}
+        connection.execute("update runs set spec_json = ?", [json.dumps(spec)])
+    page = text_of(make_report(sad.settings, "unknown", folder=tmp_path).html)
+    assert "The run has a price, and its cost is not known" in page
