@@ -296,7 +296,9 @@ def ask_harness(folder: Path, model: Path, plain: list[str]) -> dict[str, Any]:
     """The same tasks in lm-evaluation-harness, with its vLLM model."""
     (folder / "plain.json").write_text(json.dumps(plain))
     command = [sys.executable, "-c", RUN, str(folder), str(model), str(CONTEXT_TOKENS)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    # What vLLM itself finds out by its own name, which was just laid over the CPU build's.
+    target = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    done = subprocess.run(command, env={**os.environ, **target}, check=False, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"lm-evaluation-harness failed:\n{done.stdout[-1000:]}\n{done.stderr[-4000:]}")
     found: dict[str, Any] = json.loads((folder / "harness.json").read_text())

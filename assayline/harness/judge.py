@@ -1,9 +1,10 @@
 """What the harness makes of stored answers: its results, and a score per prompt for every metric that has one.
 
 A metric has scores per prompt where the harness takes the mean of values from 0 to 1. Others (perplexity, corpus BLEU)
-are of all documents together, and are in the harness's results alone.
+are of all documents together: a scorer without scores, that has the harness's aggregate.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class Verdict:
     """As `lm_eval --log_samples` writes them."""
     judged: Judged
     """Scorers are named by metric and filter, as the harness writes them, and keep its aggregates by task and group.
-    The first is the first metric of the first task."""
+    Those with scores come first, in the order of the tasks."""
 
 
 class Answers:
@@ -80,7 +81,6 @@ def judge_answers(
     answers = Answers(rows)
     results = judge(spec, source, apply_template, answers.answer)
     averaged = _find_averaged(results)
-    scorers: dict[str, dict[str, Any]] = {}
     scores: list[JudgedScore] = []
     for task, samples in results["samples"].items():
         for sample in samples:
@@ -88,9 +88,11 @@ def judge_answers(
             for metric in sample["metrics"]:
                 name = f"{metric},{sample['filter']}"
                 if (metric, sample["filter"]) in averaged:
-                    scorers.setdefault(name, _describe(results, name))
                     scores.append(_score(name, sample, metric, answers, source_id))
-    return Verdict(results, Judged(scorers, scores))
+    tables = {**results.get("groups", {}), **results["results"]}
+    named = dict.fromkeys([*(score.scorer for score in scores), *(name for table in tables.values() for name in table)])
+    scorers = {name: _describe(tables, name) for name in named}
+    return Verdict(results, Judged({name: found for name, found in scorers.items() if found["harness"]}, scores))
 
 
 def _read_likelihood(row: StoredAnswer) -> tuple[float, bool]:
@@ -113,11 +115,11 @@ def _find_averaged(results: Mapping[str, Any]) -> set[tuple[str, str]]:
     return {key for key, is_good in good.items() if is_good}
 
 
-def _describe(results: Mapping[str, Any], name: str) -> dict[str, Any]:
-    tables = {**results.get("groups", {}), **results["results"]}
-    numbers = {task: _read_number(values.get(name)) for task, values in tables.items()}
-    aggregates = {task: number for task, number in numbers.items() if number is not None}
-    metric, _, chosen = name.partition(",")
+def _describe(tables: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """A metric and its aggregates, none for what is no metric of the harness's tables but a name or a count."""
+    metric, is_metric, chosen = name.partition(",")
+    numbers = {task: _read_number(table.get(name)) for task, table in tables.items()} if is_metric else {}
+    aggregates = {task: number for task, number in numbers.items() if number is not None and math.isfinite(number)}
     return {"kind": KIND, "metric": metric, "filter": chosen, "harness": aggregates}
 
 

@@ -10,9 +10,12 @@ import functools
 import importlib.util
 import logging
 import os
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from assayline.errors import PromptError, SpecError
 from assayline.spec.evaluation import EvalSpec
@@ -69,25 +72,37 @@ def _evaluate(spec: EvalSpec, source: LmEvalSource, manager: Any, model: Any) ->
     names = list(source.tasks)
     _check_names(names, manager)
     try:
-        return simple_evaluate(
-            model=model,
-            tasks=names,
-            task_manager=manager,
-            num_fewshot=source.num_fewshot,
-            limit=spec.prompts.limit,
-            system_instruction=spec.chat.system,
-            apply_chat_template=source.apply_chat_template,
-            fewshot_as_multiturn=source.apply_chat_template and source.fewshot_as_multiturn,
-            confirm_run_unsafe_code=source.confirm_run_unsafe_code,
-            fewshot_random_seed=source.fewshot_seed,
-            torch_random_seed=None,
-            bootstrap_iters=0,
-            log_samples=True,
-        )
+        with _keep_random_state():
+            return simple_evaluate(
+                model=model,
+                tasks=names,
+                task_manager=manager,
+                num_fewshot=source.num_fewshot,
+                limit=spec.prompts.limit,
+                system_instruction=spec.chat.system,
+                apply_chat_template=source.apply_chat_template,
+                fewshot_as_multiturn=source.apply_chat_template and source.fewshot_as_multiturn,
+                confirm_run_unsafe_code=source.confirm_run_unsafe_code,
+                fewshot_random_seed=source.fewshot_seed,
+                torch_random_seed=None,
+                bootstrap_iters=0,
+                log_samples=True,
+            )
     except _WroteRequests:
         raise
     except Exception as error:  # a task is foreign code over a foreign dataset: it can raise anything
         raise PromptError(f"lm-evaluation-harness fails on {', '.join(names)}: {_explain(error)}") from error
+
+
+@contextlib.contextmanager
+def _keep_random_state() -> Iterator[None]:
+    """The harness seeds the process's generators, from which others here draw names and delays."""
+    states = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
 
 
 def _check_names(names: list[str], manager: Any) -> None:
@@ -132,8 +147,10 @@ def _read_index(include_path: str | None) -> Any:
 
 def _make_manager(include_path: str | None, *, include_defaults: bool) -> Any:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from datasets import disable_progress_bars
     from lm_eval.tasks import TaskManager
 
+    disable_progress_bars()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
 
     class Manager(TaskManager):  # type: ignore[misc]

@@ -107,6 +107,7 @@ def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> lis
             for row in read_rows(connection, by_metric, run_id, latency)
         }
         about_scores = list_score_rows(*(read_rows(connection, query, run_id) for query in SCORE_QUERIES))
+        about_scores += list_harness_rows(read_rows(connection, HARNESS_QUERY, run_id))
         about_load = list_load_rows(*(read_rows(connection, query, run_id) for query in LOAD_QUERIES))
         about_media = list_media_rows(read_rows(connection, MEDIA_QUERY, run_id))
         about_cost = list_cost_rows(*(read_rows(connection, query, run_id) for query in COST_QUERIES))
@@ -121,7 +122,8 @@ def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> lis
             found = percentiles[row.latency, row.percentile]
             cells = {"value": found["value_s"], "low": found["low_s"], "high": found["high_s"], "n": found["n"]}
             unit, source = "s", f"latency_percentile.{row.latency}"
-        metric = name_accuracy(summary["scorer"]) if row.metric == "accuracy" else row.metric
+        scorer = summary["scorer"] if summary["accuracy"] is not None else None
+        metric = name_accuracy(scorer) if row.metric == "accuracy" else row.metric
         table.append({"metric": metric, "unit": unit, "source": source, **cells})
         if row.metric == "accuracy":
             table += about_scores
@@ -247,7 +249,11 @@ USUAL_K = (5, 10, 100)
 def list_score_rows(accuracies: list[Row], chances: list[Row], votes: list[Row]) -> list[Row]:
     """Rows of the metric table, but for the first scorer's accuracy, which run_summary has."""
     most = max((row["k"] for row in chances), default=0)
-    rows = [_score_row(name_accuracy(row["scorer"]), "accuracy.mean", row, row["samples"]) for row in accuracies[1:]]
+    rows = [
+        _score_row(name_accuracy(row["scorer"]), "accuracy.mean", row, row["samples"])
+        for row in accuracies[1:]
+        if row["mean"] is not None
+    ]
     for scorer in [row["scorer"] for row in accuracies]:
         rows += [
             _score_row(f"pass@{row['k']} ({scorer})", "pass_at_k.mean", row, row["prompts"])
@@ -260,6 +266,25 @@ def list_score_rows(accuracies: list[Row], chances: list[Row], votes: list[Row])
             if row["scorer"] == scorer
         ]
     return rows
+
+
+HARNESS_QUERY = """
+    select scorers.scorer, aggregate.key as task, cast(aggregate.value as double) as value
+    from scorers, json_each(scorers.arguments_json, '$.harness') as aggregate
+    where scorers.run_id = ? and scorers.kind = 'lm_eval'
+    order by scorers.ordinal, task
+"""
+
+
+def list_harness_rows(aggregates: list[Row]) -> list[Row]:
+    """Rows of the metric table: what a harness itself says of each task and group; none for other runs."""
+    return [
+        {
+            "metric": f"{row['task']} ({row['scorer']})", "unit": "as lm-eval", "source": "scorers.arguments_json",
+            "value": row["value"], "low": None, "high": None, "n": None,
+        }
+        for row in aggregates
+    ]  # fmt: skip
 
 
 def name_accuracy(scorer: str | None) -> str:

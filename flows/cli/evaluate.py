@@ -59,7 +59,8 @@ def _run(parser: argparse.ArgumentParser, known: argparse.Namespace, rest: list[
     if path is None and known.resume is None:
         parser.error("give a SPEC, or --resume RUN_ID")
     spec = load_spec(path, overrides) if path else read_run_spec(settings, resume, overrides)
-    if is_alone() and not spec.engine.args.get("trust_remote_code"):
+    runs_foreign_code = spec.engine.args.get("trust_remote_code") or spec.prompts.source.kind == "lm_eval"
+    if is_alone() and not runs_foreign_code:
         from assayline.requests.chat import leave_torch_out
 
         leave_torch_out()

@@ -21,7 +21,9 @@ from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import spec_hash
 from assayline.spec.scorers import Contains
+from assayline.store.database import connect
 from assayline.store.judged import Judged, JudgedScore, StoredAnswer, read_judged, write_judged
+from assayline.store.metric_table import read_metric_table
 
 SPEC = {"model": "m", "prompts": {"source": {"kind": "lm_eval", "task": "sums"}}, "engine": {"backend": "fake"}}
 DOCUMENTS: list[dict[str, Any]] = [{"question": "1 + 1"}, {"question": "2 + 2"}]
@@ -107,8 +109,10 @@ def test_only_means_of_shares_are_scores(monkeypatch: pytest.MonkeyPatch) -> Non
     assert verdict.judged.scorers == {
         "exact_match,strict": {
             "kind": "lm_eval", "metric": "exact_match", "filter": "strict", "harness": {"sums": 0.5, "all": 0.5},
-        }
+        },
+        "ppl,strict": {"kind": "lm_eval", "metric": "ppl", "filter": "strict", "harness": {"sums": 7.5}},
     }  # fmt: skip
+    assert next(iter(verdict.judged.scorers)) == "exact_match,strict"
     assert [(score.value, score.extracted, score.explanation) for score in verdict.judged.scores] == [
         (1.0, "2", "exact_match,strict of lm-evaluation-harness"),
         (0.0, None, "error: template_error"),
@@ -126,7 +130,11 @@ def test_scores_of_the_harness_come_first_and_survive_scoring_again_and_a_rebuil
         JudgedScore("acc,none", id, occurrence, number % 2, None, "why")
         for number, (id, occurrence) in enumerate(prompts)
     ]
-    judged = Judged({"acc,none": {"kind": "lm_eval", "harness": {"sums": 0.5}}}, scores)
+    described = {
+        "acc,none": {"kind": "lm_eval", "harness": {"sums": 0.5}},
+        "word_perplexity,none": {"kind": "lm_eval", "harness": {"words": 7.25}},
+    }
+    judged = Judged(described, scores)
     write_judged(run_dir, judged)
     assert read_judged(run_dir) == judged
     rescore_run(run_dir, settings, [])
@@ -135,6 +143,10 @@ def test_scores_of_the_harness_come_first_and_survive_scoring_again_and_a_rebuil
     accuracy = "select scorer, kind, mean from accuracy order by ordinal limit 1"
     assert query(settings, accuracy) == expected
     assert query(settings, "select scorer from run_summary") == [("acc,none",)]
+    with connect(settings.database_path, 10, read_only=True) as connection:
+        shown = {row["metric"]: row["value"] for row in read_metric_table(connection, run_id)}
+    assert shown["sums (acc,none)"] == 0.5 and shown["accuracy (acc,none)"] == expected[0][2]
+    assert shown["words (word_perplexity,none)"] == 7.25 and "accuracy (word_perplexity,none)" not in shown
     settings.database_path.unlink()
     rebuilt = rebuild_run(run_dir, settings.database_path, 10)
     assert rebuilt.scores["acc,none"] == len(prompts) and "contains" in rebuilt.scores

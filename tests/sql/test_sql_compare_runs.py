@@ -99,6 +99,14 @@ def test_mcnemar_holds_with_thousands_of_discordant_pairs(store, better, worse):
     assert row["mcnemar_p"] == pytest.approx(scipy.stats.binomtest(better, better + worse).pvalue, rel=1e-7, abs=1e-300)
 
 
+def test_what_a_harness_found_does_not_make_another_scorer(store):
+    given_scores(store, "new", named([1, 1]), "acc", '{"filter": "none", "harness": {"task": 1.0}}')
+    given_scores(store, "old", named([1, 0]), "acc", '{"filter": "none", "harness": {"task": 0.5}}')
+    given_scores(store, "new", named([1]), "other", '{"filter": "none", "harness": {"task": 1.0}}')
+    given_scores(store, "old", named([1]), "other", '{"filter": "strict", "harness": {"task": 1.0}}')
+    assert {row["scorer"]: row["same_scorer"] for row in compare(store)} == {"acc": True, "other": False}
+
+
 def test_rows_of_one_prompt_are_one_cluster(store):
     """The same prompt twenty times is no twenty times as much evidence."""
     dice = np.random.default_rng(3)

@@ -94,8 +94,12 @@ count_errors as (
     where run_id in (candidate, baseline)
 ),
 
+-- What a harness made of the run stands beside a scorer's arguments, and is none.
 compare_scorers as (
-    select scorer, count(*) = 2 and count(distinct (kind, arguments_json)) = 1 as same_scorer
+    select
+        scorer,
+        count(*) = 2
+            and count(distinct (kind, json_merge_patch(arguments_json, '{"harness": null}'))) = 1 as same_scorer
     from scorers
     where run_id in (candidate, baseline)
     group by scorer
