@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LANES = -n 2 --dist loadfile --no-loadscope-reorder
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-vllm test-examples test-faults lint bench bench-memory bench-false-alarms bench-level-shifts bench-agreement bench-tasks bench-many-runs bench-serving bench-client bench-scale gpu-check gpu-bundle clean
+.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel lint bench bench-memory bench-false-alarms bench-level-shifts bench-agreement bench-tasks bench-many-runs bench-serving bench-client bench-scale gpu-check gpu-bundle clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,6 +55,9 @@ test-faults: setup-dev ## hurt workers 200 times, kill flow, workers and engines
 	@$(VENV)/python -m pytest tests/evaluation/test_worker_faults.py -s --faults 200
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m pytest tests/flows/test_kills.py -s --kills 30
+
+test-parallel: setup-dev ## a model split over two processes of an engine; a minute, and both cores
+	@$(VENV)/python -m pytest tests/engines/check_tensor_parallel.py -s
 
 lint: setup-dev ## ruff, its format, mypy --strict, import-linter
 	@$(VENV)/ruff check .
