@@ -46,7 +46,7 @@ test-fast: setup-dev ## tests without vLLM, servers and whole runs
 
 test-vllm: setup-dev ## the engines' tests with another vLLM: VLLM=0.29.0; WITH="prefect==3.9.1"; TESTS=files; an environment of its own
 	@$(VENV)/python -m examples.tiny_model
-	@$(VENV)/python scripts/try_vllm.py "$(VLLM)" --with "$(WITH)" $(if $(TESTS),--tests "$(TESTS)")
+	@$(VENV)/python scripts/try_vllm.py "$(VLLM)" --with "$(WITH)" $(if $(TESTS),--tests "$(TESTS)") $(if $(MARKS),--marks "$(MARKS)")
 
 test-examples: setup-dev ## the tests with random examples: fresh ones, and many
 	@HYPOTHESIS_PROFILE=fresh $(VENV)/python -m pytest $(LANES) -m "hypothesis and not vllm"

@@ -84,12 +84,12 @@ class Environment:
         return subprocess.run([str(UV), *arguments], env=self._environ, check=check).returncode
 
 
-def run_tests(environment: Environment, tests: list[str], more: list[str]) -> tuple[dict[str, int], float]:
+def run_tests(environment: Environment, marks: str, tests: list[str], more: list[str]) -> tuple[dict[str, int], float]:
     """Counts by outcome, and seconds."""
     results = environment.folder / "tests.xml"
     results.unlink(missing_ok=True)
     started = time.monotonic()
-    command = [str(environment.python), "-m", "pytest", "-m", MARKS, *tests, f"--junitxml={results}", *more]
+    command = [str(environment.python), "-m", "pytest", "-m", marks, *tests, f"--junitxml={results}", *more]
     subprocess.run(command, cwd=ROOT, check=False)
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     for case in ElementTree.parse(results).iter("testcase") if results.exists() else ():
@@ -112,11 +112,12 @@ def main() -> int:
         "--with", dest="others", default="", help="other packages, as NAME==VERSION with spaces between"
     )
     parser.add_argument("--tests", default=TESTS, help="files and folders, with spaces between")
+    parser.add_argument("--marks", default=MARKS, help="which of them, by pytest's marks (default: %(default)s)")
     parser.add_argument("--pytest", default="", help="more arguments for pytest, with spaces between, as --pytest=-n1")
     options = parser.parse_args()
     environment = Environment(options.vllm, options.others.split())
     environment.make()
-    counts, seconds = run_tests(environment, options.tests.split(), options.pytest.split())
+    counts, seconds = run_tests(environment, options.marks, options.tests.split(), options.pytest.split())
     others = "".join(f" {other} |" for other in options.others.split())
     found = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count) or "no test ran"
     print(f"| {options.vllm} | {read_version(environment, 'torch')} |{others} {found} | {seconds:.0f} s |")

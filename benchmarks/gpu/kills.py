@@ -49,6 +49,8 @@ def kill_one_after_another(setup: Setup, shape: Shape, processes: str) -> Row:
     second, parts = find_host(run.pid), list_parts(folder)
     assert second is not None
     answering_s = wait_for(lambda: list_parts(folder) > parts or run.poll() is not None, "another engine answers")
+    if run.poll() is not None:
+        raise RuntimeError(f"the run ended with {run.returncode} before it could be killed; see {folder / 'run.log'}")
     row["answers_again_s"] = row["engine_processes_gone_s"] + starting_s + answering_s
     row["second_engine_held_mib"] = measure_held(setup, before, second)
     run.kill()

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from engine_helpers import ARGS
 from run_kit import query
 
 from assayline.evaluation.begin import begin_evaluation
@@ -14,8 +15,7 @@ pytestmark = pytest.mark.vllm
 
 def test_an_engine_on_two_groups_of_cores_answers(make_spec: Any, settings: Settings) -> None:
     """vLLM takes a group of cores per process; without them it refuses."""
-    spec = make_spec(prompts={"limit": 20}, engine={"args": {"max_model_len": 256, "max_num_seqs": 8, "dtype": "float32",
-        "enforce_eager": True, "kv_cache_memory_bytes": 2**27, "tensor_parallel_size": 2}})  # fmt: skip
+    spec = make_spec(prompts={"limit": 20}, engine={"args": {**ARGS, "tensor_parallel_size": 2}})
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     report = run_worker(evaluation.order(0), print, print)
