@@ -32,6 +32,13 @@ def ratio(name: str) -> Callable[[Row], str | None]:
     return show
 
 
+def show_working(row: Row) -> str | None:
+    """Tokens a second of the pipeline without what a run costs before and after, which is little of a long one."""
+    if "given_working_output_tokens_per_s" not in row:
+        return None
+    return ", ".join(f"{row[f'{side}_working_output_tokens_per_s']:,.0f}" for side in ("given", "longest_first"))
+
+
 def show_steps(row: Row) -> str | None:
     """Engine steps of the three sides."""
     if "raw_steps" not in row:
@@ -52,6 +59,7 @@ COLUMNS: dict[str, list[Column]] = {
         ("over raw", ratio("given")),
         ("longest first", take("longest_first_output_tokens_per_s")),
         ("over raw", ratio("longest_first")),
+        ("both while working", show_working),
         ("steps raw, given, longest first", show_steps),
     ],
     "memory": [

@@ -56,7 +56,7 @@ class Shape:
         return 2 * (2 * self.vocabulary * self.hidden + self.layers * (attention + 3 * self.hidden * self.intermediate))
 
 
-SMALL = Shape("0.5B", 24, 896, 14, 2, 4864, 151_936, seats=256, requests=2048, cache_bytes=2**31, memory_share=0.2)
+SMALL = Shape("0.5B", 24, 896, 14, 2, 4864, 151_936, seats=256, requests=3072, cache_bytes=2**31, memory_share=0.2)
 """The shape of Qwen2.5-0.5B."""
 
 LARGE = Shape(

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from assayline.engines.environment import engine_environment
+from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
+from benchmarks.gpu.runs import query
 from benchmarks.gpu.setup import Row, Setup, Shape, Tell
 from benchmarks.host_cost import PROCESSES
 from benchmarks.overhead import (
@@ -33,12 +35,12 @@ WARM_REQUESTS = 64
 
 
 def measure_throughput(setup: Setup, tell: Tell) -> None:
-    """Tells one row per kind of process and shape, and then one of vLLM's own benchmark per shape."""
-    for processes in PROCESSES:
-        for shape in setup.shapes:
-            tell(measure_sides(setup, shape, processes))
+    """Tells three rows per shape, in the order of what one wants to know first, as time may run out."""
+    for shape in setup.shapes:
+        tell(measure_sides(setup, shape, "own"))
     for shape in setup.shapes:
         tell(measure_peer(setup, shape))
+        tell(measure_sides(setup, shape, "vllm"))
 
 
 def plan_spec(setup: Setup, shape: Shape, prompts: Path, order: str, env: dict[str, str]) -> EvalSpec:
@@ -65,6 +67,7 @@ def measure_sides(setup: Setup, shape: Shape, processes: str) -> Row:
         stepping = SteppingEngine(given, settings, setup.device_env, folder / "pipeline.log")
         raw = opening.result()
     sides: dict[str, list[Measurement]] = {"raw": [], "given": [], "longest_first": []}
+    working: dict[str, list[float]] = {"given": [], "longest_first": []}
     with contextlib.closing(stepping.engine), contextlib.closing(raw):
         _, run_id = measure_pipeline(given, settings, stepping)  # not counted: it warms up, and shows the lengths
         requests = read_requests(settings, run_id)
@@ -75,11 +78,19 @@ def measure_sides(setup: Setup, shape: Shape, processes: str) -> Row:
                     sides[side].append(raw.measure(requests))
                 else:
                     spec = given if side == "given" else longest_first
-                    sides[side].append(measure_pipeline(spec, settings, stepping)[0])
-    return summarize_sides(sides, {"shape": shape.name, "processes": processes, "requests": shape.requests})
+                    measured, run_id = measure_pipeline(spec, settings, stepping)
+                    sides[side].append(measured)
+                    working[side].append(read_working_rate(settings, run_id))
+    return summarize_sides(sides, working, {"shape": shape.name, "processes": processes, "requests": shape.requests})
 
 
-def summarize_sides(sides: dict[str, list[Measurement]], head: Row) -> Row:
+def read_working_rate(settings: Settings, run_id: str) -> float:
+    """Output tokens a second while the engine had requests: without what a run costs before and after."""
+    [row] = query(settings, "select output_tokens_per_s from run_summary where run_id = ?", run_id)
+    return float(row["output_tokens_per_s"])
+
+
+def summarize_sides(sides: dict[str, list[Measurement]], working: dict[str, list[float]], head: Row) -> Row:
     """Tokens a second and steps of each side, and both of the pipeline over raw, pair by pair."""
     raw = sides["raw"]
     assert len({one.output_tokens for side in sides.values() for one in side}) == 1, "sides generated different amounts"
@@ -92,6 +103,7 @@ def summarize_sides(sides: dict[str, list[Measurement]], head: Row) -> Row:
                 ours.output_tokens_per_s / theirs.output_tokens_per_s
                 for theirs, ours in zip(raw, measured, strict=True)
             ]
+            row[f"{side}_working_output_tokens_per_s"] = round(statistics.median(working[side]), 1)
             row[f"{side}_ratio_median"] = round(statistics.median(ratios), 4)
             row[f"{side}_ratio_range"] = [round(min(ratios), 4), round(max(ratios), 4)]
     return row
