@@ -84,7 +84,7 @@ bench-tasks: setup-dev ## tasks of lm-evaluation-harness here and there, prompt 
 bench-false-alarms: setup-dev ## how often the gate cries wolf, and how often it should; about 15 minutes
 	@$(VENV)/python -m benchmarks.false_alarms
 
-bench-level-shifts: setup-dev ## how often a history shows a shift that is none, and which it finds; about MINUTES minutes
+bench-level-shifts: setup-dev ## how often a history shows a shift that is none, and which it finds; about 5 minutes
 	@$(VENV)/python -m benchmarks.level_shifts
 
 bench-many-runs: setup-dev ## every model over a thousand runs of ten thousand requests; slow, 4 GB of disk

@@ -78,7 +78,8 @@ def find_shifts(values: Sequence[float], alpha: float = 0.05) -> list[Shift]:
     if _is_clearly_chance(scores, alpha):
         return []
     chance = _largest_by_chance(scores, SURROGATES)
-    found = dict(_split(scores, 0, len(series), float(np.quantile(chance, 1 - alpha, method="higher"))))
+    limit = float(np.quantile(chance, 1 - alpha, method="higher"))
+    found = dict(_split(scores, 0, len(series), limit))
     edges = [0, *sorted(found), len(series)]
     return [
         _describe(series[before:index], series[index:until], index, until, float(np.mean(chance >= found[index])))

@@ -189,7 +189,7 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         assert third.is_failed()
         history = page_of(prefect_client, third, "history")
         assert "Of 2 runs that a gate judged, 1 broke a limit." in history and "# trial over time" in history
-        assert "settings (chat.template: null" in history, "a night that failed its gate is in the history, too"
+        assert "| settings | chat.template: " in history, "a night that failed its gate is in the history, too"
         assert (load_settings().data_dir / "histories" / "trial" / "report.html").exists()
         assert prefect_client.read_flow_run(third.state_details.flow_run_id).state.is_failed()
         flow_kit.wait_for(lambda: told, 60, "the automation has called")
