@@ -6,6 +6,7 @@ attempt still writes parts. Both are `flock`s, as those of devices are; they rea
 do (NFS version 4 does).
 """
 
+import errno
 import fcntl
 import os
 import socket
@@ -22,6 +23,8 @@ FLOW_LOCK = "flow.lock"
 WORKERS_LOCK = "workers.lock"
 WORKERS_WAIT_S = 15.0
 RETRY_S = 0.1
+NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
+"""How a file system says that it has no locks, or none that reach to other machines."""
 
 
 class RunLock:
@@ -77,8 +80,8 @@ def was_driven_here(run_dir: Path) -> bool:
 def hold_worker_lock(run_dir: Path, attempt: int | None = None) -> Iterator[None]:
     """For a worker, around everything that it writes.
 
-    Raises EngineInterruptedError if a later attempt than `attempt` has resumed the run, and StoreError where the file
-    system has no locks.
+    Raises EngineInterruptedError if a later attempt than `attempt` has resumed the run. Where the file system has no
+    locks, leases alone (`leases.py`) tell who may write.
     """
     with _hold(run_dir / WORKERS_LOCK, fcntl.LOCK_SH, WORKERS_WAIT_S) as is_held:
         if not is_held:
@@ -115,7 +118,9 @@ def _hold(path: Path, kind: int, wait_s: float) -> Iterator[bool]:
             while not (is_held := _try_flock(file, kind)) and time.monotonic() < deadline:
                 time.sleep(RETRY_S)
         except OSError as error:
-            raise _explain(path, error) from error
+            if kind != fcntl.LOCK_SH or error.errno not in NO_LOCKS:
+                raise _explain(path, error) from error
+            is_held = True  # a worker has its lease, which needs none
         yield is_held
 
 

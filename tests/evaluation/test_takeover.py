@@ -3,6 +3,8 @@
 Workers here are processes with the fake engine. The proof with vLLM is in tests/flows.
 """
 
+import errno
+import fcntl
 import json
 import pickle
 import signal
@@ -299,6 +301,20 @@ def test_a_folder_that_is_not_the_runs_is_a_sentence_before_an_engine_opens(
     with pytest.raises(StoreError, match=r"of another attempt, or a copy"):
         run_worker(replace(leased("worker-0"), token="known to the flow"), lambda _: None, lambda _: None)
     assert not (tmp_path / "parts" / "engine_events").exists()
+
+
+def test_a_worker_needs_no_lock_where_the_file_system_has_none(
+    tmp_path: Path, leased: Callable[..., WorkOrder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as Lustre that is mounted without them."""
+    ids = fill_queue(tmp_path, shards=2, per_shard=3)
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    run_worker(leased("worker-0"), lambda _: None, lambda _: None)
+    check_each_once(tmp_path, ids)
 
 
 def test_stored_requests_of_an_owner_are_those_of_its_own_parts(tmp_path: Path) -> None:
