@@ -31,13 +31,15 @@ from assayline.evaluation.worker import run_worker
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
-from benchmarks.lm_eval_agreement import HARNESS
+from benchmarks.lm_eval_agreement import HARNESS, make_rows
 from benchmarks.peer_environment import prepare_environment
-from examples.tiny_model import build_rows, ensure_tiny_model
+from examples.tiny_model import BOS, ensure_tiny_model
 
 CONTEXT_TOKENS = 192
 LOGPROB_TOLERANCE = 1e-3
 """float32 in another order of adding up."""
+
+WORDS = "give the number alone please be brief what is plus minus add to from"
 
 COMMON = """
 task: {name}
@@ -46,10 +48,12 @@ dataset_kwargs: {{data_files: {{test: {folder}/{data}.jsonl, train: {folder}/{da
 test_split: test
 """
 GENERATE = """output_type: generate_until
-doc_to_text: "{{question}}"
+doc_to_text: "<|user|>{{question}}<|end|><|assistant|>"
 doc_to_target: "{{answer}}"
 generation_kwargs: {do_sample: false, max_gen_toks: 12, until: ["\\n", "<|end|>"]}
 """
+BARE = ("<|user|>{{question}}<|end|><|assistant|>", "{{question}}")
+"""Where the chat template writes the marks."""
 SHOTS = """training_split: train
 fewshot_split: train
 num_fewshot: 2
@@ -58,7 +62,7 @@ EXACT = "metric_list: [{metric: exact_match, aggregation: mean, higher_is_better
 NUMBER = '{function: regex, regex_pattern: "(-?[0-9]+)"}'
 TASKS = {
     "arithmetic": ("sums", GENERATE + SHOTS + EXACT),
-    "arithmetic_chat": ("sums", GENERATE + SHOTS + EXACT),
+    "arithmetic_chat": ("sums", GENERATE.replace(*BARE) + SHOTS + EXACT),
     "choices": (
         "choices",
         """output_type: multiple_choice
@@ -111,7 +115,7 @@ metric_list: [{metric: perplexity}, {metric: acc, aggregation: mean, higher_is_b
         GENERATE
         + f"""filter_list:
   - name: strict
-    filter: [{{function: regex, regex_pattern: "answer is (-?[0-9]+)"}}, {{function: take_first}}]
+    filter: [{{function: regex, regex_pattern: "^([0-9])$"}}, {{function: take_first}}]
   - name: flexible
     filter: [{NUMBER}, {{function: take_first}}]
 metric_list:
@@ -195,34 +199,19 @@ with open(f"{folder}/harness.json", "w") as file:
 def write_tasks(folder: Path, count: int) -> list[str]:
     """Data and definitions of every task; the names that are asked without a chat template."""
     draw = random.Random(11)
-    rows = draw.sample([(row["question"], int(row["answer"])) for row in build_rows()[0]], count)
-    sums = [{"question": question, "answer": str(answer)} for question, answer in rows]
-    choices = []
-    for question, answer in rows:
-        options = [str(answer), str(answer + draw.randint(1, 5)), str(answer + 10), f"the number {draw.randint(0, 9)}"]
-        draw.shuffle(options)
-        choices.append({"question": question, "options": options, "right": options.index(str(answer))})
+    rows = make_rows(count)
+    draw.shuffle(rows)
+    sums = [{"question": row["question"], "answer": row["answer"]} for row in rows]
+    choices = [{name: row[name] for name in ("question", "options", "right")} for row in rows]
     contexts = [
-        {"contexts": [question, f"{question} No:"], "ending": f"so {answer}", "right": draw.randint(0, 1)}
-        for question, answer in rows
+        {
+            "contexts": [row["question"], f"{row['question']} No:"],
+            "ending": f"so {row['answer']}",
+            "right": draw.randint(0, 1),
+        }
+        for row in rows
     ]
-    words = [
-        "give",
-        "the",
-        "number",
-        "alone",
-        "please",
-        "be",
-        "brief",
-        "what",
-        "is",
-        "plus",
-        "minus",
-        "add",
-        "to",
-        "from",
-    ]
-    texts = [{"text": " ".join(draw.choices(words, k=length))} for length in (3, 40, 150, 400)]
+    texts = [{"text": " ".join(draw.choices(WORDS.split(), k=length))} for length in (3, 40, 150, 400)]
     data: dict[str, list[dict[str, Any]]] = {
         "sums": sums,
         "choices": choices,
@@ -326,8 +315,8 @@ def compare_task(task: str, samples: list[dict[str, Any]], ours: dict[str, Any],
         asked = ["".join(part for part in arguments if isinstance(part, str)) for arguments in sample["arguments"]]
         answered = [response for responses in sample["resps"] for response in responses]
         if len(document["requests"]) > len(asked):  # a long text in windows, which the harness adds up, too
-            here_requests, here_responses = ["".join(document["requests"])], [sum(document["responses"])]
-            asked = here_requests if "".join(asked).split() == here_requests[0].split() else asked
+            here_requests = ["".join(document["requests"]).removeprefix(BOS)]
+            here_responses = [sum(document["responses"])]
         else:
             here_requests, here_responses = document["requests"], document["responses"]
         alike["requests"].append(here_requests == asked)
