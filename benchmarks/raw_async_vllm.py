@@ -10,12 +10,15 @@ import sys
 import time
 from typing import Any
 
-from vllm import SamplingParams
-from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.sampling_params import RequestOutputKind
-from vllm.usage.usage_lib import UsageContext
-from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.metrics.loggers import StatLoggerBase
+ANSWERS = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # vLLM prints to stdout, and begins with that when it is imported
+
+from vllm import SamplingParams  # noqa: E402
+from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: E402
+from vllm.sampling_params import RequestOutputKind  # noqa: E402
+from vllm.usage.usage_lib import UsageContext  # noqa: E402
+from vllm.v1.engine.async_llm import AsyncLLM  # noqa: E402
+from vllm.v1.metrics.loggers import StatLoggerBase  # noqa: E402
 
 
 class Steps(StatLoggerBase):
@@ -63,18 +66,16 @@ async def measure(engine: AsyncLLM, requests: list[dict[str, Any]], window: int,
 
 
 async def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # vLLM prints to stdout
     order = json.loads(sys.stdin.readline())
     engine = AsyncLLM.from_engine_args(
         AsyncEngineArgs(model=order["model"], **order["args"]),
         usage_context=UsageContext.OPENAI_API_SERVER,
         stat_loggers=[Steps],
     )
-    print(json.dumps("ready"), file=answers, flush=True)
+    print(json.dumps("ready"), file=ANSWERS, flush=True)
     for number, line in enumerate(iter(sys.stdin.readline, "")):
         found = await measure(engine, json.loads(line), order["window"], number)
-        print(json.dumps(found), file=answers, flush=True)
+        print(json.dumps(found), file=ANSWERS, flush=True)
     engine.shutdown()
 
 
