@@ -54,7 +54,7 @@ def test_a_run_of_several_kinds_has_the_scores_of_the_harness(make_spec: Any, se
         "select metadata_json ->> 'task', scorer, mean(value) from scores "
         "join prompts using (run_id, prompt_id, occurrence) group by all",
     )
-    assert len(means) == 10
+    assert len(means) == 9
     for task, scorer, mean in means:
         assert results["results"][task][scorer] == pytest.approx(mean)
     assert "word_perplexity,none" in results["results"]["text"]
@@ -66,7 +66,7 @@ def test_a_run_of_several_kinds_has_the_scores_of_the_harness(make_spec: Any, se
 
 
 def test_a_chat_template_is_laid_around_examples_as_turns(make_spec: Any, settings: Settings, folder: Path) -> None:
-    complete(spec_of(make_spec, folder, "arithmetic", apply_chat_template=True), settings)
+    complete(spec_of(make_spec, folder, "arithmetic_chat", apply_chat_template=True), settings)
     for (rendered,) in query(settings, "select rendered from requests"):
         assert rendered.count("<|user|>") == rendered.count("<|assistant|>") == 3
 
