@@ -7,7 +7,7 @@ from record_kit import fake_spec
 
 from assayline.errors import EngineError, SpecError
 from assayline.spec import checks as arguments
-from assayline.spec.checks import check_arguments, engine_argument_names
+from assayline.spec.checks import check_arguments, count_devices, engine_argument_names
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_misspelt_argument_names_the_nearest(changes: dict[str, Any], expected
         ({"engine": {"args": {"model": "x"}}}, "the spec's own `model`"),
         ({"engine": {"args": {"revision": "x"}}}, "the spec's own `revision`"),
         ({"engine": {"args": {"disable_log_stats": True}}}, "always on"),
-        ({"engine": {"args": {"data_parallel_size": 2}}}, "use `workers`"),
+        ({"engine": {"args": {"data_parallel_size": 2}}}, "use `workers: N`, .*engine.backend: server without a url"),
         ({"engine": {"args": {"stream_interval": 4}}}, "stamps every token"),
         ({"sampling": {"output_kind": 1}}, "record_token_times"),
         ({"sampling": {"stream_interval": 4}}, "record_token_times"),
@@ -45,6 +45,12 @@ def test_an_argument_that_cannot_be_set_so_is_refused(changes: dict[str, Any], e
 def test_good_arguments_pass() -> None:
     args = {"max_num_seqs": 64, "compilation_config": {"level": 0}, "quantization": None}
     check_arguments(fake_spec(engine={"args": args}, sampling={"n": 2, "logit_bias": {}, "seed": 1}))
+
+
+def test_a_server_of_our_own_may_have_replicas_which_take_gpus() -> None:
+    args = {"data_parallel_size": 2, "tensor_parallel_size": 4}
+    check_arguments(fake_spec(engine={"backend": "server", "args": args}))
+    assert count_devices(args) == 8
 
 
 def test_without_vllm_the_fake_engine_still_runs_and_the_real_one_says_what_to_install(
