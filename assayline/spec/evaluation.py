@@ -7,7 +7,7 @@ The same model is the YAML file, the flow's parameter and so the form in Prefect
 import operator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from assayline.spec.answers import OutputSpec, ReasoningSpec
 from assayline.spec.engine import EngineSpec
@@ -21,6 +21,12 @@ from assayline.spec.scorers import Loglikelihood, Scorer, name_scorers
 OPTION_SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
 """How the likelihood of an option is asked for: the option is part of the prompt, whose tokens' log-probabilities come
 back (0: of the prompt's own tokens alone), and the one token that vLLM insists on generating is not looked at."""
+
+
+def _check_workers(value: object) -> object:
+    if value == "auto" or (isinstance(value, int) and value >= 1):
+        return value
+    raise ValueError("expected a number of at least 1, or auto")
 
 
 class EvalSpec(SpecPart):
@@ -42,7 +48,7 @@ class EvalSpec(SpecPart):
         None, description="When requests are sent (default: as many at once as engine.window allows)."
     )
     slos: list[SloSpec] = Field(default_factory=list, description="What counts as good enough, for goodput.")
-    workers: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+    workers: Annotated[int | Literal["auto"], BeforeValidator(_check_workers)] = Field(
         1,
         description="Engines side by side, each on its own device; auto: as many as this machine has devices for, each "
         "of as many GPUs as an engine spans (tensor x pipeline parallel), and one on a CPU.",

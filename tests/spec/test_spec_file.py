@@ -70,7 +70,8 @@ def test_an_unknown_key_names_the_nearest_of_its_own_level(changes: dict[str, An
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"workers": 0}, "workers: given 0; Input should be greater than or equal to 1"),
+        ({"workers": 0}, "workers: given 0; Value error, expected a number of at least 1, or auto"),
+        ({"workers": "all"}, "workers: given 'all'; Value error, expected a number of at least 1, or auto"),
         ({"engine": {"mode": "batch"}}, "engine.mode: given 'batch'; Input should be 'continuous' or 'barrier'"),
         ({"prompts": {"source": {"kind": "flie"}}}, "'flie' found using 'kind'"),
         ({"prompts": None}, "prompts: given None"),
