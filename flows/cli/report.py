@@ -86,7 +86,8 @@ def _write(known: argparse.Namespace, settings: "Settings") -> "Written":
 
 def print_history(rows: "HistoryRows", console: "Console") -> None:
     """What a reader must know, and the newest runs as a table."""
-    from assayline.report.history.compose import tabulate_nights, write_headline
+    from assayline.report.history.compose import tabulate_nights
+    from assayline.report.history.headline import write_headline
 
     print_table(tabulate_nights(rows, NEWEST_RUNS), console)
     if (more := len(rows.runs) - NEWEST_RUNS) > 0:

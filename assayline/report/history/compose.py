@@ -1,14 +1,11 @@
-"""The page of a history: what became of accuracy, speed and latency over the nights, and since when.
-
-A shift is named with the conditions that changed on its first night, or since the night before that counts: whether
-they are the cause, a reader knows better.
-"""
+"""The page of a history: what became of accuracy, speed, latency and cost over the nights, and since when."""
 
 from collections.abc import Sequence
 
-from assayline.comparison.levels import FEWEST_NIGHTS, SHORTEST_NIGHTS
+from assayline.comparison.levels import SHORTEST_NIGHTS
 from assayline.report.document import Chart, Document, Figure, Paragraph, Section
 from assayline.report.history.charts import draw_metric
+from assayline.report.history.headline import say_no_shift, show_interval, show_night, write_headline
 from assayline.report.history.rows import FALSE_ALARMS, METRICS, HistoryRows, LevelShift, Metric, list_counted
 from assayline.report.table import Column, Table, tabulate
 from assayline.store.database import Row
@@ -16,18 +13,6 @@ from assayline.words import DASH, count, show_number, show_range, show_share
 
 FOLDED_FROM = 40
 """Nights from which on the table of all of them is folded."""
-MOST_SENTENCES = 4
-
-
-def show_night(run: Row) -> str:
-    """A run by when it started."""
-    return f"{run['started_at']:%Y-%m-%d %H:%M}"
-
-
-def _show_interval(one: LevelShift) -> str:
-    shift, metric = one.shift, one.metric
-    return show_range(*(metric.show_shift(end, shift.before) for end in (shift.low, shift.high)))
-
 
 SHIFTS = (
     Column("metric", lambda one: one.metric.title),
@@ -36,7 +21,7 @@ SHIFTS = (
     Column("before", lambda one: one.metric.show(one.shift.before), show_number),
     Column("after", lambda one: one.metric.show(one.shift.after), show_number),
     Column("change", lambda one: one.metric.show_shift(one.shift.change, one.shift.before), show_number),
-    Column("95 % interval", _show_interval, show_number),
+    Column("95 % interval", show_interval, show_number),
     Column("until", lambda one: show_night(one.until) if one.until else "now"),
     Column("p", lambda one: f"{one.shift.p_value:.2g}", show_number),
     Column("", lambda one: "worse" if one.is_worse else "better"),
@@ -80,80 +65,6 @@ def compose_history(rows: HistoryRows) -> Document:
 
 def _say_span(runs: Sequence[Row]) -> str:
     return f"{count(len(runs), 'run')}, {runs[0]['started_at']:%Y-%m-%d} to {runs[-1]['started_at']:%Y-%m-%d}"
-
-
-def write_headline(rows: HistoryRows) -> list[str]:
-    """What a reader must know, most important first."""
-    lasting = sorted((one for one in rows.shifts if one.until is None), key=lambda one: not one.is_worse)
-    over = [one for one in rows.shifts if one.until is not None]
-    sentences = [say_shift(one, rows) for one in lasting[:MOST_SENTENCES]]
-    if len(lasting) > MOST_SENTENCES:
-        sentences.append(f"{count(len(lasting) - MOST_SENTENCES, 'more shift')} of level is listed below.")
-    if over:
-        sentences.append(f"{count(len(over), 'earlier level', 'earlier levels')} ended again, and is listed below.")
-    if not rows.shifts:
-        sentences.append(_say_no_shift(rows))
-    sentences.append(_say_verdicts(rows))
-    if rows.obstacle:
-        sentences.append(f"There is no baseline to show. {rows.obstacle}")
-    if rows.others:
-        sentences.append(
-            f"Other runs of this name are not shown: {', '.join(rows.others[:3])}. The id of one of them, in place of "
-            "the name, gives their history."
-        )
-    return [sentence for sentence in sentences if sentence]
-
-
-def say_shift(one: LevelShift, rows: HistoryRows) -> str:
-    """Since which night, by how much, and what else changed then."""
-    shift, metric = one.shift, one.metric
-    interval = _show_interval(one)
-    told = f" (95 % interval {interval})" if interval else ""
-    return (
-        f"{metric.title} is {'worse' if one.is_worse else 'better'} since {show_night(one.run)}: "
-        f"{metric.show(shift.before)} before, {metric.show(shift.after)} since, by "
-        f"{metric.show_shift(shift.change, shift.before)}{told}.{_say_cause(one, rows)}"
-    )
-
-
-def _say_cause(one: LevelShift, rows: HistoryRows) -> str:
-    """Conditions that changed between the last counted night before and the first of the new level."""
-    counted = list_counted(rows.values[one.metric.key])
-    last = max(row["position"] for row in counted if row["position"] < one.run["position"])
-    changed = [row for row in rows.changes if last < row["position"] <= one.run["position"]]
-    if not changed:
-        return " No condition that is recorded changed then."
-    named = "; ".join(f"{row['condition']} ({row['words']})" for row in changed)
-    return f" Changed since the run before: {named}."
-
-
-def _say_no_shift(rows: HistoryRows) -> str:
-    nights = max((len(list_counted(values)) for values in rows.values.values()), default=0)
-    if len(rows.runs) == 1:
-        return "This is the first run: a history begins with the second."
-    if nights < FEWEST_NIGHTS:
-        return (
-            f"{count(nights, 'run')} that {'counts' if nights == 1 else 'count'} cannot tell a shift of level from "
-            f"chance: {FEWEST_NIGHTS} are needed."
-        )
-    return f"No level has shifted by more than chance in {count(nights, 'run')}."
-
-
-def _say_verdicts(rows: HistoryRows) -> str:
-    judged = [run for run in rows.runs if run["verdict"]]
-    broken = [run for run in judged if run["verdict"] == "broken"]
-    if not judged:
-        return "No gate has judged any of these runs."
-    last = (
-        f" The newest, {show_night(rows.newest)}, "
-        + {
-            "broken": f"broke its limits: {rows.newest['verdict_words']}",
-            "held": "was within its limits.",
-            "not judged": "could not be judged.",
-            None: f"was not judged{'' if rows.newest['state'] == 'completed' else ': it is ' + rows.newest['state']}.",
-        }[rows.newest["verdict"]]
-    )
-    return f"Of {count(len(judged), 'run')} that a gate judged, {len(broken)} broke a limit.{last}"
 
 
 def _choose_figures(rows: HistoryRows) -> list[Figure]:
@@ -220,7 +131,7 @@ def _list_shifts(rows: HistoryRows) -> Section:
     if rows.shifts:
         section.blocks.append(tabulate("Levels that changed by more than chance", SHIFTS, rows.shifts))
     else:
-        section.blocks.append(Paragraph(_say_no_shift(rows)))
+        section.blocks.append(Paragraph(say_no_shift(rows)))
     section.blocks.append(
         Paragraph(
             "A shift is called where the largest difference of means over all splits of the history is larger than "

@@ -13,7 +13,7 @@ from assayline.comparison.levels import FEWEST_NIGHTS, Shift, find_shifts
 from assayline.errors import SpecError
 from assayline.spec.identity import list_changes
 from assayline.store.database import Connection, Row, read_rows
-from assayline.words import nearest, show_change, show_points, show_rate, show_seconds, show_share
+from assayline.words import nearest, show_change, show_points, show_rate, show_seconds, show_share, show_value
 
 FALSE_ALARMS = 0.05
 """How many pages of histories without a shift may show one: shared out among the metrics that are looked at."""
@@ -45,6 +45,7 @@ METRICS = (
     Metric("ttft_p50_s", "Time to first token, median", show_seconds),
     Metric("tpot_p50_s", "Time per output token, median", show_seconds),
     Metric("e2e_p95_s", "End to end, 95th percentile", show_seconds),
+    Metric("cost_per_right_answer", "Cost per right answer", show_value, 1, "in the price's currency"),
 )
 
 
