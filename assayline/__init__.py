@@ -1,6 +1,19 @@
 """assayline: how good, how fast and how dear is this model at these settings on this hardware?
 
-The Prefect-free core. `flows/` compose it, `tasks/` wrap it, `sql/` defines every metric.
+The Prefect-free core. `flows/` compose it, `tasks/` wrap it, `sql/` defines every metric. What it is from Python
+(docs/python.md) is read when it is asked for, as commands begin sooner without; `__init__.pyi` has its types.
 """
 
+from importlib import import_module
+from typing import Any
+
 __version__ = "0.1.0"
+__all__ = ["Answer", "Ask", "Engine", "__version__", "evaluate"]
+
+_HOMES = {"Answer": "answers", "Ask": "answers", "Engine": "engine", "evaluate": "evaluation"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"assayline.api.{_HOMES[name]}"), name)

@@ -52,14 +52,7 @@ class Preparation:
     def __init__(self, spec: EvalSpec, model: ModelIdentity, run_dir: Path | None = None) -> None:
         """`run_dir` takes media that come inside rows (None: a dry run, which keeps nothing)."""
         self._spec = spec
-        tokenizer, max_model_len = None, None
-        self._renderer: ServedChat | ChatRenderer
-        if spec.engine.sends_messages:
-            self._renderer = ServedChat(spec.chat)
-        else:
-            tokenizer, max_model_len = open_tokenizer(spec, model)
-            placeholders = find_placeholders(model.folder or Path(), tokenizer, spec.chat.placeholders)
-            self._renderer = ChatRenderer(plan_chat(spec), tokenizer, max_model_len, placeholders)
+        self._renderer, tokenizer, max_model_len = open_renderer(spec, model)
         if isinstance(spec.prompts.source, LmEvalSource):
             prepared = write_task_requests(spec, spec.prompts.source, self._renderer, tokenizer, max_model_len)
         else:
@@ -195,6 +188,18 @@ class _Shard:
                 raise _changed(self._run_dir, f"{table} part {name} holds other rows")
         elif records:
             write_part(self._run_dir, table, name, records)
+
+
+def open_renderer(spec: EvalSpec, model: ModelIdentity) -> tuple[ServedChat | ChatRenderer, Any, int | None]:
+    """What renders a spec's chats, the tokenizer, and the context's length in tokens, where they are known here.
+
+    Raises ModelError for a tokenizer or template that is not there, and SpecError.
+    """
+    if spec.engine.sends_messages:
+        return ServedChat(spec.chat), None, None
+    tokenizer, max_model_len = open_tokenizer(spec, model)
+    placeholders = find_placeholders(model.folder or Path(), tokenizer, spec.chat.placeholders)
+    return ChatRenderer(plan_chat(spec), tokenizer, max_model_len, placeholders), tokenizer, max_model_len
 
 
 def open_tokenizer(spec: EvalSpec, model: ModelIdentity) -> tuple[Any, int | None]:

@@ -17,6 +17,7 @@ from assayline.clock import RunClock, utc_now
 from assayline.engines.devices.claims import count_workers
 from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, SpecError, StoreError
 from assayline.evaluation.conclusion import conclude_run
+from assayline.evaluation.opening import locate_model
 from assayline.evaluation.orders import (
     WorkOrder,
     WorkPlan,
@@ -30,7 +31,7 @@ from assayline.evaluation.queue import ShardQueue
 from assayline.evaluation.task import judge_task, plan_chat
 from assayline.model import ModelIdentity
 from assayline.requests.chat import ChatRenderer
-from assayline.requests.media_args import choose_media_args, may_have_media
+from assayline.requests.media_args import may_have_media
 from assayline.runs.leases import Beat
 from assayline.runs.locks import RunLock
 from assayline.runs.manifest import Manifest, PromptCounts, write_manifest
@@ -122,19 +123,13 @@ class Evaluation:
 
     def open_to_workers(self) -> None:
         """Writes what workers must know, and shows from now on that the flow is there. Raises StoreError."""
-        folder, earlier = self.model.folder, self.earlier
-        local = not self.spec.engine.kind.has_model or Path(self.spec.model).expanduser().is_dir()
-        revision = None if local or folder is None else folder.name
+        earlier = self.earlier
         self.plan = WorkPlan(
-            str(folder.absolute()) if local and folder else self.spec.model,
-            {
-                **choose_media_args(self.spec, folder),
-                **({"revision": revision, "tokenizer_revision": revision} if revision else {}),
-            },
+            *locate_model(self.spec, self.model),
             self.manifest.attempt,
             self.settings.lease_s,
             self._count_workers(),
-            may_have_media(self.spec, folder),
+            may_have_media(self.spec, self.model.folder),
             *((earlier.sent, earlier.sent_errors, earlier.load_end, earlier.first_generations) if earlier else ()),
         )
         write_plan(self.run_dir, self.plan)

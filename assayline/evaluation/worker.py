@@ -13,19 +13,15 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from assayline.engines import open_engine
 from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.devices.claims import Device, list_devices
-from assayline.engines.devices.memory import DeviceMemory
 from assayline.engines.devices.telemetry import DeviceSampler
 from assayline.engines.parking import find_lot, hold_device
-from assayline.engines.process import HostSetup
 from assayline.engines.recovery.engine import AdaptiveEngine
-from assayline.engines.recovery.policy import RecoveryPolicy
-from assayline.engines.recovery.sizes import Sizes, choose_window, sizes_of
 from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedError, LeaseLostError
+from assayline.evaluation.opening import NO_DEVICE, Opening
 from assayline.evaluation.orders import WorkOrder, check_same_folder, name_anew, write_engine_order
 from assayline.evaluation.queue import ShardQueue, throttle
 from assayline.load.course import LoadCourse, LoadEnd
@@ -89,7 +85,7 @@ class Worker:
         self.lot = find_lot()
         self.lease = Lease(order.run_dir, order.worker, order.lease_s)
         self.queue = ShardQueue(order.run_dir, self.lease, Watch(order.run_dir, order.lease_s))
-        self.device = Device("none", {}, ())
+        self.device = NO_DEVICE
         self.sampler = DeviceSampler((), order.worker, self.clock)
         self.answered = 0
         self.is_warm = False
@@ -180,7 +176,7 @@ class Worker:
     def _claim(self, stack: contextlib.ExitStack) -> Device:
         spec, settings = self.order.spec, self.order.settings
         if not spec.engine.needs_device:
-            return Device("none", {}, ())
+            return NO_DEVICE
         devices = list_devices(
             spec.engine.device,
             self.order.workers_here,
@@ -192,46 +188,22 @@ class Worker:
     def _open(self) -> AdaptiveEngine:
         order, spec = self.order, self.order.spec
         self.log(f"Opening an engine for {order.model} on {self.device.name}")
-        policy = RecoveryPolicy(
-            sizes_of(spec.engine.args, choose_window(spec.engine, self.course)),
-            enabled=spec.engine.recovery.enabled,
-            min_batch_size=spec.engine.recovery.min_batch_size,
-            grow=spec.engine.recovery.grow,
-            has_window=not self.course.is_open_loop,
-            prompt_logprobs=spec.sampling_defaults.get("prompt_logprobs") is not None,
+        hooks = EngineHooks(
+            on_sample=self._keep_sample,
+            on_log=self.on_engine_log,
+            should_stop=throttle(self.queue.is_stopped),
+            on_note=self.log,
+            on_load_ended=self._note_end,
         )
-        engine = AdaptiveEngine(
-            self._open_one,
-            policy,
+        logs = order.run_dir / "logs"
+        engine = Opening(spec, order.settings, self.ordered, self.device, logs, hooks, self.course, self.lot).open(
             self.record,
-            DeviceMemory(self.device.gpus),
-            worker=order.worker,
             first_generation=order.first_generation,
-            memory_wait_s=order.settings.engine_memory_wait_s,
             may_isolate=self._may_isolate,
             should_stop=self.queue.is_stopped,
         )
         self.writer.flush()
         return engine
-
-    def _open_one(self, sizes: Sizes, changed_args: dict[str, Json], generation: int) -> Engine:
-        order, engine = self.order, self.order.spec.engine
-        log_path = order.run_dir / "logs" / f"{order.worker}-generation-{generation}.log"
-        return open_engine(
-            replace(self.ordered, args={**self.ordered.args, **changed_args}, engine_generation=generation),
-            sizes,
-            HostSetup.of(order.settings, engine, self.device.env, log_path),
-            EngineHooks(
-                on_sample=self._keep_sample,
-                on_log=self.on_engine_log,
-                should_stop=throttle(self.queue.is_stopped),
-                on_note=self.log,
-                on_load_ended=self._note_end,
-            ),
-            mode=engine.mode,
-            course=self.course,
-            lot=self.lot,
-        )
 
     def _keep_sample(self, sample: TelemetrySample) -> None:
         self.writer.add(sample)

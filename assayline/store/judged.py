@@ -60,7 +60,7 @@ class Judged:
     scores: Sequence[JudgedScore] = ()
 
 
-NOT_JUDGED = Judged()
+NOT_JUDGED: Judged = Judged()
 """Of a run that only scorers of our own judge."""
 
 

@@ -8,7 +8,7 @@ from run_kit import FAKE, begin_and_vanish, complete, query, work
 
 from assayline.engines.recovery.policy import RecoveryPolicy
 from assayline.errors import PromptsChangedError, SpecError
-from assayline.evaluation import worker
+from assayline.evaluation import opening
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.prepare import Preparation
 from assayline.settings import Settings
@@ -81,7 +81,7 @@ def test_recovery_knows_that_options_need_the_memory_of_log_probabilities(
         told.append(values["prompt_logprobs"])
         return RecoveryPolicy(*args, **values)
 
-    monkeypatch.setattr(worker, "RecoveryPolicy", note)
+    monkeypatch.setattr(opening, "RecoveryPolicy", note)
     complete(asking(make_spec, ROWS), settings)
     complete(make_spec(engine=FAKE, prompts={"limit": 3}), settings)
     complete(make_spec(engine=FAKE, prompts={"limit": 3}, sampling={"prompt_logprobs": 1}), settings)

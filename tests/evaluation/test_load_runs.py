@@ -12,7 +12,7 @@ from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
 from assayline.engines.fake import FakeEngine
 from assayline.errors import SpecError
-from assayline.evaluation import worker
+from assayline.evaluation import opening, worker
 from assayline.evaluation.begin import begin_evaluation, plan_run
 from assayline.evaluation.inputs import digest_inputs
 from assayline.evaluation.queue import ShardQueue, read_shard
@@ -90,7 +90,7 @@ def test_the_end_of_a_load_is_an_event_and_a_line(
     order = order_of(tmp_path, settings)
     spec = order.spec.model_copy(update={"load": load})
     monkeypatch.setattr(
-        worker, "open_engine", lambda order, sizes, setup, hooks, *, course, **_: Following(order.clock, hooks, course)
+        opening, "open_engine", lambda order, sizes, setup, hooks, *, course, **_: Following(order.clock, hooks, course)
     )
     lines: list[str] = []
     worker.run_worker(replace(order, spec=spec, sent_before=4), lines.append, lambda _: None)

@@ -36,9 +36,9 @@ LEASE_S = 0.6
 WORK = """
 import pickle, sys
 from assayline.engines.fake import FakeEngine
-from assayline.evaluation import worker
+from assayline.evaluation import opening, worker
 order, step_s = pickle.loads(open(sys.argv[1], "rb").read()), float(sys.argv[2])
-worker.open_engine = lambda opened, sizes, setup, hooks, **_: FakeEngine(
+opening.open_engine = lambda opened, sizes, setup, hooks, **_: FakeEngine(
     opened.clock, worker=opened.worker, window=4, step_s=step_s, hooks=hooks)
 print(worker.run_worker(order, lambda line: print(line, file=sys.stderr), str).answered_requests, flush=True)
 """

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from record_kit import fill_queue, order_of, rows_of
 
-from assayline.evaluation import worker
+from assayline.evaluation import opening, worker
 from assayline.evaluation.orders import WorkOrder, take_name
 from assayline.settings import Settings
 from assayline.store.database import connect
@@ -42,7 +42,7 @@ def work(order: WorkOrder) -> None:
     """What a worker's process does. A token takes 10 ms, and three requests are in flight."""
     from assayline.engines.fake import FakeEngine
 
-    worker.open_engine = lambda opened, sizes, setup, hooks, **_: FakeEngine(  # type: ignore[assignment]
+    opening.open_engine = lambda opened, sizes, setup, hooks, **_: FakeEngine(  # type: ignore[assignment]
         opened.clock, worker=opened.worker, window=3, step_s=0.01, hooks=hooks
     )
     worker.run_worker(order, lambda _: None, lambda _: None)

@@ -22,7 +22,7 @@ from assayline.engines.fake import FakeEngine
 from assayline.engines.messages import Open
 from assayline.engines.recovery.sizes import Sizes
 from assayline.errors import Death, DeviceError, EngineDiedError, EngineError, SpecError
-from assayline.evaluation import worker
+from assayline.evaluation import opening
 from assayline.evaluation.queue import ShardQueue
 from assayline.evaluation.worker import WorkerReport, WorkOrder, run_worker
 from assayline.records import Completion, EngineEvent, Request
@@ -107,7 +107,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def install(**options: Any) -> Spy:
         engine = Spy(clock=RunClock.start(), **options)
-        monkeypatch.setattr(worker, "open_engine", lambda *_, **__: engine)
+        monkeypatch.setattr(opening, "open_engine", lambda *_, **__: engine)
         return engine
 
     return install
@@ -247,7 +247,7 @@ def test_an_engine_that_runs_out_of_memory_is_followed_by_a_smaller_one(
         opened.append(sizes.window_requests)
         return Narrow(order.clock, generation=order.engine_generation, window=sizes.window_requests or 32)
 
-    monkeypatch.setattr(worker, "open_engine", open_narrow)
+    monkeypatch.setattr(opening, "open_engine", open_narrow)
     seen: list[EngineEvent] = []
     order = replace(order_of(tmp_path, settings), attempt=3, first_generation=5)
     run_worker(order, lambda _: None, lambda _: None, seen.append)
@@ -275,7 +275,7 @@ def test_more_killers_than_the_spec_allows_end_the_worker(
     def open_frail(order: Open, sizes: Sizes, *_: Any, **__: Any) -> FakeEngine:
         return Frail(order.clock, window=sizes.window_requests or 4)
 
-    monkeypatch.setattr(worker, "open_engine", open_frail)
+    monkeypatch.setattr(opening, "open_engine", open_frail)
     with pytest.raises(EngineError, match="5 requests killed it, more than max_error_fraction allows"):
         work(order_of(tmp_path, settings, max_error_fraction=0.1))
     rows = rows_of(tmp_path, "completions")
@@ -296,7 +296,7 @@ def test_an_engine_that_does_not_open_is_an_event_too(
     def refuse(*_: Any, **__: Any) -> None:
         raise EngineError("it did not start")
 
-    monkeypatch.setattr(worker, "open_engine", refuse)
+    monkeypatch.setattr(opening, "open_engine", refuse)
     fill_queue(tmp_path, shards=1, per_shard=2)
     with pytest.raises(EngineError, match="did not start"):
         work(order_of(tmp_path, settings))

@@ -1,0 +1,6 @@
+from assayline.api.answers import Answer as Answer
+from assayline.api.answers import Ask as Ask
+from assayline.api.engine import Engine as Engine
+from assayline.api.evaluation import evaluate as evaluate
+
+__version__: str

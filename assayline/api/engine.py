@@ -1,0 +1,310 @@
+"""Engine: answers an iterable of prompts, lazily, and survives the death of what answers.
+
+A thin front of what a worker of a run uses: the same rendering, window, recovery and devices, without a run, a database
+or Prefect. What it was given and has not answered is in memory; nothing is written but the engine's log.
+"""
+
+import contextlib
+import itertools
+import logging
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from assayline.api.answers import Answer, Ask, Content, make_answer
+from assayline.clock import RunClock
+from assayline.engines.base import EngineFacts, EngineHooks
+from assayline.engines.devices.claims import list_devices
+from assayline.engines.parking import hold_device
+from assayline.errors import EngineError
+from assayline.evaluation.opening import NO_DEVICE, Opening, locate_model
+from assayline.evaluation.orders import WorkOrder, write_engine_order
+from assayline.evaluation.prepare import open_renderer
+from assayline.load.course import LoadCourse
+from assayline.media.shelf import Shelf
+from assayline.model import identify_spec_model
+from assayline.prompts import BadRow, RowError
+from assayline.prompts.columns import RowReader
+from assayline.prompts.media import separate_media
+from assayline.records import Completion, EngineEvent, Json, Prompt, Request
+from assayline.requests.build import Prepared, build_requests
+from assayline.requests.media_args import may_have_media
+from assayline.requests.warm_up import write_warm_up
+from assayline.settings import Settings, load_settings
+from assayline.spec.checks import check_arguments, count_devices
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import parse_spec
+
+LOG = logging.getLogger("assayline")
+WORKER = "engine"
+IDLE_S = 0.02
+TROUBLE = frozenset({"failed", "reduced", "isolated"})
+"""Events that are warnings in the log; the others are there at level info."""
+
+
+class Engine:
+    """An engine that is open. `with Engine(...) as engine:` closes it, whatever happens.
+
+        with Engine("Qwen/Qwen3-0.6B", args={"max_model_len": 4096}) as engine:
+            for answer in engine.generate(["What is 1 + 1?"], n=4, temperature=1.0, logprobs=0):
+                print(answer.index, answer.sample, answer.text, answer.logprobs)
+
+    One thread uses it at a time.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        args: Mapping[str, Any] | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        chat: Mapping[str, Any] | None = None,
+        reasoning: Mapping[str, Any] | None = None,
+        output: Mapping[str, Any] | None = None,
+        engine: Mapping[str, Any] | None = None,
+        revision: str | None = None,
+        settings: Settings | None = None,
+        on_event: Callable[[EngineEvent], None] | None = None,
+        log_folder: Path | None = None,
+    ) -> None:
+        """Opens it: seconds to minutes.
+
+        Args:
+            model: Hugging Face id, or a folder.
+            args: any argument of vLLM's EngineArgs.
+            sampling: defaults of `generate`: any argument of vllm.SamplingParams.
+            chat, reasoning, output: as in a spec (docs/spec.md).
+            engine: further fields of a spec's `engine`: backend, device, window, recovery, env, server.
+            revision: hub branch, tag or commit.
+            settings: what belongs to the machine (default: ASSAYLINE_* of the environment).
+            on_event: hears of every engine that opened, failed, was made smaller or closed.
+            log_folder: where engines' logs stay (default: a folder that goes away when this is closed).
+
+        Raises SpecError, ModelError, DeviceError or EngineError.
+        """
+        self._settings = settings or load_settings()
+        self._settings.pass_on_token()
+        self._on_event = on_event
+        self._asked = 0
+        self._is_warm = self._is_busy = False
+        self._clock = RunClock.start()
+        fields = {"chat": chat, "reasoning": reasoning, "output": output, "revision": revision}
+        self._spec = parse_spec(
+            {
+                "model": model,
+                "prompts": {"source": {"kind": "inline", "rows": [{"prompt": ""}]}},
+                "sampling": dict(sampling or {}),
+                "engine": {**(engine or {}), "args": {**(engine or {}).get("args", {}), **(args or {})}},
+                **{name: value for name, value in fields.items() if value is not None},
+            },
+            origin="Engine(...)",
+        )
+        check_arguments(self._spec)
+        identity = identify_spec_model(self._spec)
+        self._renderer, _, self._max_model_len = open_renderer(self._spec, identity)
+        with contextlib.ExitStack() as stack:
+            self._folder = stack.enter_context(_hold_folder(log_folder))
+            self._reader = RowReader(
+                self._spec.prompts.columns, None, self._spec.prompts.media, Shelf(self._folder.absolute())
+            )
+            device = NO_DEVICE
+            if self._spec.engine.needs_device:
+                devices = list_devices(self._spec.engine.device, 1, count_devices(self._spec.engine.args))
+                device = stack.enter_context(
+                    hold_device(devices, self._settings.lock_dir, self._settings.device_wait_s)
+                )
+            model_path, model_args = locate_model(self._spec, identity)
+            order = WorkOrder(
+                run_id="",
+                run_dir=self._folder.absolute(),
+                spec=self._spec,
+                settings=self._settings,
+                model=model_path,
+                model_id=identity.model_id,
+                model_args=model_args,
+                clock=self._clock,
+                worker=WORKER,
+                has_media=may_have_media(self._spec, identity.folder),
+            )
+            opening = Opening(
+                spec=self._spec,
+                settings=self._settings,
+                ordered=write_engine_order(order, self._clock),
+                device=device,
+                log_folder=self._folder / "logs",
+                hooks=EngineHooks(on_note=LOG.info),
+                course=LoadCourse(None),
+            )
+            self._engine = opening.open(self._record, may_isolate=self._may_isolate)
+            stack.callback(self._engine.close)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the engine's processes and returns their memory. Safe to call twice."""
+        self._stack.close()
+
+    @property
+    def model_id(self) -> str:
+        """Content identity of the model that answers: digest of its files, or hub id and commit."""
+        return self._engine.model_id
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What the engine that is open now resolved: window, context length, versions, device."""
+        return self._engine.facts
+
+    def generate(self, prompts: Iterable[Ask | Content | None], *, n: int = 1, **sampling: Any) -> Iterator[Answer]:
+        """Answers every prompt `n` times; each answer comes when it is finished, in no other order.
+
+        Prompts are read one by one, whenever the window has room: `prompts` may be endless, and may wait for answers
+        that are still to come by giving None, for "nothing now, ask again". A bad prompt is an answer with `error`.
+        Left early, what is in flight is dropped, and the engine can be asked again.
+
+        Args:
+            prompts: texts, chats, token ids, or `Ask` with sampling of its own or a tag.
+            n: answers per prompt.
+            sampling: any other argument of vllm.SamplingParams, over the defaults. logprobs=0 asks for the
+                log-probabilities of the tokens that were chosen.
+
+        Raises SpecError for sampling that vLLM does not know, EngineError where the engine is closed or busy, or
+        where no engine can be had any more; EngineDiedError tells all that was tried.
+        """
+        spec = parse_spec(
+            {**self._spec.model_dump(exclude_unset=True), "sampling": {**self._spec.sampling, **sampling, "n": n}},
+            origin="generate(...)",
+        )
+        check_arguments(spec)
+        return self._generate(_Asking(self, spec), prompts)
+
+    def _generate(self, asking: "_Asking", prompts: Iterable[Ask | Content | None]) -> Iterator[Answer]:
+        if self._is_busy:
+            raise EngineError("This engine is answering another iterable. Finish or leave that, or open another one.")
+        self._is_busy = True
+        try:
+            requests = asking.read(prompts)
+            first = [] if self._is_warm else list(itertools.islice(_wait_for(requests), 1))
+            every: Iterator[Request | None] = itertools.chain(first, requests)
+            if first:
+                self._warm_up(first, asking.spec)
+            for completion in self._engine.generate(every):
+                yield from asking.take_refused()
+                yield asking.answer(completion)
+            yield from asking.take_refused()
+        finally:
+            self._is_busy = False
+
+    def prepare(self, spec: EvalSpec, index: int, ask: Ask) -> Prepared:
+        """A prompt's requests, or its errors. Of this module alone."""
+        build = build_requests(spec, [self._read(index, ask)], self._renderer, self._max_model_len)
+        prepared = next(build)
+        self._asked += len(prepared.requests)
+        return prepared
+
+    def _read(self, index: int, ask: Ask) -> Prompt | BadRow:
+        def make(messages: list[dict[str, Json]], **values: Any) -> Prompt:
+            return Prompt(str(index), 0, index, None, messages, sampling=dict(ask.sampling), **values)
+
+        content: Any = ask.content
+        if isinstance(content, str):
+            row: dict[str, Any] = {"prompt": content}
+        elif all(isinstance(token, int) for token in content):
+            return make([], prompt_token_ids=list(content))
+        else:
+            row = {"messages": [dict(message) for message in content]}
+        try:
+            messages, media = separate_media(self._reader.read(row).messages)
+        except RowError as error:
+            return BadRow(make([]), error.kind, str(error))
+        return make(messages, media=media)
+
+    def _warm_up(self, first: list[Request], spec: EvalSpec) -> None:
+        """Compiles what is compiled late; without it, the first prompts would wait for that."""
+        request, _ = write_warm_up(first, spec.sampling_defaults, WORKER, self._engine.facts.max_model_len)
+        self._engine.warm_up(request)
+        self._is_warm = True
+
+    def _may_isolate(self, isolated: int) -> bool:
+        return isolated <= max(1.0, self._spec.max_error_fraction * self._asked)
+
+    def _record(
+        self,
+        generation: int,
+        event: str,
+        duration_s: float | None = None,
+        message: str | None = None,
+        details: Mapping[str, Json] | None = None,
+    ) -> None:
+        row = EngineEvent(WORKER, 1, generation, event, self._clock.now_s(), duration_s, message, details or {})
+        level = logging.WARNING if event in TROUBLE else logging.INFO
+        LOG.log(level, "engine %d %s%s", generation, event, f": {message}" if message else "")
+        if self._on_event is not None:
+            self._on_event(row)
+
+
+class _Asking:
+    """What is in flight of one `generate`: which prompt and sample a request is."""
+
+    def __init__(self, engine: Engine, spec: EvalSpec) -> None:
+        self.spec = spec
+        self._engine = engine
+        self._waiting: dict[str, tuple[int, int, Ask, list[int]]] = {}
+        self._refused: deque[Completion] = deque()
+
+    def read(self, prompts: Iterable[Ask | Content | None]) -> Iterator[Request | None]:
+        """The prompts as requests, one by one; None where there is nothing now."""
+        index = 0
+        for prompt in prompts:
+            if prompt is None:
+                yield None
+                continue
+            ask = prompt if isinstance(prompt, Ask) else Ask(prompt)
+            prepared = self._engine.prepare(self.spec, index, ask)
+            for request in prepared.requests:
+                self._waiting[request.request_id] = (index, request.repeat_index, ask, request.prompt_token_ids)
+            index += 1
+            self._refused.extend(prepared.errors)
+            if prepared.ready:
+                yield from prepared.ready
+            else:
+                yield None  # so that what is refused is passed on before more is read
+
+    def answer(self, completion: Completion) -> Answer:
+        """The answer that a row is."""
+        return make_answer(*self._waiting.pop(completion.request_id), completion)
+
+    def take_refused(self) -> Iterator[Answer]:
+        """Prompts that no engine could be given."""
+        while self._refused:
+            yield self.answer(self._refused.popleft())
+
+
+def _wait_for(requests: Iterator[Request | None]) -> Iterator[Request]:
+    """Requests alone: waits where there is nothing now."""
+    for request in requests:
+        if request is None:
+            time.sleep(IDLE_S)
+        else:
+            yield request
+
+
+@contextlib.contextmanager
+def _hold_folder(folder: Path | None) -> Iterator[Path]:
+    """The folder, or one that goes away afterwards."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="assayline-", ignore_cleanup_errors=True) as made:
+        yield Path(made)

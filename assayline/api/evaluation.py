@@ -1,0 +1,74 @@
+"""evaluate: a spec from Python, without Prefect. The run, its folder and its database are those of the command."""
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+from assayline.errors import SpecError, StoreError
+from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
+from assayline.evaluation.resume import AUTO
+from assayline.evaluation.worker import run_worker
+from assayline.runs.manifest import PromptCounts
+from assayline.settings import Settings, load_settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import load_spec, parse_spec
+
+LOG = logging.getLogger("assayline")
+
+
+def evaluate(
+    spec: EvalSpec | Mapping[str, Any] | str | Path, *, resume: str = AUTO, settings: Settings | None = None
+) -> RunResult:
+    """Evaluates a model on a prompt set, and returns the run's id and metrics.
+
+    Args:
+        spec: a spec, its fields, or the path of a YAML file.
+        resume: auto takes up an unfinished run of the same spec, never begins a new one, an id takes up that run.
+        settings: what belongs to the machine (default: ASSAYLINE_* of the environment).
+
+    What is interrupted is resumed by the same call. Raises what the command has exit codes for: SpecError, ModelError,
+    PromptError, EngineError, StoreError or RunFailedError.
+    """
+    asked = _as_spec(spec)
+    if asked.runner != "local" or asked.workers != 1:
+        raise SpecError(
+            f"runner: {asked.runner} with workers: {asked.workers} is for `assayline evaluate`, which starts workers of "
+            "their own. Here there is one, of this process: runner local, workers 1."
+        )
+    evaluation = begin_evaluation(asked, settings or load_settings(), resume)
+    try:
+        return evaluation.finish(_generate_all(evaluation))
+    except BaseException as error:
+        state = "failed" if isinstance(error, Exception) else "cancelled"
+        try:
+            evaluation.abandon(state, str(error) or type(error).__name__)
+        except StoreError as trouble:
+            error.add_note(str(trouble))
+        raise
+
+
+def _generate_all(evaluation: Evaluation) -> PromptCounts:
+    """Prepares and generates side by side, loading results meanwhile. Stops everything if anything fails."""
+    if evaluation.is_answered:
+        return evaluation.prepare()
+    with ThreadPoolExecutor(2) as pool:
+        prepared = pool.submit(evaluation.prepare)
+        try:
+            left: set[Future[Any]] = {prepared, pool.submit(run_worker, evaluation.order(0), LOG.info, LOG.debug)}
+            while left:
+                done, left = wait(left, evaluation.settings.load_interval_s, FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+                evaluation.try_load()
+        except BaseException:
+            evaluation.stop()
+            raise
+    return prepared.result()
+
+
+def _as_spec(spec: EvalSpec | Mapping[str, Any] | str | Path) -> EvalSpec:
+    if isinstance(spec, EvalSpec):
+        return spec
+    return load_spec(spec) if isinstance(spec, str | Path) else parse_spec(dict(spec))

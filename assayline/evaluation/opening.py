@@ -1,0 +1,92 @@
+"""An engine that recovers, opened as a spec says: what a worker's run and a loop of one's own have in common."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from assayline.engines import open_engine
+from assayline.engines.base import Engine, EngineHooks
+from assayline.engines.devices.claims import Device
+from assayline.engines.devices.memory import DeviceMemory
+from assayline.engines.messages import Open
+from assayline.engines.parking import ParkingLot
+from assayline.engines.process import HostSetup
+from assayline.engines.recovery.engine import AdaptiveEngine, Recorder
+from assayline.engines.recovery.policy import RecoveryPolicy
+from assayline.engines.recovery.sizes import Sizes, choose_window, sizes_of
+from assayline.load.course import LoadCourse
+from assayline.model import ModelIdentity
+from assayline.records import Json
+from assayline.requests.media_args import choose_media_args
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+
+NO_DEVICE = Device("none", {}, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What every engine of one worker is opened with."""
+
+    spec: EvalSpec
+    settings: Settings
+    ordered: Open
+    """Each generation's order differs in its number and in `args` alone."""
+    device: Device
+    log_folder: Path
+    """Each generation's log is a file of it."""
+    hooks: EngineHooks
+    course: LoadCourse
+    lot: ParkingLot | None = None
+
+    def open(
+        self,
+        record: Recorder,
+        *,
+        first_generation: int = 0,
+        may_isolate: Callable[[int], bool] = lambda isolated: True,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> AdaptiveEngine:
+        """The first engine, or as many as it takes; see AdaptiveEngine."""
+        spec = self.spec
+        policy = RecoveryPolicy(
+            sizes_of(spec.engine.args, choose_window(spec.engine, self.course)),
+            enabled=spec.engine.recovery.enabled,
+            min_batch_size=spec.engine.recovery.min_batch_size,
+            grow=spec.engine.recovery.grow,
+            has_window=not self.course.is_open_loop,
+            prompt_logprobs=spec.sampling_defaults.get("prompt_logprobs") is not None,
+        )
+        return AdaptiveEngine(
+            self._open_one,
+            policy,
+            record,
+            DeviceMemory(self.device.gpus),
+            worker=self.ordered.worker,
+            first_generation=first_generation,
+            memory_wait_s=self.settings.engine_memory_wait_s,
+            may_isolate=may_isolate,
+            should_stop=should_stop,
+        )
+
+    def _open_one(self, sizes: Sizes, changed_args: dict[str, Json], generation: int) -> Engine:
+        engine = self.spec.engine
+        log_path = self.log_folder / f"{self.ordered.worker}-generation-{generation}.log"
+        return open_engine(
+            replace(self.ordered, args={**self.ordered.args, **changed_args}, engine_generation=generation),
+            sizes,
+            HostSetup.of(self.settings, engine, self.device.env, log_path),
+            self.hooks,
+            mode=engine.mode,
+            course=self.course,
+            lot=self.lot,
+        )
+
+
+def locate_model(spec: EvalSpec, model: ModelIdentity) -> tuple[str, dict[str, Json]]:
+    """The folder or hub id that an engine loads, and the arguments that model and prompts ask for beside the spec's."""
+    folder = model.folder
+    local = not spec.engine.kind.has_model or Path(spec.model).expanduser().is_dir()
+    revision = None if local or folder is None else folder.name
+    pinned = {"revision": revision, "tokenizer_revision": revision} if revision else {}
+    return str(folder.absolute()) if local and folder else spec.model, {**choose_media_args(spec, folder), **pinned}
