@@ -8,14 +8,13 @@ import contextlib
 import itertools
 import logging
 import tempfile
-import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from assayline.api.answers import Answer, Ask, Content, make_answer
+from assayline.api.answers import Answer, Ask, Content
+from assayline.api.asking import Asking, wait_for
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
 from assayline.engines.devices.claims import list_devices
@@ -30,7 +29,7 @@ from assayline.model import identify_spec_model
 from assayline.prompts import BadRow, RowError
 from assayline.prompts.columns import RowReader
 from assayline.prompts.media import separate_media
-from assayline.records import Completion, EngineEvent, Json, Prompt, Request
+from assayline.records import EngineEvent, Json, Prompt, Request
 from assayline.requests.build import Prepared, build_requests
 from assayline.requests.media_args import may_have_media
 from assayline.requests.warm_up import write_warm_up
@@ -41,7 +40,6 @@ from assayline.spec.file import parse_spec
 
 LOG = logging.getLogger("assayline")
 WORKER = "engine"
-IDLE_S = 0.02
 TROUBLE = frozenset({"failed", "reduced", "isolated"})
 """Events that are warnings in the log; the others are there at level info."""
 
@@ -186,15 +184,15 @@ class Engine:
             origin="generate(...)",
         )
         check_arguments(spec)
-        return self._generate(_Asking(self, spec), prompts)
+        return self._generate(Asking(spec, self._prepare), prompts)
 
-    def _generate(self, asking: "_Asking", prompts: Iterable[Ask | Content | None]) -> Iterator[Answer]:
+    def _generate(self, asking: Asking, prompts: Iterable[Ask | Content | None]) -> Iterator[Answer]:
         if self._is_busy:
             raise EngineError("This engine is answering another iterable. Finish or leave that, or open another one.")
         self._is_busy = True
         try:
             requests = asking.read(prompts)
-            first = [] if self._is_warm else list(itertools.islice(_wait_for(requests), 1))
+            first = [] if self._is_warm else list(itertools.islice(wait_for(requests), 1))
             every: Iterator[Request | None] = itertools.chain(first, requests)
             if first:
                 self._warm_up(first, asking.spec)
@@ -205,8 +203,8 @@ class Engine:
         finally:
             self._is_busy = False
 
-    def prepare(self, spec: EvalSpec, index: int, ask: Ask) -> Prepared:
-        """A prompt's requests, or its errors. Of this module alone."""
+    def _prepare(self, spec: EvalSpec, index: int, ask: Ask) -> Prepared:
+        """A prompt's requests, or its errors."""
         build = build_requests(spec, [self._read(index, ask)], self._renderer, self._max_model_len)
         prepared = next(build)
         self._asked += len(prepared.requests)
@@ -251,52 +249,6 @@ class Engine:
         LOG.log(level, "engine %d %s%s", generation, event, f": {message}" if message else "")
         if self._on_event is not None:
             self._on_event(row)
-
-
-class _Asking:
-    """What is in flight of one `generate`: which prompt and sample a request is."""
-
-    def __init__(self, engine: Engine, spec: EvalSpec) -> None:
-        self.spec = spec
-        self._engine = engine
-        self._waiting: dict[str, tuple[int, int, Ask, list[int]]] = {}
-        self._refused: deque[Completion] = deque()
-
-    def read(self, prompts: Iterable[Ask | Content | None]) -> Iterator[Request | None]:
-        """The prompts as requests, one by one; None where there is nothing now."""
-        index = 0
-        for prompt in prompts:
-            if prompt is None:
-                yield None
-                continue
-            ask = prompt if isinstance(prompt, Ask) else Ask(prompt)
-            prepared = self._engine.prepare(self.spec, index, ask)
-            for request in prepared.requests:
-                self._waiting[request.request_id] = (index, request.repeat_index, ask, request.prompt_token_ids)
-            index += 1
-            self._refused.extend(prepared.errors)
-            if prepared.ready:
-                yield from prepared.ready
-            else:
-                yield None  # so that what is refused is passed on before more is read
-
-    def answer(self, completion: Completion) -> Answer:
-        """The answer that a row is."""
-        return make_answer(*self._waiting.pop(completion.request_id), completion)
-
-    def take_refused(self) -> Iterator[Answer]:
-        """Prompts that no engine could be given."""
-        while self._refused:
-            yield self.answer(self._refused.popleft())
-
-
-def _wait_for(requests: Iterator[Request | None]) -> Iterator[Request]:
-    """Requests alone: waits where there is nothing now."""
-    for request in requests:
-        if request is None:
-            time.sleep(IDLE_S)
-        else:
-            yield request
 
 
 @contextlib.contextmanager

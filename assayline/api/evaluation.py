@@ -34,8 +34,8 @@ def evaluate(
     asked = _as_spec(spec)
     if asked.runner != "local" or asked.workers != 1:
         raise SpecError(
-            f"runner: {asked.runner} with workers: {asked.workers} is for `assayline evaluate`, which starts workers of "
-            "their own. Here there is one, of this process: runner local, workers 1."
+            f"runner: {asked.runner} with workers: {asked.workers} is for `assayline evaluate`, which starts workers "
+            "of their own. Here there is one, of this process: runner local, workers 1."
         )
     evaluation = begin_evaluation(asked, settings or load_settings(), resume)
     try:

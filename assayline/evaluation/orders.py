@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from assayline.clock import RunClock
+from assayline.engines.devices.claims import count_workers
 from assayline.engines.messages import Open
-from assayline.errors import StoreError
+from assayline.errors import SpecError, StoreError
 from assayline.files import MAKE_ROOM, write_json
 from assayline.records import Json
 from assayline.runs.leases import BEATS, Beat, list_owners
 from assayline.runs.manifest import SPEC_NAME, Manifest, read_manifest, read_spec_json
 from assayline.settings import Settings
+from assayline.spec.checks import count_devices
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 
@@ -97,6 +99,18 @@ class WorkPlan:
 def write_plan(run_dir: Path, plan: WorkPlan) -> None:
     """Makes the run's folder one that workers can join. Raises StoreError."""
     write_json(run_dir / WORK_NAME, asdict(plan), MAKE_ROOM)
+
+
+def count_flow_workers(spec: EvalSpec) -> int:
+    """How many workers the flow of a spec has. Raises SpecError or DeviceError."""
+    if spec.workers != "auto":
+        return spec.workers
+    if spec.runner != "local":
+        raise SpecError(
+            f"workers: auto counts the devices of this machine, and runner: {spec.runner} has others. Say how many "
+            "workers there are to be."
+        )
+    return count_workers(spec.engine.device, count_devices(spec.engine.args)) if spec.engine.needs_device else 1
 
 
 def make_order(

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from assayline.clock import RunClock, utc_now
-from assayline.engines.devices.claims import count_workers
-from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, SpecError, StoreError
+from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, StoreError
 from assayline.evaluation.conclusion import conclude_run
 from assayline.evaluation.opening import locate_model
 from assayline.evaluation.orders import (
     WorkOrder,
     WorkPlan,
     begin_flow_beat,
+    count_flow_workers,
     make_order,
     reserve_names,
     write_plan,
@@ -37,7 +37,6 @@ from assayline.runs.locks import RunLock
 from assayline.runs.manifest import Manifest, PromptCounts, write_manifest
 from assayline.runs.scorers import read_run_scorers
 from assayline.settings import Settings
-from assayline.spec.checks import count_devices
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json
 from assayline.spec.prompts import LmEvalSource
@@ -128,7 +127,7 @@ class Evaluation:
             *locate_model(self.spec, self.model),
             self.manifest.attempt,
             self.settings.lease_s,
-            self._count_workers(),
+            count_flow_workers(self.spec),
             may_have_media(self.spec, self.model.folder),
             *((earlier.sent, earlier.sent_errors, earlier.load_end, earlier.first_generations) if earlier else ()),
         )
@@ -140,17 +139,6 @@ class Evaluation:
     def workers(self) -> int:
         """How many workers the flow starts."""
         return self.plan.workers if self.plan else 1
-
-    def _count_workers(self) -> int:
-        spec = self.spec
-        if spec.workers != "auto":
-            return spec.workers
-        if spec.runner != "local":
-            raise SpecError(
-                f"workers: auto counts the devices of this machine, and runner: {spec.runner} has others. Say how many "
-                "workers there are to be."
-            )
-        return count_workers(spec.engine.device, count_devices(spec.engine.args)) if spec.engine.needs_device else 1
 
     def change(self, **values: Any) -> None:
         """Changes the manifest and writes it; preparation does so in another thread.
