@@ -117,6 +117,7 @@ def test_source_that_breaks_in_the_middle_fails_the_run_and_keeps_the_answers(
     pipe = tmp_path / "broken.jsonl"
     flow_kit.feed_pipe(pipe, feed)
     fake_spec["prompts"]["source"]["path"] = str(pipe)
+    fake_spec["prompts"]["on_bad_row"] = "stop"
     state = run(fake_spec)
 
     assert state.is_failed()
