@@ -195,6 +195,7 @@ def test_failed_run_says_how_to_go_on_and_does(
     lines = flow_kit.write_rows(tmp_path / "rows", ROWS).read_text().splitlines(keepends=True)
     pipe = tmp_path / "sums.pipe.jsonl"
     fake_spec["prompts"]["source"]["path"] = str(pipe)
+    fake_spec["prompts"]["on_bad_row"] = "stop"
     spec = str(flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec))
 
     def feed_broken(source: TextIO) -> None:

@@ -78,6 +78,7 @@ def test_a_run_that_fails_with_tracebacks_keeps_the_token_to_itself(
 ) -> None:
     rows = Path(named_spec["prompts"]["source"]["path"])
     rows.write_text(rows.read_text() + "{broken\n")
+    named_spec["prompts"]["on_bad_row"] = "stop"
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", named_spec)
     run = flow_kit.run_command(flow_kit.evaluate_command(spec), secret_env)
     assert run.code == 3, run.err
