@@ -139,7 +139,7 @@ def test_a_worker_that_was_stopped_for_longer_than_its_lease_drops_what_it_had_a
 
 
 def test_of_many_that_take_over_at_once_one_wins(tmp_path: Path) -> None:
-    fill_queue(tmp_path, shards=40, per_shard=1)
+    fill_queue(tmp_path, shards=12, per_shard=1)
     dead = Lease(tmp_path, "dead", LEASE_S)
     dead.begin()
     queue = ShardQueue(tmp_path, dead, Watch(tmp_path, LEASE_S))
@@ -155,7 +155,7 @@ def test_of_many_that_take_over_at_once_one_wins(tmp_path: Path) -> None:
     def take(lease: Lease) -> None:
         queue = ShardQueue(tmp_path, lease, Watch(tmp_path, 60.0))
         gate.wait()
-        while len(won) < 40:
+        while len(won) < 12:
             if shard := queue.take_over():
                 won.append(shard.stem)
 
@@ -164,7 +164,7 @@ def test_of_many_that_take_over_at_once_one_wins(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert len(won) == 40 == len(set(won))
+    assert len(won) == 12 == len(set(won))
     for lease in leases:
         lease.end()
 
