@@ -116,8 +116,11 @@ def test_an_answer_too_many_fails_the_run(spec: EvalSpec, settings: Settings) ->
         evaluation.finish(counts)
 
 
-def test_a_shard_that_was_never_written_fails_the_run(spec: EvalSpec, settings: Settings) -> None:
+def test_a_shard_that_was_never_written_fails_the_run(
+    spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Peers, row 13: what was expected is counted where prompts are read, not where answers are stored."""
+    monkeypatch.setattr("assayline.evaluation.queue.LISTING_WAIT_S", 0.5)
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     for table in ("requests", "prompts"):
