@@ -1,6 +1,6 @@
 """How many requests in flight suit a KV cache that is too small: each window's steps, preemptions and seconds.
 
-    python -m benchmarks.window [--rounds 3] [--requests 400] [--layers 4] [--hidden 384] [--seats 64] [--fits 20]
+    python -m benchmarks.window [--rounds 3] [--requests 200] [--layers 4] [--hidden 384] [--seats 64] [--fits 20]
 
 One engine, real vLLM, whose cache holds `fits` requests of mean length. vLLM takes a request in when its prompt has
 room, and preempts the newest when answers grow: what it had is computed again. The same requests go through windows
@@ -131,7 +131,7 @@ def describe_window(window: int, rounds: list[Round]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=400)
+    parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--hidden", type=int, default=384)
     parser.add_argument("--seats", type=int, default=64)
