@@ -24,6 +24,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # an engine's idle threads 
 for size in ("COLUMNS", "LINES"):  # readline sets them for what pytest starts, the lanes among them
     os.environ.pop(size, None)
 
+from assayline.engines.fork_server import keep_imports  # noqa: E402
 from assayline.settings import Settings  # noqa: E402
 from assayline.spec.evaluation import EvalSpec  # noqa: E402
 from assayline.spec.file import parse_spec  # noqa: E402
@@ -69,6 +70,13 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("ASSAYLINE_LOCK_DIR", str(tmp_path / "locks"))
     yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_imports() -> Iterator[None]:
+    """Engines that this process opens are forked from one server, whatever test they belong to."""
+    with keep_imports():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from assayline.api.asking import Asking, wait_for
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
 from assayline.engines.devices.claims import list_devices
+from assayline.engines.fork_server import keep_imports
 from assayline.engines.parking import hold_device
 from assayline.errors import EngineError
 from assayline.evaluation.opening import NO_DEVICE, Opening, locate_model
@@ -109,6 +110,7 @@ class Engine:
             self._reader = RowReader(
                 self._spec.prompts.columns, None, self._spec.prompts.media, Shelf(self._folder.absolute())
             )
+            stack.enter_context(keep_imports())
             device = NO_DEVICE
             if self._spec.engine.needs_device:
                 devices = list_devices(self._spec.engine.device, 1, count_devices(self._spec.engine.args))

@@ -1,24 +1,21 @@
-"""A head start: an engine's process that imports vLLM before its run is known.
+"""A head start: vLLM is imported, on a device that is claimed, before the run that needs it is known.
 
     with head_start(spec, settings):
         ...  # a run of this spec, with one worker, in a thread of this process
 
 A command spends seconds on importing Prefect and preparing its run, and an engine's process spends as many on importing
-vLLM. So that process is started first, on a device that is claimed for it, and `hold_device` and `HostedEngine` take
-both over. Nothing depends on it: where it cannot be had, or does not fit what the worker wants, the worker claims and
-starts as it would have.
+vLLM. So the fork server is begun first, on a device that is claimed for it. `hold_device` takes that claim over, and
+the engine is forked from the server. Nothing depends on it: where it cannot be had, or does not fit what the worker
+wants, the worker claims and starts as it would have.
 """
 
 import contextlib
-import os
-import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
 from assayline.engines.devices.claims import Device, claim_device, list_devices
 from assayline.engines.environment import engine_environment
-from assayline.engines.process import HostProcess
+from assayline.engines.fork_server import begin_fork_server, end_fork_server, keep_imports
 from assayline.errors import AssaylineError
 from assayline.settings import Settings
 from assayline.spec.checks import count_devices
@@ -26,51 +23,23 @@ from assayline.spec.evaluation import EvalSpec
 
 
 class HeadStart:
-    """A claimed device and the process that was started on it, until they are taken over."""
+    """A device that is claimed, and for which vLLM is imported, until it is taken over."""
 
-    def __init__(self, device: Device, claim: contextlib.ExitStack, host: HostProcess, env: Mapping[str, str]) -> None:
+    def __init__(self, device: Device, claim: contextlib.ExitStack) -> None:
         self.device = device
         self._claim = claim
-        self._host: HostProcess | None = host
-        self._env = env
-        self._lock = threading.Lock()
 
     def take_claim(self, devices: list[Device]) -> contextlib.ExitStack | None:
-        """The claim, if the device is one of these. If not, device and process are given up."""
+        """The claim, if the device is one of these. If not, the device and what was imported for it are given up."""
         if (self.device.name, self.device.units) in [(device.name, device.units) for device in devices]:
             return self._claim.pop_all()
+        end_fork_server()
         self.give_up()
         return None
 
-    def take_host(self, env: Mapping[str, str], log_path: Path, on_log: Callable[[str], None]) -> HostProcess | None:
-        """The process, if it lives and has the environment that is wanted; its log moves to `log_path`.
-
-        What this process's own environment has got meanwhile, from its libraries, makes no difference.
-        """
-        with self._lock:
-            host, self._host = self._host, None
-        if host is None:
-            return None
-        added = {name for name, value in env.items() if self._env.get(name) != value}
-        lost = self._env.keys() - env.keys()
-        if host.exit_code is None and not lost and all(os.environ.get(name) == env[name] for name in added):
-            host.move_log(log_path, on_log)
-            return host
-        self._end(host)
-        return None
-
     def give_up(self) -> None:
-        """Ends the process, if nobody took it, and gives the device back. Safe to call twice."""
-        with self._lock:
-            host, self._host = self._host, None
-        if host is not None:
-            self._end(host)
+        """Gives the device back, if nobody took it. Safe to call twice."""
         self._claim.close()
-
-    @staticmethod
-    def _end(host: HostProcess) -> None:
-        host.kill()
-        host.log_path.unlink(missing_ok=True)
 
 
 _current: HeadStart | None = None
@@ -78,16 +47,17 @@ _current: HeadStart | None = None
 
 @contextlib.contextmanager
 def head_start(spec: EvalSpec, settings: Settings) -> Iterator[None]:
-    """Begins an engine's process for a run of this spec, where that can be; ends it if the run does not take it."""
+    """Begins a fork server for a run of this spec, where that can be; it ends with the block."""
     global _current
     assert _current is None, "there is a head start already"
-    _current = _begin(spec, settings)
-    try:
-        yield
-    finally:
-        begun, _current = _current, None
-        if begun is not None:
-            begun.give_up()
+    with keep_imports():
+        _current = _begin(spec, settings)
+        try:
+            yield
+        finally:
+            begun, _current = _current, None
+            if begun is not None:
+                begun.give_up()
 
 
 def find_head_start() -> HeadStart | None:
@@ -103,7 +73,7 @@ def _begin(spec: EvalSpec, settings: Settings) -> HeadStart | None:
         devices = list_devices(engine.device, 1, count_devices(engine.args))
         device = claim.enter_context(claim_device(devices, settings.lock_dir, 0.0))
         env = engine_environment(settings, device.env, engine.env)
-        log_path = settings.data_dir.absolute() / "cache" / f"engine-{uuid.uuid4().hex[:8]}.log"
-        host = HostProcess(env, log_path, lambda line: None, get_ready=True)
-        return HeadStart(device, claim.pop_all(), host, env)
+        log_path = settings.data_dir.absolute() / "cache" / f"imports-{uuid.uuid4().hex[:8]}.log"
+        begin_fork_server(env, log_path)
+        return HeadStart(device, claim.pop_all())
     return None

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from assayline.clock import RunClock
 from assayline.engines.devices.claims import Device, claim_device
+from assayline.engines.fork_server import keep_imports
 from assayline.engines.head_start import find_head_start
 from assayline.engines.messages import Open
 from assayline.engines.process import HostProcess
@@ -98,12 +99,13 @@ def park_engines() -> Iterator[ParkingLot]:
     """Meanwhile, engines of this process are parked when they are closed. However it ends, none is left."""
     global _lot
     assert _lot is None, "engines are parked here already"
-    lot = _lot = ParkingLot()
-    try:
-        yield lot
-    finally:
-        _lot = None
-        lot.clear()
+    with keep_imports():
+        lot = _lot = ParkingLot()
+        try:
+            yield lot
+        finally:
+            _lot = None
+            lot.clear()
 
 
 def find_lot() -> ParkingLot | None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from assayline.engines.environment import engine_environment
+from assayline.engines.fork_server import Forked, ForkServer
 from assayline.engines.messages import Close
 from assayline.errors import Death, EngineDiedError, Witness
 from assayline.settings import Settings
@@ -66,11 +67,16 @@ class HostProcess:
     """One child process with a message channel and a log file."""
 
     def __init__(
-        self, env: Mapping[str, str], log_path: Path, on_log: Callable[[str], None], get_ready: bool = False
+        self,
+        env: Mapping[str, str],
+        log_path: Path,
+        on_log: Callable[[str], None],
+        server: ForkServer | None = None,
     ) -> None:
-        """Starts it. With `get_ready` it imports vLLM before it has an order."""
+        """Starts it, or has it forked by a server that is ready."""
         log_path.parent.mkdir(parents=True, exist_ok=True)
         self.started_s = time.monotonic()
+        """For the first host of a server, when that was started: what it imported, it imported for this host."""
         self.log_path = log_path
         self.phase = "start"
         """start, or run once it generates: the same words in a log mean different things."""
@@ -80,8 +86,12 @@ class HostProcess:
         ours, theirs = socket.socketpair()
         with open(log_path, "ab") as log:
             self._log_start = log.tell()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "assayline.engines.host", str(theirs.fileno()), *["ready"] * get_ready],
+            is_first = server is not None and not server.has_forked
+            forked = server.fork(env, theirs.fileno(), log.fileno()) if server is not None else None
+            if server is not None and forked is not None and is_first:
+                self.started_s = server.started_s
+            self._process: subprocess.Popen[bytes] | Forked = forked or subprocess.Popen(
+                [sys.executable, "-m", "assayline.engines.host", str(theirs.fileno())],
                 env=dict(env),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
@@ -133,12 +143,6 @@ class HostProcess:
         self._on_log = on_log
         self._log_start = self._log.tell()
         self.phase = "start"
-
-    def move_log(self, log_path: Path, on_log: Callable[[str], None]) -> None:
-        """From now on the log is at `log_path`, on the same file system, and its lines, all of them, go to `on_log`."""
-        log_path.parent.mkdir(parents=True, exist_ok=True)
-        self.log_path = self.log_path.replace(log_path)
-        self._on_log = on_log
 
     def end(self, timeout_s: float) -> None:
         """Asks it to close its engine, and kills what is left after `timeout_s`. Safe to call twice.

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.devices.claims import Device, list_devices
 from assayline.engines.devices.telemetry import DeviceSampler
+from assayline.engines.fork_server import keep_imports
 from assayline.engines.parking import find_lot, hold_device
 from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedError, LeaseLostError
@@ -111,6 +112,7 @@ class Worker:
         self.device = self._claim(stack)
         for orphan in self.device.orphans:
             self.log(f"Ended {orphan}, which a killed run had left on {self.device.name}")
+        stack.enter_context(keep_imports())
         stack.enter_context(self.writer)
         stack.callback(self._keep_device_samples)
         self.sampler = stack.enter_context(DeviceSampler(self.device.gpus, self.order.worker, self.clock))

@@ -1,7 +1,7 @@
-"""A head start: who takes the process over, who does not, and that nothing is left of it either way."""
+"""A head start: who takes the device and the imports over, who does not, and that nothing is left either way."""
 
-import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,10 @@ import psutil
 import pytest
 from engine_helpers import start_python
 
+from assayline.engines import fork_server
 from assayline.engines.devices.claims import Device, claim_device, list_devices
-from assayline.engines.head_start import HeadStart, find_head_start, head_start
+from assayline.engines.fork_server import ForkServer
+from assayline.engines.head_start import find_head_start, head_start
 from assayline.engines.parking import hold_device
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.worker import run_worker
@@ -19,39 +21,42 @@ from assayline.settings import Settings
 COMMAND = """
 import sys, time
 from pathlib import Path
-from assayline.engines.head_start import find_head_start, head_start
+from assayline.engines import fork_server
+from assayline.engines.head_start import head_start
 from assayline.settings import Settings
 from assayline.spec.file import load_spec
 folder = Path(sys.argv[1])
 with head_start(load_spec(sys.argv[2]), Settings(data_dir=folder, lock_dir=folder)):
-    print(find_head_start()._host.pid, flush=True)
+    print(fork_server._server.pid, flush=True)
     time.sleep(60)
 """
 
 
-def begun() -> HeadStart:
-    found = find_head_start()
-    assert found is not None
-    return found
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Here a head start begins a server of its own, as it does in a command."""
+    monkeypatch.setattr(fork_server, "_users", 0)
+    monkeypatch.setattr(fork_server, "_server", None)
+    yield
+    assert fork_server._server is None
 
 
-def host_of(found: HeadStart) -> psutil.Process:
-    assert found._host is not None
-    return psutil.Process(found._host.pid)
+def begun() -> ForkServer:
+    assert find_head_start() is not None and fork_server._server is not None
+    return fork_server._server
 
 
 def logs_in(settings: Settings) -> list[Path]:
-    return list((settings.data_dir / "cache").glob("engine-*.log"))
+    return list((settings.data_dir / "cache").glob("imports-*.log"))
 
 
 @pytest.mark.vllm
-def test_a_runs_engine_takes_the_process_over(settings: Settings, make_spec: Any) -> None:
+def test_a_runs_engine_is_forked_from_it(settings: Settings, make_spec: Any) -> None:
     spec = make_spec(prompts={"limit": 5})
-    lines: list[str] = []
     opened_s: list[float | None] = []
     with head_start(spec, settings):
-        host = host_of(begun())
-        zero_s = host.create_time()
+        server = begun()
+        zero_s = psutil.Process(server.pid).create_time()
         evaluation = begin_evaluation(spec, settings)
         preparing = threading.Thread(target=evaluation.prepare)
         preparing.start()
@@ -59,50 +64,28 @@ def test_a_runs_engine_takes_the_process_over(settings: Settings, make_spec: Any
         report = run_worker(
             order,
             lambda _: None,
-            lines.append,
+            lambda _: None,
             lambda event: opened_s.append(event.duration_s) if event.event == "opened" else None,
         )
         preparing.join()
-        assert begun()._host is None, "it was taken"
+        assert server.has_forked and server.is_alive
         with claim_device(list_devices("cpu", 1), settings.lock_dir, 0):
             pass  # the device is free as soon as the worker is done
     assert report.answered_requests == 5
-    assert not host.is_running() and logs_in(settings) == []
-    log = evaluation.run_dir / "logs" / "worker-0-generation-0.log"
-    assert log.read_text().splitlines()[0].strip() == lines[0], "the log moved, from its first line on"
+    assert not server.is_alive and logs_in(settings) == []
     wall_zero_s = evaluation.clock.started_wall_s
-    assert opened_s[0] is not None and opened_s[0] > wall_zero_s - zero_s, "loading is counted from the process's start"
+    assert opened_s[0] is not None and opened_s[0] > wall_zero_s - zero_s, "loading is counted from the import's start"
     evaluation.stop()
     evaluation.lock.release()
-
-
-def test_a_process_whose_environment_does_not_fit_is_ended(settings: Settings, make_spec: Any, tmp_path: Path) -> None:
-    with head_start(make_spec(), settings):
-        found = begun()
-        host, env = host_of(found), dict(found._env)
-        assert found.take_host({**env, "VLLM_CPU_KVCACHE_SPACE": "1"}, tmp_path / "log", lambda _: None) is None
-        assert not host.is_running() and logs_in(settings) == []
-        assert found.take_host(env, tmp_path / "log", lambda _: None) is None, "there is one process"
-
-
-def test_variables_that_this_process_got_meanwhile_make_no_difference(
-    settings: Settings, make_spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with head_start(make_spec(), settings):
-        found = begun()
-        monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
-        taken = found.take_host({**found._env, **os.environ}, tmp_path / "log", lambda _: None)
-        assert taken is not None and taken.log_path == tmp_path / "log"
-        taken.kill()
 
 
 def test_another_device_is_claimed_instead(settings: Settings, make_spec: Any) -> None:
     other = Device("cpu-other", {}, ("cpu-other",))
     with head_start(make_spec(), settings):
-        host = host_of(begun())
+        server = begun()
         with hold_device([other], settings.lock_dir, 0) as device:
             assert device.name == "cpu-other"
-            assert not host.is_running()
+            assert not server.is_alive and logs_in(settings) == []
             with claim_device(list_devices("cpu", 1), settings.lock_dir, 0):
                 pass
 
@@ -115,7 +98,7 @@ def test_a_device_that_is_taken_is_left_to_the_worker_to_complain_of(settings: S
 @pytest.mark.parametrize("changes", [{"engine": {"backend": "fake"}}, {"workers": 2}, {"runner": "ray"}])
 def test_engines_of_other_kinds_have_none(settings: Settings, make_spec: Any, changes: dict[str, Any]) -> None:
     with head_start(make_spec(**changes), settings):
-        assert find_head_start() is None
+        assert find_head_start() is None and fork_server._server is None
     assert not settings.data_dir.exists()
 
 
@@ -124,7 +107,7 @@ def test_a_killed_command_takes_it_along(tmp_path: Path, make_spec: Any) -> None
     spec.write_text(make_spec().model_dump_json())
     command = start_python(COMMAND, tmp_path / "data", spec)
     assert command.stdout is not None
-    host = psutil.Process(int(command.stdout.readline()))
+    server = psutil.Process(int(command.stdout.readline()))
     command.kill()
     command.communicate()
-    assert psutil.wait_procs([host], timeout=20)[1] == []
+    assert psutil.wait_procs([server], timeout=20)[1] == []

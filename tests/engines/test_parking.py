@@ -154,6 +154,7 @@ def test_what_is_parked_makes_room_for_an_engine_of_another_kind(
             pass
         assert psutil.pid_exists(first.host_pid)
         monkeypatch.setattr(client, "HostProcess", start)
+        monkeypatch.setattr(client, "begin_fork_server", lambda *_: None)
         with pytest.raises(ChildProcessError):
             OfflineEngine(lot=lot, **parts_of("offline", "model", tmp_path / "log"))
         assert wait_until_gone(first.host_pid, 10)

@@ -8,7 +8,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,10 +136,11 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Play]
     def start(course: LoadCourse | None = None, window: int | None = None, **host_options: Any) -> Play:
         host = PlayedHost(**host_options)
 
-        def start_host(env: Mapping[str, str], log_path: Path, on_log: Callable[[str], None]) -> PlayedHost:
+        def start_host(*_: Any) -> PlayedHost:
             return host
 
         monkeypatch.setattr(hosted, "HostProcess", start_host)
+        monkeypatch.setattr(hosted, "begin_fork_server", lambda *_: None)
         monkeypatch.setattr(hosted.time, "monotonic", lambda: host.now_s)
         notes: list[str] = []
         ends: list[LoadEnd] = []

@@ -1,7 +1,7 @@
 """The engine host: the process that holds vLLM, so that a worker outlives whatever happens to it.
 
-Started by `engines/process.py` as `python -m assayline.engines.host FD` in a session of its own, with its environment
-complete before the first import. It builds the engine that the first message orders: `vllm.LLM`, which it drives here,
+Forked by a fork server (`forks.py`) or started by `engines/process.py` as `python -m assayline.engines.host FD`: in a
+session of its own, with its environment complete before the first import. It builds the engine that the first message orders: `vllm.LLM`, which it drives here,
 one step after another, taking in new requests between steps, or a streaming core, which `pacing.py` drives in an event
 loop. A reader and a writer thread keep the socket off the engine's path. When the worker is gone, however it died, the
 socket closes and the host kills its whole process group: no orphan keeps a GPU.
@@ -17,6 +17,7 @@ import queue
 import resource
 import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -28,6 +29,7 @@ from typing import Any
 from assayline.engines.devices.orphans import note_engine
 from assayline.engines.environment import MEMORY_LIMIT
 from assayline.engines.host.core import EngineGoneError, StreamCore
+from assayline.engines.host.forks import serve_forks
 from assayline.engines.host.pacing import StreamHost
 from assayline.engines.host.vllm import preparers
 from assayline.engines.host.vllm.checks import check_before_load
@@ -228,16 +230,25 @@ def end_with_worker(channel: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
+def import_early() -> None:
+    """Imports vLLM before there is an order. What fails here fails again with the order, which has words for it."""
+    with contextlib.suppress(Exception):
+        import_vllm()
+
+
 def main() -> None:
-    """Entry of the child process: the socket's file descriptor, and `ready` to import vLLM before there is an order."""
+    """Entry of the child process: a socket's file descriptor, and `forks` for a fork server, whose socket it is then.
+
+    A server goes on from here in every host that it forks, with the channel of that.
+    """
+    channel, *how = sys.argv[1:]
+    if "forks" in how:
+        control = socket.socket(fileno=int(channel))
+        threading.Thread(target=end_with_worker, args=[control.fileno()], name="end", daemon=True).start()
+        channel = str(serve_forks(control, import_early))
     note_engine(os.environ)
     if limit := os.environ.get(MEMORY_LIMIT):
         resource.setrlimit(resource.RLIMIT_AS, (int(limit), int(limit)))
-    channel, *how = sys.argv[1:]
-    if "ready" in how:
-        threading.Thread(target=end_with_worker, args=[int(channel)], name="end", daemon=True).start()
-        with contextlib.suppress(Exception):  # it fails again when the engine opens, which has words for it
-            import_vllm()
     code = Host(Connection(int(channel))).run()
     sys.stdout.flush()
     os._exit(code)  # vLLM's interpreter-exit handlers have nothing left to do and can hang

@@ -3,7 +3,7 @@
 import itertools
 import pickle
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +94,11 @@ def converse(
         host = Scripted(answer, loads_s)
         started.append(host)
 
-        def start_host(env: Mapping[str, str], log_path: Path, on_log: Callable[[str], None]) -> Scripted:
+        def start_host(*_: Any) -> Scripted:
             return host
 
         monkeypatch.setattr(hosted, "HostProcess", start_host)
+        monkeypatch.setattr(hosted, "begin_fork_server", lambda *_: None)
         monkeypatch.setattr(hosted.time, "monotonic", lambda: host.now_s)
         order = Open(backend="offline", model="model", clock=RunClock(0.0, 0.0, "boot"))
         setup, hooks = HostSetup({}, tmp_path / "engine.log"), EngineHooks(should_stop=should_stop)
