@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from assayline.clock import RunClock
+from assayline.evaluation.orders import WorkOrder
 from assayline.evaluation.queue import ShardQueue
-from assayline.evaluation.worker import WorkOrder
 from assayline.records import Completion, Request
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec

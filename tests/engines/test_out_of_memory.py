@@ -26,8 +26,9 @@ from engine_helpers import ROOT, Asker, words_of
 
 from assayline.clock import RunClock
 from assayline.engines.devices.claims import cuda_driver_answers
+from assayline.evaluation.orders import WorkOrder
 from assayline.evaluation.queue import ShardQueue
-from assayline.evaluation.worker import WorkOrder, run_worker
+from assayline.evaluation.worker import run_worker
 from assayline.records import EngineEvent, Request
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec

@@ -1,10 +1,11 @@
 """The engine host: the process that holds vLLM, so that a worker outlives whatever happens to it.
 
-Forked by a fork server (`forks.py`) or started by `engines/process.py` as `python -m assayline.engines.host FD`: in a
-session of its own, with its environment complete before the first import. It builds the engine that the first message orders: `vllm.LLM`, which it drives here,
-one step after another, taking in new requests between steps, or a streaming core, which `pacing.py` drives in an event
-loop. A reader and a writer thread keep the socket off the engine's path. When the worker is gone, however it died, the
-socket closes and the host kills its whole process group: no orphan keeps a GPU.
+Forked by a fork server (`forks.py`), or started by `engines/process.py` as `python -m assayline.engines.host FD`: in a
+session of its own, with its environment complete before the first import. It builds the engine that the first message
+orders: `vllm.LLM`, which it drives here, one step after another, taking in new requests between steps, or a streaming
+core, which `pacing.py` drives in an event loop. A reader and a writer thread keep the socket off the engine's path.
+When the worker is gone, however it died, the socket closes and the host kills its whole process group: no orphan keeps
+a GPU.
 """
 
 import asyncio
