@@ -1,12 +1,13 @@
 """What the order of requests is worth: longest answers first against the order given, against raw `LLM.generate`.
 
-    python -m benchmarks.ordering [--pairs 5] [--layers 1] [--hidden 64] [--sets 3]
+    python -m benchmarks.ordering [--pairs 5] [--layers 1] [--hidden 64] [--only 0 3]
 
-Real vLLM answers three sets with log-normal output lengths: raw in the order given, the pipeline in the order given,
-and the pipeline longest first, as in a second run, which knows the lengths of the first. Of the first set `pairs` pairs
-of raw and longest first are measured in turn, of the others one. Steps are vLLM's own count. What is too long for a CPU
-is played through seat by seat, as is a second run whose lengths differ from the first by e^N(0, 0.5): answers that are
-drawn anew. The bound is the longest answer, or all tokens over all seats.
+Real vLLM answers three sets with log-normal output lengths and one with those of models that think: raw in the order
+given, the pipeline in the order given, and the pipeline longest first, as in a second run, which knows the lengths of
+the first. Of the two sets of 800 requests `pairs` pairs of raw and longest first are measured in turn, of the others
+one. Steps are vLLM's own count. What is too long for a CPU is played through seat by seat, as is a second run whose
+lengths differ from the first by e^N(0, 0.5): answers that are drawn anew. The bound is the longest answer, or all
+tokens over all seats.
 
 A last set asks eight questions about each of 48 documents, in any order, of an engine whose prefix cache holds a third
 of the documents: in the order given, longest first without regard to documents, and as it is done.
@@ -42,9 +43,7 @@ from benchmarks.overhead import (
 from benchmarks.random_model import build_random_model
 from benchmarks.yardstick import describe_ratios, draw_output_tokens
 
-REAL_SETS = [(800, 64), (1024, 256), (2000, 256)]
-"""Requests and seats."""
-
+MOST_REASONING_TOKENS = 8192
 GUESS_ERROR = 0.5
 """Standard deviation of ln(found length / expected length), where answers are drawn anew."""
 
@@ -56,14 +55,19 @@ CACHE_BYTES = 2**22
 
 def draw_reasoning_tokens(dice: random.Random) -> int:
     """Heavy-tailed, as of models that think: log-normal around e^6 with sigma 1.2, at most 8,192 tokens."""
-    return min(max(int(dice.lognormvariate(6.0, 1.2)), 8), 8192)
+    return min(max(int(dice.lognormvariate(6.0, 1.2)), 8), MOST_REASONING_TOKENS)
 
 
-PLAYED_SETS: list[tuple[str, int, int, Callable[[random.Random], int]]] = [
-    *(("log-normal", requests, seats, draw_output_tokens) for requests, seats in REAL_SETS),
+LengthSet = tuple[str, int, int, Callable[[random.Random], int]]
+"""Name, requests, seats, and how output lengths are drawn."""
+
+REAL_SETS: list[LengthSet] = [
+    ("log-normal", 800, 64, draw_output_tokens),
+    ("log-normal", 1024, 256, draw_output_tokens),
+    ("log-normal", 2000, 256, draw_output_tokens),
     ("reasoning-like", 800, 64, draw_reasoning_tokens),
-    ("reasoning-like", 10_000, 256, draw_reasoning_tokens),
 ]
+PLAYED_SETS: list[LengthSet] = [*REAL_SETS, ("reasoning-like", 10_000, 256, draw_reasoning_tokens)]
 
 
 def play(lengths: Sequence[int], seats: int) -> int:
@@ -103,15 +107,17 @@ def describe(row: dict[str, Any]) -> str:
     return "  ".join(f"{name} {value}" for name, value in row.items())
 
 
-def measure_set(folder: Path, model: Path, requests: int, seats: int, pairs: int) -> dict[str, Any]:
+def measure_set(folder: Path, model: Path, one: LengthSet, pairs: int) -> dict[str, Any]:
     """One set through real vLLM."""
+    kind, requests, seats, draw = one
     folder.mkdir()
     prompts = folder / "prompts.jsonl"
-    write_prompts(prompts, requests)
+    write_prompts(prompts, requests, draw)
+    most_tokens = 256 + (MOST_REASONING_TOKENS if kind == "reasoning-like" else 768)
     settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
     usual = {"mode": "continuous", "window": None, "token_times": False, "dtype": "float32", "seats": seats}
-    given = make_spec(model, prompts, argparse.Namespace(**usual, order="given"))
-    ordered = make_spec(model, prompts, argparse.Namespace(**usual, order="auto"))
+    given = make_spec(model, prompts, argparse.Namespace(**usual, order="given"), most_tokens)
+    ordered = make_spec(model, prompts, argparse.Namespace(**usual, order="auto"), most_tokens)
     device_env = list_devices("auto", 1)[0].env
     stepping = SteppingEngine(given, settings, device_env, folder / "pipeline.log")
     raw = RawVllm(given, engine_environment(settings, device_env, {}), folder / "raw.log")
@@ -130,7 +136,7 @@ def measure_set(folder: Path, model: Path, requests: int, seats: int, pairs: int
             print(f"pair {number + 1}  raw {theirs.seconds:.2f} s  longest first {ours.seconds:.2f} s", flush=True)
     lengths = [request["sampling"]["max_tokens"] for request in asked]
     row = {
-        "set": "log-normal",
+        "set": kind,
         "requests": requests,
         "seats": seats,
         "steps_bound": bound_steps(lengths, seats),
@@ -207,16 +213,21 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--sets", type=int, default=len(REAL_SETS), help="how many of the sets real vLLM answers")
+    numbers = range(len(REAL_SETS))
+    parser.add_argument("--only", type=int, nargs="*", default=[*numbers], choices=numbers, help="sets, from 0")
     options = parser.parse_args()
     played = [play_set(*row) for row in PLAYED_SETS]
     model = build_random_model(
-        Path(".cache") / f"random-{options.layers}x{options.hidden}", options.layers, options.hidden
+        Path(".cache") / f"random-{options.layers}x{options.hidden}-long",
+        options.layers,
+        options.hidden,
+        max_position_embeddings=MOST_REASONING_TOKENS + 256,
     )
     with tempfile.TemporaryDirectory(prefix="assayline-ordering-") as name:
         real = [
-            measure_set(Path(name) / str(number), model, requests, seats, 1 if number else options.pairs)
-            for number, (requests, seats) in enumerate(REAL_SETS[: options.sets])
+            measure_set(Path(name) / str(number), model, one, options.pairs if one[1] == 800 else 1)
+            for number, one in enumerate(REAL_SETS)
+            if number in options.only
         ]
         documents = measure_documents(Path(name) / "documents", model)
     report = {"benchmark": "ordering", "layers": options.layers, "hidden": options.hidden, "pairs": options.pairs}

@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,17 +57,17 @@ class Measurement:
         return self.output_tokens / self.seconds
 
 
-def write_prompts(path: Path, count: int) -> None:
-    """Chat prompts of 16 to 64 bytes with output lengths log-normal around e^4, from 8 to 256 tokens."""
+def write_prompts(path: Path, count: int, draw: Callable[[random.Random], int] = draw_output_tokens) -> None:
+    """Chat prompts of 16 to 64 bytes with output lengths drawn so."""
     dice = random.Random(0)
     with path.open("w") as file:
         for _ in range(count):
             text = "".join(dice.choices("abcdefghij klmnop qrstuvwxyz", k=dice.randint(16, 64)))
-            length = draw_output_tokens(dice)
+            length = draw(dice)
             file.write(json.dumps({"prompt": text, "sampling": {"max_tokens": length, "min_tokens": length}}) + "\n")
 
 
-def make_spec(model: Path, prompts: Path, options: argparse.Namespace) -> EvalSpec:
+def make_spec(model: Path, prompts: Path, options: argparse.Namespace, max_model_len: int = 1024) -> EvalSpec:
     return parse_spec(
         {
             "name": "overhead",
@@ -79,7 +80,7 @@ def make_spec(model: Path, prompts: Path, options: argparse.Namespace) -> EvalSp
                 "window": options.window,
                 "record_token_times": options.token_times,
                 "args": {
-                    "max_model_len": 1024,
+                    "max_model_len": max_model_len,
                     "max_num_seqs": options.seats,
                     "dtype": options.dtype,
                     "enforce_eager": True,
