@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LANES = -n 2 --dist loadfile --no-loadscope-reorder
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel lint bench bench-memory bench-false-alarms bench-level-shifts bench-agreement bench-tasks bench-many-runs bench-serving bench-client bench-scale gpu-check gpu-bundle clean
+.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel lint bench bench-memory bench-false-alarms bench-level-shifts bench-false-winners bench-agreement bench-tasks bench-tasks-memory bench-many-runs bench-serving bench-client bench-scale gpu-check gpu-bundle clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -81,11 +81,17 @@ bench-tasks: setup-dev ## tasks of lm-evaluation-harness here and there, prompt 
 	@$(VENV)/python -m benchmarks.lm_eval_tasks
 	@.cache/lm_eval-0.4.13/bin/python -m pytest -n 0 tests/harness
 
+bench-tasks-memory: setup-dev ## a task of likelihoods under a memory limit, here and in lm-evaluation-harness; installs it aside
+	@$(VENV)/python -m benchmarks.lm_eval_memory
+
 bench-false-alarms: setup-dev ## how often the gate cries wolf, and how often it should; about 15 minutes
 	@$(VENV)/python -m benchmarks.false_alarms
 
 bench-level-shifts: setup-dev ## how often a history shows a shift that is none, and which it finds; about 5 minutes
 	@$(VENV)/python -m benchmarks.level_shifts
+
+bench-false-winners: setup-dev ## how often a leaderboard calls a winner that is none, and which leads it finds; about 10 minutes
+	@$(VENV)/python -m benchmarks.false_winners
 
 bench-many-runs: setup-dev ## every model over a thousand runs of ten thousand requests; slow, 4 GB of disk
 	@$(VENV)/python -m benchmarks.many_runs

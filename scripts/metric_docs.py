@@ -67,6 +67,8 @@ EXAMPLES = {
     **dict.fromkeys(("candidate_runs", "baseline_runs"), "['']"),
     **dict.fromkeys(("candidate", "baseline", "run", "history"), "''"),
     **dict.fromkeys(("asked_model_id", "asked_prompt_set", "asking_benchmark_id"), "''"),
+    "names": "['']",
+    "entries": "[{'task': '', 'run_id': '', 'scorer': ''}]",
     **dict.fromkeys(("direction", "most_prompts", "most_kinds"), "1"),
 }
 """Values for the parameters of macros that make rows; the others have defaults."""

@@ -55,7 +55,6 @@ class Opening:
             min_batch_size=spec.engine.recovery.min_batch_size,
             grow=spec.engine.recovery.grow,
             has_window=not self.course.is_open_loop,
-            prompt_logprobs=spec.sampling_defaults.get("prompt_logprobs") is not None,
         )
         return AdaptiveEngine(
             self._open_one,

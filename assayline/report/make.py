@@ -1,6 +1,7 @@
-"""Reports of a run, of a benchmark and of a history, from the database to the files."""
+"""Reports of a run, of a benchmark, of a history and of a leaderboard, from the database to the files."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from assayline.comparison.baselines import check_run, resolve_baseline
 from assayline.digests import digest_json
 from assayline.errors import SpecError, StoreError
 from assayline.files import replace_file
+from assayline.report.board.compose import compose_board
+from assayline.report.board.rows import BoardRows, read_board
 from assayline.report.document import Document
 from assayline.report.history.compose import compose_history
 from assayline.report.history.rows import HistoryRows, read_history
@@ -167,10 +170,30 @@ def history_dir(settings: Settings, rows: HistoryRows) -> Path:
     Where other models or prompt sets share the name, and where it is no name for a folder, a digest tells them apart.
     """
     run = rows.newest
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", run["name"]).strip(".-")[:60]
-    is_plain = plain == run["name"] and not rows.others
-    digest = digest_json([run["name"], run["model"], run["prompt_set"]])[:8]
-    return settings.data_dir / "histories" / (plain if is_plain else f"{plain}-{digest}".lstrip("-"))
+    identity = [run["name"], run["model"], run["prompt_set"]]
+    return settings.data_dir / "histories" / _name_folder(run["name"], identity, is_plain=not rows.others)
+
+
+def _name_folder(name: str, identity: Sequence[str], *, is_plain: bool) -> str:
+    """The name, if it is one for a folder and nobody else's; else what is left of it, with a digest of `identity`."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:60]
+    return plain if is_plain and plain == name else f"{plain}-{digest_json(list(identity))[:8]}".lstrip("-")
+
+
+def make_leaderboard(
+    settings: Settings,
+    names: Sequence[str] = (),
+    folder: Path | None = None,
+    database: DatabaseThread | None = None,
+) -> tuple[BoardRows, Written]:
+    """Writes the leaderboard of these runs, specs, prompt sets or benchmarks, or of all; `folder` as elsewhere.
+
+    Also returns its rows. Raises SpecError for a name that is not there, and StoreError.
+    """
+    rows = (database or open_database(settings)).run(lambda connection: read_board(connection, names))
+    name = "-".join(names) or "all"
+    own = settings.data_dir / "leaderboards" / _name_folder(name, names, is_plain=len(names) < 2)
+    return rows, write_report(compose_board(rows), folder or own, settings.data_dir / "cache")
 
 
 def check_report_run(connection: Connection, run_id: str) -> None:

@@ -14,7 +14,7 @@ COMMANDS = {
     "gate": "Fail when a run is worse than its baseline, beyond its limits.",
     "tasks": "List the tasks of lm-evaluation-harness.",
     "score": "Score a finished run's stored answers again. Nothing is generated.",
-    "report": "Write the report of a run, a benchmark or a history: report.html and report.md.",
+    "report": "Write the report of a run, a benchmark, a history or a leaderboard: report.html and report.md.",
     "baseline": "Pin runs as baselines.",
     "rebuild": "Load runs anew into the database, from their manifests and part files.",
     "keep": "Compute the metrics of runs that have ended, and store them in the database.",

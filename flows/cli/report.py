@@ -3,6 +3,7 @@
     python -m flows.report RUN_ID [--baseline RUN_ID|NAME] [--out FOLDER] [--open]
     python -m flows.report --benchmark BENCHMARK_ID [--out FOLDER] [--open]
     python -m flows.report --history NAME [--baseline RUN_ID|NAME] [--out FOLDER] [--open]
+    python -m flows.report --leaderboard [NAME ...] [--out FOLDER] [--open]
 
 No Prefect flow: it reads the database and writes two files. `flows.evaluate` does the same at the end of a run,
 `flows.benchmark` at the end of a sweep, and `flows.nightly` for the history that a night belongs to.
@@ -22,6 +23,7 @@ from flows.cli.words import plain_console, print_table, print_text
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from assayline.report.board.rows import BoardRows
     from assayline.report.history.rows import HistoryRows
     from assayline.report.make import Written
     from assayline.settings import Settings
@@ -34,7 +36,10 @@ EPILOG = """The page is one file that loads nothing, and can be sent or kept as 
 A history is every run of one spec's name, model and prompt set: accuracy, speed and latency over time, with what
 changed and whether a level has shifted (docs/history.md).
 
-Exit codes: 0 written, 2 an unknown or unfinished run, history or baseline, or a wrong setting,
+A leaderboard is the newest run of each model on each prompt set, held against each other prompt by prompt: of these
+runs, specs, prompt sets or benchmarks, or of all runs (docs/leaderboard.md).
+
+Exit codes: 0 written, 2 an unknown or unfinished run, history, name or baseline, or a wrong setting,
  6 the database cannot be read or the folder not written."""
 
 
@@ -43,8 +48,8 @@ def run(arguments: list[str]) -> int:
     parser = make_parser(
         "report",
         EPILOG,
-        "%(prog)s (RUN_ID | --benchmark BENCHMARK_ID | --history NAME) [--baseline RUN_ID|NAME] [--out FOLDER] "
-        "[--open]",
+        "%(prog)s (RUN_ID | --benchmark BENCHMARK_ID | --history NAME | --leaderboard [NAME ...]) "
+        "[--baseline RUN_ID|NAME] [--out FOLDER] [--open]",
     )
     parser.add_argument("run_id", metavar="RUN_ID", nargs="?", help="the run, as `from runs` lists them")
     parser.add_argument(
@@ -53,14 +58,20 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--history", metavar="NAME", help="all runs of a spec, by its name, by the id of one of them, or by a config_id"
     )
+    parser.add_argument(
+        "--leaderboard",
+        metavar="NAME",
+        nargs="*",
+        help="models held against each other: runs, names of specs, prompt sets or benchmarks; all without any",
+    )
     parser.add_argument("--baseline", metavar="RUN_ID|NAME", help="the run or pinned baseline it is held against")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to (default: the run's or benchmark's own)")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     known = parser.parse_args(arguments)
-    if sum(one is not None for one in (known.run_id, known.benchmark, known.history)) != 1:
-        parser.error("give a RUN_ID, or --benchmark BENCHMARK_ID, or --history NAME")
-    if known.benchmark and known.baseline:
-        parser.error("--baseline is for the report of a run or a history: a benchmark is held against none")
+    if sum(one is not None for one in (known.run_id, known.benchmark, known.history, known.leaderboard)) != 1:
+        parser.error("give a RUN_ID, or --benchmark BENCHMARK_ID, or --history NAME, or --leaderboard")
+    if known.baseline and (known.benchmark or known.leaderboard is not None):
+        parser.error("--baseline is for the report of a run or a history: nothing else is held against one")
 
     from assayline.settings import load_settings
 
@@ -73,10 +84,14 @@ def run(arguments: list[str]) -> int:
 
 
 def _write(known: argparse.Namespace, settings: "Settings") -> "Written":
-    from assayline.report.make import make_benchmark_report, make_history_report, make_report
+    from assayline.report.make import make_benchmark_report, make_history_report, make_leaderboard, make_report
 
     if known.benchmark is not None:
         return make_benchmark_report(settings, known.benchmark, known.out)
+    if known.leaderboard is not None:
+        board, written = make_leaderboard(settings, known.leaderboard, known.out)
+        print_board(board, plain_console())
+        return written
     if known.history is None:
         return make_report(settings, known.run_id, known.baseline, known.out)
     rows, written = make_history_report(settings, known.history, known.baseline, known.out)
@@ -92,5 +107,19 @@ def print_history(rows: "HistoryRows", console: "Console") -> None:
     print_table(tabulate_nights(rows, NEWEST_RUNS), console)
     if (more := len(rows.runs) - NEWEST_RUNS) > 0:
         print_text(f"{count(more, 'earlier run is', 'earlier runs are')} in the report.", console)
+    for sentence in write_headline(rows):
+        print_text(sentence, console)
+
+
+def print_board(rows: "BoardRows", console: "Console") -> None:
+    """Models and tasks as tables, and who wins what, if anybody does."""
+    from assayline.report.board.compose import tabulate_board, tabulate_task
+    from assayline.report.board.headline import write_headline
+
+    if len(rows.tasks) > 1:
+        print_table(tabulate_board(rows), console)
+    for task in rows.tasks:
+        print_text(task.name, console)
+        print_table(tabulate_task(task), console)
     for sentence in write_headline(rows):
         print_text(sentence, console)

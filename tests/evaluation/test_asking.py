@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 from run_kit import FAKE, begin_and_vanish, complete, query, work
 
-from assayline.engines.recovery.policy import RecoveryPolicy
 from assayline.errors import PromptsChangedError, SpecError
-from assayline.evaluation import opening
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.prepare import Preparation
 from assayline.settings import Settings
@@ -72,20 +70,17 @@ def test_options_that_were_answered_are_not_asked_again(make_spec: MakeSpec, set
     assert query(settings, "select count(distinct request_id), count(*) from completions") == [(30, 30)]
 
 
-def test_recovery_knows_that_options_need_the_memory_of_log_probabilities(
-    make_spec: MakeSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch
+def test_options_are_asked_for_with_log_probabilities_which_recovery_reads_off_the_requests(
+    make_spec: MakeSpec, settings: Settings
 ) -> None:
-    told: list[bool] = []
-
-    def note(*args: Any, **values: Any) -> RecoveryPolicy:
-        told.append(values["prompt_logprobs"])
-        return RecoveryPolicy(*args, **values)
-
-    monkeypatch.setattr(opening, "RecoveryPolicy", note)
     complete(asking(make_spec, ROWS), settings)
-    complete(make_spec(engine=FAKE, prompts={"limit": 3}), settings)
-    complete(make_spec(engine=FAKE, prompts={"limit": 3}, sampling={"prompt_logprobs": 1}), settings)
-    assert told == [True, False, True]
+    complete(make_spec(engine=FAKE, prompts={"limit": 3}, name="plain"), settings)
+    asked = query(
+        settings,
+        "select name, bool_and((sampling_json ->> '$.prompt_logprobs') is not null) "
+        "from requests join runs using (run_id) group by name order by name = 'plain'",
+    )
+    assert [is_asked for _, is_asked in asked] == [True, False]
 
 
 def test_the_fake_engine_thinks_where_the_spec_says_so(make_spec: MakeSpec, settings: Settings) -> None:

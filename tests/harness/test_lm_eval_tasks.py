@@ -13,7 +13,7 @@ from run_kit import FAKE, complete, list_runs, query
 from assayline.errors import PromptError, SpecError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.settings import Settings
-from benchmarks.lm_eval_tasks import write_tasks
+from benchmarks.lm_eval_kinds import write_tasks
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: pip install 'assayline[lm-eval]'")
 

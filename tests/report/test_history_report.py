@@ -15,7 +15,6 @@ from report_kit import text_of
 from assayline.comparison.baselines import pin_baseline
 from assayline.errors import SpecError
 from assayline.report.history.rows import METRICS
-from assayline.report.html import bundle_charts
 from assayline.report.make import Written, make_history_report
 from assayline.settings import Settings
 from assayline.store.database import connect
@@ -27,24 +26,11 @@ SLOWER = 1.25
 
 
 @pytest.fixture(scope="module")
-def charts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the charts' program, which takes seconds to bundle."""
-    folder = tmp_path_factory.mktemp("charts")
-    bundle_charts(folder)
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def kept_charts(settings: Settings, charts: Path) -> None:
-    shutil.copytree(charts, settings.data_dir / "cache")
-
-
-@pytest.fixture(scope="module")
-def regressed(tmp_path_factory: pytest.TempPathFactory, charts: Path, empty_database: Path) -> Settings:
+def regressed(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Settings:
     """Thirty nights, of which the last twelve are slower, from the night on in which vLLM is a newer one."""
     folder = tmp_path_factory.mktemp("history")
     settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
-    shutil.copytree(charts, settings.data_dir / "cache")
+    settings.data_dir.mkdir()
     shutil.copy(empty_database, settings.database_path)
     nights = noisy_nights(30, verdict={"errors": "held"}, baseline="stable")
     for number in range(18, 30):

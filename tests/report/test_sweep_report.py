@@ -11,7 +11,6 @@ import pytest
 from report_kit import Sad, text_of
 from sweep_kit import BENCHMARK, RATES, given_sweep
 
-from assayline.report.html import bundle_charts
 from assayline.report.make import Written, make_benchmark_report, make_report
 from assayline.settings import Settings
 from assayline.store.database import connect
@@ -24,24 +23,11 @@ OK = {"arrived_at_s": 1.0, "first_token_at_s": 1.5, "last_token_at_s": 2.0, "fin
 
 
 @pytest.fixture(scope="module")
-def charts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the charts' program, which takes seconds to bundle."""
-    folder = tmp_path_factory.mktemp("charts")
-    bundle_charts(folder)
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def kept_charts(settings: Settings, charts: Path) -> None:
-    shutil.copytree(charts, settings.data_dir / "cache")
-
-
-@pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory, charts: Path, empty_database: Path) -> tuple[Settings, Written]:
+def sweep(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> tuple[Settings, Written]:
     """A whole sweep and its report, for those who only look."""
     folder = tmp_path_factory.mktemp("sweep")
     settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
-    shutil.copytree(charts, settings.data_dir / "cache")
+    settings.data_dir.mkdir()
     shutil.copy(empty_database, settings.database_path)
     given_sweep(settings)
     return settings, make_benchmark_report(settings, BENCHMARK, folder)

@@ -257,7 +257,10 @@ class AdaptiveEngine:
     def _follow(self, cause: Cause, in_flight: list[Request]) -> bool:
         """Changes the policy's sizes for the next engine. True if only a search among `in_flight` can help."""
         longest = max((len(request.prompt_token_ids) for request in in_flight), default=0)
-        match self._policy.react(cause, [request.request_id for request in in_flight], longest):
+        ids = [request.request_id for request in in_flight]
+        # The requests know, not the spec: a row, the likelihood of options and a harness's task ask for them, too.
+        prompt_logprobs = any(request.sampling.get("prompt_logprobs") is not None for request in in_flight)
+        match self._policy.react(cause, ids, longest, prompt_logprobs=prompt_logprobs):
             case Stop(reason):
                 raise self._give_up(reason)
             case Isolate():

@@ -74,7 +74,6 @@ class RecoveryPolicy:
         min_batch_size: int = 1,
         grow: bool = False,
         has_window: bool = True,
-        prompt_logprobs: bool = False,
     ) -> None:
         """`has_window` is False in an open loop, where nothing but vLLM's max_num_seqs bounds what runs at once."""
         self.sizes = sizes
@@ -83,7 +82,6 @@ class RecoveryPolicy:
         self._min = min_batch_size
         self._grow = grow
         self._has_window = has_window
-        self._prompt_logprobs = prompt_logprobs  # asked for by the spec's sampling, or for the likelihood of options
         self._chunked_prefill = True
         self._failed_starts = self._strikes = self._answered = self._deaths = 0
         self._utilization_limit = MAX_UTILIZATION
@@ -126,9 +124,15 @@ class RecoveryPolicy:
         return list_changes(before, self.sizes)
 
     def react(
-        self, cause: Cause, in_flight: Iterable[str] = (), longest_prompt_tokens: int = 0
+        self,
+        cause: Cause,
+        in_flight: Iterable[str] = (),
+        longest_prompt_tokens: int = 0,
+        *,
+        prompt_logprobs: bool = False,
     ) -> Rebuild | Isolate | Stop:
-        """What to do about a death. `in_flight` are the ids of the requests that the engine had."""
+        """What to do about a death. `in_flight` are the ids of the requests that the engine had, `prompt_logprobs`
+        whether any of them asked for the log-probabilities of its prompt."""
         before = self.sizes
         suspects = frozenset(in_flight)
         self._answered = 0
@@ -142,7 +146,7 @@ class RecoveryPolicy:
         if cause.phase == "start":
             return self._react_to_start(cause, before)
         self._note_descent(before, suspects)
-        if not self._reduce(cause, len(suspects), longest_prompt_tokens):
+        if not self._reduce(cause, len(suspects), longest_prompt_tokens, prompt_logprobs):
             return Isolate()
         return Rebuild(list_changes(before, self.sizes))
 
@@ -169,9 +173,9 @@ class RecoveryPolicy:
         else:
             self._suspects &= suspects
 
-    def _reduce(self, cause: Cause, in_flight: int, longest_prompt_tokens: int) -> bool:
+    def _reduce(self, cause: Cause, in_flight: int, longest_prompt_tokens: int, prompt_logprobs: bool) -> bool:
         """Makes the next engine smaller. False if nothing that helps is left."""
-        if self._prompt_logprobs:  # their memory grows with the tokens of a step, not with the requests in flight
+        if prompt_logprobs:  # their memory grows with the tokens of a step, not with the requests in flight
             reduced = self._reduce_batched_tokens(longest_prompt_tokens) or self._reduce_window(in_flight)
         else:
             reduced = self._reduce_window(in_flight) or self._reduce_batched_tokens(longest_prompt_tokens)

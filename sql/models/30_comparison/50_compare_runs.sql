@@ -20,6 +20,9 @@
 -- mcnemar_p: exact two-sided test of McNemar: of n = better + worse pairs, the probability under Binomial(n, 1/2) of a
 --     split as uneven as this one or more. 1 where n is 0. NULL where a score is neither 0 nor 1, or a prompt occurs
 --     twice, which is not independent evidence.
+-- p_value: two-sided p of that t-test, at least the smallest that so many prompt ids can give, 2^(1 − G), as if the signs of
+--     their differences were flipped; and at least mcnemar_p, where there is one. 1 where no prompt row differs. NULL for
+--     fewer than five prompt ids.
 -- candidate_errors: requests of the candidate with an error.
 -- baseline_errors: the same of the baseline.
 -- verdict: too_few: no interval; worse, better: the interval leaves out 0 and mcnemar_p, where there is one, is below
@@ -123,6 +126,15 @@ join_parts as (
         count_pairs.better_prompts,
         count_pairs.worse_prompts,
         add_tails.mcnemar_p,
+        case
+            when coalesce(clusters, 0) < 5 then null
+            when better_prompts + worse_prompts = 0 then 1
+            else greatest(
+                if(standard_error = 0, 0, t_tail(difference / nullif(standard_error, 0), clusters - 1)),
+                2.0 ** (1 - clusters),
+                coalesce(mcnemar_p, 0)
+            )
+        end as p_value,
         cast(count_errors.candidate_errors as bigint) as candidate_errors,
         cast(count_errors.baseline_errors as bigint) as baseline_errors,
         case

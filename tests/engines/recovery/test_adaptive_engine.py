@@ -126,6 +126,18 @@ def test_an_engine_that_is_too_wide_is_halved_until_it_lives() -> None:
         "device_oom", True, "run", 16)  # fmt: skip
 
 
+def test_requests_that_ask_for_the_log_probabilities_of_their_prompts_get_smaller_steps_first() -> None:
+    deaths = iter([OOM, OOM])
+    bench = Bench(lambda engine, live: next(deaths, None))
+    assert len(bench.answers([*requests(8), *(request_of(number, prompt_logprobs=1) for number in range(8, 20))])) == 20
+    changes = [details for _, name, details in bench.events if name == "reduced"]
+    assert [change["max_num_batched_tokens"] for change in changes] == [
+        {"from": None, "to": 4096},
+        {"from": 4096, "to": 2048},
+    ]
+    assert not any("window_requests" in change for change in changes)
+
+
 def test_what_was_answered_before_the_death_stands_and_is_not_asked_again() -> None:
     asked: Counter[str] = Counter()
 

@@ -87,8 +87,9 @@ def test_without_chunked_prefill_a_step_takes_whole_prompts() -> None:
 
 
 def test_log_probabilities_of_prompts_grow_with_the_tokens_of_a_step() -> None:
-    policy = opened(prompt_logprobs=True)
-    assert changed(policy.react(died(Kind.HOST_OOM), ids(80), 3000)) == {"max_num_batched_tokens": (8192, 4096)}
+    policy = opened()
+    reaction = policy.react(died(Kind.HOST_OOM), ids(80), 3000, prompt_logprobs=True)
+    assert changed(reaction) == {"max_num_batched_tokens": (8192, 4096)}
 
 
 def test_the_window_stays_at_the_fewest_that_are_allowed() -> None:
@@ -215,13 +216,11 @@ START_DEATH = st.builds(
 def test_any_row_of_deaths_ends_in_a_search_and_never_grows_anything(
     deaths: list[tuple[Kind, int, int]], window: int, least: int, logprobs: bool, chunked: bool
 ) -> None:
-    policy = opened(
-        window=window, min_batch_size=least, prompt_logprobs=logprobs, details={"enable_chunked_prefill": chunked}
-    )
+    policy = opened(window=window, min_batch_size=least, details={"enable_chunked_prefill": chunked})
     rebuilds = 0
     for kind, in_flight, longest in deaths:
         before = policy.sizes
-        reaction = policy.react(died(kind), ids(in_flight), longest)
+        reaction = policy.react(died(kind), ids(in_flight), longest, prompt_logprobs=logprobs)
         after = policy.sizes
         assert all(
             getattr(after, name) <= getattr(before, name)

@@ -1,0 +1,183 @@
+"""How often a leaderboard calls a winner that is none, and which true differences it finds.
+
+    python -m benchmarks.false_winners [--boards 1000] [--seed 1]
+
+Boards are invented and judged by the page's own SQL (`compare_board`, and by it `compare_runs`). Each prompt has a
+difficulty of its own, Beta(1.4, 0.6), and each model's answers are drawn from it. Scores are right or wrong; or
+`partial`, often between 0 and 1, as F1 is; or `rare`: all models are right nearly always.
+
+Of equal models, a board is wrong if it calls any pair different: a winner takes such calls, and so does a rank that is
+narrower than all of them. With a leader, one model is better than all others, which are equal: it is found if it is
+called the winner; a board is wrong if it calls any other pair different. Beside it (`uncorrected`): a page that calls
+what a single pair's p of at most 0.05 says.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+
+from assayline.store.database import apply_schema
+
+BOARDS_AT_ONCE = 100
+LEADER = 0
+Dice = np.random.Generator
+Scores = np.ndarray
+"""Boards × tasks × models × prompts × repeats."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of board."""
+
+    models: int = 8
+    prompts: int = 200
+    repeats: int = 1
+    tasks: int = 1
+    scores: str = "binary"
+    lead: float = 0.0
+    """How much better the first model is than the others, in points of the mean score, on every task."""
+
+
+EQUAL = [
+    Case(),
+    Case(models=3),
+    Case(models=16),
+    Case(prompts=30),
+    Case(prompts=1000),
+    Case(prompts=60, repeats=5),
+    Case(tasks=4),
+    Case(scores="partial"),
+    Case(scores="partial", prompts=20),
+    Case(scores="rare"),
+    Case(scores="rare", prompts=60, repeats=5),
+]
+LED = [Case(prompts=prompts, lead=lead) for prompts in (200, 1000) for lead in (0.05, 0.1, 0.15)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--boards", type=int, default=1000, help="boards per case (default: 1000)")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    started_s = time.process_time()
+    connection = duckdb.connect(config={"threads": 1})
+    apply_schema(connection)
+    # compare_runs asks for numbers of errors, of which there are none, and the view costs more to plan than all else.
+    connection.execute("create temp table run_summary as select ''::varchar as run_id, 0::bigint as error_requests")
+    report: dict[str, Any] = {"benchmark": "false_winners", "boards": options.boards, "seed": options.seed}
+    print("models  prompts  repeats  tasks  scores   lead  found  wrong  uncorrected", flush=True)
+    report["equal"] = list(measure(connection, EQUAL, options.boards, options.seed))
+    report["led"] = list(measure(connection, LED, max(1, options.boards // 4), options.seed + 1))
+    report["cpu_seconds"] = round(time.process_time() - started_s)
+    print(json.dumps(report))
+
+
+def measure(
+    connection: duckdb.DuckDBPyConnection, cases: list[Case], boards: int, seed: int
+) -> Iterator[dict[str, Any]]:
+    """The shares of boards that name the leader, that call a difference which is none, and that would uncorrected."""
+    for number, case in enumerate(cases):
+        dice = np.random.default_rng([seed, number])
+        found = wrong = uncorrected = 0
+        for first in range(0, boards, BOARDS_AT_ONCE):
+            scores = draw(dice, case, min(BOARDS_AT_ONCE, boards - first))
+            for row in judge(connection, scores, has_leader=case.lead > 0):
+                found += row["is_found"]
+                wrong += row["is_wrong"]
+                uncorrected += row["is_wrong_uncorrected"]
+        shares = {
+            "found_share": found / boards,
+            "wrong_share": wrong / boards,
+            "uncorrected_share": uncorrected / boards,
+        }
+        print(
+            f"{case.models:>6} {case.prompts:>8} {case.repeats:>8} {case.tasks:>6}  {case.scores:<7} {case.lead:>5.0%} "
+            f"{shares['found_share']:>6.1%} {shares['wrong_share']:>6.1%} {shares['uncorrected_share']:>12.1%}",
+            flush=True,
+        )
+        yield {**asdict(case), "boards": boards, **shares}
+
+
+def draw(dice: Dice, case: Case, boards: int) -> Scores:
+    """Scores of so many boards."""
+    shape = (boards, case.tasks, 1, case.prompts, 1)
+    ease = dice.beta(*((40, 1) if case.scores == "rare" else (1.4, 0.6)), shape)
+    chance = np.broadcast_to(ease, (boards, case.tasks, case.models, case.prompts, case.repeats)).copy()
+    # Toward 1, so that what a hard prompt gains makes up for what an easy one cannot.
+    chance[:, :, LEADER] += case.lead * (1 - chance[:, :, LEADER]) / (1 - 0.7)
+    right = (dice.random(chance.shape) < chance).astype(float)
+    if case.scores != "partial":
+        return right
+    part = dice.beta(2, 1, chance.shape)
+    return np.where(dice.random(chance.shape) < 0.5, right, right * part)
+
+
+def judge(connection: duckdb.DuckDBPyConnection, scores: Scores, *, has_leader: bool) -> list[dict[str, bool]]:
+    """What the page's SQL says of each board."""
+    _, tasks, models, prompts, repeats = scores.shape
+    connection.execute("begin")
+    connection.register("drawn_scores", {"value": scores.ravel()})
+    connection.execute(
+        f"""
+        create temp table placed_scores as
+        with number_scores as (select value, row_number() over () - 1 as place from drawn_scores),
+        find_samples as (
+            select
+                value,
+                place % {repeats} as repeat_index,
+                place // {repeats} % {prompts} as prompt,
+                place // {repeats * prompts} % {models} as model,
+                place // {repeats * prompts * models} % {tasks} as task,
+                place // {repeats * prompts * models * tasks} as board
+            from number_scores
+        )
+        select *, printf('%d-%d-%03d', board, task, model) as run_id from find_samples
+        """  # noqa: S608 - numbers alone
+    )
+    connection.execute(
+        "insert into scores "
+        "select run_id, 'score', prompt::varchar, 0, repeat_index, value, null, null from placed_scores"
+    )
+    connection.execute(
+        "insert into scorers select distinct run_id, 'score', 'exact_match', 0, '{}', '0', timestamp '2026-01-01' "
+        "from placed_scores"
+    )
+    rows = connection.execute(
+        """
+        with list_boards as (
+            select
+                board,
+                list({'task': task::varchar, 'run_id': run_id, 'scorer': 'score'} order by task, model) as entries
+            from (select distinct board, task, model, run_id from placed_scores)
+            group by board
+        ),
+        mark_pairs as (
+            select
+                board,
+                ? and (candidate like '%-000' or baseline like '%-000') as has_leader,
+                verdict = if(candidate like '%-000', 'better', 'worse') as leads,
+                verdict in ('better', 'worse') as is_called,
+                p_value <= 0.05 as is_called_uncorrected
+            from list_boards, lateral (from compare_board(list_boards.entries)) as pairs
+        )
+        select
+            coalesce(bool_and(leads) filter (has_leader), false) as is_found,
+            coalesce(bool_or(is_called) filter (not has_leader), false) as is_wrong,
+            coalesce(bool_or(is_called_uncorrected) filter (not has_leader), false) as is_wrong_uncorrected
+        from mark_pairs
+        group by board
+        """,
+        [has_leader],
+    ).fetchall()
+    connection.execute("rollback")
+    return [dict(zip(("is_found", "is_wrong", "is_wrong_uncorrected"), row, strict=True)) for row in rows]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+-- Grain: one row per task × model of a leaderboard.
+--
+-- `names` is a list: of run ids, names of specs, prompt sets and ids of benchmarks. Empty, it is all runs. Runs of a
+-- benchmark count only by its id or their own. Of each model, spec and prompt set the newest completed run counts, or, without one, the newest
+-- that has ended.
+--
+-- A task is a prompt set as it was asked: the same prompt rows, settings and first scorer. Where two models or more share
+-- that, it is a task; of a prompt set that no two models share, the newest complete run's is. A model that was asked
+-- otherwise stands in its prompt set's first task, with the reason why it is not compared.
+--
+-- task: name of the prompt set, with a number from its second task on.
+-- model: the model as the spec names it; with quantization and types of numbers, where the engine's arguments name any;
+--     with the beginning of its digest, where two models have one name.
+-- run_id: the run.
+-- name: the spec's name.
+-- scorer: the run's first scorer. NULL where it has none.
+-- obstacle: why its score is not compared: not completed, requests without an answer, no scores, other prompts, another
+--     scorer, other settings. NULL where it is.
+-- reference_run_id: the newest run of the task that is compared; what is other about a run is seen beside it.
+-- prompts: different prompts that were scored; see accuracy.prompts.
+-- samples: scores; see accuracy.samples.
+-- mean: mean score of the first scorer, 0 to 1; see accuracy.mean.
+-- mean_low: lower end of its 95 % interval; see accuracy.mean_low.
+-- mean_high: upper end.
+-- error_requests: requests with an error, which score 0.
+create or replace macro find_board(names) as table
+with
+
+list_runs as (
+    select
+        run_id,
+        name,
+        prompt_set,
+        model_id,
+        concat_ws(
+            ', ',
+            model,
+            'quantization ' || (spec_json ->> '$.engine.args.quantization'),
+            'dtype ' || (spec_json ->> '$.engine.args.dtype'),
+            'kv_cache_dtype ' || (spec_json ->> '$.engine.args.kv_cache_dtype')
+        ) as model,
+        spec_json,
+        expected_requests,
+        state,
+        started_at
+    from runs
+    where state <> 'running'
+        and (
+            list_has_any(names::varchar[], [run_id, benchmark_id])
+            or (benchmark_id is null and (len(names) = 0 or list_has_any(names::varchar[], [name, prompt_set])))
+        )
+),
+
+choose_newest as materialized (
+    select *
+    from list_runs
+    qualify row_number() over (
+        partition by model, name, prompt_set
+        order by state <> 'completed', started_at desc, run_id desc
+    ) = 1
+),
+
+find_scorers as (
+    select
+        run_id,
+        scorer,
+        md5(concat_ws('/', scorer, kind, json_merge_patch(arguments_json, '{"harness": null}'))) as judging
+    from scorers
+    where run_id in (select run_id from choose_newest)
+    qualify row_number() over (partition by run_id order by ordinal, scorer) = 1
+),
+
+count_answers as (
+    select
+        run_id,
+        count(distinct request_id) filter (error_kind is distinct from 'not_sent') as answered_requests,
+        count(distinct request_id) filter (error_kind <> 'not_sent') as error_requests
+    from completions
+    where run_id in (select run_id from choose_newest)
+    group by run_id
+),
+
+describe_runs as (
+    select
+        choose_newest.* exclude (model),
+        if(
+            count(distinct choose_newest.model_id) over (partition by choose_newest.model) > 1,
+            choose_newest.model || ' @' || left(choose_newest.model_id, 8),
+            choose_newest.model
+        ) as model,
+        find_scorers.scorer,
+        find_scorers.judging,
+        run_conditions.prompts_digest,
+        md5(concat_ws(
+            '/',
+            spec_json -> '$.sampling',
+            spec_json -> '$.chat',
+            spec_json -> '$.output',
+            spec_json -> '$.reasoning',
+            spec_json -> '$.prompts.repeats',
+            spec_json -> '$.prompts.source.num_fewshot',
+            spec_json -> '$.prompts.source.fewshot_seed',
+            spec_json -> '$.prompts.source.apply_chat_template',
+            spec_json -> '$.prompts.source.fewshot_as_multiturn'
+        )) as settings,
+        choose_newest.expected_requests - coalesce(count_answers.answered_requests, 0) as open_requests,
+        coalesce(count_answers.error_requests, 0) as error_requests,
+        accuracy.prompts,
+        accuracy.samples,
+        accuracy.mean,
+        accuracy.mean_low,
+        accuracy.mean_high
+    from choose_newest
+    left join find_scorers using (run_id)
+    left join run_conditions using (run_id)
+    left join count_answers using (run_id)
+    left join accuracy on accuracy.run_id = choose_newest.run_id and accuracy.scorer = find_scorers.scorer
+),
+
+check_runs as materialized (
+    select
+        *,
+        case
+            when state <> 'completed' then 'it is ' || state || ', not completed'
+            when open_requests > 0
+            then printf('%d of its %d requests have no answer', open_requests, expected_requests)
+            when mean is null then 'it has no scores'
+        end as gap
+    from describe_runs
+),
+
+-- How many models share a way of asking, and since when.
+count_shares as (
+    select
+        prompt_set,
+        prompts_digest,
+        judging,
+        settings,
+        count(distinct model) as models,
+        max(started_at) as newest_at,
+        arg_max(run_id, (started_at, run_id)) as reference_run_id
+    from check_runs
+    where gap is null
+    group by prompt_set, prompts_digest, judging, settings
+),
+
+number_tasks as (
+    select *, row_number() over (partition by prompt_set order by models desc, newest_at desc, settings, judging) as number
+    from count_shares
+    qualify models > 1 or number = 1
+),
+
+join_shared as (
+    select check_runs.*, number_tasks.number, number_tasks.reference_run_id, gap as obstacle
+    from check_runs
+    join number_tasks using (prompt_set, prompts_digest, judging, settings)
+    where gap is null
+),
+
+join_others as (
+    select
+        check_runs.*,
+        coalesce(first_task.number, 1) as number,
+        first_task.reference_run_id,
+        coalesce(gap, case
+            when check_runs.prompts_digest is distinct from first_task.prompts_digest then 'it was asked other prompts'
+            when check_runs.judging is distinct from first_task.judging then 'it was scored by another scorer'
+            else 'it was asked with other settings'
+        end) as obstacle
+    from check_runs
+    left join number_tasks as first_task on first_task.prompt_set = check_runs.prompt_set and first_task.number = 1
+    where not exists (
+        select 1 from join_shared
+        where join_shared.prompt_set = check_runs.prompt_set and join_shared.model = check_runs.model
+    )
+),
+
+-- Two specs that ask the same of one model are one cell: the newer run's.
+choose_cells as materialized (
+    select * from join_shared
+    union all by name
+    select * from join_others
+    qualify row_number() over (
+        partition by prompt_set, number, model
+        order by state <> 'completed', started_at desc, run_id desc
+    ) = 1
+),
+
+name_tasks as (
+    select
+        prompt_set || if(number = 1, '', ' (' || number || ')') as task,
+        model,
+        run_id,
+        name,
+        scorer,
+        obstacle,
+        reference_run_id,
+        prompts,
+        samples,
+        mean,
+        mean_low,
+        mean_high,
+        error_requests
+    from choose_cells
+    order by prompt_set, number, obstacle is not null, mean desc, model
+)
+
+select * from name_tasks;
+
+comment on macro table find_board is 'find_board(names), a list of run ids, spec names, prompt sets and benchmark ids, or []: one row per task and model, with the score and its interval, and why it is not compared, if it is not.';

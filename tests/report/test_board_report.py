@@ -1,0 +1,162 @@
+"""The page of a leaderboard: who wins, that nobody does, and what is shown and not compared."""
+
+import html
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from history_kit import PROMPTS, NightOf, given_nights
+from report_kit import text_of
+
+from assayline.errors import SpecError
+from assayline.report.board.rows import BoardRows
+from assayline.report.make import Written, make_leaderboard
+from assayline.settings import Settings
+from assayline.store.database import connect
+from flows.cli import run
+
+pytestmark = pytest.mark.slow
+
+LETTERS = "abcdefgh"
+
+
+def models_of(rights: Sequence[int], **changes: Any) -> list[NightOf]:
+    """A run per model, called a, b, …, with so many right answers of PROMPTS."""
+    return [
+        NightOf(right=right, model=letter, model_id=f"digest of {letter}", **changes)
+        for letter, right in zip(LETTERS, rights, strict=False)
+    ]
+
+
+def texts(page: Path) -> str:
+    return re.sub(r"\s+", " ", html.unescape(text_of(page)).replace("\u00a0", " "))
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> tuple[Settings, BoardRows, Written]:
+    """Two tasks: on one, a model wins; on the other two may, one was asked with other settings and one failed."""
+    folder = tmp_path_factory.mktemp("board")
+    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
+    settings.data_dir.mkdir()
+    shutil.copy(empty_database, settings.database_path)
+    won = models_of([40, 20, 19], name="won")
+    open_race = models_of([38, 37, 12], name="race", prompts="q")
+    odd = NightOf(right=30, model="d", name="race", prompts="q", temperature=0.7)
+    failed = NightOf(right=40, model="e", name="race", prompts="q", state="failed")
+    given_nights(settings, [*won, *open_race, odd, failed])
+    with connect(settings.database_path, 10) as connection:
+        connection.execute("update runs set prompt_set = name")
+    return settings, *make_leaderboard(settings, folder=folder)
+
+
+def test_a_winner_is_called_where_there_is_one_and_nowhere_else(board: tuple[Settings, BoardRows, Written]) -> None:
+    _, rows, written = board
+    text = texts(written.html)
+    assert "won: a is better than every other model, 100 %; than b, which is nearest, by +50.0 points" in text
+    assert "race: no winner; any of 2 models may be the best: a, b." in text
+    won, race = rows.tasks[1], rows.tasks[0]
+    assert [(cell["model"], cell["best_rank"], cell["worst_rank"]) for cell in won.cells] == [
+        ("a", 1, 1),
+        ("b", 2, 3),
+        ("c", 2, 3),
+    ]
+    assert [(cell["model"], cell["best_rank"]) for cell in race.cells] == [
+        ("a", 1), ("b", 1), ("c", 3), ("e", None), ("d", None),
+    ]  # fmt: skip
+    assert len(rows.pairs) == 3 + 3
+    assert "Tasks with a winner" in text and "1 of 2" in text
+
+
+def test_what_is_not_compared_is_marked_with_the_reason(board: tuple[Settings, BoardRows, Written]) -> None:
+    _, rows, written = board
+    text = texts(written.html)
+    assert "2 scores are shown and not compared" in text
+    assert "it was asked with other settings: sampling.temperature: 0.0 → 0.7" in text
+    assert "it is failed, not completed" in text
+    assert not any("d" in (pair["candidate"], pair["baseline"]) for pair in rows.pairs)
+    markdown = written.text.replace("\\", "").replace("\u00a0", " ")
+    assert "| d | – | 75 % (60 to 86 %), not compared |" not in markdown, "of another task"
+    (line,) = (line for line in markdown.splitlines() if line.startswith("| d |"))
+    assert "not compared" in line and "75 %" in line
+
+
+def test_both_forms_have_the_same_tables_and_speeds_of_each_run(board: tuple[Settings, BoardRows, Written]) -> None:
+    settings, _, written = board
+    with connect(settings.database_path, 10) as connection:
+        ((speed,),) = connection.execute(
+            "select output_tokens_per_s from run_summary where run_id = 'night-000'"
+        ).fetchall()
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", texts(written.html)))
+    markdown = written.text.replace("\\", "").replace("\u00a0", " ")
+    lines = [line for line in markdown.splitlines() if line.startswith(("| 1", "| 2", "| 3", "| –", "| a", "| b"))]
+    assert len(lines) > 10
+    for line in lines:
+        for cell in line.strip("| ").split(" | "):
+            assert cell.strip() in text, cell
+    assert f"{speed:.4g}" in markdown
+    assert "default-src 'none'" in written.html.read_text(encoding="utf-8")
+
+
+def test_charts_have_every_model_of_their_task(board: tuple[Settings, BoardRows, Written]) -> None:
+    found = re.findall(
+        r'<script type="application/json" id="chart-\d+">(.*?)</script>', board[2].html.read_text("utf-8"), flags=re.S
+    )
+    drawn = [
+        {row["model"]: row for rows in json.loads(data)["datasets"].values() for row in rows if "model" in row}
+        for data in found
+    ]
+    assert [sorted(models) for models in drawn] == [["a", "b", "c", "d", "e"], ["a", "b", "c"]]
+    assert not drawn[0]["d"]["is_compared"] and drawn[0]["a"]["rank"] == "1–2"
+
+
+def test_equal_models_have_no_winner_and_one_rank(settings: Settings, tmp_path: Path) -> None:
+    given_nights(settings, models_of([32] * 5))
+    rows, written = make_leaderboard(settings, ["sums"], tmp_path)
+    assert "sums: no winner; nothing tells 5 models apart." in texts(written.html)
+    assert {(cell["best_rank"], cell["worst_rank"]) for cell in rows.tasks[0].cells} == {(1, 5)}
+
+
+def test_other_prompts_are_counted_and_a_model_alone_is_no_winner(settings: Settings, tmp_path: Path) -> None:
+    given_nights(settings, [*models_of([30, 31]), NightOf(right=PROMPTS, model="c", prompts="other")])
+    text = texts(make_leaderboard(settings, folder=tmp_path)[1].html)
+    assert "it was asked other prompts: 0 of the task's 40 prompts, 40 more" in text
+    text = texts(make_leaderboard(settings, ["night-002"], tmp_path)[1].html)
+    assert "sums: only c was asked this, so there is nothing to compare." in text
+
+
+def test_names_of_any_kind_stay_text_and_inside_the_data_folder(settings: Settings) -> None:
+    hostile = "<script>alert(1)</script>|`[red]"
+    given_nights(settings, [NightOf(model=hostile, name="../../etc"), NightOf(model="b", right=3, name="../../etc")])
+    rows, written = make_leaderboard(settings, ["../../etc"])
+    assert rows.tasks[0].cells[0]["model"] == hostile
+    assert written.html.resolve().is_relative_to((settings.data_dir / "leaderboards").resolve())
+    assert "<script>alert" not in text_of(written.html)
+
+
+def test_the_command_prints_tables_and_says_what_it_does_not_know(
+    board: tuple[Settings, BoardRows, Written],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(board[0].data_dir))
+    assert run("report", ["--leaderboard", "won", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out.replace("\u00a0", " ")
+    assert "won: a is better than every other model" in out and f"Report: {tmp_path / 'report.html'}" in out
+    assert "2–3" in out and "race" not in out
+    assert run("report", ["--leaderboard", "wonn"]) == 2
+    error = capsys.readouterr().err
+    assert "There is no run, spec or prompt set 'wonn' in the database: did you mean 'won'?" in error
+    for arguments in (["night-000", "--history", "won"], ["--leaderboard", "--baseline", "x"]):
+        with pytest.raises(SystemExit):
+            run("report", arguments)
+
+
+def test_an_empty_database_has_no_leaderboard(settings: Settings) -> None:
+    given_nights(settings, [])
+    with pytest.raises(SpecError, match="There is no run to make a leaderboard of"):
+        make_leaderboard(settings)

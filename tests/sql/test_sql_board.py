@@ -1,0 +1,218 @@
+"""find_board, compare_board and rank_board: which runs are held against each other, and what is called a difference."""
+
+import json
+from datetime import datetime, timedelta
+
+import numpy as np
+import pytest
+import scipy
+
+START = datetime(2026, 1, 1)
+
+
+def given_run(
+    store, run_id, model="a", values=(1, 0, 1, 1, 1, 0), day=0, *, prompts="p", scorer="exact_match",
+    arguments="{}", sampling=None, answered=None, **columns,
+):  # fmt: skip
+    """A run with one score per prompt, and as many answers as scores unless `answered` says otherwise."""
+    spec = {"sampling": sampling or {}, **columns.pop("spec", {})}
+    keys = [{"run_id": run_id, "prompt_id": f"{prompts}{i}"} for i in range(len(values))]
+    store.given(
+        "runs",
+        {
+            "run_id": run_id, "model": model, "model_id": f"digest of {model}", "spec_json": json.dumps(spec),
+            "started_at": START + timedelta(days=day), "expected_requests": len(values), **columns,
+        },
+    )  # fmt: skip
+    store.given("prompts", *keys)
+    store.given("completions", *({"run_id": run_id, "request_id": key["prompt_id"]} for key in keys[:answered]))
+    if scorer is None:
+        return
+    store.given("scorers", {"run_id": run_id, "scorer": scorer, "arguments_json": arguments})
+    store.given(
+        "scores",
+        *({**key, "scorer": scorer, "value": float(value)} for key, value in zip(keys, values, strict=True)),
+    )
+
+
+def read(store, query, *values):
+    result = store.connection.execute(query, list(values))
+    names = [column[0] for column in result.description]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+
+def board(store, *names):
+    """(task, model, run, obstacle) of each cell."""
+    rows = read(store, "from find_board(?::varchar[])", list(names))
+    return [(row["task"], row["model"], row["run_id"], row["obstacle"]) for row in rows]
+
+
+def entries(task_of):
+    return [{"task": task, "run_id": run, "scorer": "exact_match"} for run, task in task_of.items()]
+
+
+def test_the_newest_completed_run_of_each_model_and_spec_counts(store):
+    given_run(store, "old", "a", day=1)
+    given_run(store, "new", "a", day=2)
+    given_run(store, "broken", "a", day=3, state="failed")
+    given_run(store, "b", "b")
+    given_run(store, "running", "b", day=9, state="running")
+    given_run(store, "part of a benchmark", "c", benchmark_id="sweep")
+    assert board(store) == [("set", "a", "new", None), ("set", "b", "b", None)]
+    assert board(store, "sweep") == [("set", "c", "part of a benchmark", None)]
+    assert board(store, "old", "b") == [("set", "a", "old", None), ("set", "b", "b", None)]
+    assert board(store, "set") == board(store, "spec") == board(store)
+    assert board(store, "nobody") == []
+
+
+def test_score_interval_and_errors_are_those_of_the_run(store):
+    given_run(store, "x", "a", values=[1, 0, 0.5, 1, 1, 1])
+    store.given("completions", {"run_id": "x", "request_id": "p5", "error_kind": "too_long"})
+    (row,) = read(store, "from find_board([])")
+    (known,) = store.rows("accuracy", "mean", "mean_low", "mean_high", "prompts", "samples", run_id="x")
+    assert {key: row[key] for key in known} == known
+    assert (row["error_requests"], row["scorer"], row["name"]) == (1, "exact_match", "spec")
+
+
+def test_what_was_asked_otherwise_is_shown_beside_the_task_with_the_reason(store):
+    for number, model in enumerate("abc"):
+        given_run(store, f"run-{model}", model, day=number)
+    given_run(store, "other prompts", "d", prompts="q")
+    given_run(store, "other scorer", "e", arguments='{"ignore_case": true}')
+    given_run(store, "other settings", "f", sampling={"temperature": 1})
+    given_run(store, "half", "g", answered=3)
+    given_run(store, "failed", "h", state="failed")
+    given_run(store, "unscored", "i", scorer=None)
+    found = board(store)
+    assert {task for task, *_ in found} == {"set"}
+    assert {model: obstacle for _, model, _, obstacle in found} == {
+        "a": None,
+        "b": None,
+        "c": None,
+        "d": "it was asked other prompts",
+        "e": "it was scored by another scorer",
+        "f": "it was asked with other settings",
+        "g": "3 of its 6 requests have no answer",
+        "h": "it is failed, not completed",
+        "i": "it has no scores",
+    }
+    references = {row["reference_run_id"] for row in read(store, "from find_board([])")}
+    assert references == {"run-c"}, "the newest that is compared"
+
+
+def test_what_a_harness_made_of_a_run_and_how_an_engine_is_fed_are_no_other_task(store):
+    given_run(store, "x", "a", arguments='{"metric": "acc", "harness": {"task": 0.5}}')
+    given_run(store, "y", "b", arguments='{"metric": "acc"}', spec={"engine": {"window": 4, "args": {}}})
+    assert [obstacle for *_, obstacle in board(store)] == [None, None]
+
+
+def test_ways_of_asking_that_two_models_share_are_tasks_of_their_own(store):
+    for number, model in enumerate("abc"):
+        given_run(store, f"short-{model}", model, day=number, name="short")
+    for model in "ab":
+        given_run(store, f"long-{model}", model, day=9, name="long", prompts="q")
+    given_run(store, "alone", "d", name="alone", prompts="r")
+    given_run(store, "elsewhere", "a", prompt_set="another")
+    assert sorted(board(store)) == [
+        ("another", "a", "elsewhere", None),
+        ("set", "a", "short-a", None),
+        ("set", "b", "short-b", None),
+        ("set", "c", "short-c", None),
+        ("set", "d", "alone", "it was asked other prompts"),
+        ("set (2)", "a", "long-a", None),
+        ("set (2)", "b", "long-b", None),
+    ]
+
+
+def test_models_are_told_apart_by_types_of_numbers_and_by_content(store):
+    given_run(store, "x", "a")
+    given_run(store, "y", "a", name="fp8", spec={"engine": {"args": {"quantization": "fp8", "dtype": "bfloat16"}}})
+    given_run(store, "z", "b", name="one", model_id="0123456789")
+    given_run(store, "w", "b", name="other", model_id="abcdefghij")
+    assert [model for _, model, *_ in board(store)] == [
+        "a",
+        "a, quantization fp8, dtype bfloat16",
+        "b @01234567",
+        "b @abcdefgh",
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pairs_are_compared_on_the_same_prompts_and_adjusted_for_all_of_the_board(store, seed):
+    """Against SciPy's paired t-test and binomial test, and Holm's step-down in Python."""
+    dice = np.random.default_rng(seed)
+    drawn, task_of = {}, {}
+    for task, models, is_binary in (("one", "abcd", True), ("two", "efg", False)):
+        for number, model in enumerate(models):
+            values = dice.random(40) if not is_binary else (dice.random(40) < 0.9 - 0.2 * number).astype(float)
+            drawn[model], task_of[model] = np.clip(values + 0.1 * number * (not is_binary), 0, 1), task
+            given_run(store, model, model, drawn[model])
+    rows = read(store, "from compare_board(?)", entries(task_of))
+    assert len(rows) == 6 + 3
+    expected = {}
+    for row in rows:
+        one, other = drawn[row["candidate"]], drawn[row["baseline"]]
+        better, worse = int(np.sum(one > other)), int(np.sum(one < other))
+        p = scipy.stats.ttest_rel(one, other).pvalue if better + worse else 1.0
+        if task_of[row["candidate"]] == "one" and better + worse:
+            p = max(p, scipy.stats.binomtest(better, better + worse).pvalue)
+        expected[row["candidate"], row["baseline"]] = p
+        assert row["difference"] == pytest.approx(np.mean(one) - np.mean(other))
+        assert row["p_value"] == pytest.approx(p, rel=1e-6)
+        assert (row["better_prompts"], row["worse_prompts"], row["prompts"]) == (better, worse, 40)
+    adjusted, last = {}, 0.0
+    for place, (pair, p) in enumerate(sorted(expected.items(), key=lambda found: found[1])):
+        last = adjusted[pair] = min(1.0, max(last, p * (len(expected) - place)))
+    for row in rows:
+        p = adjusted[row["candidate"], row["baseline"]]
+        assert row["holm_p"] == pytest.approx(p, rel=1e-6)
+        assert row["verdict"] == ("unclear" if p > 0.05 else "better" if row["difference"] > 0 else "worse")
+
+
+def test_ranks_are_as_wide_as_what_cannot_be_told_apart(store):
+    right = {"a": 96, "b": 94, "c": 60, "d": 30}
+    for model, count in right.items():
+        given_run(store, model, model, [i < count for i in range(100)])
+    rows = read(store, "from rank_board(?)", entries(dict.fromkeys(right, "one")))
+    found = {row["run_id"]: (row["best_rank"], row["worst_rank"], row["is_winner"]) for row in rows}
+    assert found == {"a": (1, 2, False), "b": (1, 2, False), "c": (3, 3, False), "d": (4, 4, False)}
+    rows = read(store, "from rank_board(?)", entries({"c": "one", "d": "one", "a": "two", "b": "two"}))
+    found = {row["run_id"]: (row["best_rank"], row["worst_rank"], row["is_winner"]) for row in rows}
+    assert found == {"c": (1, 1, True), "d": (2, 2, False), "a": (1, 2, False), "b": (1, 2, False)}
+
+
+def test_equal_answers_few_prompts_and_no_shared_prompt_call_nothing(store):
+    for run, model in (("x", "a"), ("y", "b")):
+        given_run(store, run, model)
+        given_run(store, f"few-{run}", model, values=[1.0 * (run == "x")] * 4, name="few")
+        given_run(store, f"far-{run}", model, prompts=run, name="far")
+    task_of = {"x": "same", "y": "same", "few-x": "few", "few-y": "few", "far-x": "far", "far-y": "far"}
+    rows = read(store, "from compare_board(?)", entries(task_of))
+    assert {row["task"]: (row["p_value"], row["verdict"]) for row in rows} == {
+        "same": (1.0, "unclear"),
+        "few": (None, "too_few"),
+        "far": (None, "too_few"),
+    }
+    ranks = read(store, "from rank_board(?)", entries(task_of))
+    assert {(row["best_rank"], row["worst_rank"], row["is_winner"]) for row in ranks} == {(1, 2, False)}
+    assert read(store, "from rank_board(?)", entries({"x": "alone"})) == []
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 30, 199, 1999, 2000])
+def test_tails_are_those_of_students_t(store, degrees):
+    for t in (0.0, -0.3, 1.96, 3.2, -5.0, 20.0, float("inf")):
+        ((tail,),) = store.connection.execute("select t_tail(?, ?)", [t, degrees]).fetchall()
+        assert tail == pytest.approx(2 * scipy.stats.t.sf(abs(t), degrees), abs=1e-11)
+
+
+def test_beyond_two_thousand_degrees_tails_are_too_long_by_a_hair(store):
+    ((tail,),) = store.connection.execute("select t_tail(3.89, 100000)").fetchall()
+    assert 1 < tail / (2 * scipy.stats.t.sf(3.89, 100_000)) < 1.04
+    assert store.connection.execute("select t_tail(3, 0), t_tail(null, 9)").fetchall() == [(None, None)]
+
+
+def test_no_p_is_smaller_than_signs_of_so_few_prompts_could_give(store):
+    given_run(store, "new", "a", [0.5] * 6)
+    given_run(store, "old", "b", [0.25] * 6)
+    (row,) = read(store, "from compare_runs('new', 'old')")
+    assert (row["standard_error"], row["p_value"]) == (0, 2**-5)
