@@ -70,8 +70,7 @@ def _write_line(run: ExportedRun, rows: list[Row], names: TokenNames, created: i
 def _name_line(run: ExportedRun, row: Row) -> str | None:
     """The custom_id; None for a line of a batch file that has none that could be read."""
     own: str | None = row["source_id"]
-    is_batch = run.spec["prompts"]["source"]["kind"] == "openai_batch"
-    return own if own is not None or is_batch else f"row-{row['source_row']}"
+    return own if own is not None or run.source_kind == "openai_batch" else f"row-{row['source_row']}"
 
 
 def _find_error(run: ExportedRun, rows: list[Row]) -> dict[str, Any] | None:

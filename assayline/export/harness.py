@@ -30,7 +30,7 @@ def write_harness_results(connection: Connection, run: ExportedRun, run_dir: Pat
 
     Raises SpecError for a run of the harness's tasks that it has not judged.
     """
-    if run.spec["prompts"]["source"]["kind"] == KIND:
+    if run.source_kind == KIND:
         results, samples = _read_judged(run, run_dir / FOLDER_NAME)
     else:
         results, samples = _make_results(connection, run), {_name_task(run): _make_samples(connection, run)}
@@ -86,8 +86,7 @@ def _write_samples(path: Path, samples: Iterable[dict[str, Any]]) -> str:
 
 
 def _describe_model(run: ExportedRun) -> dict[str, Any]:
-    row, chat = run.row, run.spec["chat"]
-    system = chat["system"]
+    row, system = run.row, run.read_spec("chat.system")
     ends = row["finished_at"]
     return {
         "model_source": MODEL_SOURCE,
@@ -95,7 +94,7 @@ def _describe_model(run: ExportedRun) -> dict[str, Any]:
         "model_name_sanitized": re.sub(r"[\"<>:/|\\?*\[\]]+", "__", row["model"]),
         "system_instruction": system,
         "system_instruction_sha": None if system is None else _digest(system),
-        "fewshot_as_multiturn": run.spec["prompts"]["source"].get("fewshot_as_multiturn"),
+        "fewshot_as_multiturn": run.read_spec("prompts.source.fewshot_as_multiturn"),
         "chat_template": None,
         "chat_template_sha": None,
         "total_evaluation_time_seconds": None if ends is None else str((ends - row["started_at"]).total_seconds()),
@@ -103,11 +102,14 @@ def _describe_model(run: ExportedRun) -> dict[str, Any]:
 
 
 def _describe_config(run: ExportedRun) -> dict[str, Any]:
-    return {"model": MODEL_SOURCE, "model_args": {"pretrained": run.row["model"], **run.spec["engine"]["args"]}}
+    return {
+        "model": MODEL_SOURCE,
+        "model_args": {"pretrained": run.row["model"], **(run.read_spec("engine.args") or {})},
+    }
 
 
 def _make_results(connection: Connection, run: ExportedRun) -> dict[str, Any]:
-    task, spec, run_id = _name_task(run), run.spec, run.row["run_id"]
+    task, run_id = _name_task(run), run.row["run_id"]
     scored = read_rows(connection, "select * from accuracy where run_id = ? order by ordinal", run_id)
     (counts,) = read_rows(connection, "select count(*) as prompts from one_prompt where run_id = ?", run_id)
     values: dict[str, Any] = {"alias": task, "sample_len": counts["prompts"]}
@@ -117,27 +119,30 @@ def _make_results(connection: Connection, run: ExportedRun) -> dict[str, Any]:
             f"{row['scorer']},none": row["mean"],
             f"{row['scorer']}_stderr,none": "N/A" if error is None else error,
         }
-    few_shot = spec["prompts"]["few_shot"]
-    shots = few_shot["count"] if few_shot else 0
+    shots = run.read_spec("prompts.few_shot.count") or 0
     return {
         "results": {task: values},
         "group_subtasks": {task: []},
         "configs": {
             task: {
                 "task": task,
-                "dataset_path": spec["prompts"]["source"].get("path") or spec["prompts"]["source"].get("dataset"),
-                "output_type": "multiple_choice" if _has_options(run) else "generate_until",
+                "dataset_path": run.read_spec("prompts.source.path") or run.read_spec("prompts.source.dataset"),
+                "output_type": "multiple_choice" if run.has_options else "generate_until",
                 "num_fewshot": shots,
-                "repeats": spec["prompts"]["repeats"],
+                "repeats": run.read_spec("prompts.repeats"),
                 "metric_list": [{"metric": row["scorer"], "aggregation": "mean"} for row in scored],
-                "generation_kwargs": spec["sampling"],
+                "generation_kwargs": run.read_spec("sampling"),
             }
         },
         "versions": {task: "N/A"},
         "n-shot": {task: shots},
         "higher_is_better": {task: {row["scorer"]: True for row in scored}},
         "n-samples": {task: {"original": counts["prompts"], "effective": counts["prompts"]}},
-        "config": {**_describe_config(run), "limit": spec["prompts"]["limit"], "gen_kwargs": spec["sampling"]},
+        "config": {
+            **_describe_config(run),
+            "limit": run.read_spec("prompts.limit"),
+            "gen_kwargs": run.read_spec("sampling"),
+        },
         "git_hash": None,
         "date": run.row["started_at"].timestamp(),
     }
@@ -152,10 +157,9 @@ def _make_samples(connection: Connection, run: ExportedRun) -> Iterator[dict[str
         [run_id],
     )
     query = f"select * from ({TEXTS}) left join temp.exported_scores using (prompt_id, occurrence)"  # noqa: S608
-    has_options = _has_options(run)
     with open_rows(connection, query, run_id) as rows:
         for _, group in itertools.groupby(rows.read(), itemgetter("source_row", "occurrence")):
-            yield _make_sample(list(group), has_options)
+            yield _make_sample(list(group), run.has_options)
 
 
 def _make_sample(rows: list[Row], has_options: bool) -> dict[str, Any]:
@@ -192,10 +196,6 @@ def _make_sample(rows: list[Row], has_options: bool) -> dict[str, Any]:
         "target_hash": _digest(str(target)),
         **means,
     }
-
-
-def _has_options(run: ExportedRun) -> bool:
-    return any(scorer["kind"] == "loglikelihood" for scorer in run.spec["scorers"] or [])
 
 
 def _name_task(run: ExportedRun) -> str:

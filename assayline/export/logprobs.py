@@ -3,7 +3,8 @@
 from functools import cached_property
 from typing import Any
 
-from assayline.errors import AssaylineError, SpecError
+from assayline.errors import AssaylineError
+from assayline.export.rows import ExportedRun
 from assayline.model import identify_model
 from assayline.requests.chat import load_tokenizer
 
@@ -11,8 +12,8 @@ from assayline.requests.chat import load_tokenizer
 class TokenNames:
     """The tokenizer of a run's spec, opened when the first token is to be named."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
-        self._spec = spec
+    def __init__(self, run: ExportedRun) -> None:
+        self._run = run
         self._names: dict[str, str] = {}
 
     def name(self, token: str) -> str:
@@ -30,12 +31,10 @@ class TokenNames:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        args = self._spec["engine"]["args"]
-        given = args.get("tokenizer"), args.get("tokenizer_revision")
+        own = self._run.read_spec("engine.args.tokenizer")
+        name, revision = (own, "engine.args.tokenizer_revision") if own else (self._run.row["model"], "revision")
         try:
-            folder = identify_model(*(given if given[0] else (self._spec["model"], self._spec["revision"]))).folder
-            if folder is None:
-                raise SpecError(f"Model {self._spec['model']} has no files here.")
-            return load_tokenizer(folder)
+            folder = identify_model(name, self._run.read_spec(revision)).folder
+            return None if folder is None else load_tokenizer(folder)
         except AssaylineError:
             return None

@@ -13,7 +13,6 @@ from assayline.export.rows import METRICS, TEXTS, ExportedRun, find_exported, op
 from assayline.export.tables import FILE_PATTERNS, write_csv, write_jsonl, write_parquet
 from assayline.export.vllm_bench import write_result
 from assayline.settings import Settings
-from assayline.spec.scorers import Loglikelihood
 from assayline.store.database import Connection
 from assayline.store.ingest import load_parts
 from assayline.store.thread import DatabaseThread
@@ -87,7 +86,7 @@ def _export_batch(connection: Connection, run: ExportedRun, order: _Order) -> Ex
         new_file(order.output, order.force) as output_file,
         new_file(errors, order.force) as error_file,
     ):
-        written = write_batch(run, rows.read(), TokenNames(run.spec), output_file, error_file)
+        written = write_batch(run, rows.read(), TokenNames(run), output_file, error_file)
     files = [path for path, lines in ((order.output, written.answered), (errors, written.failed)) if lines]
     return Exported(files, [f"{written.answered} lines answered, {written.failed} with an error."])
 
@@ -126,8 +125,7 @@ def _export_vllm_bench(connection: Connection, run: ExportedRun, order: _Order) 
 
 
 def _refuse_options(run: ExportedRun, form: str) -> None:
-    kinds = {scorer["kind"] for scorer in run.spec["scorers"] or []}
-    if Loglikelihood.model_fields["kind"].default in kinds:
+    if run.has_options:
         raise SpecError(
             f"Run {run.row['run_id']} asked for likelihoods of given answers, and {form} is of generated text. Export "
             "it as csv, jsonl, parquet or lm-eval."

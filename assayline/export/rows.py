@@ -96,15 +96,29 @@ class ExportedRun:
 
     row: Row
     """Of the table runs."""
+    spec: dict[str, Any]
+    """As it was stored."""
     requests: int
     """Those that are stored."""
     unanswered: int
 
+    def read_spec(self, path: str) -> Any:
+        """A field of the spec by its dotted name; None where the stored one, which may be older, has none."""
+        value: Any = self.spec
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
+
     @property
-    def spec(self) -> dict[str, Any]:
-        """As it was stored."""
-        spec: dict[str, Any] = json.loads(self.row["spec_json"])
-        return spec
+    def source_kind(self) -> str | None:
+        """Kind of the source of its prompts."""
+        kind: str | None = self.read_spec("prompts.source.kind")
+        return kind
+
+    @property
+    def has_options(self) -> bool:
+        """Whether it asked for likelihoods of given answers, and has no generated text."""
+        return any(scorer["kind"] == "loglikelihood" for scorer in self.read_spec("scorers") or [])
 
     def describe_gap(self) -> str | None:
         """What is missing of the run, in a sentence; None of a completed run, whose requests all have an answer."""
@@ -135,7 +149,7 @@ def find_exported(connection: Connection, run_id: str) -> ExportedRun:
         "left join (select request_id from one_answer where run_id = $1) as one_answer using (request_id)",
         run_id,
     )
-    return ExportedRun(rows[0], counts["requests"], counts["unanswered"])
+    return ExportedRun(rows[0], json.loads(rows[0]["spec_json"]), counts["requests"], counts["unanswered"])
 
 
 @contextmanager

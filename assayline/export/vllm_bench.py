@@ -43,7 +43,7 @@ def write_result(connection: Connection, run: ExportedRun, rows: RowStream, file
 
 
 def _describe_run(connection: Connection, run: ExportedRun) -> dict[str, Any]:
-    row, spec = run.row, run.spec
+    row = run.row
     loads = read_rows(connection, "select * from loads where run_id = ?", row["run_id"])
     rate = loads[0]["requests_per_s"] if loads else None
     return {
@@ -52,7 +52,7 @@ def _describe_run(connection: Connection, run: ExportedRun) -> dict[str, Any]:
         "backend": BACKEND,
         "label": row["name"],
         "model_id": row["model"],
-        "tokenizer_id": spec["engine"]["args"].get("tokenizer") or row["model"],
+        "tokenizer_id": run.read_spec("engine.args.tokenizer") or row["model"],
         "num_prompts": run.requests,
         "request_rate": "inf" if rate is None else rate,
         "burstiness": loads[0]["burstiness"] if loads else None,

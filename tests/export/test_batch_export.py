@@ -1,5 +1,6 @@
 """A batch file in, a run, output and error file out: held line by line against OpenAI's own types."""
 
+import datetime
 import json
 from pathlib import Path
 from typing import Any
@@ -139,11 +140,9 @@ class Names(TokenNames):
 
 
 def write(tmp_path: Path, *rows: dict[str, Any], state: str = "completed") -> tuple[list[Any], list[Any]]:
-    import datetime
-
-    spec = json.dumps({"prompts": {"source": {"kind": "openai_batch"}}})
+    spec = {"prompts": {"source": {"kind": "openai_batch"}}}
     started = datetime.datetime(2026, 1, 1)
-    run = ExportedRun({"state": state, "spec_json": spec, "started_at": started, "model": "model"}, len(rows), 0)
+    run = ExportedRun({"state": state, "started_at": started, "model": "model"}, spec, len(rows), 0)
     with (tmp_path / "o").open("w") as output, (tmp_path / "e").open("w") as errors:
         write_lines(run, rows, Names(), output, errors)
     return read_lines(tmp_path / "o"), read_lines(tmp_path / "e")
