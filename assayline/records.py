@@ -13,6 +13,10 @@ Json = Any
 NOT_SENT = "not_sent"
 """error_kind of a request whose turn never came, as its load had ended; no error, and in no way an answer."""
 
+CHAT_URL = "/v1/chat/completions"
+COMPLETIONS_URL = "/v1/completions"
+"""Endpoints of OpenAI's interface, as batch files name them."""
+
 MediaKind = Literal["image", "audio", "video"]
 """As content parts of a chat name them, and vLLM."""
 
@@ -26,6 +30,20 @@ class Media(TypedDict):
     media, what it is made from (`media/synthetic.py`)."""
     digest: str
     """sha256 of its content, first 32 hex digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedBody:
+    """What the body of a batch file's line asks beside messages and sampling."""
+
+    text: str | None = None
+    """A prompt as it stands, which gets the tokenizer's own special tokens and no chat template."""
+    variables: dict[str, Json] = field(default_factory=dict)
+    """Of the chat template, tools among them."""
+    continues: bool = False
+    """Whether the last message is the beginning of the answer."""
+    samples: int = 1
+    """Answers wanted, each a request of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +71,8 @@ class Prompt:
     """Answers to choose from, where their likelihood is asked for and no text."""
     media: list[Media] | None = None
     """In the order of their parts in `messages`, which say of what kind each is and no more."""
+    body: AskedBody | None = None
+    """Set by the source openai_batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
     ("prompts.source, kind: hub", prompts.HubSource),
     ("prompts.source, kind: synthetic", prompts.SyntheticSource),
     ("prompts.source, kind: lm_eval", prompts.LmEvalSource),
+    ("prompts.source, kind: openai_batch", prompts.OpenAiBatchSource),
     ("prompts.source.prompt_tokens and output_tokens", prompts.TokenLength),
     ("prompts.source.images", prompts.SyntheticImages),
     ("prompts.source.audios", prompts.SyntheticSounds),

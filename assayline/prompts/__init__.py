@@ -16,6 +16,7 @@ from typing import Any
 from assayline.digests import digest_json, digest_text
 from assayline.errors import PromptError, SpecError
 from assayline.media.shelf import Shelf
+from assayline.prompts.batch import BatchReader
 from assayline.prompts.columns import PromptParts, RowReader
 from assayline.prompts.few_shot import FewShot
 from assayline.prompts.files import UnreadableRow
@@ -25,7 +26,7 @@ from assayline.prompts.sources import read_rows, split_head
 from assayline.prompts.synthetic import SyntheticPrompts
 from assayline.prompts.values import RowError
 from assayline.records import Prompt
-from assayline.spec.prompts import Columns, LmEvalSource, PromptSpec, SyntheticSource
+from assayline.spec.prompts import Columns, LmEvalSource, OpenAiBatchSource, PromptSpec, SyntheticSource
 
 __all__ = ["BadRow", "RowError", "load_prompts"]
 
@@ -60,7 +61,10 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = 
         numbers = range(spec.source.count)
         return _read_prompts(spec, iter(numbers), SyntheticPrompts(spec.source, tokenizer).read, lambda number: None)
     assert not isinstance(spec.source, LmEvalSource), "a task writes its requests itself (harness/)"
-    reader = RowReader(spec.columns, spec.template, spec.media, shelf)
+    is_batch = isinstance(spec.source, OpenAiBatchSource)
+    reader: RowReader | BatchReader = (
+        BatchReader(spec.media, shelf) if is_batch else RowReader(spec.columns, spec.template, spec.media, shelf)
+    )
     rows = read_rows(spec.source)
     head, first = split_head(rows)
     if first is None:
@@ -102,6 +106,7 @@ def _read_prompts(
                 prompt_token_ids=parts.prompt_token_ids,
                 options=parts.options,
                 media=media,
+                body=parts.body,
             )
 
 
@@ -119,8 +124,10 @@ def _count_before(seen: Counter[int], prompt_id: str) -> int:
 def _identify(parts: PromptParts) -> str:
     """What is asked, and what the answer should be. Examples are left out: with five or none, it is one question, and
     runs are compared question by question."""
-    options = {} if parts.options is None else {"options": parts.options}
-    return digest_json({"messages": identify_media(parts.messages), "target": parts.target, **options})
+    more: dict[str, Any] = {} if parts.options is None else {"options": parts.options}
+    if parts.body is not None:
+        more["body"] = [parts.body.text, parts.prompt_token_ids, parts.body.variables, parts.body.continues]
+    return digest_json({"messages": identify_media(parts.messages), "target": parts.target, **more})
 
 
 def _digest_row(row: dict[str, Any] | UnreadableRow) -> str:

@@ -25,7 +25,7 @@ from assayline.prompts.values import (
     list_names,
     parse_json,
 )
-from assayline.records import Media, MediaKind
+from assayline.records import AskedBody, Media, MediaKind
 from assayline.spec.media import MediaSpec
 from assayline.spec.prompts import Columns, MessageTemplate
 
@@ -44,6 +44,8 @@ class PromptParts:
     sampling: dict[str, Any] = field(default_factory=dict)
     prompt_token_ids: list[int] | None = None
     options: list[str] | None = None
+    body: AskedBody | None = None
+    """Of a line of a batch file (`batch.py`)."""
 
 
 class RowReader:

@@ -22,7 +22,7 @@ from assayline.prompts.media import identify_media
 from assayline.prompts.sources import find_files, read_rows
 from assayline.prompts.templates import PromptTemplate
 from assayline.prompts.values import RowError, RowShapeError
-from assayline.spec.prompts import FewShotSpec, FileSource, LmEvalSource, PromptSpec, SyntheticSource
+from assayline.spec.prompts import FewShotSpec, FileSource, LmEvalSource, OpenAiBatchSource, PromptSpec, SyntheticSource
 
 POOL_EXAMPLES = 1000
 """Of so many drawn examples, each prompt gets some of its own where `per_prompt` is on."""
@@ -44,7 +44,8 @@ class FewShot:
         self._spec = few_shot
         is_own = few_shot.source is None
         source = few_shot.source or spec.source
-        assert not isinstance(source, SyntheticSource | LmEvalSource), "load_prompts and the spec refuse it"
+        refused = SyntheticSource | LmEvalSource | OpenAiBatchSource
+        assert not isinstance(source, refused), "load_prompts and the spec refuse it"
         if is_own and isinstance(source, FileSource) and not all(path.is_file() for path in find_files(source.path)):
             raise PromptError(
                 f"The examples come from the prompt set itself, and {source.path} can be read only once. "

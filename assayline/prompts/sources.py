@@ -11,7 +11,7 @@ from pathlib import Path
 
 from assayline.errors import PromptError
 from assayline.prompts.files import Row, UnreadableRow, read_csv, read_jsonl
-from assayline.spec.prompts import FileSource, HubSource, InlineSource
+from assayline.spec.prompts import FileSource, HubSource, InlineSource, OpenAiBatchSource
 
 FORMATS = {
     ".jsonl": "jsonl",
@@ -35,7 +35,7 @@ class FileRow(Row):
         self.folder = folder
 
 
-def read_rows(source: FileSource | InlineSource | HubSource) -> Iterator[Row | UnreadableRow]:
+def read_rows(source: FileSource | InlineSource | HubSource | OpenAiBatchSource) -> Iterator[Row | UnreadableRow]:
     """Yields the source's rows in its order. Raises PromptError, saying where, for what cannot be read on."""
     match source:
         case InlineSource(rows=rows):
@@ -44,9 +44,16 @@ def read_rows(source: FileSource | InlineSource | HubSource) -> Iterator[Row | U
             yield from _read_hub(source)
         case FileSource(path=path, format=given):
             for file in find_files(path):
-                folder = file.parent.absolute()
-                for row in READERS[_format_of(file) if given == "auto" else given](file):
-                    yield row if isinstance(row, UnreadableRow) else FileRow(row, folder)
+                yield from _place_rows(file, READERS[_format_of(file) if given == "auto" else given])
+        case OpenAiBatchSource(path=path):
+            for file in find_files(path):
+                yield from _place_rows(file, read_jsonl)
+
+
+def _place_rows(file: Path, read: Callable[[Path], Iterator[Row | UnreadableRow]]) -> Iterator[FileRow | UnreadableRow]:
+    folder = file.parent.absolute()
+    for row in read(file):
+        yield row if isinstance(row, UnreadableRow) else FileRow(row, folder)
 
 
 def split_head(rows: Iterator[Row | UnreadableRow]) -> tuple[list[Row | UnreadableRow], Row | None]:

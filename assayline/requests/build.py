@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from assayline.digests import digest_text
 from assayline.errors import SpecError
 from assayline.prompts import BadRow, RowError
-from assayline.records import Completion, Prompt, Request
+from assayline.records import AskedBody, Completion, Prompt, Request
 from assayline.requests.chat import Rendered
 from assayline.requests.options import RenderedOption, render_options
 from assayline.spec.evaluation import EvalSpec
@@ -41,7 +41,7 @@ class Prepared:
 class Renderer(Protocol):
     """What `chat.ChatRenderer` is to this module."""
 
-    def render(self, messages: list[dict[str, Any]]) -> Rendered: ...
+    def render(self, messages: list[dict[str, Any]], body: AskedBody | None = None) -> Rendered: ...
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -80,6 +80,7 @@ def _prepare(
     sampling: Mapping[str, Any], repeats: int, item: Prompt | BadRow, renderer: Renderer, max_model_len: int | None
 ) -> Prepared:
     prompt = item.prompt if isinstance(item, BadRow) else item
+    repeats = repeats if prompt.body is None else prompt.body.samples
     rendered = Rendered("", [])
     try:
         if isinstance(item, BadRow):
@@ -195,7 +196,7 @@ def _render(prompt: Prompt, renderer: Renderer) -> Rendered:
         if prompt.media:
             ids = renderer.encode_media(prompt.messages) + ids
         return Rendered(" ".join(map(read_text, prompt.messages)), ids)
-    return renderer.render(prompt.messages)
+    return renderer.render(prompt.messages, prompt.body)
 
 
 def read_text(message: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ import json
 import logging
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +26,7 @@ from assayline.prompts.render_limit import RenderGuard
 from assayline.prompts.sandbox import LONGEST_CHARS, BoundedSandbox
 from assayline.prompts.templates import describe_error
 from assayline.prompts.values import RowError, check_text
-from assayline.records import MediaKind
+from assayline.records import AskedBody, MediaKind
 from assayline.requests.chat_templates import find_template
 from assayline.requests.placeholders import (
     Placeholders,
@@ -135,9 +136,20 @@ class ChatRenderer:
             "add_generation_prompt": spec.add_generation_prompt,
         })  # fmt: skip
 
-    def render(self, messages: list[Message]) -> Rendered:
-        """Raises RowError: template_error for what the template raises, media_error for media that the model does not
+    def render(self, messages: list[Message], body: AskedBody | None = None) -> Rendered:
+        """The messages as a prompt, with what a batch file's body wants of it.
+
+        Raises RowError: template_error for what the template raises, media_error for media that the model does not
         take or the template leaves out, and PromptError for a template that has to be stopped again and again."""
+        body = body or AskedBody()
+        if body.text is not None:
+            return Rendered(body.text, self._encode(body.text, special_tokens=True))
+        if reserved := sorted(RESERVED & set(body.variables)):
+            raise RowError(
+                "row_error",
+                f"chat_template_kwargs holds {', '.join(reserved)}, which the renderer sets itself. Expected variables "
+                "of the template.",
+            )
         kinds = list_kinds(messages)
         check_kinds(kinds, self._placeholders)
         conversation = self._complete(messages)
@@ -145,7 +157,8 @@ class ChatRenderer:
         if self._mode == "plain":
             text = " ".join(filter(None, (message.get("content") for message in self._write_media(conversation, " "))))
         else:
-            text = self._apply(self._shape_contents(conversation), continues=bool(self._spec.prefill))
+            continues = bool(self._spec.prefill) or body.continues
+            text = self._apply(self._shape_contents(conversation), continues=continues, variables=body.variables)
         self._check_length(len(text))  # again in `encode`: before the next line, which takes memory of its own
         check_text(text, "The rendered chat")
         check_placeholders(text, kinds, self._placeholders)
@@ -157,8 +170,11 @@ class ChatRenderer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a rendered text. Raises RowError for a text that is too long to tokenise."""
+        return self._encode(text, special_tokens=self._mode == "plain")
+
+    def _encode(self, text: str, *, special_tokens: bool) -> list[int]:
         self._check_length(len(text))
-        ids: list[int] = self._tokenizer(text, add_special_tokens=self._mode == "plain", verbose=False)["input_ids"]
+        ids: list[int] = self._tokenizer(text, add_special_tokens=special_tokens, verbose=False)["input_ids"]
         return ids
 
     def encode_media(self, messages: list[Message]) -> list[int]:
@@ -184,9 +200,11 @@ class ChatRenderer:
             messages = [{"role": "system", "content": spec.system}, *messages]
         return [*messages, {"role": "assistant", "content": spec.prefill}] if spec.prefill else messages
 
-    def _apply(self, conversation: list[Message], *, continues: bool) -> str:
+    def _apply(
+        self, conversation: list[Message], *, continues: bool, variables: Mapping[str, Any] | None = None
+    ) -> str:
         try:
-            return self._apply_within_limits(conversation, continues=continues)
+            return self._apply_within_limits(conversation, continues=continues, variables=variables)
         except AssaylineError:
             raise
         except Exception as error:  # a template is a program over foreign data: it can raise anything
@@ -195,11 +213,14 @@ class ChatRenderer:
                 f"The chat template ({self._mode}) failed on this conversation: {describe_error(error)}",
             ) from None
 
-    def _apply_within_limits(self, conversation: list[Message], continues: bool) -> str:
+    def _apply_within_limits(
+        self, conversation: list[Message], continues: bool, variables: Mapping[str, Any] | None = None
+    ) -> str:
         def apply() -> str:
             text: str = self._tokenizer.apply_chat_template(
                 conversation, chat_template=self._template, tokenize=False, continue_final_message=continues,
-                add_generation_prompt=self._spec.add_generation_prompt and not continues, **self._spec.kwargs,
+                add_generation_prompt=self._spec.add_generation_prompt and not continues,
+                **{**self._spec.kwargs, **(variables or {})},
             )  # fmt: skip
             return text
 

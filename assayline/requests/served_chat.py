@@ -1,6 +1,8 @@
 """Chats that a server renders: messages go out as they are, and its own template makes the prompt."""
 
 from assayline.digests import digest_json
+from assayline.prompts import RowError
+from assayline.records import AskedBody
 from assayline.requests.chat import Message, Rendered
 from assayline.spec.prompts import ChatSpec
 
@@ -15,8 +17,15 @@ class ServedChat:
         self._system = spec.system
         self.template_id = digest_json({"mode": "served", "system": spec.system, "kwargs": spec.kwargs})
 
-    def render(self, messages: list[Message]) -> Rendered:
-        """The messages to send."""
+    def render(self, messages: list[Message], body: AskedBody | None = None) -> Rendered:
+        """The messages to send. Raises RowError for what a batch file's body wants and messages alone cannot say."""
+        if body is not None and (body.text is not None or body.variables or body.continues):
+            what = "a prompt that is no chat" if body.text is not None else "tools, or other variables of the template"
+            raise RowError(
+                "row_error",
+                f"The body has {what}, for which prompts must be rendered here. Set engine.server.endpoint to "
+                "completions.",
+            )
         if self._system is not None and all(message.get("role") != "system" for message in messages):
             messages = [{"role": "system", "content": self._system}, *messages]
         return Rendered("", [], messages)

@@ -15,7 +15,7 @@ from assayline.spec.gate import GateSpec
 from assayline.spec.load import LoadSpec, SloSpec
 from assayline.spec.part import SpecPart
 from assayline.spec.price import PriceSpec
-from assayline.spec.prompts import ChatSpec, LmEvalSource, PromptSpec, SyntheticSource
+from assayline.spec.prompts import ChatSpec, LmEvalSource, OpenAiBatchSource, PromptSpec, SyntheticSource
 from assayline.spec.scorers import Loglikelihood, Scorer, name_scorers
 
 OPTION_SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
@@ -131,6 +131,17 @@ class EvalSpec(SpecPart):
             raise ValueError("chat.prefill: with source lm_eval, the task decides how answers begin. Remove it")
         if "n" in self.sampling:
             raise ValueError("sampling.n: with source lm_eval, the task decides how often it asks. Remove it")
+        return self
+
+    @model_validator(mode="after")
+    def _check_batch(self) -> "EvalSpec":
+        if not isinstance(self.prompts.source, OpenAiBatchSource):
+            return self
+        if self.asks_for_options:
+            raise ValueError("the scorer loglikelihood is not for source openai_batch, whose lines ask for texts")
+        for name, value in {"sampling.n": self.sampling.get("n"), "chat.prefill": self.chat.prefill}.items():
+            if value:
+                raise ValueError(f"{name}: with source openai_batch, each line's body decides that. Remove it")
         return self
 
     @model_validator(mode="after")

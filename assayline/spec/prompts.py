@@ -123,8 +123,16 @@ class LmEvalSource(SpecPart):
         return [self.task] if isinstance(self.task, str) else self.task
 
 
+class OpenAiBatchSource(SpecPart):
+    """Lines of an OpenAI batch file for chat or text completions: prompts and their parameters."""
+
+    kind: Literal["openai_batch"] = "openai_batch"
+    path: str = Field(description="File or glob of JSON lines {custom_id, method, url, body}; sorted by name.")
+
+
 AnySource = Annotated[
-    FileSource | InlineSource | HubSource | SyntheticSource | LmEvalSource, Field(discriminator="kind")
+    FileSource | InlineSource | HubSource | SyntheticSource | LmEvalSource | OpenAiBatchSource,
+    Field(discriminator="kind"),
 ]
 
 
@@ -223,6 +231,13 @@ class PromptSpec(SpecPart):
                     f"{' and '.join(changed)}: with source lm_eval, the task decides that. Remove it; "
                     "prompts.source.num_fewshot sets the number of examples"
                 )
+        if isinstance(self.source, OpenAiBatchSource):
+            usual = {"columns": Columns(), "template": None, "few_shot": None, "repeats": 1}
+            if changed := [f"prompts.{name}" for name, value in usual.items() if getattr(self, name) != value]:
+                raise ValueError(
+                    f"{' and '.join(changed)}: with source openai_batch, each line's body says what is asked, and its "
+                    "n how often. Remove it"
+                )
         return self
 
     @property
@@ -231,7 +246,7 @@ class PromptSpec(SpecPart):
         match self.source:
             case _ if self.name:
                 return self.name
-            case FileSource(path=path):
+            case FileSource(path=path) | OpenAiBatchSource(path=path):
                 return Path(path).stem
             case HubSource(dataset=dataset):
                 return dataset

@@ -15,6 +15,7 @@ COMMANDS = {
     "tasks": "List the tasks of lm-evaluation-harness.",
     "score": "Score a finished run's stored answers again. Nothing is generated.",
     "report": "Write the report of a run, a benchmark, a history or a leaderboard: report.html and report.md.",
+    "export": "Write a run's requests and answers in the format of other tools.",
     "baseline": "Pin runs as baselines.",
     "rebuild": "Load runs anew into the database, from their manifests and part files.",
     "keep": "Compute the metrics of runs that have ended, and store them in the database.",

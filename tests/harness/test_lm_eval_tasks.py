@@ -12,6 +12,7 @@ from run_kit import FAKE, complete, list_runs, query
 
 from assayline.errors import PromptError, SpecError
 from assayline.evaluation.begin import begin_evaluation
+from assayline.export.make import export_run
 from assayline.settings import Settings
 from benchmarks.lm_eval_kinds import write_tasks
 
@@ -100,3 +101,34 @@ def test_what_the_harness_cannot_open_is_a_sentence(make_spec: Any, settings: Se
     )
     with pytest.raises(PromptError, match=r"set prompts\.source.confirm_run_unsafe_code to true"):
         begin_evaluation(spec_of(make_spec, folder, "unsafe"), settings).prepare()
+
+
+def test_an_export_is_what_the_harnesss_own_tracker_writes(make_spec: Any, settings: Settings, folder: Path) -> None:
+    from lm_eval.loggers import EvaluationTracker
+
+    spec = spec_of(make_spec, folder, ["arithmetic", "choices"])
+    run_id = complete(spec, settings).run_id
+    (ours,) = export_run(settings, run_id, "lm-eval").files
+    kept = settings.run_dir(run_id) / "lm_eval"
+    tasks = ("arithmetic", "choices")
+    samples = {
+        task: [json.loads(line) for line in (kept / f"samples_{task}.jsonl").read_text().splitlines()] for task in tasks
+    }
+    tracker = EvaluationTracker(output_path=str(folder / "theirs"))
+    tracker.general_config_tracker.log_experiment_args("assayline", {"pretrained": spec.model}, None, None, True)
+    tracker.save_results_aggregated(json.loads((kept / "results.json").read_text()), samples)
+    for task in tasks:
+        tracker.save_results_samples(task, samples[task])
+    (theirs,) = (folder / "theirs").iterdir()
+    assert theirs.name == json.loads(next(ours.glob("results_*")).read_text())["model_name_sanitized"]
+    names = [[path.name.rsplit("_", 1)[0] for path in sorted(at.iterdir())] for at in (ours, theirs)]
+    assert names[0] == names[1] == ["results", "samples_arithmetic", "samples_choices"]
+    for task in tasks:
+        lines = [next(at.glob(f"samples_{task}_*")).read_text().splitlines() for at in (ours, theirs)]
+        assert [json.loads(line) for line in lines[0]] == [json.loads(line) for line in lines[1]]
+    written, wanted = (json.loads(next(at.glob("results_*")).read_text()) for at in (ours, theirs))
+    ours_alone = {"config", "fewshot_as_multiturn", "total_evaluation_time_seconds"}
+    assert set(written) == set(wanted) - {"aggregations", "start_time", "end_time"}
+    assert {key: written[key] for key in set(written) - ours_alone} == {
+        key: wanted[key] for key in set(written) - ours_alone
+    }

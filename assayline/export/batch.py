@@ -1,0 +1,149 @@
+"""The output and error file of a batch, as OpenAI and vLLM write them: a line per line of the batch file.
+
+A line's answers (`n` of its body) are the choices of one completion. If one of them is an error row, so is the line.
+Runs of other prompt sets have the same form: their ids are the rows' own, or `row-N`, N being the row's number from 0.
+
+    {"id", "custom_id", "response": {"status_code": 200, "request_id", "body": a completion}, "error": null}
+    {"id", "custom_id", "response": {"status_code": 400 or 500, "request_id", "body": {"error": …}}, "error": null}
+    {"id", "custom_id", "response": null, "error": {"code", "message"}}
+
+The first is of the output file, the others of the error file; the last is of a request that never ran.
+"""
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import Any, NamedTuple, TextIO
+
+from assayline.export.logprobs import TokenNames
+from assayline.export.rows import ExportedRun
+from assayline.records import CHAT_URL, COMPLETIONS_URL, NOT_SENT
+from assayline.requests.build import WORKER
+from assayline.store.database import Row
+
+BAD_REQUESTS = frozenset({"rejected_by_engine", "sampling_error", "media_error"})
+"""Kinds of error that are the request's own fault, as an engine says; those of preparing are all."""
+
+EXPIRED, CANCELLED, NOT_ANSWERED = "batch_expired", "batch_cancelled", "not_answered"
+"""Why a request never ran; the first two as OpenAI calls them."""
+
+
+class Written(NamedTuple):
+    """How many lines went where."""
+
+    answered: int
+    failed: int
+
+
+def write_batch(run: ExportedRun, rows: Iterable[Row], names: TokenNames, output: TextIO, errors: TextIO) -> Written:
+    """Writes a line per prompt, in the order of the prompt set."""
+    counts = {True: 0, False: 0}
+    created = int(run.row["started_at"].timestamp())
+    for _, group in itertools.groupby(rows, itemgetter("source_row", "occurrence")):
+        line, is_answered = _write_line(run, list(group), names, created)
+        (output if is_answered else errors).write(json.dumps(line, ensure_ascii=False) + "\n")
+        counts[is_answered] += 1
+    return Written(counts[True], counts[False])
+
+
+def _write_line(run: ExportedRun, rows: list[Row], names: TokenNames, created: int) -> tuple[dict[str, Any], bool]:
+    first = rows[0]
+    asked = json.loads(first["metadata_json"])
+    url = asked.get("url") if asked.get("url") in (CHAT_URL, COMPLETIONS_URL) else CHAT_URL
+    line = {"id": f"batch_req_{first['request_id'][:32]}", "custom_id": _name_line(run, first)}
+    if (error := _find_error(run, rows)) is not None:
+        return {**line, **error}, False
+    body = {
+        "id": f"{'chatcmpl' if url == CHAT_URL else 'cmpl'}-{first['request_id'][:32]}",
+        "object": "chat.completion" if url == CHAT_URL else "text_completion",
+        "created": created,
+        "model": asked.get("model") or run.row["model"],
+        "choices": [
+            (_write_chat if url == CHAT_URL else _write_text)(index, row, names) for index, row in enumerate(rows)
+        ],
+        "usage": _count_tokens(rows),
+    }
+    return {**line, "response": _respond(first, 200, body), "error": None}, True
+
+
+def _name_line(run: ExportedRun, row: Row) -> str | None:
+    """The custom_id; None for a line of a batch file that has none that could be read."""
+    own: str | None = row["source_id"]
+    return own if own is not None or run.source_kind == "openai_batch" else f"row-{row['source_row']}"
+
+
+def _find_error(run: ExportedRun, rows: list[Row]) -> dict[str, Any] | None:
+    failed = next((row for row in rows if row["error_kind"] is not None and row["error_kind"] != NOT_SENT), None)
+    if failed is not None:
+        kind, is_theirs = failed["error_kind"], failed["worker"] == WORKER or failed["error_kind"] in BAD_REQUESTS
+        status, name = (400, "invalid_request_error") if is_theirs else (500, "server_error")
+        error = {"message": failed["error_message"], "type": name, "param": None, "code": kind}
+        return {"response": _respond(failed, status, {"error": error}), "error": None}
+    if any(row["error_kind"] == NOT_SENT for row in rows):
+        message = "The load of the run ended before this request's turn came."
+        return {"response": None, "error": {"code": EXPIRED, "message": message}}
+    if any(row["worker"] is None for row in rows):
+        code = CANCELLED if run.row["state"] == "cancelled" else NOT_ANSWERED
+        message = f"The run is {run.row['state']}, and this request has no answer yet."
+        return {"response": None, "error": {"code": code, "message": message}}
+    return None
+
+
+def _respond(row: Row, status_code: int, body: dict[str, Any]) -> dict[str, Any]:
+    return {"status_code": status_code, "request_id": row["request_id"], "body": body}
+
+
+def _write_chat(index: int, row: Row, names: TokenNames) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": row["text"], "refusal": None}
+    if row["reasoning"] is not None:
+        message["reasoning"] = row["reasoning"]
+    logprobs = None
+    if row["logprobs_json"] is not None:
+        most = json.loads(row["sampling_json"]).get("logprobs") or 0
+        logprobs = {"content": [
+            {**names.describe(token, tokens[token]), "top_logprobs": [
+                names.describe(other, value) for other, value in _rank(tokens)[:most]
+            ]}
+            for token, tokens in _read_logprobs(row)
+        ]}  # fmt: skip
+    return {"index": index, "message": message, "logprobs": logprobs, **_write_end(row)}
+
+
+def _write_text(index: int, row: Row, names: TokenNames) -> dict[str, Any]:
+    logprobs = None
+    if row["logprobs_json"] is not None:
+        chosen = [(names.name(token), tokens[token], tokens) for token, tokens in _read_logprobs(row)]
+        logprobs = {
+            "text_offset": [0, *itertools.accumulate(len(name) for name, _, _ in chosen[:-1])] if chosen else [],
+            "token_logprobs": [value for _, value, _ in chosen],
+            "tokens": [name for name, _, _ in chosen],
+            "top_logprobs": [{names.name(token): value for token, value in _rank(tokens)} for _, _, tokens in chosen],
+        }
+    return {"index": index, "text": row["text"], "logprobs": logprobs, **_write_end(row)}
+
+
+def _write_end(row: Row) -> dict[str, Any]:
+    return {"finish_reason": row["finish_reason"], "stop_reason": row["stop_reason"]}
+
+
+def _read_logprobs(row: Row) -> Iterator[tuple[str, dict[str, float]]]:
+    """Each token that was generated, as text of its id, with those that were compared."""
+    stored = json.loads(row["logprobs_json"])
+    for token, tokens in zip(row["output_token_ids"], stored, strict=False):
+        if tokens and str(token) in tokens:
+            yield str(token), tokens
+
+
+def _rank(tokens: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(tokens.items(), key=lambda item: -item[1])
+
+
+def _count_tokens(rows: list[Row]) -> dict[str, Any]:
+    """A line's prompt counts once, as its choices share it."""
+    prompt, output = rows[0]["prompt_tokens"], [row["output_tokens"] for row in rows]
+    if prompt is None or None in output:
+        return {"prompt_tokens": prompt, "completion_tokens": None, "total_tokens": None}
+    usage = {"prompt_tokens": prompt, "completion_tokens": sum(output), "total_tokens": prompt + sum(output)}
+    cached = rows[0]["cached_tokens"]
+    return usage if cached is None else {**usage, "prompt_tokens_details": {"cached_tokens": cached}}

@@ -1,0 +1,207 @@
+"""Results and samples of lm-evaluation-harness, in files of the names and keys that its own tracker writes.
+
+A run of the source lm_eval has its results from the harness itself (`lm_eval/` of its folder); they get what the
+tracker adds on writing. Any other run is one task, called as its prompt set, whose metrics are the run's scorers: mean
+and standard error of the view accuracy, and per prompt the mean over its repeats. What the harness has and a run here
+has not (versions of tasks, its commit) is absent, null or N/A, as in its own files.
+"""
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from assayline.errors import SpecError
+from assayline.export.rows import TEXTS, ExportedRun, open_rows
+from assayline.harness.judge import KIND
+from assayline.store.database import Connection, Row, read_rows
+from assayline.store.judged import FOLDER_NAME
+
+SAMPLE_PATTERNS = ("results_*.json", "samples_*.jsonl")
+MODEL_SOURCE = "assayline"
+
+
+def write_harness_results(connection: Connection, run: ExportedRun, run_dir: Path, folder: Path) -> list[str]:
+    """Writes `results_TIME.json` and a `samples_TASK_TIME.jsonl` per task; the tasks.
+
+    Raises SpecError for a run of the harness's tasks that it has not judged.
+    """
+    if run.source_kind == KIND:
+        results, samples = _read_judged(run, run_dir / FOLDER_NAME)
+    else:
+        results, samples = _make_results(connection, run), {_name_task(run): _make_samples(connection, run)}
+    stamp = run.row["started_at"].isoformat().replace(":", "-")
+    hashes = {task: _write_samples(folder / f"samples_{task}_{stamp}.jsonl", rows) for task, rows in samples.items()}
+    results |= {"task_hashes": hashes, **_describe_model(run)}
+    text = json.dumps(results, indent=2, ensure_ascii=False)
+    (folder / f"results_{stamp}.json").write_text(text, encoding="utf-8", errors="replace")
+    return list(hashes)
+
+
+def _read_judged(run: ExportedRun, folder: Path) -> tuple[dict[str, Any], dict[str, Iterator[dict[str, Any]]]]:
+    path = folder / "results.json"
+    if not path.exists():
+        raise SpecError(
+            f"Run {run.row['run_id']} asks a task of lm-evaluation-harness, which has not judged its answers: there is "
+            f"no {path}. Resume the run, which judges them when all are there; or export it as csv, jsonl or parquet."
+        )
+    results = json.loads(path.read_text(encoding="utf-8"))
+    results["config"] = {**results.get("config", {}), **_describe_config(run)}
+    results.pop("aggregations", None)
+    files = {path.stem.removeprefix("samples_"): path for path in sorted(folder.glob("samples_*.jsonl"))}
+    return results, {task: map(_sanitize, _read_lines(path)) for task, path in files.items()}
+
+
+def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+def _sanitize(sample: dict[str, Any]) -> dict[str, Any]:
+    """A sample as the tracker writes it: texts for responses and target, arguments by name."""
+    arguments = {
+        f"gen_args_{number}": {f"arg_{at}": value for at, value in enumerate(given)}
+        for number, given in enumerate(sample["arguments"])
+    }
+    texts = {name: _as_texts(sample[name]) for name in ("resps", "filtered_resps")}
+    return {**sample, **texts, "arguments": arguments, "target": str(sample["target"])}
+
+
+def _as_texts(value: Any) -> Any:
+    return [_as_texts(item) for item in value] if isinstance(value, list) else str(value)
+
+
+def _write_samples(path: Path, samples: Iterable[dict[str, Any]]) -> str:
+    """Returns the task's hash: of its samples' hashes, one after another."""
+    digest = hashlib.sha256()
+    with path.open("w", encoding="utf-8", errors="replace") as file:
+        for sample in samples:
+            digest.update((sample["doc_hash"] + sample["prompt_hash"] + sample["target_hash"]).encode())
+            file.write(json.dumps(sample, ensure_ascii=False) + "\n")
+    return digest.hexdigest()
+
+
+def _describe_model(run: ExportedRun) -> dict[str, Any]:
+    row, system = run.row, run.read_spec("chat.system")
+    ends = row["finished_at"]
+    return {
+        "model_source": MODEL_SOURCE,
+        "model_name": row["model"],
+        "model_name_sanitized": re.sub(r"[\"<>:/|\\?*\[\]]+", "__", row["model"]),
+        "system_instruction": system,
+        "system_instruction_sha": None if system is None else _digest(system),
+        "fewshot_as_multiturn": run.read_spec("prompts.source.fewshot_as_multiturn"),
+        "chat_template": None,
+        "chat_template_sha": None,
+        "total_evaluation_time_seconds": None if ends is None else str((ends - row["started_at"]).total_seconds()),
+    }
+
+
+def _describe_config(run: ExportedRun) -> dict[str, Any]:
+    return {
+        "model": MODEL_SOURCE,
+        "model_args": {"pretrained": run.row["model"], **(run.read_spec("engine.args") or {})},
+    }
+
+
+def _make_results(connection: Connection, run: ExportedRun) -> dict[str, Any]:
+    task, run_id = _name_task(run), run.row["run_id"]
+    scored = read_rows(connection, "select * from accuracy where run_id = ? order by ordinal", run_id)
+    (counts,) = read_rows(connection, "select count(*) as prompts from one_prompt where run_id = ?", run_id)
+    values: dict[str, Any] = {"alias": task, "sample_len": counts["prompts"]}
+    for row in scored:
+        error = row["standard_error"]
+        values |= {
+            f"{row['scorer']},none": row["mean"],
+            f"{row['scorer']}_stderr,none": "N/A" if error is None else error,
+        }
+    shots = run.read_spec("prompts.few_shot.count") or 0
+    return {
+        "results": {task: values},
+        "group_subtasks": {task: []},
+        "configs": {
+            task: {
+                "task": task,
+                "dataset_path": run.read_spec("prompts.source.path") or run.read_spec("prompts.source.dataset"),
+                "output_type": "multiple_choice" if run.has_options else "generate_until",
+                "num_fewshot": shots,
+                "repeats": run.read_spec("prompts.repeats"),
+                "metric_list": [{"metric": row["scorer"], "aggregation": "mean"} for row in scored],
+                "generation_kwargs": run.read_spec("sampling"),
+            }
+        },
+        "versions": {task: "N/A"},
+        "n-shot": {task: shots},
+        "higher_is_better": {task: {row["scorer"]: True for row in scored}},
+        "n-samples": {task: {"original": counts["prompts"], "effective": counts["prompts"]}},
+        "config": {
+            **_describe_config(run),
+            "limit": run.read_spec("prompts.limit"),
+            "gen_kwargs": run.read_spec("sampling"),
+        },
+        "git_hash": None,
+        "date": run.row["started_at"].timestamp(),
+    }
+
+
+def _make_samples(connection: Connection, run: ExportedRun) -> Iterator[dict[str, Any]]:
+    run_id = run.row["run_id"]
+    connection.execute(
+        "create or replace temp table exported_scores as "
+        "select prompt_id, occurrence, map_from_entries(list((scorer, mean_value) order by scorer)) as means "
+        "from prompt_score where run_id = ? group by prompt_id, occurrence",
+        [run_id],
+    )
+    query = f"select * from ({TEXTS}) left join temp.exported_scores using (prompt_id, occurrence)"  # noqa: S608
+    with open_rows(connection, query, run_id) as rows:
+        for _, group in itertools.groupby(rows.read(), itemgetter("source_row", "occurrence")):
+            yield _make_sample(list(group), run.has_options)
+
+
+def _make_sample(rows: list[Row], has_options: bool) -> dict[str, Any]:
+    first = rows[0]
+    means: dict[str, float] = first["means"] or {}
+    messages = json.loads(first["messages_json"])
+    document = {"id": first["source_id"], **json.loads(first["metadata_json"]), "messages": messages}
+    prompt = first["rendered"] or ""
+    asked = [row for row in rows if row["repeat_index"] == 0] if has_options else rows[:1]
+    seconds = [row["option"] for row in asked] if has_options else [json.loads(first["sampling_json"])]
+    contexts = [(row["rendered"] or "").removesuffix(row["option"] or "") for row in asked] if has_options else [prompt]
+    answers: list[Any]
+    if has_options:  # whether an option is the likeliest text is not asked
+        answers = [[[str(row["option_logprob"]), "None"]] for row in asked]
+        filtered = [answer for (answer,) in answers]
+    else:
+        answers = [[row["text"] or "" for row in rows]]
+        filtered = [rows[0]["text"] or ""]
+    target = first["target"]
+    return {
+        "doc_id": first["source_row"],
+        "doc": document,
+        "target": str(target),
+        "arguments": {
+            f"gen_args_{number}": {"arg_0": context, "arg_1": second}
+            for number, (context, second) in enumerate(zip(contexts, seconds, strict=True))
+        },
+        "resps": answers,
+        "filtered_resps": filtered,
+        "filter": "none",
+        "metrics": list(means),
+        "doc_hash": _digest(json.dumps(document, indent=2, ensure_ascii=False)),
+        "prompt_hash": _digest(contexts[0] if contexts else prompt),
+        "target_hash": _digest(str(target)),
+        **means,
+    }
+
+
+def _name_task(run: ExportedRun) -> str:
+    """As the harness names files by tasks: letters, digits and underscores."""
+    return re.sub(r"\W", "_", run.row["prompt_set"])
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

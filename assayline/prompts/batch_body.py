@@ -1,0 +1,196 @@
+"""Bodies of OpenAI's interface: what of them is sampling, what is for the chat template, and what cannot be done.
+
+Every field of a body has an effect, or has none that an answer could show (`WITHOUT_EFFECT`), or refuses the line:
+nothing is dropped in silence. A field that is null counts as not there. Names and meanings are those of vLLM's server,
+which has OpenAI's and more.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from assayline.prompts.values import RowError, check_text, list_names
+from assayline.records import AskedBody, Json
+
+SAMPLING = frozenset({
+    "allowed_token_ids", "bad_words", "frequency_penalty", "ignore_eos", "include_stop_str_in_output", "logit_bias",
+    "max_tokens", "min_p", "min_tokens", "presence_penalty", "prompt_logprobs", "repetition_detection",
+    "repetition_penalty", "seed", "skip_special_tokens", "spaces_between_special_tokens", "stop", "stop_token_ids",
+    "structured_outputs", "temperature", "thinking_token_budget", "top_k", "top_p",
+})  # fmt: skip
+"""Of the same name and meaning in vllm.SamplingParams."""
+
+WITHOUT_EFFECT = frozenset({
+    "metadata", "model", "parallel_tool_calls", "priority", "prompt_cache_key", "prompt_cache_retention", "request_id",
+    "safety_identifier", "service_tier", "session_id", "store", "user",
+})  # fmt: skip
+"""On an answer: names and labels, and when or where it is made. `model` is checked with the line."""
+
+ONLY_AS: dict[str, tuple[Json, ...]] = {
+    "best_of": (1,), "chat_template": (), "echo": (False,), "include_reasoning": (True,), "length_penalty": (1, 1.0),
+    "modalities": (["text"],), "return_token_ids": (False,), "stream": (False,), "stream_options": (), "suffix": ("",),
+    "tool_choice": ("none", "auto"), "use_beam_search": (False,),
+}  # fmt: skip
+"""Values that ask for nothing which is not done anyway."""
+
+REASONS: dict[str, str] = {
+    "stream": "a batch is answered when all of it is there. Remove it",
+    "tool_choice": "a call cannot be forced here. Expected none or auto: tools are shown to the model, and its answer "
+    "is kept as it wrote it",
+    "chat_template": "the template is the run's. Set chat.template in the spec",
+    "suffix": "there is no filling in between here. Remove it",
+    "echo": "the prompt is not given back. Remove it",
+}
+
+TEMPLATE_VARIABLES = ("documents", "reasoning_effort", "tools")
+
+DEFAULT_TEXT_TOKENS = 16
+"""max_tokens of /v1/completions, where a body does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a body asks for."""
+
+    sampling: dict[str, Json]
+    body: AskedBody = field(default_factory=AskedBody)
+    messages: Json = None
+    """Of a chat, as they stand."""
+    token_ids: list[int] | None = None
+    """Of a prompt that is token ids already."""
+
+
+def read_chat_body(body: Mapping[str, Json]) -> Wishes:
+    """The body of a line for /v1/chat/completions. Raises RowError for what cannot be done."""
+    given = _drop_null(body)
+    if "messages" not in given:
+        raise RowError("row_error", f"The body has no messages, expected a list. Its keys: {list_names(body)}.")
+    messages = _open_tool_calls(given.pop("messages"))
+    sampling: dict[str, Json] = {}
+    if given.pop("logprobs", False) is not False:
+        sampling["logprobs"] = given.pop("top_logprobs", 0)
+    elif given.pop("top_logprobs", 0):
+        raise RowError("row_error", "The body's top_logprobs needs logprobs: true beside it.")
+    if "max_completion_tokens" in given:
+        given["max_tokens"] = given.pop("max_completion_tokens")
+    variables = {name: given.pop(name) for name in TEMPLATE_VARIABLES if given.get(name)}
+    if "reasoning_effort" in variables:  # as vLLM's server does, for templates that want thinking switched on
+        variables["enable_thinking"] = variables["reasoning_effort"] != "none"
+    variables |= _read_template_kwargs(given.pop("chat_template_kwargs", {}))
+    continues = _read_continuation(given)
+    sampling |= _read_common(given, special_tokens=False)
+    return Wishes(sampling, AskedBody(variables=variables, continues=continues, samples=_read_samples(body)), messages)
+
+
+def read_text_body(body: Mapping[str, Json]) -> Wishes:
+    """The body of a line for /v1/completions. Raises RowError for what cannot be done."""
+    given = _drop_null(body)
+    prompt = given.pop("prompt", None)
+    if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
+        prompt = prompt[0]
+    sampling: dict[str, Json] = {} if "max_tokens" in body else {"max_tokens": DEFAULT_TEXT_TOKENS}
+    if "logprobs" in given:
+        sampling["logprobs"] = given.pop("logprobs")
+    sampling |= _read_common(given, special_tokens=True)
+    samples = _read_samples(body)
+    if isinstance(prompt, str):
+        return Wishes(sampling, AskedBody(text=check_text(prompt, "The prompt"), samples=samples))
+    if isinstance(prompt, list) and prompt and all(isinstance(one, int) and one >= 0 for one in prompt):
+        return Wishes(sampling, AskedBody(samples=samples), token_ids=prompt)
+    raise RowError(
+        "row_error",
+        f"The body's prompt is {prompt!r:.80}, expected one text, or token ids. Several prompts are a line each.",
+    )
+
+
+def _drop_null(body: Mapping[str, Json]) -> dict[str, Json]:
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _read_common(given: dict[str, Json], *, special_tokens: bool) -> dict[str, Json]:
+    """Sampling parameters of what is left of a body. Raises RowError for a field that asks for something else.
+
+    `special_tokens`: whether the endpoint puts the tokenizer's own before a prompt unless it is told otherwise.
+    """
+    form = _read_form(given.pop("response_format", None))
+    if form and "structured_outputs" in given:
+        raise RowError("row_error", "The body's response_format and structured_outputs both say what an answer is.")
+    sampling = dict(form)
+    for name, value in given.items():
+        if name in SAMPLING:
+            sampling[name] = value
+        elif name == "n" or name in WITHOUT_EFFECT or (name == "add_special_tokens" and value is special_tokens):
+            continue
+        elif value not in (ONLY_AS.get(name, ()) or ([], {})):
+            reason = REASONS.get(name, "that cannot be done here. Remove it")
+            raise RowError("row_error", f"The body asks for {name}: {json.dumps(value)[:80]}; {reason}.")
+    return sampling
+
+
+def _read_form(asked: Json) -> dict[str, Json]:
+    """response_format as the sampling parameter structured_outputs."""
+    kind = asked.get("type") if isinstance(asked, dict) else None
+    if asked is None or kind == "text":
+        return {}
+    if kind == "json_object":
+        return {"structured_outputs": {"json_object": True}}
+    schema = asked.get("json_schema") if kind == "json_schema" else None
+    if isinstance(schema, dict) and isinstance(schema.get("schema"), dict):
+        return {"structured_outputs": {"json": schema["schema"]}}
+    raise RowError(
+        "row_error",
+        f"The body's response_format is {asked!r:.120}, expected the type text, json_object, or json_schema with "
+        "json_schema.schema.",
+    )
+
+
+def _read_samples(body: Mapping[str, Json]) -> int:
+    samples = 1 if body.get("n") is None else body["n"]
+    if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+        raise RowError("row_error", f"The body's n is {samples!r:.80}, expected a whole number of at least 1.")
+    return samples
+
+
+def _read_template_kwargs(value: Json) -> dict[str, Json]:
+    if not isinstance(value, dict):
+        raise RowError(
+            "row_error", f"The body's chat_template_kwargs are {value!r:.80}, expected variables of the template."
+        )
+    return value
+
+
+def _read_continuation(given: dict[str, Json]) -> bool:
+    """Whether the last message is to be continued. Raises RowError for a chat that ends in neither way."""
+    opens, continues = given.pop("add_generation_prompt", None), given.pop("continue_final_message", False)
+    if continues not in (True, False) or opens not in (None, not continues):
+        raise RowError(
+            "row_error",
+            f"The body has add_generation_prompt {opens!r:.20} and continue_final_message {continues!r:.20}, expected "
+            "one of them to be true and the other false.",
+        )
+    return bool(continues)
+
+
+def _open_tool_calls(messages: Json) -> Json:
+    """Arguments of tool calls as objects, which templates want; in OpenAI's interface they are text."""
+    if not isinstance(messages, list):
+        return messages
+    return [
+        {**message, "tool_calls": [_open_call(call) for call in message["tool_calls"]]}
+        if isinstance(message, dict) and isinstance(message.get("tool_calls"), list)
+        else message
+        for message in messages
+    ]
+
+
+def _open_call(call: Json) -> Json:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except ValueError:
+        raise RowError(
+            "row_error", f"The arguments of a tool call are {function['arguments']!r:.80}, expected JSON."
+        ) from None
+    return {**call, "function": {**function, "arguments": arguments}}
