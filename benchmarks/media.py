@@ -5,7 +5,7 @@
 Both sides hold one engine (the tiny VLM) in a process of its own, and answer the same prompts in turn: raw, ours, ours,
 raw, … Raw reads and decodes all pictures and calls `generate`, which processes all of them before its first step; ours
 is handed references. Pictures are JPEGs, each different. `--many` asks that many prompts of sixteen of the files once,
-and watches the memory of the engine's process.
+and watches the memory of the engine's process, of those that prepare beside it, and of this one.
 """
 
 import argparse
@@ -156,16 +156,30 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def watch_memory(ours: Ours, model: Path, pictures: list[Path], options: argparse.Namespace) -> dict[str, Any]:
-    """Answers very many prompts and looks at the engine's process after each tenth of them."""
-    process = psutil.Process(ours.engine.host_pid)
+    """Answers very many prompts and looks, after each tenth of them, at the most that each process ever had."""
+    host = psutil.Process(ours.engine.host_pid)
     requests = make_requests(model, itertools.islice(itertools.cycle(pictures), options.many), 1, "many-")
-    sizes, started = [], time.monotonic()
+    peaks: list[tuple[int, int, int]] = []
+    started = time.monotonic()
     for number, answer in enumerate(ours.engine.generate(requests), start=1):
         assert answer.error_kind is None, answer.error_message
         if number % max(1, options.many // 10) == 0:
-            sizes.append(round(process.memory_info().rss / 2**20))
-            print(f"{number} prompts: {sizes[-1]} MiB", flush=True)
-    return {"many": options.many, "many_seconds": round(time.monotonic() - started, 1), "many_mib": sizes}
+            beside = max(map(read_peak_mib, host.children()), default=0)
+            peaks.append((read_peak_mib(host), beside, read_peak_mib(psutil.Process())))
+            print("{} prompts: engine {} MiB, beside it {}, here {}".format(number, *peaks[-1]), flush=True)
+    return {
+        "many": options.many,
+        "many_seconds": round(time.monotonic() - started, 1),
+        "many_engine_mib": [engine for engine, _, _ in peaks],
+        "many_preparer_mib": [beside for _, beside, _ in peaks],
+        "many_here_mib": [here for _, _, here in peaks],
+    }
+
+
+def read_peak_mib(process: psutil.Process) -> int:
+    """The most memory that a process has had so far."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return next(int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 def summarize(pairs: list[tuple[dict[str, Any], dict[str, Any]]], options: argparse.Namespace) -> dict[str, Any]:
