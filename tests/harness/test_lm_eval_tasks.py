@@ -12,6 +12,9 @@ from run_kit import FAKE, complete, list_runs, query
 
 from assayline.errors import PromptError, SpecError
 from assayline.evaluation.begin import begin_evaluation
+from assayline.harness.encode import HarnessEncoder
+from assayline.prompts import RowError
+from assayline.requests.chat import load_tokenizer
 from assayline.settings import Settings
 from benchmarks.lm_eval_tasks import write_tasks
 
@@ -100,3 +103,11 @@ def test_what_the_harness_cannot_open_is_a_sentence(make_spec: Any, settings: Se
     )
     with pytest.raises(PromptError, match=r"set prompts\.source.confirm_run_unsafe_code to true"):
         begin_evaluation(spec_of(make_spec, folder, "unsafe"), settings).prepare()
+
+
+def test_a_harness_that_encodes_in_another_way_gives_error_rows(tiny_model: Path) -> None:
+    """Its class of models has methods that its own way to encode never calls, in the versions that are known."""
+    template = HarnessEncoder(load_tokenizer(tiny_model), 128, {})._template
+    for method in (template.generate_until, template.loglikelihood_rolling):
+        with pytest.raises(RowError, match=r"lm-evaluation-harness asked for .* install that"):
+            method([])
