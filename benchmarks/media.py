@@ -86,13 +86,14 @@ class Ours:
         self.steps = sample.engine_steps or 0
 
     def measure(self, requests: list[Request]) -> dict[str, Any]:
-        steps, cpu, started = self.steps, self._count_cpu_s(), time.monotonic()
+        steps, cpu, own, started = self.steps, self._count_cpu_s(), self._count_own_s(), time.monotonic()
         answers = list(self.engine.generate(requests))
         seconds = time.monotonic() - started
         assert all(answer.error_kind is None for answer in answers), answers[0].error_message
         return {
             "seconds": seconds,
             "cpu_s": self._count_cpu_s() - cpu,
+            "idle_share": max(0.0, 1 - (self._count_own_s() - own) / seconds),
             "output_tokens": sum(answer.output_tokens or 0 for answer in answers),
             "engine_steps": self.steps - steps,
             "prepare_s": sum(answer.media_prepare_s or 0 for answer in answers),
@@ -102,6 +103,11 @@ class Ours:
         """Of the engine's process and those that prepare beside it."""
         host = psutil.Process(self.engine.host_pid)
         return sum(sum(process.cpu_times()[:2]) for process in [host, *host.children()])
+
+    def _count_own_s(self) -> float:
+        """Of the thread that drives the engine: the rest of the time it waited, for media or for a core."""
+        host = psutil.Process(self.engine.host_pid)
+        return next(sum(thread[1:]) for thread in host.threads() if thread.id == host.pid)
 
 
 def make_requests(model: Path, pictures: Iterable[Path], output_tokens: int, prefix: str) -> Iterator[Request]:
@@ -147,7 +153,8 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             print(
                 f"pair {number}: raw {theirs['seconds']:.2f} s ({theirs['load_s']:.2f} s of it loading), "
                 f"{theirs['cpu_s']:.2f} CPU-s, {theirs['engine_steps']} steps; ours {mine['seconds']:.2f} s, "
-                f"{mine['cpu_s']:.2f} CPU-s, {mine['engine_steps']} steps, preparing {mine['prepare_s']:.2f} s; "
+                f"{mine['cpu_s']:.2f} CPU-s, {mine['engine_steps']} steps, idle {mine['idle_share']:.2f}, "
+                f"preparing {mine['prepare_s']:.2f} s; "
                 f"{theirs['seconds'] / mine['seconds']:.3f} x raw",
                 flush=True,
             )
@@ -199,6 +206,7 @@ def summarize(pairs: list[tuple[dict[str, Any], dict[str, Any]]], options: argpa
         **describe_ratios("speed", speed),
         **describe_ratios("engine_steps", steps),
         **describe_ratios("cpu", cpu),
+        "idle_share_median": round(statistics.median(mine["idle_share"] for _, mine in pairs), 2),
     }
 
 
