@@ -5,7 +5,7 @@
 Both sides hold one engine (the tiny VLM) in a process of its own, and answer the same prompts in turn: raw, ours, ours,
 raw, … Raw reads and decodes all pictures and calls `generate`, which processes all of them before its first step; ours
 is handed references. Pictures are JPEGs, each different. `--many` asks that many prompts of sixteen of the files once,
-and watches the memory of the engine's process.
+and watches the memory of the engine's process, of those that prepare beside it, and of this one.
 """
 
 import argparse
@@ -86,13 +86,14 @@ class Ours:
         self.steps = sample.engine_steps or 0
 
     def measure(self, requests: list[Request]) -> dict[str, Any]:
-        steps, cpu, started = self.steps, self._count_cpu_s(), time.monotonic()
+        steps, cpu, own, started = self.steps, self._count_cpu_s(), self._count_own_s(), time.monotonic()
         answers = list(self.engine.generate(requests))
         seconds = time.monotonic() - started
         assert all(answer.error_kind is None for answer in answers), answers[0].error_message
         return {
             "seconds": seconds,
             "cpu_s": self._count_cpu_s() - cpu,
+            "idle_share": max(0.0, 1 - (self._count_own_s() - own) / seconds),
             "output_tokens": sum(answer.output_tokens or 0 for answer in answers),
             "engine_steps": self.steps - steps,
             "prepare_s": sum(answer.media_prepare_s or 0 for answer in answers),
@@ -102,6 +103,11 @@ class Ours:
         """Of the engine's process and those that prepare beside it."""
         host = psutil.Process(self.engine.host_pid)
         return sum(sum(process.cpu_times()[:2]) for process in [host, *host.children()])
+
+    def _count_own_s(self) -> float:
+        """Of the thread that drives the engine: the rest of the time it waited, for media or for a core."""
+        host = psutil.Process(self.engine.host_pid)
+        return next(sum(thread[1:]) for thread in host.threads() if thread.id == host.pid)
 
 
 def make_requests(model: Path, pictures: Iterable[Path], output_tokens: int, prefix: str) -> Iterator[Request]:
@@ -147,7 +153,8 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             print(
                 f"pair {number}: raw {theirs['seconds']:.2f} s ({theirs['load_s']:.2f} s of it loading), "
                 f"{theirs['cpu_s']:.2f} CPU-s, {theirs['engine_steps']} steps; ours {mine['seconds']:.2f} s, "
-                f"{mine['cpu_s']:.2f} CPU-s, {mine['engine_steps']} steps, preparing {mine['prepare_s']:.2f} s; "
+                f"{mine['cpu_s']:.2f} CPU-s, {mine['engine_steps']} steps, idle {mine['idle_share']:.2f}, "
+                f"preparing {mine['prepare_s']:.2f} s; "
                 f"{theirs['seconds'] / mine['seconds']:.3f} x raw",
                 flush=True,
             )
@@ -156,16 +163,30 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def watch_memory(ours: Ours, model: Path, pictures: list[Path], options: argparse.Namespace) -> dict[str, Any]:
-    """Answers very many prompts and looks at the engine's process after each tenth of them."""
-    process = psutil.Process(ours.engine.host_pid)
+    """Answers very many prompts and looks, after each tenth of them, at the most that each process ever had."""
+    host = psutil.Process(ours.engine.host_pid)
     requests = make_requests(model, itertools.islice(itertools.cycle(pictures), options.many), 1, "many-")
-    sizes, started = [], time.monotonic()
+    peaks: list[tuple[int, int, int]] = []
+    started = time.monotonic()
     for number, answer in enumerate(ours.engine.generate(requests), start=1):
         assert answer.error_kind is None, answer.error_message
         if number % max(1, options.many // 10) == 0:
-            sizes.append(round(process.memory_info().rss / 2**20))
-            print(f"{number} prompts: {sizes[-1]} MiB", flush=True)
-    return {"many": options.many, "many_seconds": round(time.monotonic() - started, 1), "many_mib": sizes}
+            beside = max(map(read_peak_mib, host.children()), default=0)
+            peaks.append((read_peak_mib(host), beside, read_peak_mib(psutil.Process())))
+            print("{} prompts: engine {} MiB, beside it {}, here {}".format(number, *peaks[-1]), flush=True)
+    return {
+        "many": options.many,
+        "many_seconds": round(time.monotonic() - started, 1),
+        "many_engine_mib": [engine for engine, _, _ in peaks],
+        "many_preparer_mib": [beside for _, beside, _ in peaks],
+        "many_here_mib": [here for _, _, here in peaks],
+    }
+
+
+def read_peak_mib(process: psutil.Process) -> int:
+    """The most memory that a process has had so far."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return next(int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 def summarize(pairs: list[tuple[dict[str, Any], dict[str, Any]]], options: argparse.Namespace) -> dict[str, Any]:
@@ -185,6 +206,7 @@ def summarize(pairs: list[tuple[dict[str, Any], dict[str, Any]]], options: argpa
         **describe_ratios("speed", speed),
         **describe_ratios("engine_steps", steps),
         **describe_ratios("cpu", cpu),
+        "idle_share_median": round(statistics.median(mine["idle_share"] for _, mine in pairs), 2),
     }
 
 

@@ -9,7 +9,7 @@ import json
 import ssl
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,10 @@ class FakeServer:
         self.metrics: str | None = None
         """Its page of metrics; None: there is none."""
         self.metrics_read = 0
+        self.count_tokens: Callable[[Any], int] | None = None
+        """Of a body that `/tokenize` gets; None: there is no such endpoint."""
+        self.measured: list[Any] = []
+        """Bodies that it got."""
         self.in_flight = self.most_in_flight = 0
         self.port = 0
         self._tls = tls
@@ -140,6 +144,9 @@ class FakeServer:
         elif received.path == "/metrics" and self.metrics is not None:
             self.metrics_read += 1
             self._write(writer, 200, self.metrics.encode(), "text/plain; version=0.0.4")
+        elif received.path == "/tokenize" and self.count_tokens is not None:
+            self.measured.append(received.body)
+            self._write_json(writer, 200, {"count": self.count_tokens(received.body), "max_model_len": 128})
         elif received.path not in self.endpoints:
             self.metrics_read += received.path == "/metrics"
             self._write_json(writer, 404, {"error": {"message": "Not Found"}})

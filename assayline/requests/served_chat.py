@@ -1,6 +1,7 @@
 """Chats that a server renders: messages go out as they are, and its own template makes the prompt."""
 
 from assayline.digests import digest_json
+from assayline.errors import SpecError
 from assayline.prompts import RowError
 from assayline.records import AskedBody
 from assayline.requests.chat import Message, Rendered
@@ -31,9 +32,15 @@ class ServedChat:
         return Rendered("", [], messages)
 
     def encode(self, text: str) -> list[int]:
-        """Only for options, which no server is asked for."""
-        raise NotImplementedError("a server that renders has the tokenizer")
+        """Raises SpecError, as does `encode_media`: what needs token ids is refused with the spec, and here again."""
+        raise _no_tokenizer("The likelihood of an option")
 
     def encode_media(self, messages: list[Message]) -> list[int]:
-        """Only for synthetic prompts, which are token ids."""
-        raise NotImplementedError("a server that renders has the tokenizer")
+        raise _no_tokenizer("A prompt of token ids with media")
+
+
+def _no_tokenizer(what: str) -> SpecError:
+    return SpecError(
+        f"{what} needs a tokenizer, and with engine.server.endpoint chat the server alone has one. Set the endpoint to "
+        "completions, or engine.backend to offline or async."
+    )

@@ -209,6 +209,13 @@ def kill_core(engine: StreamingEngine) -> None:
     next(child for child in children if "EngineCore" in "".join(words_of(child))).kill()
 
 
+def lengthen(request: Request, chars: int, request_id: str) -> Request:
+    """The same with more text, and so many characters of it that do not become one token together."""
+    [message] = request.messages or []
+    content = [*message["content"], {"type": "text", "text": "7" * chars}]
+    return replace(request, request_id=request_id, messages=[{**message, "content": content}])
+
+
 def test_a_server_is_sent_what_is_in_the_files(
     tiny_vlm: Path, sighted: OfflineEngine, tmp_path: Path, asked: list[Request]
 ) -> None:
@@ -217,11 +224,17 @@ def test_a_server_is_sent_what_is_in_the_files(
     chosen = served[:40]
     gone = replace(next(request for request in served if request.media), request_id="gone")
     gone = replace(gone, media=[{**gone.media[0], "path": str(tmp_path / "gone.png")}])  # type: ignore[index]
+    long = [lengthen(next(r for r in chosen if r.media), words, f"long-{words}") for words in (100, 1000)]
     server = ServerSpec(endpoint="chat")
     parts = parts_of("server", tiny_vlm, tmp_path / "server.log", server=server, args={**ONE_CORE, **LIMIT}, window=8)
     with closing(StreamingEngine(hooks=Control().hooks, **parts)) as engine:
-        answers = by_id(engine.generate([*chosen, gone]))
+        answers = by_id(engine.generate([*chosen, gone, *long]))
     assert answers.pop("gone").error_kind == "media_error"
+    assert answers.pop("long-100").error_kind is None, "asked for, and found to fit"
+    refused = answers.pop("long-1000")
+    assert refused.error_kind == "prompt_too_long", refused.error_message
+    assert "tokens with its media, as the server counts them, but the context is 256" in str(refused.error_message)
+    assert " 400 Bad Request" not in (tmp_path / "server.log").read_text(), "it was never sent"
     offline = again(asked[:40])
     others = by_id(sighted.generate(offline))
     same = [answers[a.request_id].text == others[b.request_id].text for a, b in zip(chosen, offline, strict=True)]

@@ -13,6 +13,9 @@ from run_kit import FAKE, complete, list_runs, query
 from assayline.errors import PromptError, SpecError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.export.make import export_run
+from assayline.harness.encode import HarnessEncoder
+from assayline.prompts import RowError
+from assayline.requests.chat import load_tokenizer
 from assayline.settings import Settings
 from benchmarks.lm_eval_kinds import write_tasks
 
@@ -132,3 +135,11 @@ def test_an_export_is_what_the_harnesss_own_tracker_writes(make_spec: Any, setti
     assert {key: written[key] for key in set(written) - ours_alone} == {
         key: wanted[key] for key in set(written) - ours_alone
     }
+
+
+def test_a_harness_that_encodes_in_another_way_gives_error_rows(tiny_model: Path) -> None:
+    """Its class of models has methods that its own way to encode never calls, in the versions that are known."""
+    template = HarnessEncoder(load_tokenizer(tiny_model), 128, {})._template
+    for method in (template.generate_until, template.loglikelihood_rolling):
+        with pytest.raises(RowError, match=r"lm-evaluation-harness asked for .* install that"):
+            method([])

@@ -84,6 +84,10 @@ class ServedClient:
         """Sends a body and throws the answer away. Raises what the client raises."""
         await self._client.post(path, body=body, cast_to=httpx2.Response, options=self._options)
 
+    async def ask(self, path: str, body: dict[str, Json]) -> Any:
+        """The JSON that a body sent to a path or URL is answered with. Raises as `get` does."""
+        return (await self._client.post(path, body=body, cast_to=httpx2.Response, options=self._options)).json()
+
     async def stream(self, path: str, body: dict[str, Json], answer: ServedAnswer) -> None:
         """Sends a body and adds the events of its answer to `answer`, to the end. Raises ServedFailure."""
         try:

@@ -18,7 +18,8 @@ from assayline.engines.host.server.body import RequestWriter
 from assayline.engines.host.server.client import ServedClient, allow_many_connections
 from assayline.engines.host.server.events import ServedAnswer
 from assayline.engines.host.server.failures import TIMED_OUT, ServedFailure, choose_wait
-from assayline.engines.host.server.media import write_messages
+from assayline.engines.host.server.length import PromptLengths
+from assayline.engines.host.server.media import fill_messages
 from assayline.engines.host.server.model import describe_server, find_model
 from assayline.engines.host.server.process import ServeProcess
 from assayline.engines.host.server.watch import ServerWatch
@@ -40,9 +41,10 @@ class ServerCore:
         self._live: set[_Call] = set()
         self._counting = threading.Lock()
         self._output_tokens = 0
-        self._media = MediaPool(order, Hearing(), write_messages)
+        self._media = MediaPool(order, Hearing(), fill_messages)
         self._client: ServedClient
         self._writer: RequestWriter
+        self._lengths: PromptLengths
         self._opened: Opened
         self._watch: ServerWatch
 
@@ -60,6 +62,7 @@ class ServerCore:
             self._server.endpoint, model.name, model.has_extensions, model.max_model_len, self._order.chat_kwargs
         )
         self._writer.check(self._order.sampling)
+        self._lengths = PromptLengths(self._client, self._writer)
         max_num_seqs = self._order.args.get("max_num_seqs") if self._process else None
         details = describe_server(self._order, model, self._client.url)
         self._opened = Opened(max_num_seqs, model.max_model_len, details)
@@ -127,12 +130,13 @@ class ServerCore:
             await self._process.stop()
 
     async def _fill(self, call: "_Call") -> Request:
-        """The request with its media in its messages. Raises MediaError."""
+        """The request with its media in its messages. Raises MediaError, also where it is too long with them."""
         request = call.message.request
         prepare, threads = self._media.prepare, self._media.threads
         prepared = await asyncio.get_running_loop().run_in_executor(threads, prepare, request)
         call.media = prepared.columns
-        return replace(request, messages=prepared.form)
+        await self._lengths.check(prepared.form)
+        return replace(request, messages=prepared.form.messages)
 
     async def _ask(self, call: "_Call", body: dict[str, Json]) -> None:
         """Tries until an answer is complete or nothing more may be tried. Raises ServedFailure or EngineGoneError."""

@@ -5,6 +5,7 @@ files or to fetch a URL.
 """
 
 import base64
+from dataclasses import dataclass
 
 from assayline.media.images import encode_png
 from assayline.media.load import Loaded, read_content
@@ -12,8 +13,38 @@ from assayline.media.sounds import RATE_HZ, encode_wav
 from assayline.records import Json, Request
 
 
-def write_messages(request: Request, loaded: list[Loaded]) -> list[dict[str, Json]]:
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A request's messages with its media in them."""
+
+    messages: list[dict[str, Json]]
+    sizes: tuple[object, ...]
+    """Of its media, in order: where they are equal, a model makes the same number of tokens of them."""
+    text_bytes: int
+
+
+def fill_messages(request: Request, loaded: list[Loaded]) -> Filled:
     """The request's messages with each part of a medium filled, in order."""
+    texts = [text for message in request.messages or () for text in _list_texts(message.get("content"))]
+    return Filled(_write_messages(request, loaded), tuple(map(_size_of, loaded)), sum(len(t.encode()) for t in texts))
+
+
+def _list_texts(content: Json) -> list[str]:
+    if isinstance(content, list):
+        return [part["text"] for part in content if part["type"] == "text"]
+    return [content] if isinstance(content, str) else []
+
+
+def _size_of(loaded: Loaded) -> object:
+    match loaded.media["kind"]:
+        case "image":
+            return "image", loaded.value.size
+        case "audio":
+            return "audio", len(loaded.value)
+    return "video", loaded.media["digest"]  # the server chooses frames of it
+
+
+def _write_messages(request: Request, loaded: list[Loaded]) -> list[dict[str, Json]]:
     waiting = iter(loaded)
     return [
         {
