@@ -37,6 +37,7 @@ from flows.live.reporting import Reporting
 from flows.live.runners import are_apart, placed, worker_runner
 from flows.live.screen import Screen, open_screen
 from flows.live.watched import Watched, wait_for_one
+from tasks.deployed import deploy_workers
 from tasks.generate import generate
 from tasks.launch import launch_workers
 from tasks.prepare import prepare_prompts
@@ -123,6 +124,8 @@ def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
 def _start_workers(evaluation: Evaluation, runner: TaskRunner[Any]) -> list[PrefectFuture[Any]]:
     if evaluation.settings.launch:
         return [runner.submit(launch_workers, {"order": evaluation.order(0), "workers": evaluation.workers})]
+    if evaluation.spec.runner == "deployment":
+        return [runner.submit(deploy_workers, {"order": evaluation.order(0), "workers": evaluation.workers})]
     apart = are_apart(evaluation.spec, evaluation.workers)
     with placed(evaluation.spec):
         return [

@@ -53,7 +53,7 @@ def main(target: str) -> None:
             if name not in LEFT_OUT
         }
     if target == "dev":
-        wanted = runtime + extras["cpu"] + extras["dev"] + extras["ray"] + extras["hub"]
+        wanted = runtime + extras["cpu"] + extras["dev"] + extras["ray"] + extras["dask"] + extras["hub"]
         wanted += [f"{name}=={version}" for name, version in pins.items()]
         everything = resolve(wanted, cpu_torch=True)
         pins = {name: version for name, version in everything.items() if name not in pins and name not in LEFT_OUT}
@@ -64,14 +64,17 @@ def add(target: str, names: list[str]) -> None:
     """Adds or renews these packages in a lock, in the ranges that pyproject gives them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     ranges = {canonicalize_name(Requirement(text).name): text for text in project["dependencies"]}
+    for table in ("dev", "ray", "dask", "hub"):
+        ranges |= {canonicalize_name(Requirement(text).name): text for text in project["optional-dependencies"][table]}
     kept = {normalize(pin.name): pin.version.partition("+")[0] for pin in read_pins(target)}
-    fixed = {name: version for name, version in kept.items() if name not in names}
+    below = {normalize(pin.name): pin.version.partition("+")[0] for pin in read_pins("cpu")} if target == "dev" else {}
+    fixed = {name: version for name, version in {**below, **kept}.items() if name not in names}
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
         constraints.write_text("".join(f"{name}=={version}\n" for name, version in fixed.items()))
         requirements = [ranges.get(name, name) for name in names]
         found = resolve([*requirements, "--constraint", str(constraints)], cpu_torch=target != "cuda")
-    wanted = {name: version for name, version in found.items() if name not in LEFT_OUT}
+    wanted = {name: version for name, version in found.items() if name not in LEFT_OUT and name not in below}
     write_lock(target, {**kept, **wanted})
 
 

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from string import Template
 
 from prefect import get_run_logger, task
@@ -51,7 +52,7 @@ def launch_workers(order: WorkOrder, workers: int) -> None:
     reader = threading.Thread(target=read, name="launch", daemon=True)
     reader.start()
     try:
-        _wait(order, process)
+        wait_for_workers(order, lambda: bool(process.poll()), "ASSAYLINE_LAUNCH starts them")
         code = process.poll()
         queue = ShardQueue(order.run_dir)
         if code and not queue.is_finished() and not queue.is_stopped():
@@ -76,8 +77,11 @@ def write_command(order: WorkOrder, workers: int) -> str:
     return Template(str(order.settings.launch)).safe_substitute(run=run, workers=workers, gpus=gpus)
 
 
-def _wait(order: WorkOrder, process: "subprocess.Popen[str]") -> None:
-    """Until all is done, the run is stopped, or the command has failed."""
+def wait_for_workers(order: WorkOrder, has_failed: Callable[[], bool], origin: str) -> None:
+    """Until all is done, the run is stopped, or starting workers has failed.
+
+    Raises EngineError, with words on where they are from, if no worker is there for `engine_start_timeout_s`.
+    """
     queue, watch = ShardQueue(order.run_dir), Watch(order.run_dir, order.lease_s)
     patience_s = order.settings.engine_start_timeout_s
     seen_s = time.monotonic()
@@ -86,12 +90,12 @@ def _wait(order: WorkOrder, process: "subprocess.Popen[str]") -> None:
         watch.look(owners)
         if any(not watch.is_gone(owner) for owner in owners):
             seen_s = time.monotonic()
-        if process.poll():
+        if has_failed():
             return
         if time.monotonic() - seen_s > patience_s:
             raise EngineError(
                 f"No worker has shown itself in {order.run_dir} for {patience_s:g} s. Do the workers' machines see "
-                "this folder, under the same path? ASSAYLINE_LAUNCH starts them; ASSAYLINE_ENGINE_START_TIMEOUT_S is "
-                "how long they may take."
+                f"this folder, under the same path? {origin}; ASSAYLINE_ENGINE_START_TIMEOUT_S is how long they may "
+                "take."
             )
         time.sleep(POLL_INTERVAL_S)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from assayline.evaluation.claims import list_names
-from assayline.runs.leases import Watch, is_revoked, list_owners, read_holder, revoke
+from assayline.runs.leases import Watch, has_left, is_revoked, list_owners, read_holder, revoke
 from assayline.store.parts import list_part_names, parts_dir
 from assayline.store.takeovers import list_takeovers
 
@@ -36,7 +36,7 @@ class WorkerStanding:
     worker: str
     host: str
     state: str
-    """alive, silent (for half a lease), dead (for a lease: its shards are taken over) or left."""
+    """alive, silent (for half a lease), dead (for a lease, or known to be: its shards are taken over) or left."""
     silent_s: float
     answered: int
     output_tokens_per_s: float | None
@@ -118,7 +118,7 @@ class Crew:
     def _judge(self, owner: str) -> str:
         silent_s = self._watch.silent_s(owner)
         if silent_s == float("inf"):
-            return LEFT
+            return LEFT if has_left(self._run_dir, owner) else DEAD
         if is_revoked(self._run_dir, owner):
             return DEAD
         if silent_s >= self._lease_s:

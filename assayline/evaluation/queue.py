@@ -26,16 +26,14 @@ import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
 from assayline.evaluation.claims import Claims, find_gone, list_names
+from assayline.evaluation.suspects import SUSPECTS, Suspicion, note_asked, read_suspicion
+from assayline.evaluation.throttle import Throttle
 from assayline.media.shelf import find_media
 from assayline.records import Request
 from assayline.runs.leases import BEATS, LEASES, Lease, Watch
 from assayline.store.parts import list_part_names, part_unreadable, parts_dir, read_request_ids
 from assayline.store.tables import request_from_row
 
-RESCAN_INTERVAL_S = 0.05
-STOP_CHECK_INTERVAL_S = 0.25
-RESCAN_SHARE = 0.05
-"""Of the time at the most goes into looking for new shards, however many there are already."""
 READING = ""
 """Stands for the requests of a shard that are not read yet."""
 LISTING_WAIT_S = 120.0
@@ -45,11 +43,21 @@ LISTING_WAIT_S = 120.0
 class ShardQueue:
     """One run's shards. `pull` is for workers, `close` for whoever writes the last shard, `stop` for everybody."""
 
-    def __init__(self, run_dir: Path, lease: Lease | None = None, watch: Watch | None = None) -> None:
-        """Without a `lease`, what is claimed stays claimed until the queue is reset; so it does without a `watch`."""
+    def __init__(
+        self,
+        run_dir: Path,
+        lease: Lease | None = None,
+        watch: Watch | None = None,
+        on_convicted: Callable[[Request, str], None] = lambda request, words: None,
+    ) -> None:
+        """Without a `lease`, what is claimed stays claimed until the queue is reset; so it does without a `watch`.
+
+        `on_convicted` gets a request that kills its workers, and words for its error row; it is to settle it.
+        """
         self._run_dir = run_dir
         self._lease = lease
         self._watch = watch
+        self._on_convicted = on_convicted
         self._claims = Claims(run_dir)
         self._answered = run_dir / "answered"
         self._closed = run_dir / "queue-closed"
@@ -61,8 +69,8 @@ class ShardQueue:
         self._closed_s: float | None = None
         self._open: dict[str, set[str]] = {}
         self._shard_of: dict[str, str] = {}
-        self._scan = _Throttle()
-        self._survey = _Throttle()
+        self._scan = Throttle()
+        self._survey = Throttle()
 
     def reset(self) -> None:
         """Makes every shard claimable and the queue open again: at the start of a run. Raises StoreError.
@@ -71,7 +79,8 @@ class ShardQueue:
         """
         with _explained(self._run_dir):
             leases = (self._run_dir / LEASES, self._run_dir / BEATS)
-            for folder in (*leases, self._claims.folder, self._claims.done_folder, self._answered):
+            suspects = self._run_dir / SUSPECTS
+            for folder in (*leases, suspects, self._claims.folder, self._claims.done_folder, self._answered):
                 if folder.exists():
                     shutil.rmtree(folder)
                 folder.mkdir(parents=True)
@@ -178,16 +187,40 @@ class ShardQueue:
                 del self._open[shard]
                 self._claims.mark_done(shard)
 
-    def _hand_out(self, shard: Path) -> Iterator[Request]:
+    def _hand_out(self, shard: Path) -> Iterator[Request | None]:
         if self._lease is None:
             yield from read_shard(shard, self._read_answered(shard.stem))
             return
         left = self._open[shard.stem] = {READING}
-        for request in read_shard(shard, self._read_answered(shard.stem) | self._read_stored(shard.stem)):
-            left.add(request.request_id)
-            self._shard_of[request.request_id] = shard.stem
-            yield request
+        requests = read_shard(shard, self._read_answered(shard.stem) | self._read_stored(shard.stem))
+        with _explained(self._run_dir):
+            suspicion = read_suspicion(self._run_dir, shard.stem, self._claims.former_owners(shard.stem))
+        if suspicion is None:
+            for request in requests:
+                yield self._track(request, shard)
+        else:
+            yield from self._ask_with_care(shard, suspicion, list(requests))
         left.remove(READING)
+
+    def _ask_with_care(self, shard: Path, suspicion: Suspicion, requests: list[Request]) -> Iterator[Request | None]:
+        """Group by group, with nothing else in the engine, so that the next owner knows what this one died with."""
+        for request in filter(suspicion.is_proven, requests):
+            self._on_convicted(self._track(request, shard), suspicion.describe())
+        for group in suspicion.divide(requests):
+            while self._shard_of:
+                yield None
+            with _explained(self._run_dir):
+                note_asked(self._run_dir, shard.stem, self._lease.owner if self._lease else "", group)
+            for request in group:
+                yield self._track(request, shard)
+        while self._shard_of:
+            yield None
+
+    def _track(self, request: Request, shard: Path) -> Request:
+        """Notes that a request is under way, until it is settled."""
+        self._open[shard.stem].add(request.request_id)
+        self._shard_of[request.request_id] = shard.stem
+        return request
 
     def _rescan(self) -> None:
         if self._has_all or not self._scan.is_due():
@@ -218,28 +251,6 @@ class ShardQueue:
         """Requests that the shard's former owners have answered, by their parts."""
         owners = self._claims.former_owners(shard)
         return frozenset(request_id for owner in owners for request_id in read_request_ids(self._run_dir, owner))
-
-
-class _Throttle:
-    """How often a folder is listed: not more often than RESCAN_INTERVAL_S, and for RESCAN_SHARE of the time."""
-
-    def __init__(self) -> None:
-        self._ended_s = self._began_s = float("-inf")
-        self._cost_s = 0.0
-
-    def is_due(self) -> bool:
-        return time.monotonic() - self._ended_s >= max(RESCAN_INTERVAL_S, self._cost_s / RESCAN_SHARE)
-
-    def forget(self) -> None:
-        """The next look is due at once."""
-        self._ended_s = float("-inf")
-
-    def __enter__(self) -> None:
-        self._began_s = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self._ended_s = time.monotonic()
-        self._cost_s = self._ended_s - self._began_s
 
 
 def name_shard(number: int, longest_tokens: int | None = None) -> str:
@@ -284,17 +295,3 @@ def _find_media(request: Request, run_dir: Path) -> Request:
     if request.media is None:
         return request
     return replace(request, media=[find_media(media, run_dir) for media in request.media])
-
-
-def throttle(check: Callable[[], bool]) -> Callable[[], bool]:
-    """Asks the file system at most every STOP_CHECK_INTERVAL_S."""
-    asked_s = float("-inf")
-
-    def throttled() -> bool:
-        nonlocal asked_s
-        if time.monotonic() - asked_s < STOP_CHECK_INTERVAL_S:
-            return False
-        asked_s = time.monotonic()
-        return check()
-
-    return throttled

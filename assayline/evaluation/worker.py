@@ -21,12 +21,23 @@ from assayline.engines.devices.telemetry import DeviceSampler
 from assayline.engines.fork_server import keep_imports
 from assayline.engines.parking import find_lot, hold_device
 from assayline.engines.recovery.engine import AdaptiveEngine
-from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedError, LeaseLostError
+from assayline.errors import AssaylineError, EngineDiedError, EngineError, EngineInterruptedError, LeaseLostError
 from assayline.evaluation.opening import NO_DEVICE, Opening
 from assayline.evaluation.orders import WorkOrder, check_same_folder, name_anew, write_engine_order
-from assayline.evaluation.queue import ShardQueue, throttle
+from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.suspects import KILLED_WORKER, note_convicted
+from assayline.evaluation.throttle import throttle
 from assayline.load.course import LoadCourse, LoadEnd
-from assayline.records import EngineEvent, Json, LoadEndedDetails, OpenedDetails, Request, TelemetrySample
+from assayline.records import (
+    Completion,
+    EngineEvent,
+    IsolatedDetails,
+    Json,
+    LoadEndedDetails,
+    OpenedDetails,
+    Request,
+    TelemetrySample,
+)
 from assayline.requests.warm_up import write_warm_up
 from assayline.runs.leases import Lease, Watch
 from assayline.runs.locks import check_attempt, hold_worker_lock
@@ -85,7 +96,8 @@ class Worker:
         self.clock = order.clock.on_this_machine()
         self.lot = find_lot()
         self.lease = Lease(order.run_dir, order.worker, order.lease_s)
-        self.queue = ShardQueue(order.run_dir, self.lease, Watch(order.run_dir, order.lease_s))
+        watch = Watch(order.run_dir, order.lease_s)
+        self.queue = ShardQueue(order.run_dir, self.lease, watch, self._convict)
         self.device = NO_DEVICE
         self.sampler = DeviceSampler((), order.worker, self.clock)
         self.answered = 0
@@ -159,6 +171,29 @@ class Worker:
                 self.writer.flush_old()  # others wait for what this worker has answered
                 self._check_lease()
             yield request
+
+    def _convict(self, request: Request, words: str) -> None:
+        """Stores the error row of a request that kills workers, at once: the next to die may be this one."""
+        words = f"Request {request.request_id} kills whoever asks it: {words}"
+        self.queue.settle(request.request_id)
+        self.writer.add(
+            Completion(
+                request.request_id,
+                self.order.worker,
+                self.generation,
+                None,
+                prompt_tokens=len(request.prompt_token_ids) or None,
+                error_kind=KILLED_WORKER,
+                error_message=words,
+            )
+        )
+        self.record(self.generation, "isolated", message=words, details=IsolatedDetails(request_id=request.request_id))
+        convicted = note_convicted(self.order.run_dir, request.request_id)
+        if not self._may_isolate(convicted):
+            raise EngineError(
+                f"{convicted} requests killed the workers that asked them, more than max_error_fraction allows. "
+                f"The last one: {words}. What was answered is kept."
+            )
 
     def _check_lease(self) -> None:
         if self.lease.is_lost:

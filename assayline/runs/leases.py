@@ -27,6 +27,8 @@ LEASES, BEATS = "leases", "beats"
 HELD, LOST = b"held\n", b"lost\n"
 LEFT = b"left".ljust(20)
 """The last beat of a worker that ends by itself: nobody need wait for its silence."""
+DIED = b"died".ljust(20)
+"""The last beat of a worker of which somebody knows that it was killed."""
 
 BEATS_PER_LEASE = 6
 LOOKS_PER_LEASE = 4
@@ -133,7 +135,7 @@ class Watch:
         for owner in owners:
             beat, now = self._read_beat(owner), self._now()
             last, looked_s = self._seen.get(owner, (None, now))
-            if beat == LEFT:
+            if beat in (LEFT, DIED):
                 self._silent_s[owner] = float("inf")
             elif owner not in self._seen or beat != last:
                 self._silent_s[owner] = 0.0
@@ -174,11 +176,19 @@ def read_holder(run_dir: Path, owner: str) -> Holder | None:
 
 
 def bury(run_dir: Path, worker: str) -> None:
-    """Says for a worker whose process is known to be gone that it has left: nobody need wait for its silence."""
+    """Says for a worker whose process is known to be gone that it died: nobody need wait for its silence."""
     for owner in list_owners(run_dir):
         if owner.rpartition("-")[0] == worker:
             with contextlib.suppress(OSError):
-                _overwrite(run_dir / BEATS / owner, LEFT)
+                _overwrite(run_dir / BEATS / owner, DIED)
+
+
+def has_left(run_dir: Path, owner: str) -> bool:
+    """Whether an owner ended by itself."""
+    try:
+        return (run_dir / BEATS / owner).read_bytes() == LEFT if owner else False
+    except OSError:
+        return False
 
 
 def revoke(run_dir: Path, owner: str) -> None:

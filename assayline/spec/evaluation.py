@@ -53,8 +53,20 @@ class EvalSpec(SpecPart):
         description="Engines side by side, each on its own device; auto: as many as this machine has devices for, each "
         "of as many GPUs as an engine spans (tensor x pipeline parallel), and one on a CPU.",
     )
-    runner: Literal["local", "ray"] = Field("local", description="Where workers run: this machine, or a Ray cluster.")
+    runner: Literal["local", "ray", "dask", "deployment"] = Field(
+        "local", description="Where workers run: this machine, a Ray or Dask cluster, or runs of a Prefect deployment."
+    )
     ray_address: str | None = Field(None, description="Address of a running Ray cluster; unset: a local one.")
+    dask_address: str | None = Field(
+        None,
+        exclude_if=operator.not_,
+        description="Address of a running Dask scheduler; unset: a local cluster.",
+    )
+    deployment: str | None = Field(
+        None,
+        exclude_if=operator.not_,
+        description="For runner deployment: FLOW/NAME of the one that works for a run (unset: work/on-demand).",
+    )
     max_error_fraction: float = Field(
         0.5, ge=0, le=1, description="Largest share of requests that may be error rows; beyond it the run fails."
     )

@@ -22,6 +22,7 @@ from flows.cli.process import collect_garbage
 
 if TYPE_CHECKING:
     from assayline.records import EngineEvent
+    from assayline.settings import Settings
 
 EPILOG = """RUN is the folder of a run that is under way, or its id in the data folder (ASSAYLINE_DATA_DIR).
 
@@ -59,7 +60,7 @@ def run(arguments: list[str]) -> int:
     settings.pass_on_token()
     say = _speak_to_parent() if known.parent else _print
     try:
-        run_dir = _find_run(known.run, settings.data_dir / "runs")
+        run_dir = find_run_dir(known.run, settings)
         order = read_order(run_dir, settings, known.name, None if known.name or known.parent else known.workers_here)
         if not known.alone:
             wait_for_flow(order.run_dir, FLOW_WAIT_S)
@@ -81,7 +82,8 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _find_run(run: str, runs_dir: Path) -> Path:
+def find_run_dir(run: str, settings: "Settings") -> Path:
+    """The folder of a run that is named by it or by its id. Raises SpecError or StoreError."""
     from assayline.runs.manifest import find_run
 
     if Path(run).is_dir():
@@ -91,7 +93,7 @@ def _find_run(run: str, runs_dir: Path) -> Path:
             f"There is no folder {run} on this machine. Give the folder of a run that is under way, on a file system "
             "that this machine shares with the run's flow, or its id."
         )
-    return find_run(runs_dir, run)
+    return find_run(settings.data_dir / "runs", run)
 
 
 def _print(kind: str, what: Any) -> None:

@@ -74,7 +74,7 @@ class CrewReport:
 
 def open_crew(evaluation: Evaluation, log: AnyLogger) -> CrewReport | None:
     """For a run with several workers, or with workers that others start."""
-    if evaluation.workers == 1 and not evaluation.settings.launch:
+    if evaluation.workers == 1 and not evaluation.settings.launch and evaluation.spec.runner != "deployment":
         return None
     return CrewReport(Crew(evaluation.run_dir, evaluation.settings.lease_s), log)
 

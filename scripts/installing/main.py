@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         elif options.action == "wheels":
             fetch(options.wheels or ROOT / "wheels", options.target or guess_target(), options.python)
         else:
-            set_up(options.dev, options.wheels)
+            set_up(options.dev, options.wheels, options.target)
     except SetupFailure as failure:
         print(f"{options.action}: {failure}", file=sys.stderr)
         return 1
@@ -52,7 +52,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="only say which vLLM is installed and which ones work")
     parser.add_argument("--dev", action="store_true", help="with what tests and linters need")
     parser.add_argument("--wheels", help="folder of wheels: the only source of `setup`, what `wheels` fills")
-    parser.add_argument("--target", choices=["cpu", "cuda", ""], help="for which vLLM `wheels` fills it")
+    parser.add_argument(
+        "--target",
+        choices=["cpu", "cuda", ""],
+        help="for which vLLM: by default the machine's, which an image has yet to meet",
+    )
     parser.add_argument("--python", help="for which Python: 3.11, 3.12 or 3.13; by default the one that runs this")
     options = parser.parse_args(arguments)
     options.wheels = Path(options.wheels).expanduser().resolve() if options.wheels else None
@@ -65,10 +69,10 @@ def guess_target() -> str:
     return "cuda" if driver_answers() else "cpu"
 
 
-def set_up(dev: bool, wheels: Path | None) -> None:
+def set_up(dev: bool, wheels: Path | None, target: str | None = None) -> None:
     """Makes .venv what it should be, if it is not."""
     environment = Environment(ROOT / ".venv")
-    groups = [guess_target(), *(["dev"] if dev else [])]
+    groups = [target or guess_target(), *(["dev"] if dev else [])]
     if environment.is_ready(groups):
         return
     with hold(ROOT / ".cache" / "setup.lock", "setup") as held:

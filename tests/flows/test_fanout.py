@@ -1,4 +1,4 @@
-"""Workers on a local Ray. Two on one run in processes of this machine are in test_kills.py."""
+"""Workers on a local Ray, and on a local Dask. Two on one run in processes of this machine are in test_kills.py."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,9 @@ from typing import Any, TextIO
 
 import flow_kit
 import pytest
+from record_kit import fake_spec as spec_of
+
+from flows.live import runners
 
 pytestmark = pytest.mark.prefect
 
@@ -45,10 +48,12 @@ def ray_env(served_env: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.ray
-def test_two_workers_on_ray_share_the_prompts(
-    fake_spec: dict[str, Any], slow_start: Path, ray_env: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize("runner", ["ray", "dask"])
+def test_two_workers_on_a_cluster_share_the_prompts(
+    fake_spec: dict[str, Any], slow_start: Path, ray_env: dict[str, str], tmp_path: Path, runner: str
 ) -> None:
-    fake_spec |= {"workers": 2, "runner": "ray", "shard_requests": 2}
+    pytest.importorskip(f"prefect_{runner}")
+    fake_spec |= {"workers": 2, "runner": runner, "shard_requests": 2}
     fake_spec["prompts"]["source"]["path"] = str(slow_start)
     fake_spec["engine"]["window"] = 2
     fake_spec["sampling"]["max_tokens"] = 2000  # a step costs microseconds: so many that both get their turn
@@ -64,3 +69,16 @@ def test_engine_on_ray_answers(make_spec: Any, ray_env: dict[str, str], tmp_path
     assert events == [("worker-0", "opened")]
     (accuracy,) = flow_kit.query(tmp_path / "data", "select accuracy from run_summary")
     assert accuracy > 0.5
+
+
+@pytest.mark.ray
+def test_on_dask_a_worker_asks_for_the_gpus_that_its_engine_spans() -> None:
+    """A word to Dask, which its workers must have been given; a cluster without it gets no such wish."""
+    distributed = pytest.importorskip("distributed")
+    import dask
+
+    spans_two = spec_of(runner="dask", engine={"args": {"tensor_parallel_size": 2}, "device": "auto"})
+    for resources, wish in (({"GPU": 4}, {"resources": {"GPU": 2}}), ({}, {})):
+        options = {"processes": False, "n_workers": 1, "dashboard_address": None, "resources": resources}
+        with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster), runners.placed(spans_two):
+            assert dask.get_annotations() == wish

@@ -1,0 +1,45 @@
+"""How often a run's folder is looked at: a network file system, shared by hundreds of workers, answers slowly."""
+
+import time
+from collections.abc import Callable
+
+STOP_CHECK_INTERVAL_S = 0.25
+RESCAN_INTERVAL_S = 0.05
+RESCAN_SHARE = 0.05
+"""Of the time at the most goes into looking for new shards, however many there are already."""
+
+
+class Throttle:
+    """How often a folder is listed: not more often than RESCAN_INTERVAL_S, and for RESCAN_SHARE of the time."""
+
+    def __init__(self) -> None:
+        self._ended_s = self._began_s = float("-inf")
+        self._cost_s = 0.0
+
+    def is_due(self) -> bool:
+        return time.monotonic() - self._ended_s >= max(RESCAN_INTERVAL_S, self._cost_s / RESCAN_SHARE)
+
+    def forget(self) -> None:
+        """The next look is due at once."""
+        self._ended_s = float("-inf")
+
+    def __enter__(self) -> None:
+        self._began_s = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended_s = time.monotonic()
+        self._cost_s = self._ended_s - self._began_s
+
+
+def throttle(check: Callable[[], bool]) -> Callable[[], bool]:
+    """Asks the file system at most every STOP_CHECK_INTERVAL_S."""
+    asked_s = float("-inf")
+
+    def throttled() -> bool:
+        nonlocal asked_s
+        if time.monotonic() - asked_s < STOP_CHECK_INTERVAL_S:
+            return False
+        asked_s = time.monotonic()
+        return check()
+
+    return throttled

@@ -1,0 +1,86 @@
+"""The Dockerfile, as far as it can be checked without Docker: what it copies is there, is enough, and runs.
+
+The image itself was not built here.
+"""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from installing import main as command  # noqa: E402
+
+
+def read_instructions() -> list[tuple[str, str]]:
+    """Instructions with their arguments, continued lines joined, options left out."""
+    text = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    return [(name, rest) for name, rest in lines]
+
+
+def copied() -> list[tuple[str, str]]:
+    """What is copied from this folder, and to where."""
+    found = []
+    for name, rest in read_instructions():
+        words = [word for word in rest.split() if not word.startswith("--")]
+        if name == "COPY" and "--from=" not in rest:
+            found += [(source, words[-1]) for source in words[:-1]]
+    return found
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The working folder of the image, from files that git has."""
+    folder = tmp_path_factory.mktemp("image")
+    for source, target in copied():
+        listed = subprocess.run(["git", "ls-files", source], cwd=ROOT, capture_output=True, text=True, check=True)
+        files = listed.stdout.split()
+        assert files, f"{source} is not in the repository"
+        for file in files:
+            to = folder / (target if (ROOT / source).is_dir() else Path(target) / Path(source).name)
+            place = to / Path(file).relative_to(source) if (ROOT / source).is_dir() else to
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / file, place)
+    return folder
+
+
+def test_what_is_copied_is_enough_for_every_command(image: Path) -> None:
+    """Run from there alone, with the packages of this environment."""
+    env = {"PYTHONPATH": str(image), "PATH": "/usr/bin:/bin", "HOME": str(image)}
+    for arguments in (["--help"], ["evaluate", "--help"], ["worker", "--help"]):
+        program = (
+            f"import flows.cli, sys; assert flows.cli.__file__.startswith({str(image)!r}); sys.exit(flows.cli.main())"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", program, *arguments], cwd=image, env=env, capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 0 and "usage" in ended.stdout.lower(), ended.stderr
+    models = "import pathlib; from assayline.store.database import connect; connect(pathlib.Path('a'), 10).__enter__()"
+    subprocess.run([sys.executable, "-c", models], cwd=image, env=env, check=True, timeout=120)
+    subprocess.run([sys.executable, "scripts/setup.py", "--help"], cwd=image, check=True, capture_output=True)
+
+
+def test_it_is_run_by_an_ordinary_user_and_starts_a_command_of_the_project() -> None:
+    instructions = read_instructions()
+    users = [rest for name, rest in instructions if name == "USER"]
+    assert users == ["assayline"] and "root" not in users
+    names = [name for name, _ in instructions]
+    assert "ADD" not in names and names.index("USER") < names.index("WORKDIR")
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert dict(instructions)["ENTRYPOINT"] == '["assayline"]' and "assayline" in scripts
+    assert any(name == "RUN" and "setup.py --target cuda" in rest for name, rest in instructions)
+
+
+def test_set_up_takes_the_target_that_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image is built where no GPU is."""
+    wanted = []
+    monkeypatch.setattr(command.Environment, "is_ready", lambda self, groups: wanted.append(groups) or True)
+    monkeypatch.setattr(command, "guess_target", lambda: "cpu")
+    assert command.main(["--target", "cuda", "--wheels", ""]) == 0 and command.main([]) == 0
+    assert wanted == [["cuda"], ["cpu"]]
