@@ -53,6 +53,8 @@ class Prompt:
     """Answers to choose from, where their likelihood is asked for and no text."""
     media: list[Media] | None = None
     """In the order of their parts in `messages`, which say of what kind each is and no more."""
+    due_offset_s: float | None = None
+    """Of a trace: how long after its first request this one came, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ class Request:
     """What the prompt's placeholders stand for, in their order; None where it is text alone."""
     expected_output_tokens: int | None = None
     """Median length of the answers that earlier runs of the model gave to the prompt, where it was sent by that."""
+    due_offset_s: float | None = None
+    """How long after a trace's first request this one came, in seconds; None where its prompt comes from none."""
 
 
 @dataclass(frozen=True, slots=True)
