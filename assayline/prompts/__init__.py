@@ -16,7 +16,7 @@ from typing import Any
 from assayline.digests import digest_json, digest_text
 from assayline.errors import PromptError, SpecError
 from assayline.media.shelf import Shelf
-from assayline.prompts.columns import PromptParts, RowReader, check_first
+from assayline.prompts.columns import Message, PromptParts, RowReader, check_first
 from assayline.prompts.few_shot import FewShot
 from assayline.prompts.files import UnreadableRow
 from assayline.prompts.media import identify_media, separate_media
@@ -25,7 +25,6 @@ from assayline.prompts.sharegpt import read_conversation
 from assayline.prompts.sources import read_rows, split_head
 from assayline.prompts.synthetic import SyntheticPrompts
 from assayline.prompts.traces import TracePrompts, read_trace
-from assayline.prompts.turns import cut_first_turn
 from assayline.prompts.values import RowError
 from assayline.records import Prompt
 from assayline.spec.prompts import (
@@ -116,7 +115,7 @@ def _read_prompts(
     for source_row, row in select_rows(rows, spec.limit, spec.shuffle_seed):
         try:
             parts = read(row)
-            asked = cut_first_turn(parts.messages) if spec.turns == "first" else parts.messages
+            asked = _cut_first_turn(parts.messages) if spec.turns == "first" else parts.messages
             messages = few_shot.put_before(asked) if few_shot else asked
         except RowError as error:
             prompt_id = _digest_row(row)
@@ -142,6 +141,12 @@ def _read_prompts(
             )
 
 
+def _cut_first_turn(messages: list[Message]) -> list[Message]:
+    """The messages up to the first from the user; all of them where none is."""
+    first = next((place for place, message in enumerate(messages) if message["role"] == "user"), len(messages) - 1)
+    return messages[: first + 1]
+
+
 def _count_before(seen: Counter[int], prompt_id: str) -> int:
     """How many rows before this one have the same id, of which 64 bits are compared, for little memory.
 
@@ -153,7 +158,7 @@ def _count_before(seen: Counter[int], prompt_id: str) -> int:
     return seen[key] - 1
 
 
-def _identify(parts: PromptParts, messages: list[dict[str, Any]]) -> str:
+def _identify(parts: PromptParts, messages: list[Message]) -> str:
     """What is asked, and what the answer should be. Examples are left out: with five or none, it is one question, and
     runs are compared question by question."""
     options = {} if parts.options is None else {"options": parts.options}

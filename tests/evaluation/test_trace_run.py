@@ -12,7 +12,7 @@ from assayline.errors import SpecError
 from assayline.settings import Settings
 
 BLOCK = 128
-"""Tokens in a block of vLLM's cache on a CPU."""
+"""Tokens in a block, of the trace and of the engine's cache."""
 
 
 def trace_of(folder: Path, rows: list[tuple[int, int, list[int]]]) -> dict[str, Any]:
@@ -79,8 +79,11 @@ def test_what_the_trace_says_is_shared_is_found_in_the_cache(
     prompts = trace_of(tmp_path, [(0, tokens, blocks) for tokens, blocks in lengths_and_blocks])
     spec = make_spec(
         prompts={**prompts, "columns": {}, "template": None},
-        engine={"backend": "async", "warm_up": False},
-        load={"arrival": {"kind": "concurrency", "requests": 1}},
+        engine={
+            "window": 1,
+            "warm_up": False,
+            "args": {**make_spec().engine.args, "max_model_len": 512, "block_size": BLOCK},
+        },
     )
     assert complete(spec, settings).answered_requests == 8
     rows = query(
