@@ -73,6 +73,8 @@ class Prompt:
     """In the order of their parts in `messages`, which say of what kind each is and no more."""
     body: AskedBody | None = None
     """Set by the source openai_batch."""
+    due_offset_s: float | None = None
+    """Of a trace: how long after its first request this one came, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ class Request:
     """What the prompt's placeholders stand for, in their order; None where it is text alone."""
     expected_output_tokens: int | None = None
     """Median length of the answers that earlier runs of the model gave to the prompt, where it was sent by that."""
+    due_offset_s: float | None = None
+    """How long after a trace's first request this one came, in seconds; None where its prompt comes from none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
     ("prompts.source, kind: inline", prompts.InlineSource),
     ("prompts.source, kind: hub", prompts.HubSource),
     ("prompts.source, kind: synthetic", prompts.SyntheticSource),
+    ("prompts.source, kind: sharegpt", prompts.ShareGptSource),
+    ("prompts.source, kind: trace", prompts.TraceSource),
     ("prompts.source, kind: lm_eval", prompts.LmEvalSource),
     ("prompts.source, kind: openai_batch", prompts.OpenAiBatchSource),
     ("prompts.source.prompt_tokens and output_tokens", prompts.TokenLength),

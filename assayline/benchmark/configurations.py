@@ -108,7 +108,7 @@ def _identify_config(spec: EvalSpec, models: dict[tuple[str, str | None], str]) 
     """Its config_id, once all of it is checked. The files of a model are read once for all configurations."""
     check_arguments(spec)
     check_scorers(spec.scorers or [])
-    check_trace(spec.load)
+    check_trace(spec.load, spec.prompts.source)
     key = (spec.model, spec.revision)
     if key not in models:
         models[key] = identify_spec_model(spec).model_id

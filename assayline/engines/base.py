@@ -77,10 +77,19 @@ class Feed:
 
     def __init__(self, requests: Iterable[Request | None]) -> None:
         self._requests = iter(requests)
+        self._seen: Request | None = None
         self.exhausted = False
+
+    def peek(self) -> Request | None:
+        """What `next` will give, if there is something at this moment."""
+        self._seen = self._seen or self.next()
+        return self._seen
 
     def next(self) -> Request | None:
         """The next request, if there is one at this moment."""
+        if self._seen is not None:
+            seen, self._seen = self._seen, None
+            return seen
         try:
             return next(self._requests)
         except StopIteration:

@@ -83,13 +83,13 @@ class StreamingEngine(HostedEngine):
             self._course.check_time(now_s)
             if self._course.end is not None:
                 self._take_back(self._course.end)
-            elif not self._has_room(schedule, now_s):
+            elif not self._has_room(feed, schedule, now_s):
                 return False
             request = feed.next()
             if request is None:
                 self._note_lateness(feed, schedule, now_s)
                 return False
-            due_s = schedule.place(now_s)
+            due_s = schedule.place(now_s, request)
             if self._course.end is not None:
                 order, message = self._order, self._course.end.message
                 yield self._settle(unsent(request.request_id, order.worker, order.engine_generation, message))
@@ -97,10 +97,11 @@ class StreamingEngine(HostedEngine):
                 return False
         return True
 
-    def _has_room(self, schedule: Schedule, now_s: float) -> bool:
+    def _has_room(self, feed: Feed, schedule: Schedule, now_s: float) -> bool:
         """Whether the host may have another request now."""
         if self._window_requests is None:
-            return schedule.next_due_s is None or schedule.next_due_s <= now_s + LOOKAHEAD_S
+            due_s = schedule.next_due_s(feed.peek() if schedule.reads_requests else None)
+            return due_s is None or due_s <= now_s + LOOKAHEAD_S
         surplus = max(self._window_requests, MIN_SURPLUS_REQUESTS)
         return self._in_flight < self._window_requests + surplus
 
@@ -137,7 +138,7 @@ class StreamingEngine(HostedEngine):
 
     def _note_lateness(self, feed: Feed, schedule: Schedule, now_s: float) -> None:
         """Says, once, that there was nothing to send although something was due."""
-        due_s = schedule.next_due_s
+        due_s = schedule.next_due_s()
         if not feed.exhausted and not self._is_late and due_s is not None and due_s <= now_s:
             self._is_late = True
             self._hooks.on_note(

@@ -94,7 +94,7 @@ def plan_run(spec: EvalSpec) -> tuple[Manifest, ModelIdentity]:
     """What the manifest of a new run of this spec is, and where its model is. Raises SpecError or ModelError."""
     check_arguments(spec)
     check_scorers(spec.scorers or [])
-    check_trace(spec.load)
+    check_trace(spec.load, spec.prompts.source)
     model = identify_spec_model(spec)
     inputs = digest_inputs(spec)
     clock = RunClock.start()

@@ -14,7 +14,7 @@ from assayline.model import identify_model
 from assayline.prompts.sources import find_files
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.load import Trace
-from assayline.spec.prompts import FileSource, HubSource, LmEvalSource, OpenAiBatchSource
+from assayline.spec.prompts import FileSource, HubSource, LmEvalSource, OpenAiBatchSource, ShareGptSource, TraceSource
 
 
 def digest_inputs(spec: EvalSpec) -> dict[str, str] | None:
@@ -32,10 +32,10 @@ def digest_inputs(spec: EvalSpec) -> dict[str, str] | None:
     digests: dict[str, str] = {}
     try:
         for source in sources:
-            if isinstance(source, FileSource | OpenAiBatchSource):
+            if isinstance(source, FileSource | OpenAiBatchSource | ShareGptSource | TraceSource):
                 files += find_files(source.path)
         if spec.load is not None and isinstance(spec.load.arrival, Trace):
-            files.append(Path(spec.load.arrival.path).expanduser())
+            files += [Path(path).expanduser() for path in (spec.load.arrival.path,) if path is not None]
         if (template := _template_file(spec.chat.template)) is not None:
             files.append(template)
         if "tokenizer" in spec.engine.args:

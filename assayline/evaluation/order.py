@@ -91,7 +91,8 @@ def _read_column(path: Path, name: str) -> Iterator[Any]:
 
 def can_order(spec: EvalSpec, lengths: ExpectedLengths) -> bool:
     """Whether anything may tell one row from another: a length that is expected, or a limit of its own."""
-    return len(lengths) > 0 or spec.prompts.columns.sampling is not None
+    columns = spec.prompts.columns
+    return len(lengths) > 0 or columns.sampling is not None or columns.output_tokens is not None
 
 
 def order_rows(spec: EvalSpec, lengths: ExpectedLengths, rows: Iterable[Prepared]) -> Iterator[list[Prepared]]:

@@ -17,7 +17,7 @@ def list_offsets(arrival: Arrival, first: int = 0) -> Iterator[float]:
     """Due times in seconds since the pattern's start, from request number `first` on, 0 being the first of all.
 
     Endless, but for a trace. Raises SpecError for a trace that cannot be read, and ValueError for a closed loop, which
-    has no times.
+    has no times, and for a trace whose times come with its requests.
     """
     return itertools.islice(_list_all(arrival), first, None)
 
@@ -34,6 +34,8 @@ def _list_all(arrival: Arrival) -> Iterator[float]:
         case Gamma(rate_per_s=rate, burstiness=shape, seed=seed):
             generator = random.Random(seed)
             return _add_up(generator.gammavariate(shape, 1 / (shape * rate)) for _ in itertools.count())
+        case Trace(path=None):
+            raise ValueError("requests bring their own times")
         case Trace():
             return read_offsets(arrival)
         case Concurrency():

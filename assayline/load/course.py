@@ -45,6 +45,11 @@ class LoadCourse:
         return self.spec is not None and self.spec.is_open_loop
 
     @property
+    def trace_speed(self) -> float | None:
+        """Times as fast as recorded, where requests bring their own times."""
+        return self.spec.trace_speed if self.spec is not None else None
+
+    @property
     def window_requests(self) -> int | None:
         """Requests in flight, where the pattern says how many."""
         if self.spec is not None and isinstance(self.spec.arrival, Concurrency):
@@ -99,7 +104,8 @@ class LoadCourse:
         if spec.max_requests is not None and number >= spec.max_requests:
             self._end("max_requests", f"load.max_requests is {spec.max_requests}")
         elif spec.is_open_loop and offset_s is None:
-            self._end("end_of_trace", f"the trace has {number} stamps, and every request needs one")
+            why = f"the trace has {number} stamps" if self.trace_speed is None else "a row of the trace has no stamp"
+            self._end("end_of_trace", f"{why}, and every request needs one")
         elif offset_s is not None and spec.max_duration_s is not None and offset_s > spec.max_duration_s:
             self._end("max_duration_s", f"load.max_duration_s is {spec.max_duration_s:g}")
 

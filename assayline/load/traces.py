@@ -1,24 +1,39 @@
-"""Recorded arrival times: a column of a JSONL, CSV or Parquet file, in the order of the requests."""
+"""Recorded arrival times: a column of a JSONL, CSV or Parquet file, in the order of the requests.
 
+Where the prompts' source is a trace itself, its rows bring their own times (`prompts/traces.py`), so that a row that
+cannot be asked takes its time with it; here they are only looked at before the run begins.
+"""
+
+import datetime
 import math
 from collections.abc import Iterator
 
 from assayline.errors import PromptError, SpecError
 from assayline.prompts.files import UnreadableRow
 from assayline.prompts.sources import read_rows
+from assayline.prompts.traces import COLUMNS
+from assayline.prompts.values import UNITS_PER_S, read_stamp
 from assayline.spec.load import LoadSpec, Trace
-from assayline.spec.prompts import FileSource
+from assayline.spec.prompts import AnySource, FileSource, TraceSource
 
-UNITS_PER_S = {"s": 1.0, "ms": 1000.0}
+EXAMPLES = {
+    "s": "a number of s, such as 1690000000.25. For dates, set load.arrival.unit to date",
+    "ms": "a number of ms, such as 1690000000250. For dates, set load.arrival.unit to date",
+    "date": "a date with a time, such as 2023-11-16 18:01:50.995",
+}
 
 
-def check_trace(load: LoadSpec | None) -> None:
-    """Reads a load's trace to its end, if it has one. Raises SpecError for what is wrong with it."""
-    if load is None or not isinstance(load.arrival, Trace):
+def check_trace(load: LoadSpec | None, source: AnySource | None = None) -> None:
+    """Reads a load's trace, or that of the prompts' source, to its end. Raises SpecError for what is wrong with it."""
+    if load is None or not isinstance(trace := load.arrival, Trace):
         return
-    stamps = sum(1 for _ in read_offsets(load.arrival))
+    if trace.path is None:
+        assert isinstance(source, TraceSource), "the spec refuses another one"
+        columns = COLUMNS[source.format]
+        trace = Trace(path=source.path, column=columns.stamp, unit=columns.unit, speed=trace.speed)
+    stamps = sum(1 for _ in read_offsets(trace))
     if not stamps:
-        raise SpecError(f"load.arrival: the trace {load.arrival.path} has no rows. Expected a stamp per request.")
+        raise SpecError(f"load.arrival: the trace {trace.path} has no rows. Expected a stamp per request.")
 
 
 def read_offsets(trace: Trace) -> Iterator[float]:
@@ -30,16 +45,17 @@ def read_offsets(trace: Trace) -> Iterator[float]:
         first = stamp if first is None else first
         if stamp < last:
             raise SpecError(
-                f"load.arrival: row {number} of the trace {trace.path} has {trace.column} {stamp:.17g}, less than "
-                f"the {last:.17g} above it. Expected stamps in the order of the requests: sort the file."
+                f"load.arrival: row {number} of the trace {trace.path} has {trace.column} {_show(stamp, trace)}, less "
+                f"than the {_show(last, trace)} above it. Expected stamps in the order of the requests: sort the file."
             )
         last = stamp
         yield (stamp - first) / scale
 
 
 def _read_stamps(trace: Trace) -> Iterator[float]:
+    """In the trace's unit."""
     try:
-        for number, row in enumerate(read_rows(FileSource(path=trace.path)), start=1):
+        for number, row in enumerate(read_rows(FileSource(path=str(trace.path))), start=1):
             if isinstance(row, UnreadableRow):
                 raise SpecError(f"load.arrival.path: {row.message}")
             if trace.column not in row:
@@ -53,14 +69,14 @@ def _read_stamps(trace: Trace) -> Iterator[float]:
 
 
 def _parse_stamp(value: object, where: str, trace: Trace) -> float:
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
-            stamp = float(value)
-        except (ValueError, OverflowError):
-            stamp = math.nan
-        if math.isfinite(stamp):
-            return stamp
-    raise SpecError(
-        f"load.arrival: {where} has {trace.column} {value!r:.80}, expected a number of {trace.unit}, such as "
-        "1690000000.25. Convert dates to seconds first."
-    )
+    stamp = read_stamp(value, trace.unit)
+    if stamp is None:
+        raise SpecError(f"load.arrival: {where} has {trace.column} {value!r:.80}, expected {EXAMPLES[trace.unit]}.")
+    return stamp
+
+
+def _show(stamp: float, trace: Trace) -> str:
+    """As the file has it."""
+    if trace.unit == "date":
+        return datetime.datetime.fromtimestamp(stamp, datetime.UTC).isoformat(" ")
+    return f"{stamp:.17g}"

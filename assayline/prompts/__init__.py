@@ -10,6 +10,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -17,16 +18,27 @@ from assayline.digests import digest_json, digest_text
 from assayline.errors import PromptError, SpecError
 from assayline.media.shelf import Shelf
 from assayline.prompts.batch import BatchReader
-from assayline.prompts.columns import PromptParts, RowReader
+from assayline.prompts.columns import Message, PromptParts, RowReader, check_first
 from assayline.prompts.few_shot import FewShot
 from assayline.prompts.files import UnreadableRow
 from assayline.prompts.media import identify_media, separate_media
 from assayline.prompts.selection import select_rows
+from assayline.prompts.sharegpt import read_conversation
 from assayline.prompts.sources import read_rows, split_head
 from assayline.prompts.synthetic import SyntheticPrompts
+from assayline.prompts.traces import TracePrompts, read_trace
 from assayline.prompts.values import RowError
 from assayline.records import Prompt
-from assayline.spec.prompts import Columns, LmEvalSource, OpenAiBatchSource, PromptSpec, SyntheticSource
+from assayline.spec.prompts import (
+    Columns,
+    FileSource,
+    LmEvalSource,
+    OpenAiBatchSource,
+    PromptSpec,
+    ShareGptSource,
+    SyntheticSource,
+    TraceSource,
+)
 
 __all__ = ["BadRow", "RowError", "load_prompts"]
 
@@ -45,33 +57,59 @@ class BadRow:
 def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = None) -> Iterator[Prompt | BadRow]:
     """The prompts of a spec, in the order in which they are asked: one Prompt or BadRow per selected row.
 
-    The tokenizer is used by synthetic sources only. `shelf` keeps media that come inside rows (None: nobody does, and
-    they cannot be sent to an engine). Raises PromptError (or SpecError) at once, before anything is
+    The tokenizer is used by synthetic sources and traces only. `shelf` keeps media that come inside rows (None: nobody
+    does, and they cannot be sent to an engine). Raises PromptError (or SpecError) at once, before anything is
     iterated, for what concerns the run: no file, no rows, a template that is not Jinja2, a column or template variable
     that the first readable row lacks. While iterating, PromptError for a file that turns out to be damaged further on.
     """
-    if isinstance(spec.source, SyntheticSource):
-        if spec.template is not None or spec.columns != Columns():  # a stored spec has its defaults written out
-            raise SpecError(
-                "prompts.template and prompts.columns were given with a synthetic source, which has no "
-                "columns. Remove them, or use a file."
-            )
-        if spec.few_shot is not None:
-            raise SpecError("prompts.few_shot was given with a synthetic source, which has no answers. Remove it.")
-        numbers = range(spec.source.count)
-        return _read_prompts(spec, iter(numbers), SyntheticPrompts(spec.source, tokenizer).read, lambda number: None)
-    assert not isinstance(spec.source, LmEvalSource), "a task writes its requests itself (harness/)"
-    is_batch = isinstance(spec.source, OpenAiBatchSource)
-    reader: RowReader | BatchReader = (
-        BatchReader(spec.media, shelf) if is_batch else RowReader(spec.columns, spec.template, spec.media, shelf)
-    )
-    rows = read_rows(spec.source)
+    source = spec.source
+    assert not isinstance(source, LmEvalSource), "a task writes its requests itself (harness/)"
+    if isinstance(source, SyntheticSource | TraceSource):
+        _check_no_columns(spec)
+    if isinstance(source, SyntheticSource):
+        numbers = iter(range(source.count))
+        return _read_prompts(spec, numbers, SyntheticPrompts(source, tokenizer).read, lambda number: None)
+    if isinstance(source, TraceSource):
+        read: Callable[[Any], PromptParts] = TracePrompts(source, tokenizer).read
+        return _read_prompts(
+            spec, _check_rows(spec, read_trace(source), partial(check_first, read=read)), read, lambda row: None
+        )
+    if isinstance(source, OpenAiBatchSource):
+        lines = BatchReader(spec.media, shelf)
+        return _read_prompts(spec, _check_rows(spec, read_rows(source), lines.check_first), lines.read, lines.read_id)
+    reader = RowReader(spec.columns, spec.template, spec.media, shelf)
+    if isinstance(source, ShareGptSource):
+        _check_no_examples(spec, "ShareGPT's conversations")
+        read = lambda row: reader.read(read_conversation(row))  # noqa: E731 - a row on its way
+        rows = _check_rows(spec, read_rows(FileSource(path=source.path)), partial(check_first, read=read))
+        return _read_prompts(spec, rows, read, reader.read_id)
+    rows = _check_rows(spec, read_rows(source), partial(check_first, read=reader.read))
+    few_shot = None if spec.few_shot is None else FewShot(spec, spec.few_shot, shelf)
+    return _read_prompts(spec, rows, reader.read, reader.read_id, few_shot)
+
+
+def _check_no_columns(spec: PromptSpec) -> None:
+    kind = "a trace" if isinstance(spec.source, TraceSource) else "a synthetic source"
+    if spec.template is not None or spec.columns != Columns():  # a stored spec has its defaults written out
+        raise SpecError(
+            f"prompts.template and prompts.columns were given with {kind}, which has no "
+            "columns. Remove them, or use a file."
+        )
+    _check_no_examples(spec, kind)
+
+
+def _check_no_examples(spec: PromptSpec, kind: str) -> None:
+    if spec.few_shot is not None:
+        raise SpecError(f"prompts.few_shot was given with {kind}, where no answer is known. Remove it.")
+
+
+def _check_rows(spec: PromptSpec, rows: Iterator[Any], check: Callable[[Any], object]) -> Iterator[Any]:
+    """The rows again, the first readable one checked."""
     head, first = split_head(rows)
     if first is None:
         raise PromptError(f"Prompt set {spec.set_name!r} has no rows. Expected at least one: check prompts.source.")
-    reader.check_first(first)
-    few_shot = None if spec.few_shot is None else FewShot(spec, spec.few_shot, shelf)
-    return _read_prompts(spec, chain(head, rows), reader.read, reader.read_id, few_shot)
+    check(first)
+    return chain(head, rows)
 
 
 def _read_prompts(
@@ -85,14 +123,15 @@ def _read_prompts(
     for source_row, row in select_rows(rows, spec.limit, spec.shuffle_seed):
         try:
             parts = read(row)
-            messages = few_shot.put_before(parts.messages) if few_shot else parts.messages
+            asked = _cut_first_turn(parts.messages) if spec.turns == "first" else parts.messages
+            messages = few_shot.put_before(asked) if few_shot else asked
         except RowError as error:
             prompt_id = _digest_row(row)
             occurrence = _count_before(seen, prompt_id)
             prompt = Prompt(prompt_id, occurrence, source_row, _try_id(read_id, row), messages=[])
             yield BadRow(prompt, error.kind, str(error))
         else:
-            prompt_id = _identify(parts)
+            prompt_id = _identify(parts, asked)
             messages, media = separate_media(messages)
             yield Prompt(
                 prompt_id=prompt_id,
@@ -107,7 +146,14 @@ def _read_prompts(
                 options=parts.options,
                 media=media,
                 body=parts.body,
+                due_offset_s=parts.due_offset_s,
             )
+
+
+def _cut_first_turn(messages: list[Message]) -> list[Message]:
+    """The messages up to the first from the user; all of them where none is."""
+    first = next((place for place, message in enumerate(messages) if message["role"] == "user"), len(messages) - 1)
+    return messages[: first + 1]
 
 
 def _count_before(seen: Counter[int], prompt_id: str) -> int:
@@ -121,13 +167,13 @@ def _count_before(seen: Counter[int], prompt_id: str) -> int:
     return seen[key] - 1
 
 
-def _identify(parts: PromptParts) -> str:
+def _identify(parts: PromptParts, messages: list[Message]) -> str:
     """What is asked, and what the answer should be. Examples are left out: with five or none, it is one question, and
     runs are compared question by question."""
     more: dict[str, Any] = {} if parts.options is None else {"options": parts.options}
     if parts.body is not None:
         more["body"] = [parts.body.text, parts.prompt_token_ids, parts.body.variables, parts.body.continues]
-    return digest_json({"messages": identify_media(parts.messages), "target": parts.target, **more})
+    return digest_json({"messages": identify_media(messages), "target": parts.target, **more})
 
 
 def _digest_row(row: dict[str, Any] | UnreadableRow) -> str:

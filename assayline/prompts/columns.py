@@ -46,6 +46,7 @@ class PromptParts:
     options: list[str] | None = None
     body: AskedBody | None = None
     """Of a line of a batch file (`batch.py`)."""
+    due_offset_s: float | None = None
 
 
 class RowReader:
@@ -74,15 +75,6 @@ class RowReader:
         self._media = MediaPlaces(columns, media, MediaReader(shelf or Shelf(None), Fetcher(media)))
         self._template = None if template is None else PromptTemplate(template)
 
-    def check_first(self, row: dict[str, Any]) -> None:
-        """Raises PromptError if the first row lacks a column or variable that the spec names."""
-        try:
-            self.read(row)
-        except RowShapeError as error:
-            raise PromptError(f"The first row does not fit the spec. {error}") from None
-        except RowError:
-            pass  # a fault of this row alone: it becomes an error row like any other
-
     def read(self, row: dict[str, Any] | UnreadableRow) -> PromptParts:
         """Raises RowShapeError for what the row lacks, RowError for values that cannot be used."""
         if isinstance(row, UnreadableRow):
@@ -110,9 +102,22 @@ class RowReader:
             source_id=as_text(source_id, "The id"),
             target=as_text(target, "The target"),
             metadata={name: as_json(value, f"Metadata column {name!r}") for name, value in metadata.items()},
-            sampling=_read_sampling(sampling, f"Sampling column {columns.sampling!r}"),
+            sampling=_read_sampling(sampling, f"Sampling column {columns.sampling!r}") | self._read_length(row),
             options=None if columns.options is None else _read_options(options, f"Options column {columns.options!r}"),
         )
+
+    def _read_length(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Sampling that generates as many tokens as the row says."""
+        column = self._columns.output_tokens
+        if column is None:
+            return {}
+        value = find_column(row, column, "prompts.columns.output_tokens")
+        tokens = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+        if type(tokens) is not int or tokens < 1:
+            raise RowError(
+                "row_error", f"The column {column} holds {value!r:.80}, expected a number of tokens of at least 1."
+            )
+        return {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True}
 
     def read_id(self, row: dict[str, Any]) -> str | None:
         """The row's own id as text."""
@@ -133,6 +138,16 @@ class RowReader:
             f"prompts.columns.messages or prompts.columns.prompt, or write prompts.template. Columns: "
             f"{list_names(row)}.",
         )
+
+
+def check_first(row: Any, read: Callable[[Any], PromptParts]) -> None:
+    """Raises PromptError if the first row lacks a column or variable that the spec names."""
+    try:
+        read(row)
+    except RowShapeError as error:
+        raise PromptError(f"The first row does not fit the spec. {error}") from None
+    except RowError:
+        pass  # a fault of this row alone: it becomes an error row like any other
 
 
 ReadPart = Callable[[dict[str, Any], str], dict[str, Any]]

@@ -22,7 +22,7 @@ from assayline.prompts.media import identify_media
 from assayline.prompts.sources import find_files, read_rows
 from assayline.prompts.templates import PromptTemplate
 from assayline.prompts.values import RowError, RowShapeError
-from assayline.spec.prompts import FewShotSpec, FileSource, LmEvalSource, OpenAiBatchSource, PromptSpec, SyntheticSource
+from assayline.spec.prompts import FewShotSpec, FileSource, HubSource, InlineSource, PromptSpec
 
 POOL_EXAMPLES = 1000
 """Of so many drawn examples, each prompt gets some of its own where `per_prompt` is on."""
@@ -44,8 +44,7 @@ class FewShot:
         self._spec = few_shot
         is_own = few_shot.source is None
         source = few_shot.source or spec.source
-        refused = SyntheticSource | LmEvalSource | OpenAiBatchSource
-        assert not isinstance(source, refused), "load_prompts and the spec refuse it"
+        assert isinstance(source, FileSource | InlineSource | HubSource), "load_prompts and the spec refuse others"
         if is_own and isinstance(source, FileSource) and not all(path.is_file() for path in find_files(source.path)):
             raise PromptError(
                 f"The examples come from the prompt set itself, and {source.path} can be read only once. "
@@ -132,7 +131,8 @@ def _fill(
     """Offers every row to the pool. Returns why the last row that cannot be an example cannot."""
     columns = spec.columns
     target = None if few_shot.answer is not None else columns.target
-    asked = columns.model_copy(update={"target": target, "id": None, "metadata": [], "sampling": None, "options": None})
+    unused = dict.fromkeys(("id", "sampling", "output_tokens", "options"))
+    asked = columns.model_copy(update={**unused, "target": target, "metadata": []})
     reader = RowReader(asked, spec.template, spec.media, shelf)
     answer = None if few_shot.answer is None else PromptTemplate(few_shot.answer, "prompts.few_shot.answer")
     reason = None

@@ -49,8 +49,8 @@ def read_jsonl(path: Path) -> Iterator[Row | UnreadableRow]:
                 yield row
                 continue
             problem = (
-                f"holds {_json_type(row)}, expected a JSON object with columns as keys. A file that is one JSON array "
-                "becomes lines by `jq -c '.[]'`."
+                f"holds {_json_type(row)}, expected a JSON object with columns as keys. Of a file that is one JSON "
+                "array, set prompts.source.format to json, or rename it to .json."
             )
         yield UnreadableRow(text, f"{path}, line {number}: {problem}")
 

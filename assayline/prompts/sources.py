@@ -11,6 +11,7 @@ from pathlib import Path
 
 from assayline.errors import PromptError
 from assayline.prompts.files import Row, UnreadableRow, read_csv, read_jsonl
+from assayline.prompts.json_array import read_json_array
 from assayline.spec.prompts import FileSource, HubSource, InlineSource, OpenAiBatchSource
 
 FORMATS = {
@@ -18,6 +19,7 @@ FORMATS = {
     ".ndjson": "jsonl",
     ".jsonlines": "jsonl",
     ".json-lines": "jsonl",
+    ".json": "json",
     ".csv": "csv",
     ".parquet": "parquet",
 }
@@ -105,7 +107,7 @@ def _format_of(path: Path) -> str:
     except KeyError:
         raise PromptError(
             f"Prompt file {path} has the ending {path.suffix or '(none)'}, expected one of "
-            f"{', '.join(FORMATS)}. Rename it, or set prompts.source.format to jsonl, csv or "
+            f"{', '.join(FORMATS)}. Rename it, or set prompts.source.format to jsonl, json, csv or "
             "parquet."
         ) from None
 
@@ -118,6 +120,7 @@ def _read_parquet(path: Path) -> Iterator[Row | UnreadableRow]:
 
 READERS: dict[str, Callable[[Path], Iterator[Row | UnreadableRow]]] = {
     "jsonl": read_jsonl,
+    "json": read_json_array,
     "csv": read_csv,
     "parquet": _read_parquet,
 }

@@ -9,10 +9,13 @@ import json
 import math
 from collections.abc import Iterable
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 from assayline.errors import PromptError
 from assayline.words import nearest
+
+UNITS_PER_S = {"s": 1.0, "ms": 1000.0, "date": 1.0}
+"""Of stamps, as `read_stamp` reads them."""
 
 
 class RowError(PromptError):
@@ -107,6 +110,18 @@ def check_text(text: str, where: str) -> str:
                 f"{error.start}), which is not Unicode text. Write it in UTF-8.",
             ) from None
     return text
+
+
+def read_stamp(value: Any, unit: Literal["s", "ms", "date"]) -> float | None:
+    """A moment in its unit, a date in seconds since 1970 (UTC, where it names no offset); None for what is none."""
+    try:
+        if unit == "date":
+            date = value if isinstance(value, datetime.datetime) else datetime.datetime.fromisoformat(value)
+            return (date if date.tzinfo else date.replace(tzinfo=datetime.UTC)).timestamp()
+        stamp = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return stamp if math.isfinite(stamp) else None
 
 
 def parse_json(text: str, where: str) -> Any:

@@ -88,7 +88,7 @@ def _prepare(
         sampling = _overlay(sampling, prompt.sampling)
         rendered = _render(prompt, renderer)
         if rendered.messages is None:
-            _check_length(len(rendered.token_ids), max_model_len)
+            _check_length(len(rendered.token_ids), max_model_len, sampling.get("min_tokens"))
     except RowError as error:
         # Without ids a request can be stored, but not be run by mistake.
         requests = _repeat(prompt, Rendered(rendered.text, []), _overlay(sampling, {}), repeats)
@@ -156,6 +156,7 @@ def _repeat(prompt: Prompt, rendered: Rendered, sampling: Mapping[str, Any], rep
             rendered=rendered.text or None,
             messages=rendered.messages,
             media=prompt.media,
+            due_offset_s=prompt.due_offset_s,
         )
         for repeat_index in range(repeats)
     ]
@@ -207,15 +208,16 @@ def read_text(message: Mapping[str, Any]) -> str:
     return str(content or "")
 
 
-def _check_length(tokens: int, max_model_len: int | None) -> None:
+def _check_length(tokens: int, max_model_len: int | None, min_tokens: Any = None) -> None:
     if tokens == 0:
         raise RowError("empty_prompt", "The prompt has no tokens, expected at least one. Is its text empty?")
-    if max_model_len is not None and tokens + 1 > max_model_len:
+    least = min_tokens if isinstance(min_tokens, int) and min_tokens > 0 else 1  # a row may say anything here
+    if max_model_len is not None and tokens + least > max_model_len:
         raise RowError(
             "prompt_too_long",
             f"The prompt has {tokens} tokens, but the context is {max_model_len} tokens "
-            "(max_model_len), at least one of them for the answer. Shorten the prompt, or raise "
-            "engine.args.max_model_len if the model allows.",
+            f"(max_model_len), at least {'one' if least == 1 else least} of them for the answer. Shorten the "
+            "prompt, or raise engine.args.max_model_len if the model allows.",
         )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from assayline.errors import EngineError, SpecError
 from assayline.records import Json
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import ChatSpec, SyntheticSource
+from assayline.spec.prompts import ChatSpec, SyntheticSource, TraceSource
 from assayline.words import nearest
 
 OURS = {
@@ -162,8 +162,8 @@ def _check_chat(spec: EvalSpec) -> None:
             f"{' and '.join(changed)}: with engine.server.endpoint chat the server renders, by its own template. "
             "Remove it, or set the endpoint to completions, for which prompts are rendered here."
         )
-    if isinstance(spec.prompts.source, SyntheticSource):
+    if isinstance(source := spec.prompts.source, SyntheticSource | TraceSource):
         raise SpecError(
-            "prompts.source synthetic makes token ids of exact length, which the endpoint chat does not take. Set "
+            f"prompts.source {source.kind} makes token ids of exact length, which the endpoint chat does not take. Set "
             "engine.server.endpoint to completions."
         )

@@ -15,7 +15,7 @@ from assayline.spec.gate import GateSpec
 from assayline.spec.load import LoadSpec, SloSpec
 from assayline.spec.part import SpecPart
 from assayline.spec.price import PriceSpec
-from assayline.spec.prompts import ChatSpec, LmEvalSource, OpenAiBatchSource, PromptSpec, SyntheticSource
+from assayline.spec.prompts import ChatSpec, LmEvalSource, OpenAiBatchSource, PromptSpec, SyntheticSource, TraceSource
 from assayline.spec.scorers import Loglikelihood, Scorer, name_scorers
 
 OPTION_SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
@@ -105,6 +105,7 @@ class EvalSpec(SpecPart):
                 f"load: one worker keeps a pattern, given workers {self.workers}. Set workers to 1; a server may have "
                 "as many GPUs as it likes"
             )
+        self._check_own_trace()
         if self.engine.order == "longest_first" and self.load and not self._load_takes_any_order:
             raise ValueError(
                 "engine.order longest_first: a load that sends requests at times of its own, or only some of them, "
@@ -113,6 +114,20 @@ class EvalSpec(SpecPart):
         if self.engine.kind.is_served and self.asks_for_options:
             raise ValueError("the scorer loglikelihood needs the engine itself. Set engine.backend to offline or async")
         return self
+
+    def _check_own_trace(self) -> None:
+        if self.load is None or self.load.trace_speed is None:
+            return
+        if not isinstance(self.prompts.source, TraceSource):
+            raise ValueError(
+                f"load.arrival: a trace without path is that of prompts.source, which is {self.prompts.source.kind}. "
+                "Give load.arrival.path, or a source of kind trace"
+            )
+        if self.prompts.shuffle_seed is not None:
+            raise ValueError(
+                "prompts.shuffle_seed: requests are sent at their trace's times, and so in its order. Remove it, or "
+                "give load.arrival.path"
+            )
 
     @model_validator(mode="after")
     def _check_media(self) -> "EvalSpec":

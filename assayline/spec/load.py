@@ -66,9 +66,15 @@ class Trace(SpecPart):
     """Due when a recorded trace says so: its n-th stamp is for the n-th request."""
 
     kind: Literal["trace"] = "trace"
-    path: str = Field(description="JSONL, CSV or Parquet file with a stamp per row, in the order of the requests.")
+    path: str | None = Field(
+        None,
+        description="JSONL, CSV or Parquet file with a stamp per row, in the order of the requests (default: the trace "
+        "that is the prompts' source).",
+    )
     column: str = Field("timestamp", description="Its column of stamps; the first one is the start.")
-    unit: Literal["s", "ms"] = Field("s", description="Unit of the stamps.")
+    unit: Literal["s", "ms", "date"] = Field(
+        "s", description="Unit of the stamps; date: as 2023-11-16 18:01:50.9951390, UTC where no offset is given."
+    )
     speed: float = Field(1.0, gt=0, allow_inf_nan=False, description="Times as fast as recorded: 2 halves the gaps.")
 
 
@@ -118,6 +124,12 @@ class LoadSpec(SpecPart):
                 "rate. Remove it"
             )
         return self
+
+    @property
+    def trace_speed(self) -> float | None:
+        """Times as fast as recorded, where requests bring their own times; None where they do not."""
+        trace = self.arrival
+        return trace.speed if isinstance(trace, Trace) and trace.path is None else None
 
     @property
     def is_open_loop(self) -> bool:

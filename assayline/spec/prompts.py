@@ -16,7 +16,9 @@ class FileSource(SpecPart):
 
     kind: Literal["file"] = "file"
     path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
-    format: Literal["auto", "jsonl", "csv", "parquet"] = Field("auto", description="auto: by the file's ending.")
+    format: Literal["auto", "jsonl", "json", "csv", "parquet"] = Field(
+        "auto", description="auto: by the file's ending; json: one array of objects."
+    )
 
 
 class InlineSource(SpecPart):
@@ -97,6 +99,26 @@ class SyntheticSource(SpecPart):
         return [kind for kind, media in given.items() if media is not None]
 
 
+class ShareGptSource(SpecPart):
+    """Conversations as ShareGPT has them: a JSON array, or JSONL, of {id, conversations: [{from, value}]}."""
+
+    kind: Literal["sharegpt"] = "sharegpt"
+    path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
+
+
+class TraceSource(SpecPart):
+    """Requests that a service had: their times and lengths, and which of them began alike, but no text."""
+
+    kind: Literal["trace"] = "trace"
+    path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
+    format: Literal["mooncake", "azure"] = Field(
+        description="mooncake: timestamp (ms), input_length, output_length and, where given, hash_ids; azure: "
+        "TIMESTAMP (a date), ContextTokens, GeneratedTokens."
+    )
+    block_tokens: int = Field(512, ge=1, description="Tokens that one of hash_ids stands for.")
+    seed: int = Field(0, description="Same seed, same prompts.")
+
+
 class LmEvalSource(SpecPart):
     """A task of lm-evaluation-harness: it writes the requests and judges the answers. Needs the extra `lm-eval`."""
 
@@ -131,7 +153,14 @@ class OpenAiBatchSource(SpecPart):
 
 
 AnySource = Annotated[
-    FileSource | InlineSource | HubSource | SyntheticSource | LmEvalSource | OpenAiBatchSource,
+    FileSource
+    | InlineSource
+    | HubSource
+    | SyntheticSource
+    | ShareGptSource
+    | TraceSource
+    | LmEvalSource
+    | OpenAiBatchSource,
     Field(discriminator="kind"),
 ]
 
@@ -153,6 +182,11 @@ class Columns(SpecPart):
     id: str | None = Field(None, description="Column with the row's id (default: `id`, if present).")
     metadata: list[str] = Field(default_factory=list, description="Columns to keep beside the prompt.")
     sampling: str | None = Field(None, description="Column with an object of sampling overrides.")
+    output_tokens: str | None = Field(
+        None,
+        exclude_if=operator.not_,  # so that a spec without it is the same spec as ever
+        description="Column with the tokens to generate, exactly: sets max_tokens, min_tokens and ignore_eos.",
+    )
     options: str | None = Field(
         None, description="Column with a list of answers to choose from, for the scorer loglikelihood."
     )
@@ -206,6 +240,11 @@ class PromptSpec(SpecPart):
         description="Jinja2 over the row's columns: text for one user message, or a list of messages. A null that it "
         "would write is an error row; {{ column or '' }} writes nothing instead.",
     )
+    turns: Literal["given", "first"] = Field(
+        "given",
+        exclude_if=lambda chosen: chosen == "given",  # so that a spec without it is the same spec as ever
+        description="Of a row's messages, given: all are asked as they are; first: those up to the first user message.",
+    )
     few_shot: FewShotSpec | None = Field(None, description="Examples before each question.")
     limit: int | None = Field(
         None, ge=1, description="At most this many rows, after shuffling; of source lm_eval, documents of each task."
@@ -246,7 +285,12 @@ class PromptSpec(SpecPart):
         match self.source:
             case _ if self.name:
                 return self.name
-            case FileSource(path=path) | OpenAiBatchSource(path=path):
+            case (
+                FileSource(path=path)
+                | ShareGptSource(path=path)
+                | TraceSource(path=path)
+                | OpenAiBatchSource(path=path)
+            ):
                 return Path(path).stem
             case HubSource(dataset=dataset):
                 return dataset

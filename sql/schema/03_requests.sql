@@ -13,7 +13,8 @@ create table if not exists requests (
     option_tokens integer,
     messages_json varchar,
     media_json varchar,
-    expected_output_tokens integer
+    expected_output_tokens integer,
+    due_offset_s double
 );
 
 comment on table requests is 'One row per request: a prompt row × a repeat, × an option where likelihoods are asked for, as the engine received it.';
@@ -31,3 +32,4 @@ comment on column requests.option_tokens is 'How many of the prompt''s last toke
 comment on column requests.messages_json is 'The chat as JSON, where a server renders the prompt; NULL where it was rendered here.';
 comment on column requests.media_json is 'Pictures, sounds and films of the prompt as JSON, a list of {kind, path, digest} in the order of their placeholders; NULL where it is text alone.';
 comment on column requests.expected_output_tokens is 'Median length of the answers that earlier runs of the model gave to the prompt, in tokens, as known when the run began and used to order it (engine.order); NULL where nothing was known, or the order given was kept.';
+comment on column requests.due_offset_s is 'How long after its trace''s first request this one came, in seconds at the speed recorded; NULL where the prompt comes from no trace.';

@@ -245,6 +245,48 @@ class TestOpenLoop:
         assert next(answers).request_id == "0"
 
 
+def requests_at(*offsets_s: float) -> Iterator[Request]:
+    """Of a trace: each brings its own time."""
+    return (Request(str(n), "p", 0, 0, [1], {}, due_offset_s=offset_s) for n, offset_s in enumerate(offsets_s))
+
+
+OWN_TIMES = {"kind": "trace", "speed": 2.0}
+
+
+class TestTimesOfTheirOwn:
+    OFFSETS = (10.0, 10.5, 10.5, 30.0, 31.0, 90.0)
+
+    def test_requests_are_due_when_they_say_and_handed_over_in_time(self, play: Any) -> None:
+        """The first is due at once, whatever came before it in the trace: those rows could not be asked."""
+        it = play(course_of(OWN_TIMES), service_s=50.0)
+        start_s = it.host.now_s + LEAD_S
+        assert split(it.rows(requests_at(*self.OFFSETS))) == (names(6), [])
+        assert due_of(it.host) == pytest.approx([start_s + (offset - 10) / 2 for offset in self.OFFSETS])
+        early = [due - handed for due, handed in zip(due_of(it.host), it.host.handed_s, strict=True)]
+        assert min(early) > 0 and max(early) <= LOOKAHEAD_S + 1e-6
+
+    def test_another_engine_goes_on_where_the_trace_was(self, play: Any) -> None:
+        it = play(course_of(OWN_TIMES), service_s=0.1)
+        first = list(itertools.islice(it.engine.generate(requests_at(*self.OFFSETS)), 3))
+        assert len(first) == 3
+        it.host.now_s += 1000
+        it.host.sent.clear()
+        began_s = it.host.now_s
+        assert split(it.rows(itertools.islice(requests_at(*self.OFFSETS), 3, None)))[0] == names(3, 6)
+        assert due_of(it.host) == pytest.approx([began_s + LEAD_S + n for n in (0, 0.5, 30)])
+
+    def test_the_load_s_limits_hold(self, play: Any) -> None:
+        it = play(course_of(OWN_TIMES, max_requests=4))
+        assert split(it.rows(requests_at(*self.OFFSETS))) == (names(4), names(4, 6))
+        it = play(course_of(OWN_TIMES, max_duration_s=16.0))
+        assert split(it.rows(requests_at(*self.OFFSETS))) == (names(5), names(5, 6))
+
+    def test_input_that_is_not_there_yet_is_waited_for(self, play: Any) -> None:
+        it = play(course_of(OWN_TIMES))
+        supply = requests_at(*self.OFFSETS)
+        assert split(it.rows(itertools.chain([None] * 9, [next(supply)], [None] * 9, supply, [None])))[0] == names(6)
+
+
 class TestClosedLoop:
     @pytest.mark.parametrize("window", [1, 4, 40])
     def test_a_surplus_waits_in_the_host_and_no_more(self, play: Any, window: int) -> None:

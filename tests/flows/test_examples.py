@@ -20,6 +20,8 @@ from assayline.store.database import connect
 from flows import cli
 
 REQUESTS = {"arithmetic": 155, "gsm8k_style": 10, "json_style": 8, "mmlu_loglikelihood": 40, "mmlu_style": 10}
+SPEED_ALONE = {"sharegpt_style": 4, "trace": 24}
+"""Examples without scores."""
 SCORERS = {
     "arithmetic": "exact_match",
     "gsm8k_style": "numeric",
@@ -97,6 +99,14 @@ def test_examples_of_a_prompt_are_answered_as_they_should_be() -> None:
         assert isinstance(prompt, Prompt)
         answers = [turn["content"] for turn in prompt.messages if turn["role"] == "assistant"]
         assert len(answers) == 2 and set(answers) <= set("ABCD")
+
+
+@pytest.mark.parametrize(("name", "requests"), SPEED_ALONE.items())
+def test_an_example_without_scores_renders_every_row(
+    name: str, requests: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run("evaluate", [str(ROOT / "examples" / f"{name}.yaml"), "--dry-run"]) == 0
+    assert f"{requests} requests (0 of them errors)" in capsys.readouterr().out
 
 
 def test_the_served_example_renders_every_row(capsys: pytest.CaptureFixture[str]) -> None:

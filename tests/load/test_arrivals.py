@@ -19,6 +19,7 @@ from assayline.errors import SpecError
 from assayline.load.arrivals import list_offsets
 from assayline.load.traces import check_trace
 from assayline.spec.load import Arrival, LoadSpec
+from assayline.spec.prompts import TraceSource
 
 GAPS = 20_000
 SUSPICIOUS = 1e-3
@@ -153,7 +154,7 @@ class TestTrace:
             ([{"t": "nan"}], "expected a number"),
             ([{"t": "inf"}], "expected a number"),
             ([{"t": 10**400}], "expected a number"),
-            ([{"t": "2026-01-01T00:00:00"}], "Convert dates"),
+            ([{"t": "2026-01-01T00:00:00"}], "For dates, set load.arrival.unit to date"),
             ([{"t": 5}, {"t": 7}, {"t": 6.5}], "row 3 .* has t 6.5, less than the 7 above it"),
             ([], "has no rows"),
         ],
@@ -162,6 +163,24 @@ class TestTrace:
         load = load_of(self.write(tmp_path / "trace.jsonl", rows))
         with pytest.raises(SpecError, match=words):
             check_trace(load)
+
+    def test_dates_are_stamps_too(self, tmp_path: Path) -> None:
+        dates = ["2023-11-16 18:01:50.2500000", "2023-11-16 18:01:51", "2023-11-16 20:01:52+02:00"]
+        path = self.write(tmp_path / "trace.csv", [{"t": date} for date in dates])
+        found = offsets_of(9, kind="trace", path=path, column="t", unit="date")
+        assert found == pytest.approx([0, 0.75, 1.75], abs=1e-6)
+        path = self.write(tmp_path / "trace.csv", [{"t": date} for date in reversed(dates)])
+        load = LoadSpec.model_validate({"arrival": {"kind": "trace", "path": path, "column": "t", "unit": "date"}})
+        with pytest.raises(SpecError, match=r"has t 2023-11-16 18:01:51\+00:00, less than the 2023-11-16 18:01:52"):
+            check_trace(load)
+
+    def test_the_source_s_own_times_are_looked_at_before_the_run(self, tmp_path: Path) -> None:
+        rows = [{"timestamp": stamp, "input_length": 1, "output_length": 1} for stamp in (5, 7, 6)]
+        source = TraceSource(format="mooncake", path=self.write(tmp_path / "trace.jsonl", rows))
+        load = LoadSpec.model_validate({"arrival": {"kind": "trace"}})
+        with pytest.raises(SpecError, match=r"row 3 .* has timestamp 6, less than the 7 above it"):
+            check_trace(load, source)
+        check_trace(load, source.model_copy(update={"path": self.write(tmp_path / "ok.jsonl", rows[:2])}))
 
     def test_a_trace_that_is_missing_is_a_mistake_in_the_spec(self, tmp_path: Path) -> None:
         with pytest.raises(SpecError, match=r"load\.arrival\.path.*none\.csv does not exist"):

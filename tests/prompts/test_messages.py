@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assayline.errors import PromptError, SpecError
-from assayline.prompts.columns import RowReader, read_messages
+from assayline.prompts.columns import RowReader, check_first, read_messages
 from assayline.prompts.values import RowError, RowShapeError, as_json, as_text
 from assayline.spec.prompts import Columns, MessageTemplate
 
@@ -44,7 +44,7 @@ def test_a_named_column_that_is_not_there_stops_the_run_in_the_first_row_only(na
     columns = reader(**{name: given_name})
     row = {"prompt": "p", "question": "q"}
     with pytest.raises(PromptError) as caught:
-        columns.check_first(row)
+        check_first(row, columns.read)
     assert not isinstance(caught.value, RowError)
     message = str(caught.value)
     assert f"prompts.columns.{name}" in message
@@ -56,18 +56,18 @@ def test_a_named_column_that_is_not_there_stops_the_run_in_the_first_row_only(na
 
 def test_a_missing_column_does_not_hide_behind_a_bad_value() -> None:
     with pytest.raises(PromptError, match=r"prompts\.columns\.sampling"):
-        reader(sampling="options").check_first({"messages": "not json", "id": b"", "target": b""})
+        check_first({"messages": "not json", "id": b"", "target": b""}, reader(sampling="options").read)
     with pytest.raises(PromptError, match=r"prompts\.columns\.prompt"):
-        reader(prompt="q").check_first({"id": b"", "target": b""})
+        check_first({"id": b"", "target": b""}, reader(prompt="q").read)
 
 
 def test_rows_without_messages_are_told_what_to_name() -> None:
     with pytest.raises(PromptError, match=r"neither a column `messages` nor a column `prompt`.*Columns: answer, q\."):
-        reader().check_first({"q": 1, "answer": 2})
+        check_first({"q": 1, "answer": 2}, reader().read)
 
 
 def test_a_bad_value_in_the_first_row_is_not_the_runs_fault() -> None:
-    reader().check_first({"messages": []})
+    check_first({"messages": []}, reader().read)
 
 
 def test_two_origins_of_messages_contradict() -> None:
@@ -119,7 +119,7 @@ def test_lines_that_hold_only_a_block_leave_no_trace() -> None:
 def test_an_undefined_variable_is_named_with_the_columns() -> None:
     template = reader("{{ qestion }}")
     with pytest.raises(PromptError) as caught:
-        template.check_first({"question": "x", "target": "y"})
+        check_first({"question": "x", "target": "y"}, template.read)
     assert "variable 'qestion' is undefined; did you mean 'question'? Columns: question, target." in str(caught.value)
     with pytest.raises(RowShapeError) as in_row:
         template.read({"question": "x"})
@@ -128,7 +128,7 @@ def test_an_undefined_variable_is_named_with_the_columns() -> None:
 
 def test_a_guarded_variable_may_be_missing() -> None:
     template = reader("{% if hint is defined %}{{ hint }}{% endif %}{{ q }}")
-    template.check_first({"q": "x"})
+    check_first({"q": "x"}, template.read)
     assert template.read({"q": "x", "hint": "h"}).messages[0]["content"] == "hx"
 
 
@@ -153,13 +153,13 @@ def test_template_syntax_is_the_runs_fault(template: str) -> None:
 )
 def test_templates_are_sandboxed(template: str) -> None:
     with pytest.raises(PromptError, match="not allowed") as caught:
-        reader(template).check_first({"q": "x"})
+        check_first({"q": "x"}, reader(template).read)
     assert "unsafe" in str(caught.value) or "not safely" in str(caught.value)
 
 
 def test_what_a_template_raises_is_the_rows_error() -> None:
     template = reader("{{ 1 // n }}")
-    template.check_first({"n": 0})
+    check_first({"n": 0}, template.read)
     with pytest.raises(RowError, match="ZeroDivisionError") as caught:
         template.read({"n": 0})
     assert caught.value.kind == "template_error"

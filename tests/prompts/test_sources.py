@@ -73,7 +73,7 @@ GOOD = {"jsonl": '{"a": 1, "b": 2}', "csv": "a,b\n1,2"}
     [
         ("jsonl", b'{"a": ', "line 2", ["not JSON", "one JSON object per line", 'begins \'{"a": ']),
         ("jsonl", b'\n{"a": 1, "b": 2', "line 3", ["not JSON"]),
-        ("jsonl", b"[1]", "line 2", ["holds an array", "jq -c"]),
+        ("jsonl", b"[1]", "line 2", ["holds an array", "format to json"]),
         ("jsonl", b"null", "line 2", ["holds null"]),
         ("jsonl", b'{"a": "\xff"}', "line 2", ["not UTF-8", "byte 7 of the line", "iconv"]),
         ("jsonl", b'{"a": ' + b"9" * 5000 + b"}", "line 2", ["not JSON", "4300 digits"]),
@@ -106,7 +106,7 @@ def test_a_line_that_cannot_be_read_is_one_bad_row(
         ("a.csv", '"a"x,b\n1,2\n', ["a.csv, line 1", "not CSV"]),
         ("a.csv", "a,a\n1,2\n", ["a.csv, line 1", "same name twice", "'a'"]),
         ("a.parquet", "PAR1 nonsense", ["a.parquet", "after row 0", "damaged"]),
-        ("a.json", "[]", ["a.json", "ending .json", ".jsonl", "prompts.source.format"]),
+        ("a.txt", "[]", ["a.txt", "ending .txt", ".jsonl", "prompts.source.format"]),
         ("a", "", ["ending (none)"]),
     ],
 )
@@ -122,7 +122,7 @@ def test_damage_that_leaves_no_place_to_read_on_from_is_told_with_its_place(
     ("content", "expected"),
     [
         ("[\n" + '  {"a": 1},\n' * 20 + "]\n", r"Each of the first 10 rows cannot be read\. .*line 1: not JSON"),
-        ('[{"a": 1}]', r"The only row cannot be read\. .*line 1: holds an array.*jq -c"),
+        ('[{"a": 1}]', r"The only row cannot be read\. .*line 1: holds an array.*format to json"),
         ('{"a": 1}\n'.encode("utf-16"), r"Each of the first 2 rows cannot be read\. .*line 1: not UTF-8"),
     ],
 )

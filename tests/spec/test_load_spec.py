@@ -75,3 +75,15 @@ def test_a_url_is_kept_without_its_last_slash() -> None:
     spec = spec_of(engine={"backend": "server", "server": {"url": "https://host:8000/v1/"}})
     assert spec.engine.server.url == "https://host:8000/v1"
     assert spec.engine.is_remote and not spec_of(engine={"backend": "server"}).engine.is_remote
+
+
+def test_a_trace_without_a_path_needs_one_as_source_in_its_order() -> None:
+    with pytest.raises(SpecError, match=r"that of prompts.source, which is inline"):
+        spec_of(engine=ASYNC, load=load_of("trace"))
+    source = {"kind": "trace", "format": "mooncake", "path": "t.jsonl"}
+    with pytest.raises(SpecError, match="at their trace's times, and so in its order"):
+        spec_of(prompts={"source": source, "shuffle_seed": 1}, engine=ASYNC, load=load_of("trace"))
+    load = spec_of(prompts={"source": source}, engine=ASYNC, load=load_of("trace", speed=3)).load
+    assert load is not None and load.trace_speed == 3
+    other = spec_of(prompts={"source": source, "shuffle_seed": 1}, engine=ASYNC, load=load_of("trace", path="u")).load
+    assert other is not None and other.trace_speed is None

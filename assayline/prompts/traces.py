@@ -1,0 +1,149 @@
+"""Prompts made after a trace of a service: of the lengths that it recorded, alike where it says that they were.
+
+What a trace has is a time and two lengths per request, and Mooncake's also `hash_ids`: a number for each block of
+`block_tokens`, the same number for the same text after the same text. The engine is given token ids. What holds:
+
+- A prompt has exactly as many tokens as the trace says, and exactly as many are generated.
+- A block's tokens depend on its number and the seed alone: prompts are alike block by block, as far as their numbers
+  are, and nothing is kept. A last block that is not full is the beginning of one. What no number covers is the row's.
+- Two numbers, or two rows, are drawn apart: with 64 ids or more to draw from, sixteen tokens, the block of a prefix
+  cache, are the same once in 10^28.
+- Where the tokenizer has `LEAST_WORDS` words, only those are used, and the text encodes back to the same ids, as in
+  `synthetic.py`.
+
+Mooncake: https://arxiv.org/abs/2407.00079, section 4. Azure: the columns of AzureLLMInferenceTrace, 2023 and 2024.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from assayline.errors import ModelError
+from assayline.prompts.columns import PromptParts
+from assayline.prompts.files import Row, UnreadableRow
+from assayline.prompts.sources import read_rows
+from assayline.prompts.synthetic import stable_words, usable_ids
+from assayline.prompts.values import UNITS_PER_S, RowError, find_column, read_stamp
+from assayline.spec.prompts import FileSource, TraceSource
+
+LEAST_WORDS = 64
+MOST_TOKENS = 2**24
+"""A length beyond this is a mistake, and would fill the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceColumns:
+    """What a format calls them."""
+
+    stamp: str
+    unit: Literal["ms", "date"]
+    prompt_tokens: str
+    output_tokens: str
+
+
+COLUMNS = {
+    "mooncake": TraceColumns("timestamp", "ms", "input_length", "output_length"),
+    "azure": TraceColumns("TIMESTAMP", "date", "ContextTokens", "GeneratedTokens"),
+}
+HASH_IDS = "hash_ids"
+
+
+class TraceRow(Row):
+    """A row that knows its place, and how long after the trace's first stamp its request came."""
+
+    __slots__ = ("number", "offset_s")
+
+    def __init__(self, row: Row, number: int, offset_s: float | None) -> None:
+        super().__init__(row)
+        self.number = number
+        self.offset_s = offset_s
+
+
+def read_trace(source: TraceSource) -> Iterator[TraceRow | UnreadableRow]:
+    """Yields the rows, those without a usable stamp with an offset of None. Raises PromptError as `read_rows` does."""
+    columns = COLUMNS[source.format]
+    first: float | None = None
+    for number, row in enumerate(read_rows(FileSource(path=source.path))):
+        if isinstance(row, UnreadableRow):
+            yield row
+            continue
+        stamp = read_stamp(row.get(columns.stamp), columns.unit)
+        first = stamp if first is None else first
+        if stamp is None or first is None:
+            yield TraceRow(row, number, None)
+        else:
+            yield TraceRow(row, number, (stamp - first) / UNITS_PER_S[columns.unit])
+
+
+class TracePrompts:
+    """A trace's prompts under one tokenizer."""
+
+    def __init__(self, source: TraceSource, tokenizer: Any) -> None:
+        """Raises ModelError for a tokenizer without tokens to use."""
+        usable = usable_ids(tokenizer)
+        words = stable_words(tokenizer, usable)
+        self.round_trips = len(words) >= LEAST_WORDS
+        self._ids = words if self.round_trips else usable
+        if len(self._ids) < 2:
+            raise ModelError(
+                f"The tokenizer has {len(self._ids)} tokens that are not special, expected at least 2 to "
+                "make a trace's prompts from."
+            )
+        self._source = source
+        self._columns = COLUMNS[source.format]
+        self._tokenizer = tokenizer
+
+    def read(self, row: TraceRow | UnreadableRow) -> PromptParts:
+        """The row's prompt. Raises RowShapeError for what the row lacks, RowError for lengths that cannot be."""
+        if isinstance(row, UnreadableRow):
+            raise RowError("unreadable_row", row.message)
+        prompt_tokens = _read_length(row, self._columns.prompt_tokens)
+        output_tokens = _read_length(row, self._columns.output_tokens)
+        find_column(row, self._columns.stamp, "prompts.source.format")
+        ids = self._draw_prompt(row.number, prompt_tokens, self._read_blocks(row, prompt_tokens))
+        text = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return PromptParts(
+            messages=[{"role": "user", "content": text}],
+            sampling={"max_tokens": output_tokens, "min_tokens": output_tokens, "ignore_eos": True},
+            prompt_token_ids=ids,
+            due_offset_s=row.offset_s,
+        )
+
+    def _read_blocks(self, row: TraceRow, prompt_tokens: int) -> list[int]:
+        """The numbers of the prompt's blocks; none where the format, or the row, has none."""
+        numbers = row.get(HASH_IDS) if self._source.format == "mooncake" else None
+        if numbers is None:
+            return []
+        if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+            raise RowError("row_error", f"The column {HASH_IDS} holds {numbers!r:.80}, expected whole numbers.")
+        blocks = -(-prompt_tokens // self._source.block_tokens)
+        if len(numbers) > blocks:
+            raise RowError(
+                "row_error",
+                f"The column {HASH_IDS} has {len(numbers)} blocks, and a prompt of {prompt_tokens} tokens has at most "
+                f"{blocks} of {self._source.block_tokens}. Set prompts.source.block_tokens to the trace's.",
+            )
+        return numbers
+
+    def _draw_prompt(self, number: int, prompt_tokens: int, blocks: list[int]) -> list[int]:
+        size, seed = self._source.block_tokens, self._source.seed
+        ids = [id for block in blocks for id in self._draw(f"{seed}/block/{block}", size)]
+        return (ids + self._draw(f"{seed}/row/{number}", max(prompt_tokens - len(ids), 0)))[:prompt_tokens]
+
+    def _draw(self, seed: str, tokens: int) -> list[int]:
+        return random.Random(seed).choices(self._ids, k=tokens)
+
+
+def _read_length(row: TraceRow, column: str) -> int:
+    value = find_column(row, column, "prompts.source.format")
+    try:
+        tokens = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else -1
+    except ValueError:
+        tokens = -1
+    if not 1 <= tokens <= MOST_TOKENS:
+        raise RowError(
+            "row_error",
+            f"The column {column} holds {value!r:.80}, expected tokens from 1 to {MOST_TOKENS}.",
+        )
+    return tokens

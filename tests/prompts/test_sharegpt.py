@@ -1,0 +1,149 @@
+"""ShareGPT's conversations: a JSON array read in pieces, messages, turns."""
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assayline.errors import PromptError, SpecError
+from assayline.prompts import BadRow, json_array, load_prompts
+from assayline.prompts.files import UnreadableRow
+from assayline.prompts.json_array import read_json_array
+from assayline.records import Prompt
+from assayline.spec.prompts import PromptSpec
+
+
+def said(*messages: tuple[str, Any]) -> dict[str, Any]:
+    return {"id": "a", "conversations": [{"from": name, "value": value} for name, value in messages]}
+
+
+def prompts_of(path: Path, *rows: Any, **spec: Any) -> list[Prompt | BadRow]:
+    path.write_text(json.dumps(rows) if path.suffix == ".json" else "".join(json.dumps(row) + "\n" for row in rows))
+    return list(load_prompts(PromptSpec.model_validate({"source": {"kind": "sharegpt", "path": str(path)}, **spec})))
+
+
+def asked(path: Path, *rows: Any, **spec: Any) -> list[list[tuple[str, str]]]:
+    prompts = prompts_of(path, *rows, **spec)
+    return [[(m["role"], m["content"]) for m in p.messages] for p in prompts if isinstance(p, Prompt)]
+
+
+TALK = said(("system", "Be brief."), ("human", "1?"), ("gpt", "one"), ("human", "2?"), ("gpt", "two"))
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl"])
+def test_a_conversation_is_asked_up_to_its_last_question(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"talks.{ending}"
+    given = [("system", "Be brief."), ("user", "1?"), ("assistant", "one"), ("user", "2?")]
+    assert asked(path, TALK) == [given]
+    assert asked(path, TALK, turns="first") == [given[:2]]
+    [prompt] = prompts_of(path, TALK)
+    assert isinstance(prompt, Prompt) and prompt.source_id == "a"
+
+
+def test_an_answer_whose_question_is_lost_is_dropped(tmp_path: Path) -> None:
+    lost = said(("gpt", "so it goes on"), ("system", "s"), ("user", "1?"), ("chatgpt", "one"))
+    assert asked(tmp_path / "t.json", lost) == [[("system", "s"), ("user", "1?")]]
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (said(("gpt", "one")), "no message from human"),
+        (said(), "no message from human"),
+        (said(("human", None)), "Message 1 of the conversation is"),
+        (said(("human", "1?"), ("martian", "one")), "from 'martian', expected one of human, user, gpt"),
+        ({"id": "a", "conversations": "hello"}, "expected a list of"),
+        ({"id": "a"}, "no column `conversations`"),
+        (["a"], "element 2: it is list, expected a JSON object"),
+    ],
+)
+def test_a_row_that_asks_nothing_is_an_error_row(tmp_path: Path, bad: Any, words: str) -> None:
+    first, second = prompts_of(tmp_path / "t.json", TALK, bad)
+    assert isinstance(first, Prompt) and isinstance(second, BadRow)
+    assert words in second.message
+
+
+def test_another_format_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(PromptError, match=r"first row does not fit.*no column `conversations`.*Columns: prompt"):
+        prompts_of(tmp_path / "t.json", {"prompt": "1?"})
+    with pytest.raises(SpecError, match="few_shot was given with ShareGPT's conversations"):
+        prompts_of(tmp_path / "t.json", TALK, few_shot={"count": 1})
+
+
+def test_files_that_load_generators_read_need_only_a_column_named(tmp_path: Path) -> None:
+    """`vllm bench serve --dataset-name custom` and GuideLLM: a prompt, and how many tokens to answer with."""
+    path = tmp_path / "custom.jsonl"
+    path.write_text('{"prompt": "1?", "output_tokens": 7}\n{"prompt": "2?", "output_tokens": -1}\n')
+    columns = {"output_tokens": "output_tokens"}
+    source = {"kind": "file", "path": str(path)}
+    first, second = load_prompts(PromptSpec.model_validate({"source": source, "columns": columns}))
+    assert isinstance(first, Prompt) and first.sampling == {"max_tokens": 7, "min_tokens": 7, "ignore_eos": True}
+    assert isinstance(second, BadRow) and "output_tokens holds -1, expected a number of tokens" in second.message
+    path = tmp_path / "guidellm.csv"
+    path.write_text("text,output_tokens_count\n1?,12\n")
+    columns = {"prompt": "text", "output_tokens": "output_tokens_count"}
+    spec = PromptSpec.model_validate({"source": {"kind": "file", "path": str(path)}, "columns": columns})
+    [prompt] = load_prompts(spec)
+    assert isinstance(prompt, Prompt) and prompt.sampling["max_tokens"] == 12
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None)
+@given(
+    rows=st.lists(JSON, max_size=5),
+    indent=st.sampled_from([None, 2]),
+    is_ascii=st.booleans(),
+    chunk=st.integers(1, 9),
+)
+def test_an_array_is_read_as_json_reads_it(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], indent: int | None, is_ascii: bool, chunk: int
+) -> None:
+    """In pieces of a few bytes, which cut characters and numbers in two."""
+    path = tmp_path_factory.mktemp("array") / "a.json"
+    text = json.dumps(rows, indent=indent, ensure_ascii=is_ascii)
+    path.write_bytes(text.encode("utf-8", "surrogatepass" if is_ascii else "replace"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_array, "CHUNK_BYTES", chunk)
+        read = list(read_json_array(path))
+    expected = json.loads(path.read_bytes())
+    assert [json.loads(row.text) if isinstance(row, UnreadableRow) else row for row in read] == expected
+    assert [isinstance(row, dict) for row in read] == [isinstance(row, dict) for row in expected]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"a": 1}\n{"a": 2}\n', "begins with .*expected a JSON array.*format to jsonl"),
+        (b"", "expected a JSON array"),
+        (b'[{"a": 1}, {"a": ', "element 2: not JSON"),
+        (b'[{"a": 1} {"a": 2}]', "element 1: followed by '{', expected a comma"),
+        (b'[{"a": 1}', "element 1: followed by '', expected a comma or the array's end"),
+        (b'[{"a": "\xff"}]', "not UTF-8"),
+    ],
+)
+def test_where_an_array_is_broken_is_said(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(PromptError, match=words):
+        list(read_json_array(path))
+
+
+def test_an_array_needs_the_memory_of_a_chunk(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{"text": "x" * 10_000}] * 2000))
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_json_array(path)) == 2000
+        assert tracemalloc.get_traced_memory()[1] < path.stat().st_size / 3
+    finally:
+        tracemalloc.stop()
