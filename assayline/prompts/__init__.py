@@ -70,19 +70,21 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = 
         numbers = iter(range(source.count))
         return _read_prompts(spec, numbers, SyntheticPrompts(source, tokenizer).read, lambda number: None)
     if isinstance(source, TraceSource):
-        read: Callable[[Any], PromptParts] = TracePrompts(source, tokenizer).read
-        return _read_prompts(
-            spec, _check_rows(spec, read_trace(source), partial(check_first, read=read)), read, lambda row: None
-        )
+        read = TracePrompts(source, tokenizer).read
+        rows = _check_rows(spec, read_trace(source), partial(check_first, read=read))
+        return _read_prompts(spec, rows, read, lambda row: None)
     if isinstance(source, OpenAiBatchSource):
         lines = BatchReader(spec.media, shelf)
         return _read_prompts(spec, _check_rows(spec, read_rows(source), lines.check_first), lines.read, lines.read_id)
     reader = RowReader(spec.columns, spec.template, spec.media, shelf)
     if isinstance(source, ShareGptSource):
         _check_no_examples(spec, "ShareGPT's conversations")
-        read = lambda row: reader.read(read_conversation(row))  # noqa: E731 - a row on its way
-        rows = _check_rows(spec, read_rows(FileSource(path=source.path)), partial(check_first, read=read))
-        return _read_prompts(spec, rows, read, reader.read_id)
+
+        def read_talk(row: Any) -> PromptParts:
+            return reader.read(read_conversation(row))
+
+        rows = _check_rows(spec, read_rows(FileSource(path=source.path)), partial(check_first, read=read_talk))
+        return _read_prompts(spec, rows, read_talk, reader.read_id)
     rows = _check_rows(spec, read_rows(source), partial(check_first, read=reader.read))
     few_shot = None if spec.few_shot is None else FewShot(spec, spec.few_shot, shelf)
     return _read_prompts(spec, rows, reader.read, reader.read_id, few_shot)
@@ -92,8 +94,8 @@ def _check_no_columns(spec: PromptSpec) -> None:
     kind = "a trace" if isinstance(spec.source, TraceSource) else "a synthetic source"
     if spec.template is not None or spec.columns != Columns():  # a stored spec has its defaults written out
         raise SpecError(
-            f"prompts.template and prompts.columns were given with {kind}, which has no "
-            "columns. Remove them, or use a file."
+            f"prompts.template and prompts.columns were given with {kind}, which takes "
+            "neither. Remove them, or use a file."
         )
     _check_no_examples(spec, kind)
 

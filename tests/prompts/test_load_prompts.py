@@ -164,7 +164,7 @@ def test_no_rows_is_an_error(tmp_path: Any) -> None:
 def test_a_synthetic_source_has_no_columns(tokenizer: Any) -> None:
     source = {"kind": "synthetic", "count": 1, "prompt_tokens": 8, "output_tokens": 1}
     for extra in ({"template": "x"}, {"columns": {"target": "x"}}):
-        with pytest.raises(SpecError, match="which has no columns"):
+        with pytest.raises(SpecError, match="which takes neither"):
             load_prompts(PromptSpec.model_validate({"source": source, **extra}), tokenizer)
 
 
