@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LANES = -n 2 --dist loadfile --no-loadscope-reorder
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel lint bench bench-memory bench-false-alarms bench-level-shifts bench-false-winners bench-agreement bench-tasks bench-tasks-memory bench-many-runs bench-serving bench-client bench-scale gpu-check gpu-bundle clean
+.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel lint bench bench-memory bench-agreement bench-tasks bench-tasks-memory bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-exports bench-scale gpu-check gpu-bundle clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -102,6 +102,13 @@ bench-serving: setup-dev ## latencies against vllm bench serve and GuideLLM, one
 
 bench-client: setup-dev ## CPU and send lag of the load generator against GuideLLM's; about 10 minutes
 	@$(VENV)/python -m benchmarks.client_overhead
+
+bench-batch: setup-dev ## a batch file through vllm run-batch and here, killed at 99 %; steps; some minutes
+	@$(VENV)/python -m examples.tiny_model
+	@$(VENV)/python -m benchmarks.run_batch
+
+bench-exports: setup-dev ## memory and time of every export, from ten thousand to a million requests; slow
+	@$(VENV)/python -m benchmarks.exports
 
 bench-scale: setup-dev ## claims, parts and loader around 1 to 16 workers, and on paper around a thousand
 	@$(VENV)/python -m benchmarks.scale

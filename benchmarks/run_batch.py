@@ -24,7 +24,6 @@ from typing import Any
 
 from assayline.export.make import export_run
 from assayline.settings import Settings
-from assayline.spec.file import parse_spec
 from assayline.store.database import connect
 from examples.tiny_model import ensure_tiny_model
 
@@ -72,7 +71,7 @@ def add(self, record):
     global done
     before(self, record)
     done += isinstance(record, Completion)
-    if done == kill_at:
+    if kill_at and done == kill_at:
         os.kill(os.getpid(), signal.SIGKILL)
 
 PartWriter.add = add
@@ -113,9 +112,9 @@ def run_theirs(folder: Path, model: Path, output: Path, kill_at: int) -> tuple[i
     return code, int(found[1]) if found else None
 
 
-def run_ours(folder: Path, kill_at: int) -> int:
+def run_ours(folder: Path, data: Path, kill_at: int) -> int:
     """Exit code."""
-    code, log = _run(["-c", OURS, str(folder / "spec.yaml")], kill_at, folder / "data")
+    code, log = _run(["-c", OURS, str(folder / "spec.yaml")], kill_at, data)
     if code != (-signal.SIGKILL if kill_at else 0):
         sys.exit(f"assayline ended with {code}:\n{log[-2000:]}")
     return code
@@ -140,14 +139,14 @@ def count_lines(path: Path) -> int:
     return sum(1 for _ in path.open("rb")) if path.exists() else 0
 
 
-def export_lines(folder: Path, run_id: str) -> int:
-    output = folder / "ours.jsonl"
-    export_run(Settings(data_dir=folder / "data"), run_id, "openai-batch", output, force=True)
+def export_lines(data: Path, run_id: str) -> int:
+    output = data / "ours.jsonl"
+    export_run(Settings(data_dir=data), run_id, "openai-batch", output, force=True)
     return count_lines(output)
 
 
-def read_summary(folder: Path, run_id: str) -> dict[str, Any]:
-    with connect(folder / "data" / "assayline.duckdb", 30, read_only=True) as connection:
+def read_summary(data: Path, run_id: str) -> dict[str, Any]:
+    with connect(data / "assayline.duckdb", 30, read_only=True) as connection:
         found = connection.execute(
             "select ok_requests, engine_steps, output_tokens, attempts from run_summary where run_id = ?", [run_id]
         )
@@ -155,47 +154,56 @@ def read_summary(folder: Path, run_id: str) -> dict[str, Any]:
         return dict(zip(names, found.fetchall()[0], strict=True))
 
 
-def find_run(folder: Path) -> str:
-    return max(path.name for path in (folder / "data" / "runs").iterdir())
+def find_run(data: Path) -> str:
+    return max(path.name for path in (data / "runs").iterdir())
 
 
 def compare(folder: Path, model: Path, lines: int, share: float) -> dict[str, Any]:
     write_lines(folder / "batch.jsonl", lines)
-    spec = {
-        "name": "batch", "model": str(model), "prompts": {"source": {"kind": "openai_batch", "path": "batch.jsonl"}},
-        "engine": {"args": ENGINE},
-    }  # fmt: skip
-    spec["prompts"]["source"]["path"] = str(folder / "batch.jsonl")  # type: ignore[index]
-    parse_spec(spec)
+    source = {"kind": "openai_batch", "path": str(folder / "batch.jsonl")}
+    spec = {"name": "batch", "model": str(model), "prompts": {"source": source}, "engine": {"args": ENGINE}}
     (folder / "spec.yaml").write_text(json.dumps(spec))  # JSON is YAML
     kill_at = max(1, round(lines * share))
 
+    theirs = compare_theirs(folder, model, lines, kill_at)
+    ours = compare_ours(folder, lines, kill_at)
+    return {
+        "lines": lines,
+        "killed_at_answers": kill_at,
+        **{name: {"vllm": theirs[name], "assayline": ours[name]} for name in theirs},
+        "attempts": ours["attempts"],
+        "output_tokens": ours["output_tokens"],
+    }
+
+
+def compare_theirs(folder: Path, model: Path, lines: int, kill_at: int) -> dict[str, Any]:
     run_theirs(folder, model, folder / "theirs.jsonl", kill_at)
     theirs_left = count_lines(folder / "theirs.jsonl")
     print(f"vllm run-batch, killed with {kill_at} of {lines} answers: {theirs_left} on disk", flush=True)
     _, theirs_steps = run_theirs(folder, model, folder / "theirs.jsonl", 0)
     theirs_lines = count_lines(folder / "theirs.jsonl")
     print(f"vllm run-batch, begun again: {theirs_lines} answers, {theirs_steps} engine steps", flush=True)
+    return {"on_disk_after_kill": theirs_left, "answers_at_the_end": theirs_lines, "engine_steps": theirs_steps}
 
-    run_ours(folder, kill_at)
-    killed = find_run(folder)
-    ours_left = export_lines(folder, killed)
+
+def compare_ours(folder: Path, lines: int, kill_at: int) -> dict[str, Any]:
+    data, fresh = folder / "data", folder / "fresh"
+    run_ours(folder, data, kill_at)
+    killed = find_run(data)
+    ours_left = export_lines(data, killed)
     print(f"assayline, killed with {kill_at} of {lines} answers: {ours_left} on disk", flush=True)
-    run_ours(folder, 0)
-    resumed = read_summary(folder, killed)
-    resumed_lines = export_lines(folder, killed)
+    run_ours(folder, data, 0)
+    resumed = read_summary(data, killed)
+    resumed_lines = export_lines(data, killed)
     print(f"assayline, resumed: {resumed_lines} answers", flush=True)
-    run_ours(folder, 0)  # the run before is complete: this is another
-    whole = read_summary(folder, find_run(folder))
+    run_ours(folder, fresh, 0)  # a database that knows no lengths of answers, by which the next run would be ordered
+    whole = read_summary(fresh, find_run(fresh))
     print(f"assayline, whole: {whole['ok_requests']} answers, {whole['engine_steps']} engine steps", flush=True)
     return {
-        "lines": lines,
-        "killed_at_answers": kill_at,
-        "on_disk_after_kill": {"vllm": theirs_left, "assayline": ours_left},
-        "asked_again_after_kill": {"vllm": lines - theirs_left, "assayline": lines - ours_left},
-        "answers_at_the_end": {"vllm": theirs_lines, "assayline": resumed_lines},
+        "on_disk_after_kill": ours_left,
+        "answers_at_the_end": resumed_lines,
+        "engine_steps": whole["engine_steps"],
         "attempts": resumed["attempts"],
-        "engine_steps": {"vllm": theirs_steps, "assayline": whole["engine_steps"]},
         "output_tokens": whole["output_tokens"],
     }
 
