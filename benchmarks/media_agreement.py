@@ -1,14 +1,17 @@
-"""Our answers about pictures against transformers' own `generate`, row by row: the same words, from as many tokens.
+"""Our answers about pictures against two others', row by row: the same words, from as many tokens.
 
     python -m benchmarks.media_agreement [--rows 300]
 
 The tiny VLM answers the questions of examples/seeing.jsonl, and more of the same kind. Ours is a run's way: references,
-placeholders, offline engine. The yardstick is the model's own processor and `generate`, as its authors' page has it.
+placeholders, offline engine. The yardsticks are the model's own processor and `generate`, as its authors' page has it,
+and lm-evaluation-harness's multimodal model type, which is asked the rows with pictures alone. Exit code 1: something
+differs.
 """
 
 import argparse
 import json
 import random
+import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +30,7 @@ from assayline.model import identify_model
 from assayline.settings import Settings
 from assayline.spec.engine import EngineSpec
 from assayline.spec.file import load_spec
+from benchmarks.media_harness import ask_harness
 from examples.tiny_vlm import ensure_tiny_vlm
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,28 +86,32 @@ def ask_transformers(model: Path, rows: list[dict[str, Any]]) -> list[tuple[str,
     return found
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=300)
     options = parser.parse_args()
     model = ensure_tiny_vlm()
     with tempfile.TemporaryDirectory(prefix="assayline-media-") as name:
         rows = write_rows(Path(name), options.rows)
-        ours, theirs = ask_ours(model, Path(name)), ask_transformers(model, rows)
-    differing = [(row, mine, other) for row, mine, other in zip(rows, ours, theirs, strict=True) if mine != other]
-    for row, mine, other in differing[:10]:
-        print(f"{row['question']} {row['image']}: ours {mine}, transformers {other}")
-    print(
-        json.dumps(
-            {
-                "benchmark": "media_agreement",
-                "rows": len(rows),
-                "same_text": sum(mine[0] == other[0] for mine, other in zip(ours, theirs, strict=True)),
-                "same_prompt_tokens": sum(mine[1] == other[1] for mine, other in zip(ours, theirs, strict=True)),
-            }
-        )
-    )
+        ours = ask_ours(model, Path(name))
+        shown = [number for number, row in enumerate(rows) if row["image"]]
+        theirs = {
+            "transformers": dict(enumerate(ask_transformers(model, rows))),
+            "harness": dict(zip(shown, ask_harness(model, Path(name), [rows[at] for at in shown]), strict=True)),
+        }
+    figures: dict[str, Any] = {"benchmark": "media_agreement"}
+    for peer, answers in theirs.items():
+        for at, other in answers.items():
+            if ours[at] != other:
+                print(f"{rows[at]['question']} {rows[at]['image']}: ours {ours[at]}, {peer} {other}")
+        figures[peer] = {
+            "rows": len(answers),
+            "same_text": sum(ours[at][0] == text for at, (text, _) in answers.items()),
+            "same_prompt_tokens": sum(ours[at][1] == tokens for at, (_, tokens) in answers.items()),
+        }
+    print(json.dumps(figures))
+    return 0 if all(len(set(found.values())) == 1 for found in (figures[peer] for peer in theirs)) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
