@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LANES = -n 2 --dist loadfile --no-loadscope-reorder
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel lint bench bench-memory bench-agreement bench-tasks bench-tasks-memory bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-exports bench-scale gpu-check gpu-bundle clean
+.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-agreement bench-tasks bench-tasks-memory bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-exports bench-scale gpu-check gpu-bundle clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,6 +58,9 @@ test-faults: setup-dev ## hurt workers 200 times, kill flow, workers and engines
 
 test-parallel: setup-dev ## a model split over two processes of an engine; a minute, and both cores
 	@$(VENV)/python -m pytest tests/engines/check_tensor_parallel.py -s
+
+test-postgres: setup-dev ## Prefect's server on a real PostgreSQL, and a deployment on it; some minutes
+	@$(VENV)/python -m pytest -n 0 tests/flows/check_postgres.py -s
 
 lint: setup-dev ## ruff, its format, mypy --strict, import-linter
 	@$(VENV)/ruff check .

@@ -11,13 +11,16 @@ Workers are processes with the fake engine, which sleeps instead of computing, s
 - `claims/s`: of four processes that claim 2,000 shards and answer none.
 
 Then, from a load of many small parts and of few large ones, what a part costs and what a row does; and from these what
-1,000 GPUs with 10 prompts/s each need for 100 million prompts. That part is arithmetic, and says so.
+1,000 GPUs with 10 prompts/s each need for 100 million prompts. That part is arithmetic, and says so. Last, the
+idle tail by the sizes of shards: a simulation, counted.
 """
 
 import argparse
+import heapq
 import json
 import multiprocessing
 import os
+import random
 import statistics
 import tempfile
 import threading
@@ -29,8 +32,10 @@ from typing import Any
 
 from assayline.clock import RunClock
 from assayline.engines.fake import FakeEngine
+from assayline.evaluation import opening
 from assayline.evaluation import worker as worker_module
 from assayline.evaluation.orders import WorkOrder
+from assayline.evaluation.prepare import choose_size
 from assayline.evaluation.queue import ShardQueue
 from assayline.records import Completion, Request
 from assayline.runs.leases import Lease, Watch
@@ -87,7 +92,7 @@ def order_of(run_dir: Path, name: str) -> WorkOrder:
 
 def work(order: WorkOrder) -> None:
     """A worker's process."""
-    worker_module.open_engine = lambda opened, sizes, setup, hooks, **_: FakeEngine(  # type: ignore[assignment]
+    opening.open_engine = lambda opened, sizes, setup, hooks, **_: FakeEngine(  # type: ignore[assignment]
         opened.clock, worker=opened.worker, window=WINDOW, step_s=STEP_S, hooks=hooks
     )
     worker_module.run_worker(order, lambda _: None, lambda _: None)
@@ -202,6 +207,40 @@ def simulate(part_s: float, row_s: float, listing_s: float) -> list[dict[str, fl
     return found
 
 
+def simulate_tail(workers: int, sizes: list[int], *, largest_first: bool) -> float:
+    """Share of all workers' time in which they are idle at the end, each claiming the next shard when it has none.
+
+    A request takes a log-normal time, of which a worker has 64 at once.
+    """
+    dice = random.Random(1)
+    costs = [sum(dice.lognormvariate(0, 1) for _ in range(size)) / 64 for size in sizes]
+    order = sorted(range(len(sizes)), key=lambda shard: -sizes[shard]) if largest_first else range(len(sizes))
+    free_s = [0.0] * workers
+    for shard in order:
+        heapq.heapreplace(free_s, free_s[0] + costs[shard])
+    return 1 - sum(free_s) / (len(free_s) * max(free_s))
+
+
+def compare_tails(prompts: int = 20_000) -> list[dict[str, float]]:
+    """Idle tails of shards that are all alike, and of shards as runs of several workers have them."""
+    found = []
+    for workers in (4, 16, 64):
+        alike, grown = [256] * (prompts // 256), [choose_size(0, 256, workers)]
+        while sum(grown) < prompts:
+            grown.append(choose_size(sum(grown), 256, workers))
+        found.append(
+            {
+                "workers": workers,
+                "prompts": prompts,
+                "shards": len(grown),
+                "alike": round(simulate_tail(workers, alike, largest_first=False), 4),
+                "grown": round(simulate_tail(workers, grown, largest_first=False), 4),
+                "grown_largest_first": round(simulate_tail(workers, grown, largest_first=True), 4),
+            }
+        )
+    return found
+
+
 def time_listing(folder: Path, names: int = 20_000) -> float:
     """Seconds a name."""
     parts = folder / "listing" / "parts" / "completions"
@@ -257,7 +296,14 @@ def main() -> None:
             "listing_us_per_name": listing_s * 1e6,
             "simulated": simulated,
         }
-        print(json.dumps(result))
+        tails = compare_tails()
+        print("\nOn paper: idle tail of shards of 256, of shards that grow, and of these with the largest first")
+        for tail in tails:
+            print(
+                f"{tail['workers']:3} workers, {tail['prompts']:,} prompts: {tail['alike']:.4f}, {tail['grown']:.4f}, "
+                f"{tail['grown_largest_first']:.4f} ({tail['shards']} shards)"
+            )
+        print(json.dumps({**result, "tails": tails}))
 
 
 if __name__ == "__main__":

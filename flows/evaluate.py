@@ -127,7 +127,7 @@ def _start_workers(evaluation: Evaluation, runner: TaskRunner[Any]) -> list[Pref
     if evaluation.spec.runner == "deployment":
         return [runner.submit(deploy_workers, {"order": evaluation.order(0), "workers": evaluation.workers})]
     apart = are_apart(evaluation.spec, evaluation.workers)
-    with placed(evaluation.spec):
+    with placed(evaluation.spec, runner):
         return [
             runner.submit(generate, {"order": evaluation.order(i), "apart": apart}) for i in range(evaluation.workers)
         ]

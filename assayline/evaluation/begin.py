@@ -15,6 +15,7 @@ from assayline.digests import digest_json
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.inputs import digest_inputs
 from assayline.evaluation.order import keep_lengths
+from assayline.evaluation.orders import count_flow_workers
 from assayline.evaluation.queue import ShardQueue
 from assayline.evaluation.resume import AUTO, choose_run
 from assayline.evaluation.run import Evaluation, RunResult
@@ -125,6 +126,7 @@ def _make_folder(evaluation: Evaluation) -> None:
     ShardQueue(run_dir).reset()
     if evaluation.manifest.is_longest_first:
         _keep_lengths(evaluation)
+    evaluation.manifest = replace(evaluation.manifest, workers=count_flow_workers(evaluation.spec))
     write_text(run_dir / SPEC_NAME, canonical_json(evaluation.spec), MAKE_ROOM)
     write_manifest(run_dir, evaluation.manifest)
 

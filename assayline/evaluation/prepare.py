@@ -42,6 +42,10 @@ IDENTITY = {
 }
 """Columns that say what a part holds. What was rendered is among them: examples of a prompt are not in its id."""
 
+SHARDS_PER_WORKER = 50
+"""Whoever begins the last shard keeps the others waiting for a fiftieth of the run at the most."""
+SMALLEST_SHARD = 16
+"""Requests; fewer are not worth the two files that a shard is, unless `shard_requests` says so."""
 LARGEST_SHARD = 2**25
 """Characters and tokens of its requests, beyond which a shard has fewer than `shard_requests`."""
 
@@ -74,18 +78,19 @@ class Preparation:
         return self._prepared
 
     def run(
-        self, run_dir: Path, answered: frozenset[str] = frozenset(), *, longest_first: bool = False
+        self, run_dir: Path, answered: frozenset[str] = frozenset(), *, longest_first: bool = False, workers: int = 1
     ) -> PromptCounts:
         """Writes every shard, then closes the queue; asked to stop, it leaves the shard that is not full.
 
         `answered` are requests that have an answer though their shard is not there; `longest_first`: the order is by
-        the lengths that answers are expected to have, where they are known. Raises PromptError for a source that
-        cannot be read on, PromptsChangedError for one that is not what it was when the run began.
+        the lengths that answers are expected to have, where they are known; `workers` will share the shards. Raises
+        PromptError for a source that cannot be read on, PromptsChangedError for one that is not what it was when the
+        run began.
         """
         queue = ShardQueue(run_dir)
         lengths = read_lengths(run_dir)
         has_order = longest_first and can_order(self._spec, lengths)
-        shard = _Shard(run_dir, self._spec.shard_requests, answered, has_order)
+        shard = _Shard(run_dir, self._spec.shard_requests, answered, has_order, workers)
         rows = itertools.takewhile(lambda _: not queue.is_stopped(), self)
         horizons = order_rows(self._spec, lengths, rows) if has_order else ([row] for row in rows)
         for horizon in horizons:
@@ -128,12 +133,15 @@ def _check_target(spec: EvalSpec, first: Prepared) -> None:
 class _Shard:
     """Rows of the shard that is being filled, and totals over all shards."""
 
-    def __init__(self, run_dir: Path, most_requests: int, answered: frozenset[str], has_order: bool) -> None:
+    def __init__(
+        self, run_dir: Path, most_requests: int, answered: frozenset[str], has_order: bool, workers: int
+    ) -> None:
         self._run_dir = run_dir
         self._queue = ShardQueue(run_dir)
         self._most = most_requests
         self._answered = answered
         self._has_order = has_order
+        self._workers = workers
         self._prompts: list[Prompt] = []
         self._requests: list[Request] = []
         self._errors: list[Completion] = []
@@ -148,7 +156,8 @@ class _Shard:
         self._requests.extend(prepared.requests)
         self._errors.extend(prepared.errors)
         self._size += sum(map(measure_request, prepared.requests))
-        if len(self._requests) >= self._most or self._size >= LARGEST_SHARD:
+        most = choose_size(self._total_requests, self._most, self._workers)
+        if len(self._requests) >= most or self._size >= LARGEST_SHARD:
             self.write()
 
     def count(self, *, is_complete: bool) -> PromptCounts:
@@ -167,8 +176,10 @@ class _Shard:
         """Writes what there is. Prompts and errors go first: a worker may claim the requests at once."""
         if not self._prompts:
             return
-        longest = max(map(expected_tokens, self._requests), default=0) if self._has_order else None
-        name = name_shard(self.written, longest)
+        weight = None if self._workers == 1 else len(self._requests)
+        if self._has_order:
+            weight = max(map(expected_tokens, self._requests), default=0)
+        name = name_shard(self.written, weight)
         self._put("prompts", name, self._prompts)
         self._put("completions", f"prepare-{self.written:06d}", self._errors)
         if self._answered and (known := [r.request_id for r in self._requests if r.request_id in self._answered]):
@@ -188,6 +199,15 @@ class _Shard:
                 raise _changed(self._run_dir, f"{table} part {name} holds other rows")
         elif records:
             write_part(self._run_dir, table, name, records)
+
+
+def choose_size(written: int, most: int, workers: int) -> int:
+    """Requests of the next shard, when so many are written.
+
+    For several workers it grows with what is written, so that no shard is more than a fiftieth of a worker's share,
+    however long the prompt set turns out to be.
+    """
+    return most if workers == 1 else min(most, max(SMALLEST_SHARD, written // (SHARDS_PER_WORKER * workers)))
 
 
 def open_renderer(spec: EvalSpec, model: ModelIdentity) -> tuple[ServedChat | ChatRenderer, Any, int | None]:

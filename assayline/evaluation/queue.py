@@ -3,7 +3,8 @@
 A shard is a part file of the `requests` table. A worker claims it by creating a file that must not exist yet, which is
 atomic on every local and network file system, so any number of workers, in threads, processes or on other machines,
 share a queue without a server, and a fast worker takes more shards than a slow one. Of the shards that are there it
-takes the one with the longest answers, where their names tell how long they are expected to be.
+takes the one with the longest answers, where their names tell how long they are expected to be, or else the largest, so
+that the last ones are small.
 
 A claim holds as long as its owner's lease (`runs/leases.py`). A shard whose owner is gone is claimed once more, under
 the same name with the next number, and again exactly one worker can create that file. Of such a shard only what its
@@ -144,7 +145,7 @@ class ShardQueue:
             own = self._claims.done | self._open.keys()
             self._is_over = all(name.removesuffix(".parquet") in own for name in self._seen)
             gone = {self._path_of(claim.shard): claim for claim in find_gone(held, self._watch)}
-            for shard in sorted(gone, key=_longest_first):
+            for shard in sorted(gone, key=_heaviest_first):
                 if self._claims.take_over(gone[shard], self._lease):
                     return shard
         return None
@@ -228,7 +229,7 @@ class ShardQueue:
         with self._scan:
             folder = parts_dir(self._run_dir, "requests")
             new = [name for name in list_part_names(self._run_dir, "requests") if name not in self._seen]
-            self._pending = sorted([*self._pending, *(folder / name for name in new)], key=_longest_first)
+            self._pending = sorted([*self._pending, *(folder / name for name in new)], key=_heaviest_first)
             self._seen.update(new)
             self._is_over = self._is_over and not new
 
@@ -253,14 +254,16 @@ class ShardQueue:
         return frozenset(request_id for owner in owners for request_id in read_request_ids(self._run_dir, owner))
 
 
-def name_shard(number: int, longest_tokens: int | None = None) -> str:
-    """A shard's name; with the length of its longest answer, as far as that is expected, where shards have an order."""
-    return f"shard-{number:06d}" + ("" if longest_tokens is None else f"-{longest_tokens:07d}")
+def name_shard(number: int, weight: int | None = None) -> str:
+    """A shard's name, with what its place in the queue goes by: the tokens of its longest answer, as far as that is
+    expected, or its requests. Without, it is claimed by its number.
+    """
+    return f"shard-{number:06d}" + ("" if weight is None else f"-{weight:07d}")
 
 
-def _longest_first(shard: Path) -> tuple[int, str]:
-    _, _, longest_tokens = shard.stem.partition("-")[2].partition("-")
-    return -int(longest_tokens or 0), shard.name
+def _heaviest_first(shard: Path) -> tuple[int, str]:
+    _, _, weight = shard.stem.partition("-")[2].partition("-")
+    return -int(weight or 0), shard.name
 
 
 def read_shard(path: Path, answered: frozenset[str] = frozenset()) -> Iterator[Request]:

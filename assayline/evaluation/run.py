@@ -169,7 +169,12 @@ class Evaluation:
             self.change(template_id=preparation.template_id)
             self.database.run(lambda connection: self._save(connection, self.manifest))
             strays = self.earlier.strays if self.earlier else frozenset()
-            counts = preparation.run(self.run_dir, strays, longest_first=self.manifest.is_longest_first)
+            counts = preparation.run(
+                self.run_dir,
+                strays,
+                longest_first=self.manifest.is_longest_first,
+                workers=self.manifest.workers,
+            )
         except PromptsChangedError as error:
             self.change(is_final=True, message=str(error))
             raise

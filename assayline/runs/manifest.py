@@ -75,6 +75,8 @@ class Manifest:
     """Set once every request is in a part."""
     is_longest_first: bool = False
     """Whether requests are ordered by the lengths that their answers are expected to have; a run keeps its order."""
+    workers: int = 1
+    """Among how many workers its shards were to be shared when it began; a run keeps their sizes."""
 
 
 def write_manifest(run_dir: Path, manifest: Manifest) -> None:

@@ -28,7 +28,7 @@ def worker_runner(spec: EvalSpec, workers: int, settings: Settings) -> TaskRunne
     return ThreadPoolTaskRunner(max_workers=workers)
 
 
-def placed(spec: EvalSpec) -> AbstractContextManager[object]:
+def placed(spec: EvalSpec, runner: TaskRunner[Any]) -> AbstractContextManager[object]:
     """Around what is submitted to Ray or Dask: the GPUs that a worker needs, and how often it may start elsewhere.
 
     Without it, a task has one core and no GPU.
@@ -36,7 +36,7 @@ def placed(spec: EvalSpec) -> AbstractContextManager[object]:
     if spec.runner == "ray":
         return _placed_on_ray(spec)
     if spec.runner == "dask":
-        return _placed_on_dask(spec)
+        return _placed_on_dask(spec, runner)
     return nullcontext()
 
 
@@ -49,13 +49,12 @@ def _placed_on_ray(spec: EvalSpec) -> AbstractContextManager[object]:
     return options
 
 
-def _placed_on_dask(spec: EvalSpec) -> AbstractContextManager[object]:
+def _placed_on_dask(spec: EvalSpec, runner: Any) -> AbstractContextManager[object]:
     """To Dask a GPU is a word: its workers have what `dask worker --resources GPU=8` says."""
     import dask
-    from distributed import get_client
 
     def has_gpus() -> bool:
-        workers = get_client().scheduler_info(n_workers=-1)["workers"].values()
+        workers = runner.client.scheduler_info(n_workers=-1)["workers"].values()
         return any(worker["resources"].get("GPU", 0) > 0 for worker in workers)
 
     gpus = _count_gpus(spec, has_gpus)

@@ -74,11 +74,16 @@ def test_engine_on_ray_answers(make_spec: Any, ray_env: dict[str, str], tmp_path
 @pytest.mark.ray
 def test_on_dask_a_worker_asks_for_the_gpus_that_its_engine_spans() -> None:
     """A word to Dask, which its workers must have been given; a cluster without it gets no such wish."""
-    distributed = pytest.importorskip("distributed")
+    prefect_dask = pytest.importorskip("prefect_dask")
     import dask
+    import distributed
 
     spans_two = spec_of(runner="dask", engine={"args": {"tensor_parallel_size": 2}, "device": "auto"})
     for resources, wish in (({"GPU": 4}, {"resources": {"GPU": 2}}), ({}, {})):
         options = {"processes": False, "n_workers": 1, "dashboard_address": None, "resources": resources}
-        with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster), runners.placed(spans_two):
+        with (
+            distributed.LocalCluster(**options) as cluster,
+            prefect_dask.DaskTaskRunner(cluster=cluster) as runner,
+            runners.placed(spans_two, runner),
+        ):
             assert dask.get_annotations() == wish

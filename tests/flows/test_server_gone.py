@@ -1,11 +1,15 @@
-"""Prefect's server dies in the middle of a run: the run does not."""
+"""Prefect's server dies in the middle of a run, or is restarted: the run does not notice, or says so and completes."""
 
+import json
 import os
 import signal
+import subprocess
 import sys
+import threading
 import urllib.request
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import flow_kit
 import pytest
@@ -15,35 +19,55 @@ pytestmark = pytest.mark.prefect
 ROWS = 32
 
 
-def test_a_server_that_dies_costs_the_page_and_no_result(
-    prefect_env: dict[str, str], slow_spec: dict[str, Any], tmp_path: Path
-) -> None:
-    slow_spec["prompts"]["limit"] = ROWS
-    port, data_dir = flow_kit.free_port(), tmp_path / "data"
-    url = f"http://127.0.0.1:{port}/api"
-    env = {
-        **prefect_env,
-        "PREFECT_API_URL": url,
+class Server:
+    """A server that a test kills, and starts again on the same port and the same database."""
+
+    def __init__(self, prefect_env: dict[str, str], folder: Path) -> None:
+        self.env, self.log, self.port = prefect_env, folder / "server.log", flow_kit.free_port()
+        self.url = f"http://127.0.0.1:{self.port}/api"
+
+    def started(self) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+        words = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
+        return flow_kit.started([sys.executable, "-m", *words], self.env, self.log)
+
+    def is_up(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=2):
+                return True
+        except OSError:
+            return False
+
+    def wait(self) -> None:
+        flow_kit.wait_for(self.is_up, 300, "Prefect's server answers")
+
+
+@pytest.fixture
+def server(prefect_env: dict[str, str], tmp_path: Path) -> Server:
+    return Server(prefect_env, tmp_path)
+
+
+@pytest.fixture
+def env(server: Server, tmp_path: Path) -> dict[str, str]:
+    return {
+        **server.env,
+        "PREFECT_API_URL": server.url,
         "PREFECT_CLIENT_MAX_RETRIES": "1",
-        "ASSAYLINE_DATA_DIR": str(data_dir),
+        "ASSAYLINE_DATA_DIR": str(tmp_path / "data"),
         "ASSAYLINE_LOCK_DIR": str(tmp_path / "locks"),
     }
-    serve = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    log = tmp_path / "run.log"
-    with flow_kit.started(serve, prefect_env, tmp_path / "server.log") as server:
 
-        def is_up() -> bool:
-            try:
-                with urllib.request.urlopen(f"{url}/health", timeout=2):
-                    return True
-            except OSError:
-                return False
 
-        flow_kit.wait_for(is_up, 300, "Prefect's server answers")
+def test_a_server_that_dies_costs_the_page_and_no_result(
+    server: Server, env: dict[str, str], slow_spec: dict[str, Any], tmp_path: Path
+) -> None:
+    slow_spec["prompts"]["limit"] = ROWS
+    data_dir, log = tmp_path / "data", tmp_path / "run.log"
+    with server.started() as process:
+        server.wait()
         spec = flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec)
         with flow_kit.started(flow_kit.evaluate_command(spec), env, log) as run:
             flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 5, 120, "the first answers")
-            os.killpg(server.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
             answered = flow_kit.count_in_parts(data_dir)
             assert answered < ROWS
             assert run.wait(timeout=200) == 0, log.read_text()
@@ -52,3 +76,49 @@ def test_a_server_that_dies_costs_the_page_and_no_result(
     assert "generation window" in said, "the metrics are printed"
     assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
     assert flow_kit.query(data_dir, "select count(distinct request_id) from completions") == [ROWS]
+
+
+def test_a_server_that_is_restarted_finds_the_run_complete(
+    server: Server, env: dict[str, str], fake_spec: dict[str, Any], tmp_path: Path
+) -> None:
+    """Prompts come through a pipe: half of them when the server is gone, half when it is back."""
+    data_dir, log = tmp_path / "data", tmp_path / "run.log"
+    rows = [json.dumps({"question": f"What is {i} + {i}?", "answer": f"{i}?"}) + "\n" for i in range(ROWS)]
+    is_gone, is_back = threading.Event(), threading.Event()
+
+    def feed(source: TextIO) -> None:
+        source.writelines(rows[:10])
+        is_gone.wait(200)
+        source.writelines(rows[10:20])
+        is_back.wait(300)
+        source.writelines(rows[20:])
+
+    flow_kit.feed_pipe(tmp_path / "pipe.jsonl", feed)
+    fake_spec["prompts"]["source"]["path"] = str(tmp_path / "pipe.jsonl")
+    fake_spec["shard_requests"] = 5
+    spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
+    with ExitStack() as stack:
+        first = stack.enter_context(server.started())
+        server.wait()
+        run = stack.enter_context(flow_kit.started(flow_kit.evaluate_command(spec), env, log))
+        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 5, 200, "the first answers")
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+        is_gone.set()
+        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 15, 200, "answers without a server")
+        stack.enter_context(server.started())
+        server.wait()
+        is_back.set()
+        assert run.wait(timeout=200) == 0, log.read_text()
+        with urllib.request.urlopen(
+            urllib.request.Request(
+                f"{server.url}/flow_runs/filter",
+                b'{"sort": "START_TIME_DESC", "limit": 1}',
+                {"Content-Type": "application/json"},
+            ),
+            timeout=30,
+        ) as answer:
+            [shown] = json.load(answer)
+    assert shown["state_type"] == "COMPLETED", log.read_text()
+    assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
+    assert flow_kit.query(data_dir, "select count(*), count(distinct request_id) from completions") == [(ROWS, ROWS)]
