@@ -1,9 +1,10 @@
 """The queue between preparing and generating: a folder of request parts that workers claim one by one.
 
 A shard is a part file of the `requests` table. A worker claims it by creating a file that must not exist yet, which is
-atomic on every local and network file system, so any number of workers, in threads, processes or on other machines,
-share a queue without a server, and a fast worker takes more shards than a slow one. Of the shards that are there it
-takes the one with the longest answers, where their names tell how long they are expected to be.
+atomic on every local and network file system and in object stores (`places/`), so any number of workers, in threads,
+processes or on other machines, share a queue without a server, and a fast worker takes more shards than a slow one. Of
+the shards that are there it takes the one with the longest answers, where their names tell how long they are expected
+to be.
 
 A claim holds as long as its owner's lease (`runs/leases.py`). A shard whose owner is gone is claimed once more, under
 the same name with the next number, and again exactly one worker can create that file. Of such a shard only what its
@@ -15,7 +16,6 @@ left in the middle.
 """
 
 import contextlib
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -25,13 +25,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
-from assayline.evaluation.claims import Claims, find_gone, list_names
+from assayline.evaluation.claims import CLAIMS, DONE, Claims, find_gone
 from assayline.media.shelf import find_media
+from assayline.places.home import place_of
 from assayline.records import Request
 from assayline.runs.leases import BEATS, LEASES, Lease, Watch
-from assayline.store.parts import list_part_names, part_unreadable, parts_dir, read_request_ids
+from assayline.store.parts import list_part_names, part_folder, part_unreadable, parts_dir, read_request_ids
 from assayline.store.tables import request_from_row
 
+ANSWERED = "answered"
+CLOSED, GO, STOP = "queue-closed", "go", "stop"
 RESCAN_INTERVAL_S = 0.05
 STOP_CHECK_INTERVAL_S = 0.25
 RESCAN_SHARE = 0.05
@@ -51,13 +54,10 @@ class ShardQueue:
         self._lease = lease
         self._watch = watch
         self._claims = Claims(run_dir)
-        self._answered = run_dir / "answered"
-        self._closed = run_dir / "queue-closed"
-        self._go = run_dir / "go"
-        self._stop = run_dir / "stop"
+        self._place = place_of(run_dir)
         self._pending: list[Path] = []
         self._seen: set[str] = set()
-        self._has_all = self._is_over = False
+        self._is_closed = self._has_all = self._is_over = False
         self._closed_s: float | None = None
         self._open: dict[str, set[str]] = {}
         self._shard_of: dict[str, str] = {}
@@ -70,27 +70,24 @@ class ShardQueue:
         Every lease of before is lost by it.
         """
         with _explained(self._run_dir):
-            leases = (self._run_dir / LEASES, self._run_dir / BEATS)
-            for folder in (*leases, self._claims.folder, self._claims.done_folder, self._answered):
-                if folder.exists():
-                    shutil.rmtree(folder)
-                folder.mkdir(parents=True)
-            for path in (self._closed, self._stop):
-                path.unlink(missing_ok=True)
-            self._go.touch()
+            for folder in (LEASES, BEATS, CLAIMS, DONE, ANSWERED):
+                self._place.clear(folder)
+            for mark in (CLOSED, STOP):
+                self._place.remove(mark)
+            self._place.note(GO)
 
     def close(self, shards: int | None = None) -> None:
         """No shard will follow; `shards` is how many there are, where that is known. Raises StoreError."""
         with _explained(self._run_dir):
-            self._closed.write_text("" if shards is None else str(shards), encoding="ascii")
+            self._place.note(CLOSED, b"" if shards is None else str(shards).encode())
 
     def stop(self) -> None:
         """Asks every worker to stop generating now. Needs no space: a full disk is a reason to stop."""
         with contextlib.suppress(OSError):
-            self._go.replace(self._stop)
+            self._place.move(GO, STOP)
             return
         with contextlib.suppress(OSError):
-            self._stop.touch()
+            self._place.note(STOP)
 
     def mark_answered(self, shard: str) -> None:
         """Nothing of this shard is to be asked. Raises StoreError."""
@@ -100,18 +97,21 @@ class ShardQueue:
 
     def mark_partly_answered(self, shard: str, request_ids: Iterable[str]) -> None:
         """These requests of the shard are not to be asked. To be said before it can be claimed. Raises StoreError."""
-        with _explained(self._run_dir), open(self._answered / shard, "w", encoding="utf-8") as file:
-            file.writelines(f"{request_id}\n" for request_id in request_ids)
+        with _explained(self._run_dir):
+            lines = "".join(f"{request_id}\n" for request_id in request_ids)
+            self._place.note(f"{ANSWERED}/{shard}", lines.encode())
 
     def is_stopped(self) -> bool:
-        """Whether somebody asked to stop."""
-        return self._stop.exists()
+        """Whether somebody asked to stop. Raises StoreError."""
+        with _explained(self._run_dir):
+            return self._place.exists(STOP)
 
     def is_finished(self) -> bool:
-        """Whether the queue is closed and all its shards are done."""
-        closed = self._closed.exists()
-        shards = {name.removesuffix(".parquet") for name in list_part_names(self._run_dir, "requests")}
-        return closed and shards <= set(list_names(self._claims.done_folder))
+        """Whether the queue is closed and all its shards are done. Raises StoreError."""
+        with _explained(self._run_dir):
+            closed = self._place.exists(CLOSED)
+            shards = {name.removesuffix(".parquet") for name in list_part_names(self._run_dir, "requests")}
+            return closed and shards <= set(self._place.names(DONE))
 
     def claim(self) -> Path | None:
         """A shard that nobody else will get, the one with the longest answers; None if there is none at the moment.
@@ -147,7 +147,7 @@ class ShardQueue:
         settles, request by request, and calls `mark_stored` when the answers are durable.
         """
         while True:
-            closed = self._closed.exists()  # asked before claiming: the last shard is there before the mark is
+            closed = self._has_closed()  # asked before claiming: the last shard is there before the mark is
             shard = self.claim()
             if shard is None and closed and not self._has_all:
                 self._scan.forget()  # the last shard may have come since the last look
@@ -179,6 +179,8 @@ class ShardQueue:
                 self._claims.mark_done(shard)
 
     def _hand_out(self, shard: Path) -> Iterator[Request]:
+        with _explained(self._run_dir):
+            [shard] = self._place.fetch(part_folder("requests"), [shard.name])
         if self._lease is None:
             yield from read_shard(shard, self._read_answered(shard.stem))
             return
@@ -199,10 +201,17 @@ class ShardQueue:
             self._seen.update(new)
             self._is_over = self._is_over and not new
 
+    def _has_closed(self) -> bool:
+        """Whether the queue is known to be closed."""
+        if not self._is_closed and (self._scan.is_due() or not self._place.is_far):
+            with _explained(self._run_dir):
+                self._is_closed = self._place.exists(CLOSED)
+        return self._is_closed
+
     def _has_seen_all(self) -> bool:
         """Whether every shard of the closed queue was seen. A network file system's list may lag behind."""
         with _explained(self._run_dir):
-            said = self._closed.read_text(encoding="ascii") if self._closed.exists() else ""
+            said = self._place.read(CLOSED).decode()
         self._closed_s = self._closed_s or time.monotonic()
         return not said or len(self._seen) >= int(said) or time.monotonic() - self._closed_s > LISTING_WAIT_S
 
@@ -211,7 +220,7 @@ class ShardQueue:
 
     def _read_answered(self, shard: str) -> frozenset[str]:
         with _explained(self._run_dir), contextlib.suppress(FileNotFoundError):
-            return frozenset((self._answered / shard).read_text(encoding="utf-8").splitlines())
+            return frozenset(self._place.read(f"{ANSWERED}/{shard}").decode().splitlines())
         return frozenset()
 
     def _read_stored(self, shard: str) -> frozenset[str]:
@@ -270,13 +279,14 @@ def read_shard(path: Path, answered: frozenset[str] = frozenset()) -> Iterator[R
 
 @contextlib.contextmanager
 def _explained(run_dir: Path) -> Iterator[None]:
-    """An error of the file system becomes a sentence."""
+    """An error of the file system, or of a store, becomes a sentence."""
     try:
         yield
     except OSError as error:
+        place = place_of(run_dir)
         raise StoreError(
-            f"The run's folder {run_dir} cannot be read or written: {error}. The data folder (ASSAYLINE_DATA_DIR) must "
-            "be writable and have space. What was stored so far is kept: the same command resumes the run."
+            f"The run's folder {place.name} cannot be read or written: {error}. {place.advice} What was stored so far "
+            "is kept: the same command resumes the run."
         ) from error
 
 
@@ -287,14 +297,17 @@ def _find_media(request: Request, run_dir: Path) -> Request:
 
 
 def throttle(check: Callable[[], bool]) -> Callable[[], bool]:
-    """Asks the file system at most every STOP_CHECK_INTERVAL_S."""
-    asked_s = float("-inf")
+    """Asks at most every STOP_CHECK_INTERVAL_S, and for RESCAN_SHARE of the time: a store's answer takes a while."""
+    due_s = float("-inf")
 
     def throttled() -> bool:
-        nonlocal asked_s
-        if time.monotonic() - asked_s < STOP_CHECK_INTERVAL_S:
-            return False
+        nonlocal due_s
         asked_s = time.monotonic()
-        return check()
+        if asked_s < due_s:
+            return False
+        found = check()
+        answered_s = time.monotonic()
+        due_s = answered_s + max(STOP_CHECK_INTERVAL_S, (answered_s - asked_s) / RESCAN_SHARE)
+        return found
 
     return throttled

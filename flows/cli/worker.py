@@ -22,8 +22,10 @@ from flows.cli.process import collect_garbage
 
 if TYPE_CHECKING:
     from assayline.records import EngineEvent
+    from assayline.settings import Settings
 
-EPILOG = """RUN is the folder of a run that is under way, or its id in the data folder (ASSAYLINE_DATA_DIR).
+EPILOG = """RUN is a run that is under way: its folder, its id in the data folder (ASSAYLINE_DATA_DIR) or in the object
+store (ASSAYLINE_DATA_URL), or its URL there, such as s3://bucket/prefix/RUN_ID.
 
 A worker takes a device of its machine, opens an engine and claims shards of the run. It may be started and killed at
 any time: what a dead worker had claimed and not stored, others answer while the run goes on (docs/scale.md).
@@ -36,7 +38,7 @@ FLOW_WAIT_S = 60.0
 def run(arguments: list[str]) -> int:
     """Works for the run that the command line names. Returns the exit code."""
     parser = make_parser("worker", EPILOG)
-    parser.add_argument("run", metavar="RUN", help="folder of a run, or its id")
+    parser.add_argument("run", metavar="RUN", help="folder or URL of a run, or its id")
     parser.add_argument(
         "--alone", action="store_true", help="do not wait for a sign of the run's flow: it has ended, and may return"
     )
@@ -59,7 +61,7 @@ def run(arguments: list[str]) -> int:
     settings.pass_on_token()
     say = _speak_to_parent() if known.parent else _print
     try:
-        run_dir = _find_run(known.run, settings.data_dir / "runs")
+        run_dir = _find_run(known.run, settings)
         order = read_order(run_dir, settings, known.name, None if known.name or known.parent else known.workers_here)
         if not known.alone:
             wait_for_flow(order.run_dir, FLOW_WAIT_S)
@@ -81,9 +83,12 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _find_run(run: str, runs_dir: Path) -> Path:
+def _find_run(run: str, settings: "Settings") -> Path:
+    from assayline.places.home import attach_url, open_runs
     from assayline.runs.manifest import find_run
 
+    if "://" in run:
+        return attach_url(run, settings.data_dir / "runs")
     if Path(run).is_dir():
         return Path(run)
     if os.sep in run:
@@ -91,7 +96,7 @@ def _find_run(run: str, runs_dir: Path) -> Path:
             f"There is no folder {run} on this machine. Give the folder of a run that is under way, on a file system "
             "that this machine shares with the run's flow, or its id."
         )
-    return find_run(runs_dir, run)
+    return find_run(open_runs(settings.data_dir, settings.data_url), run)
 
 
 def _print(kind: str, what: Any) -> None:
