@@ -39,6 +39,8 @@ RESCAN_INTERVAL_S = 0.05
 STOP_CHECK_INTERVAL_S = 0.25
 RESCAN_SHARE = 0.05
 """Of the time at the most goes into looking for new shards, however many there are already."""
+LOST_LIST_AGE_S = 0.5
+"""Of a store's list of claims that is good enough to leave out what others have."""
 READING = ""
 """Stands for the requests of a shard that are not read yet."""
 LISTING_WAIT_S = 120.0
@@ -124,7 +126,14 @@ class ShardQueue:
             with _explained(self._run_dir):
                 if self._claims.make(shard.stem, self._lease.owner if self._lease else ""):
                     return shard
+                if self._place.is_far:
+                    self._drop_claimed()
         return None
+
+    def _drop_claimed(self) -> None:
+        """Who lost one race will lose others: one list costs less than a round trip for each."""
+        claimed = {name.partition(".")[0] for name in self._place.names(CLAIMS, max_age_s=LOST_LIST_AGE_S)}
+        self._pending = [shard for shard in self._pending if shard.stem not in claimed]
 
     def take_over(self) -> Path | None:
         """A shard whose owner is gone, for this worker alone; None if there is none now. Raises StoreError."""

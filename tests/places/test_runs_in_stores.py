@@ -247,9 +247,8 @@ def test_a_store_that_stays_away_is_a_sentence_and_the_run_is_resumed(
     evaluation = begin_evaluation(spec, at_moto)
     evaluation.prepare()
     proxy.is_away = True
-    with pytest.raises(StoreError, match=r"s3://bucket/\S+ has not answered for 1 s, ") as caught:
+    with pytest.raises(StoreError, match=r"s3://bucket/\S+ has not answered for 1 s, .*Resume the run"):
         work(evaluation)
-    assert "same command" in str(caught.value) or "Free" in str(caught.value) or "must answer" in str(caught.value)
     with pytest.raises(StoreError):
         evaluation.abandon("failed", "the store is away")
     proxy.is_away = False
