@@ -23,6 +23,11 @@ class Settings(BaseSettings):
     )
 
     data_dir: Path = Field(Path("data"), description="Folder of the database and of the runs' part files.")
+    data_url: str | None = Field(
+        None,
+        description="Object store that has the runs (s3://BUCKET/PREFIX, gs://, az://); the data folder then has the "
+        "database, and copies.",
+    )
     database: Path | None = Field(None, description="The DuckDB file (default: assayline.duckdb in the data folder).")
     lock_dir: Path = Field(
         Path(tempfile.gettempdir()) / "assayline-locks", description="Folder of device locks, one per machine."

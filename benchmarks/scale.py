@@ -8,7 +8,8 @@ Workers are processes with the fake engine, which sleeps instead of computing, s
 - `rows/s`, `parts/s`: of all workers together, from the first answer to the last.
 - `loader CPU s per million rows`: of the thread that loads parts while the workers write them.
 - `idle tail`: share of all workers' time between their own last answer and that of the last one.
-- `claims/s`: of four processes that claim 2,000 shards and answer none.
+- `claims/s`: of four processes that claim 2,000 shards of a folder and answer none; and 400 of an object store, by
+  localbucket, a server in Python on this machine, with the HTTP requests that a claim takes.
 
 Then, from a load of many small parts and of few large ones, what a part costs and what a row does; and from these what
 1,000 GPUs with 10 prompts/s each need for 100 million prompts. That part is arithmetic, and says so. Last, the
@@ -21,12 +22,16 @@ import json
 import multiprocessing
 import os
 import random
+import socket
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +42,7 @@ from assayline.evaluation import worker as worker_module
 from assayline.evaluation.orders import WorkOrder
 from assayline.evaluation.prepare import choose_size
 from assayline.evaluation.queue import ShardQueue
+from assayline.places.home import attach, place_of
 from assayline.records import Completion, Request
 from assayline.runs.leases import Lease, Watch
 from assayline.settings import Settings
@@ -136,8 +142,9 @@ def measure(workers: int, per_worker: int, folder: Path) -> Measurement:
     return Measurement(workers, rows, rows / took_s, parts / took_s, cpu_s[0] / rows * 1e6, tail)
 
 
-def claim_all(run_dir: Path, name: str, results: Any) -> None:
+def claim_all(run_dir: Path, name: str, results: Any, environment: dict[str, str]) -> None:
     """Claims until nothing is left; tells how many, and in what time."""
+    os.environ.update(environment)
     lease = Lease(run_dir, name, 60.0)
     lease.begin()
     queue = ShardQueue(run_dir, lease, Watch(run_dir, 60.0))
@@ -148,22 +155,55 @@ def claim_all(run_dir: Path, name: str, results: Any) -> None:
     lease.end()
 
 
-def measure_claims(folder: Path, shards: int = 2_000, claimers: int = 4) -> float:
+def measure_claims(
+    run_dir: Path, shards: int = 2_000, claimers: int = 4, environment: dict[str, str] | None = None
+) -> float:
     """Claims per second of all claimers together."""
-    run_dir = folder / "claims"
-    queue = ShardQueue(run_dir)
+    place, queue = place_of(run_dir), ShardQueue(run_dir)
     queue.reset()
     (run_dir / "parts" / "requests").mkdir(parents=True)
     for shard in range(shards):
-        (run_dir / "parts" / "requests" / f"shard-{shard:06d}.parquet").touch()
+        place.note(f"parts/requests/shard-{shard:06d}.parquet")
     queue.close(shards)
     results = processes.Queue()
-    started = [processes.Process(target=claim_all, args=[run_dir, f"w-{n}", results]) for n in range(claimers)]
+    started = [
+        processes.Process(target=claim_all, args=[run_dir, f"w-{n}", results, environment or {}])
+        for n in range(claimers)
+    ]
     for process in started:
         process.start()
     counts = [results.get() for _ in started]
     assert sum(count for count, _ in counts) == shards, "each shard once"
     return shards / max(took_s for _, took_s in counts)
+
+
+def measure_store_claims(folder: Path) -> tuple[float, float]:
+    """Claims per second, and HTTP requests per claim, on an object store; both 0 where localbucket is missing."""
+    if find_spec("localbucket") is None or find_spec("obstore") is None:
+        return 0.0, 0.0
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    log = folder / "localbucket.log"
+    (folder / "stored" / "bucket").mkdir(parents=True)
+    with open(log, "w") as out:
+        command = [sys.executable, "-m", "localbucket", "--port", str(port), str(folder / "stored")]
+        server = subprocess.Popen(command, stdout=out, stderr=out)
+    environment = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "none",
+        "AWS_SECRET_ACCESS_KEY": "none",
+        "AWS_REGION": "us-east-1",
+    }
+    os.environ.update(environment)
+    try:
+        run_dir, shards = folder / "store-claims", 400
+        attach(run_dir, "s3://bucket/claims")
+        claims_per_s = measure_claims(run_dir, shards, environment=environment)
+        puts = log.read_text().count("/claims/claims/shard-")
+    finally:
+        server.kill()
+        server.wait()
+    return claims_per_s, puts / shards
 
 
 def measure_load(folder: Path, parts: int, rows: int) -> float:
@@ -272,8 +312,10 @@ def main() -> None:
                 f"{one.workers:7}  {one.requests:8}  {one.rows_per_s:8.0f}  {one.parts_per_s:8.1f}  "
                 f"{one.loader_cpu_s_per_million_rows:30.1f}  {one.idle_tail:10.3f}"
             )
-        claims_per_s = measure_claims(folder)
-        print(f"claims/s, four processes: {claims_per_s:,.0f}")
+        claims_per_s = measure_claims(folder / "claims")
+        store_claims_per_s, requests_per_claim = measure_store_claims(folder)
+        print(f"claims/s, four processes: folder {claims_per_s:,.0f}, object store {store_claims_per_s:,.0f}")
+        print(f"HTTP requests for claim files on the store, per shard: {requests_per_claim:.1f}")
         small_s, large_s = median_load(folder, 400, 20), median_load(folder, 4, 2_000)  # 8,000 rows each
         part_s = (small_s - large_s) / (400 - 4)
         row_s = (large_s - 4 * part_s) / 8_000
@@ -291,6 +333,8 @@ def main() -> None:
         result = {
             "workers": [asdict(one) for one in found],
             "claims_per_s": claims_per_s,
+            "store_claims_per_s": store_claims_per_s,
+            "store_requests_per_claim": requests_per_claim,
             "part_cpu_ms": part_s * 1e3,
             "row_cpu_us": row_s * 1e6,
             "listing_us_per_name": listing_s * 1e6,

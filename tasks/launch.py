@@ -73,7 +73,7 @@ def launch_workers(order: WorkOrder, workers: int) -> None:
 def write_command(order: WorkOrder, workers: int) -> str:
     """The command of the settings, with $run, $workers and $gpus replaced; other names are the shell's."""
     gpus = count_devices(order.spec.engine.args)
-    run = shlex.quote(str(order.run_dir))
+    run = shlex.quote(order.url or str(order.run_dir))
     return Template(str(order.settings.launch)).safe_substitute(run=run, workers=workers, gpus=gpus)
 
 

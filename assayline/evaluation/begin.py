@@ -6,6 +6,7 @@ answered is not asked again.
 
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -13,16 +14,19 @@ from assayline import __version__
 from assayline.clock import RunClock
 from assayline.digests import digest_json
 from assayline.errors import SpecError, StoreError
+from assayline.evaluation.claims import Claims
 from assayline.evaluation.inputs import digest_inputs
 from assayline.evaluation.order import keep_lengths
 from assayline.evaluation.orders import count_flow_workers
 from assayline.evaluation.queue import ShardQueue
 from assayline.evaluation.resume import AUTO, choose_run
 from assayline.evaluation.run import Evaluation, RunResult
-from assayline.files import MAKE_ROOM, write_text
 from assayline.load.traces import check_trace
 from assayline.model import ModelIdentity, identify_spec_model
-from assayline.runs.locks import keep_workers_out, lock_run
+from assayline.places.documents import write_run_text
+from assayline.places.home import attach, find_url, open_runs
+from assayline.runs.leases import wait_for_ends
+from assayline.runs.locks import WORKERS_WAIT_S, keep_workers_out, lock_run
 from assayline.runs.manifest import SPEC_NAME, Manifest, new_run_id, write_manifest
 from assayline.settings import Settings
 from assayline.spec.checks import check_arguments
@@ -36,6 +40,7 @@ from assayline.store.lengths import recall_lengths
 from assayline.store.parts import remove_unfinished
 from assayline.store.runs import save_run
 from assayline.store.scoring import check_scorers
+from assayline.store.takeovers import note_takeover
 from assayline.store.thread import DatabaseThread
 
 __all__ = ["Evaluation", "RunResult", "begin_evaluation", "new_run_id", "plan_run"]
@@ -56,9 +61,11 @@ def begin_evaluation(
     fresh = replace(fresh, benchmark_id=benchmark_id)
     database = DatabaseThread(settings)
     database.run(lambda connection: None)  # whether it can be used is known before anything is made
-    runs_dir = settings.data_dir / "runs"
+    runs_dir = open_runs(settings.data_dir, settings.data_url)
     choice = choose_run(fresh, canonical_json(spec), runs_dir, resume)
     if choice.manifest is None or choice.lock is None:
+        if settings.data_url is not None:
+            attach(settings.run_dir(fresh.run_id), f"{settings.data_url.rstrip('/')}/{fresh.run_id}")
         lock = lock_run(runs_dir / fresh.run_id)
         if lock is None:
             raise StoreError(f"Another process holds the new run {fresh.run_id}. Give the same command again.")
@@ -127,7 +134,7 @@ def _make_folder(evaluation: Evaluation) -> None:
     if evaluation.manifest.is_longest_first:
         _keep_lengths(evaluation)
     evaluation.manifest = replace(evaluation.manifest, workers=count_flow_workers(evaluation.spec))
-    write_text(run_dir / SPEC_NAME, canonical_json(evaluation.spec), MAKE_ROOM)
+    write_run_text(run_dir, SPEC_NAME, canonical_json(evaluation.spec))
     write_manifest(run_dir, evaluation.manifest)
 
 
@@ -149,6 +156,8 @@ def _take_up(evaluation: Evaluation) -> None:
     """Continues a run that is locked for this process. Raises StoreError, and then the run is as it was."""
     before, queue = evaluation.manifest, ShardQueue(evaluation.run_dir)
     queue.stop()
+    if find_url(evaluation.run_dir) is not None:
+        _wait_for_workers_elsewhere(evaluation.run_dir, evaluation.settings.lease_s)
     with keep_workers_out(evaluation.run_dir):
         remove_unfinished(evaluation.run_dir)
         queue.reset()
@@ -181,6 +190,19 @@ def _take_up(evaluation: Evaluation) -> None:
         f"Resuming run {before.run_id}, attempt {evaluation.manifest.attempt}: {answers.answered} {of}requests "
         "are answered already."
     )
+
+
+def _wait_for_workers_elsewhere(run_dir: Path, lease_s: float) -> None:
+    """A lock of this machine does not keep them out. What one of them may still write, as it did not say that it has
+    left, is loaded as that of a shard that was taken over: each request once. Raises StoreError.
+    """
+    try:
+        silent = wait_for_ends(run_dir, lease_s, wait_s=lease_s + WORKERS_WAIT_S)
+        for claim in Claims(run_dir).survey(None) if silent else ():
+            if claim.owner in silent:
+                note_takeover(run_dir, claim.shard)
+    except OSError as error:
+        raise StoreError(f"The workers of an earlier attempt cannot be looked for: {error}") from error
 
 
 def _survey(connection: Connection, evaluation: Evaluation, queue: ShardQueue) -> Answers:

@@ -1,17 +1,19 @@
-"""The claims on a run's shards: files in its folder, each of which exactly one worker can have made.
+"""The claims on a run's shards: files of the run, each of which exactly one worker can have made.
 
 `claims/SHARD` holds the name of its first owner, `claims/SHARD.2` that of who took it over, and so on: the last one
 counts. `done/SHARD` says that all answers of a shard are stored.
 """
 
 import contextlib
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from assayline.places.home import place_of
 from assayline.runs.leases import Lease, Watch, revoke
 from assayline.store.takeovers import note_takeover
+
+CLAIMS, DONE = "claims", "done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,33 +37,26 @@ class Claims:
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        self.folder = run_dir / "claims"
-        self.done_folder = run_dir / "done"
+        self._place = place_of(run_dir)
         self._known: dict[str, Claim] = {}
         self.done: set[str] = set()
         """Shards that are known to be done."""
 
     def make(self, shard: str, owner: str, term: int = 1) -> bool:
         """Claims a shard; False if somebody else did."""
-        with contextlib.suppress(FileExistsError):
-            descriptor = os.open(self._path(shard, term), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-            try:
-                os.write(descriptor, owner.encode())
-            finally:
-                os.close(descriptor)
-            return not self._path(shard, term + 1).exists()  # who is stopped in between may have lost it already
-        return False
+        # Who is stopped after it has claimed may have lost the shard already.
+        return self._place.create(_key(shard, term), owner.encode()) and not self._place.exists(_key(shard, term + 1))
 
     def mark_done(self, shard: str) -> None:
         """All answers of the shard are stored."""
-        (self.done_folder / shard).touch()
+        self._place.note(f"{DONE}/{shard}")
         self.done.add(shard)
 
     def survey(self, own: str | None) -> list[Claim]:
         """Claims on shards that are not done, but for those of the owner `own`."""
-        self.done.update(list_names(self.done_folder))
+        self.done.update(self._place.names(DONE))
         terms: dict[str, int] = {}
-        for name in list_names(self.folder):
+        for name in self._place.names(CLAIMS):
             shard, _, number = name.partition(".")
             if shard not in self.done:
                 terms[shard] = max(terms.get(shard, 0), int(number or 1))
@@ -85,13 +80,14 @@ class Claims:
         """Who had it before it was taken over."""
         return tuple(filter(None, self._known[shard].owners)) if shard in self._known else ()
 
-    def _path(self, shard: str, term: int) -> Path:
-        return self.folder / (shard if term == 1 else f"{shard}.{term}")
-
     def _read_owner(self, shard: str, term: int) -> str:
         with contextlib.suppress(FileNotFoundError):
-            return self._path(shard, term).read_text(encoding="utf-8")
+            return self._place.read(_key(shard, term)).decode()
         return ""
+
+
+def _key(shard: str, term: int) -> str:
+    return f"{CLAIMS}/{shard}" if term == 1 else f"{CLAIMS}/{shard}.{term}"
 
 
 def find_gone(claims: Iterable[Claim], watch: Watch) -> list[Claim]:
@@ -101,11 +97,3 @@ def find_gone(claims: Iterable[Claim], watch: Watch) -> list[Claim]:
     watch.look(owners)
     gone = {owner for owner in owners if watch.is_gone(owner)}
     return [claim for claim in held if claim.owner in gone]
-
-
-def list_names(folder: Path) -> list[str]:
-    """What is in a folder; nothing, if it is not there."""
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - names are what is wanted
-    except FileNotFoundError:
-        return []

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from assayline.evaluation.claims import list_names
-from assayline.runs.leases import Watch, has_left, is_revoked, list_owners, read_holder, revoke
-from assayline.store.parts import list_part_names, parts_dir
+from assayline.errors import StoreError
+from assayline.evaluation.claims import CLAIMS, DONE
+from assayline.places.home import place_of
+from assayline.runs.leases import Holder, Watch, has_left, list_owners, read_holders, revoke
+from assayline.store.parts import ANSWERS, SHOWN_AGE_S, fetch_parts, list_part_names
 from assayline.store.takeovers import list_takeovers
 
 ALIVE, SILENT, DEAD, LEFT = "alive", "silent", "dead", "left"
@@ -78,17 +80,21 @@ class Crew:
         self._marks: deque[tuple[float, Counter[str]]] = deque([(now(), Counter())])
 
     def look(self) -> CrewStanding:
-        """Reads beats and new parts; revokes the leases of those that are gone."""
+        """Reads beats and new parts; revokes the leases of those that are gone. Raises StoreError."""
         self._read_new_parts()
         now = self._now()
         self._marks.append((now, self._tokens.copy()))
         while len(self._marks) > 2 and now - self._marks[1][0] >= RATE_OVER_S:
             self._marks.popleft()
-        done = set(list_names(self._run_dir / "done"))
-        claimed = {name.partition(".")[0] for name in list_names(self._run_dir / "claims")}
+        place = place_of(self._run_dir)
+        try:
+            done = set(place.names(DONE))
+            claimed = {name.partition(".")[0] for name in place.names(CLAIMS)}
+        except OSError as error:
+            raise StoreError(f"The claims of {place.name} cannot be read: {error}. {place.advice}") from error
         return CrewStanding(
             self._stand(),
-            shards=len(list_part_names(self._run_dir, "requests")),
+            shards=len(list_part_names(self._run_dir, "requests", max_age_s=SHOWN_AGE_S)),
             done=len(done),
             leased=len(claimed - done),
             taken_over=len(list_takeovers(self._run_dir)),
@@ -98,15 +104,12 @@ class Crew:
         owners = list_owners(self._run_dir)
         self._watch.look(owners)
         found: dict[str, WorkerStanding] = {}
-        for owner in owners:
-            holder = read_holder(self._run_dir, owner)
-            if holder is None:
-                continue
+        for holder in read_holders(self._run_dir, owners):
             standing = WorkerStanding(
                 holder.worker,
                 holder.host,
-                self._judge(owner),
-                self._watch.silent_s(owner),
+                self._judge(holder),
+                self._watch.silent_s(holder.owner),
                 self._answered[holder.worker],
                 self._rate(holder.worker),
             )
@@ -115,15 +118,15 @@ class Crew:
                 found[holder.worker] = standing
         return _mark_slow(sorted(found.values(), key=lambda one: (len(one.worker), one.worker)))
 
-    def _judge(self, owner: str) -> str:
-        silent_s = self._watch.silent_s(owner)
+    def _judge(self, holder: Holder) -> str:
+        silent_s = self._watch.silent_s(holder.owner)
         if silent_s == float("inf"):
-            return LEFT if has_left(self._run_dir, owner) else DEAD
-        if is_revoked(self._run_dir, owner):
+            return LEFT if has_left(self._run_dir, holder.owner) else DEAD
+        if holder.is_revoked:
             return DEAD
         if silent_s >= self._lease_s:
             with contextlib.suppress(OSError):  # the next look tries again, and so does every idle worker
-                revoke(self._run_dir, owner)
+                revoke(self._run_dir, holder.owner)
             return DEAD
         return SILENT if silent_s >= SILENT_SHARE * self._lease_s else ALIVE
 
@@ -132,14 +135,13 @@ class Crew:
         return (after[worker] - before[worker]) / (now_s - since_s) if after[worker] and now_s > since_s else None
 
     def _read_new_parts(self) -> None:
-        folder = parts_dir(self._run_dir, "completions")
-        for name in list_part_names(self._run_dir, "completions"):
-            if name not in self._seen:
-                self._seen.add(name)
-                table = pq.read_table(folder / name, columns=["worker", "output_tokens"])
-                for worker, tokens in zip(*(table[column].to_pylist() for column in table.column_names), strict=True):
-                    self._answered[worker] += 1
-                    self._tokens[worker] += tokens or 0
+        names = list_part_names(self._run_dir, ANSWERS, max_age_s=SHOWN_AGE_S)
+        for part in fetch_parts(self._run_dir, ANSWERS, [name for name in names if name not in self._seen]):
+            self._seen.add(part.name)
+            table = pq.read_table(part, columns=["worker", "output_tokens"])
+            for worker, tokens in zip(*(table[column].to_pylist() for column in table.column_names), strict=True):
+                self._answered[worker] += 1
+                self._tokens[worker] += tokens or 0
 
 
 def _mark_slow(workers: list[WorkerStanding]) -> list[WorkerStanding]:

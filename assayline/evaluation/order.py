@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
-from assayline.files import MAKE_ROOM, replace_file
+from assayline.places.documents import fetch_file, has_file
+from assayline.places.home import place_of
 from assayline.records import Request
 from assayline.requests.build import Prepared
 from assayline.spec.evaluation import EvalSpec
@@ -61,18 +62,18 @@ class ExpectedLengths:
 
 def keep_lengths(run_dir: Path, lengths: pa.Table) -> None:
     """Keeps what is expected, as columns prompt_id and output_tokens, in the run's folder. Raises StoreError."""
-    path = run_dir / LENGTHS_NAME
+    place = place_of(run_dir)
     try:
-        replace_file(path, lambda file: pq.write_table(lengths, file))
+        place.write(LENGTHS_NAME, lambda file: pq.write_table(lengths, file))
     except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error}. {MAKE_ROOM}") from error
+        raise StoreError(f"{place.name}/{LENGTHS_NAME} cannot be written: {error}. {place.advice}") from error
 
 
 def read_lengths(run_dir: Path) -> ExpectedLengths:
     """What was kept; nothing, where nothing was known when the run began. Raises StoreError for a damaged file."""
-    path = run_dir / LENGTHS_NAME
-    if not path.exists():
+    if not has_file(run_dir, LENGTHS_NAME):
         return ExpectedLengths((), ())
+    path = fetch_file(run_dir, LENGTHS_NAME)
     try:
         return ExpectedLengths(_read_column(path, "prompt_id"), _read_column(path, "output_tokens"))
     except (OSError, pa.ArrowException) as error:

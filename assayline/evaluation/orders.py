@@ -6,9 +6,7 @@ there, and waits until it sees the flow's beat change. So a folder that is not s
 model is loaded.
 """
 
-import contextlib
 import json
-import os
 import time
 import uuid
 from dataclasses import asdict, dataclass, field, replace
@@ -19,7 +17,8 @@ from assayline.clock import RunClock
 from assayline.engines.devices.claims import count_workers
 from assayline.engines.messages import Open
 from assayline.errors import SpecError, StoreError
-from assayline.files import MAKE_ROOM, write_json
+from assayline.places.documents import write_run_json
+from assayline.places.home import attach, find_url, place_of
 from assayline.records import Json
 from assayline.runs.leases import BEATS, Beat, list_owners
 from assayline.runs.manifest import SPEC_NAME, Manifest, read_manifest, read_spec_json
@@ -75,6 +74,8 @@ class WorkOrder:
     """Workers among which this machine's cores are shared out, where it has no GPUs."""
     whole_machine: bool = True
     """Whether the machine must have a device for each of them, or only for this one."""
+    url: str | None = None
+    """Where the run is, if it is in an object store; `run_dir` is then a copy, on each machine another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class WorkPlan:
 
 def write_plan(run_dir: Path, plan: WorkPlan) -> None:
     """Makes the run's folder one that workers can join. Raises StoreError."""
-    write_json(run_dir / WORK_NAME, asdict(plan), MAKE_ROOM)
+    write_run_json(run_dir, WORK_NAME, asdict(plan))
 
 
 def count_flow_workers(spec: EvalSpec) -> int:
@@ -149,6 +150,7 @@ def make_order(
         plan.has_media,
         workers_here or plan.workers,
         workers_here is None and spec.runner == "local",
+        find_url(run_dir),
     )
 
 
@@ -200,17 +202,15 @@ def take_name(run_dir: Path) -> str:
 
     Raises StoreError.
     """
-    folder = run_dir / WORKERS
-    number = 0
+    place, number = place_of(run_dir), 0
+    own = uuid.uuid4().hex.encode()
     try:
-        folder.mkdir(exist_ok=True)
-        while True:
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(folder / f"worker-{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-                return f"worker-{number}"
+        taken = set(place.names(WORKERS))
+        while (name := f"worker-{number}") in taken or not place.create(f"{WORKERS}/{name}", own):
             number += 1
     except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error}. {MAKE_ROOM}") from error
+        raise StoreError(f"{place.name}/{WORKERS} cannot be written: {error}. {place.advice}") from error
+    return name
 
 
 def name_anew(order: WorkOrder) -> WorkOrder:
@@ -223,17 +223,21 @@ def name_anew(order: WorkOrder) -> WorkOrder:
 
 def reserve_names(run_dir: Path, workers: int) -> None:
     """Keeps the names of the flow's own workers, which are the same in each attempt. Raises StoreError."""
-    folder = run_dir / WORKERS
+    place = place_of(run_dir)
     try:
-        folder.mkdir(exist_ok=True)
         for number in range(workers):
-            (folder / f"worker-{number}").touch()
+            place.note(f"{WORKERS}/worker-{number}")
     except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error}. {MAKE_ROOM}") from error
+        raise StoreError(f"{place.name}/{WORKERS} cannot be written: {error}. {place.advice}") from error
 
 
 def check_same_folder(order: WorkOrder) -> None:
-    """Raises StoreError if the folder that this process sees is not the one that the order's run has."""
+    """Raises StoreError if the folder that this process sees is not the one that the order's run has.
+
+    Of a run in a store, this machine's folder becomes a copy.
+    """
+    if order.url is not None:
+        attach(order.run_dir, order.url)
     if order.token is not None and _read_plan(order.run_dir).token != order.token:
         raise StoreError(_not_shared(order.run_dir, "what is written there is of another attempt, or a copy"))
 
@@ -257,30 +261,34 @@ def begin_flow_beat(run_dir: Path) -> Beat:
     try:
         beat.begin()
     except OSError as error:
-        raise StoreError(f"{run_dir} cannot be written: {error}. {MAKE_ROOM}") from error
+        place = place_of(run_dir)
+        raise StoreError(f"{place.name} cannot be written: {error}. {place.advice}") from error
     return beat
 
 
 def _read_plan(run_dir: Path) -> WorkPlan:
-    path = run_dir / WORK_NAME
+    place = place_of(run_dir)
     try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        data: dict[str, Any] = json.loads(place.read(WORK_NAME))
         return WorkPlan(**data)
     except FileNotFoundError:
         raise StoreError(_not_shared(run_dir, f"it has no {WORK_NAME}")) from None
     except (OSError, ValueError, TypeError) as error:
-        raise StoreError(f"{path} cannot be read: {error}. Resume the run, which writes it anew.") from None
+        raise StoreError(
+            f"{place.name}/{WORK_NAME} cannot be read: {error}. Resume the run, which writes it anew."
+        ) from None
 
 
 def _read_beat(run_dir: Path) -> bytes | None:
     try:
-        return (run_dir / BEATS / FLOW_OWNER).read_bytes()
+        return place_of(run_dir).read(f"{BEATS}/{FLOW_OWNER}")
     except OSError:
         return None
 
 
 def _not_shared(run_dir: Path, what: str) -> str:
+    place = place_of(run_dir)
     return (
-        f"The folder {run_dir} as this machine sees it is not the run's: {what}. Workers on other machines need the "
+        f"The folder {place.name} as this machine sees it is not the run's: {what}. Workers on other machines need the "
         "same data folder (ASSAYLINE_DATA_DIR) under the same path, on a file system that all of them share."
     )

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from assayline.errors import PromptError, PromptsChangedError, SpecError
 from assayline.evaluation.order import can_order, expected_tokens, measure_request, order_rows, read_lengths
-from assayline.evaluation.queue import ShardQueue, name_shard
+from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.shards import name_shard
 from assayline.evaluation.task import plan_chat, write_task_requests
 from assayline.media.shelf import Shelf
 from assayline.model import ModelIdentity, identify_model
@@ -32,7 +33,7 @@ from assayline.requests.served_chat import ServedChat
 from assayline.runs.manifest import PromptCounts
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import LmEvalSource
-from assayline.store.parts import list_parts, part_unreadable, parts_dir, write_part
+from assayline.store.parts import fetch_parts, list_part_names, part_unreadable, write_part
 from assayline.store.tables import Record, to_arrow
 
 IDENTITY = {
@@ -103,7 +104,7 @@ class Preparation:
         if queue.is_stopped():
             return shard.count(is_complete=False)
         shard.write()
-        if len(list_parts(run_dir, "requests")) > shard.written:
+        if len(list_part_names(run_dir, "requests")) > shard.written:
             raise _changed(run_dir, f"it has {shard.written} shards of prompts now, and had more")
         queue.close(shard.written)
         return shard.count(is_complete=True)
@@ -147,6 +148,8 @@ class _Shard:
         self._errors: list[Completion] = []
         self._size = self._rows = self._duplicates = self._total_requests = self._total_errors = self._expected = 0
         self.written = 0
+        self._there = {table: set(list_part_names(run_dir, table)) for table in IDENTITY}
+        """Parts of an earlier attempt: nobody else writes such."""
 
     def add(self, prepared: Prepared) -> None:
         """Takes one prompt with all its requests; writes the shard when it is full."""
@@ -193,8 +196,8 @@ class _Shard:
 
     def _put(self, table: str, name: str, records: list[Any]) -> None:
         """Writes a part, or compares it with the one that an earlier attempt wrote."""
-        part = parts_dir(self._run_dir, table) / f"{name}.parquet"
-        if part.exists():
+        if f"{name}.parquet" in self._there[table]:
+            [part] = fetch_parts(self._run_dir, table, [f"{name}.parquet"])
             if _read_identities(table, part) != [_identity_of(table, record) for record in records]:
                 raise _changed(self._run_dir, f"{table} part {name} holds other rows")
         elif records:

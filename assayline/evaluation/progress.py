@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from assayline.records import NOT_SENT
-from assayline.store.parts import list_part_names, parts_dir
+from assayline.store.parts import ANSWERS, SHOWN_AGE_S, fetch_parts, list_part_names
 
 RATE_OVER_S = 15.0
 
@@ -57,11 +57,10 @@ class Tally:
         return Standing(self._answered, self._errors, sum(self._windows.values()) or None, rate)
 
     def _read_new(self) -> None:
-        folder = parts_dir(self._run_dir, "completions")
-        for name in list_part_names(self._run_dir, "completions"):
-            if name not in self._seen:
-                self._seen.add(name)
-                self._read(folder / name)
+        names = list_part_names(self._run_dir, ANSWERS, max_age_s=SHOWN_AGE_S)
+        for part in fetch_parts(self._run_dir, ANSWERS, [name for name in names if name not in self._seen]):
+            self._seen.add(part.name)
+            self._read(part)
 
     def _read(self, part: Path) -> None:
         table = pq.read_table(part, columns=["worker", "window_requests", "output_tokens", "error_kind"])

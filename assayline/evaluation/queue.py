@@ -1,10 +1,10 @@
 """The queue between preparing and generating: a folder of request parts that workers claim one by one.
 
 A shard is a part file of the `requests` table. A worker claims it by creating a file that must not exist yet, which is
-atomic on every local and network file system, so any number of workers, in threads, processes or on other machines,
-share a queue without a server, and a fast worker takes more shards than a slow one. Of the shards that are there it
-takes the one with the longest answers, where their names tell how long they are expected to be, or else the largest, so
-that the last ones are small.
+atomic on every local and network file system and in object stores (`places/`), so any number of workers, in threads,
+processes or on other machines, share a queue without a server, and a fast worker takes more shards than a slow one. Of
+the shards that are there it takes the one with the longest answers, where their names tell how long they are expected
+to be, or else the largest, so that the last ones are small.
 
 A claim holds as long as its owner's lease (`runs/leases.py`). A shard whose owner is gone is claimed once more, under
 the same name with the next number, and again exactly one worker can create that file. Of such a shard only what its
@@ -16,25 +16,24 @@ left in the middle.
 """
 
 import contextlib
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from assayline.errors import StoreError
-from assayline.evaluation.claims import Claims, find_gone, list_names
+from assayline.evaluation.claims import CLAIMS, DONE, Claims, find_gone
+from assayline.evaluation.shards import heaviest_first, read_shard
 from assayline.evaluation.suspects import SUSPECTS, Suspicion, note_asked, read_suspicion
 from assayline.evaluation.throttle import Throttle
-from assayline.media.shelf import find_media
+from assayline.places.home import place_of
 from assayline.records import Request
 from assayline.runs.leases import BEATS, LEASES, Lease, Watch
-from assayline.store.parts import list_part_names, part_unreadable, parts_dir, read_request_ids
-from assayline.store.tables import request_from_row
+from assayline.store.parts import list_part_names, part_folder, parts_dir, read_request_ids
 
+ANSWERED = "answered"
+CLOSED, GO, STOP = "queue-closed", "go", "stop"
+LOST_LIST_AGE_S = 0.5
+"""Of a store's list of claims that is good enough to leave out what others have."""
 READING = ""
 """Stands for the requests of a shard that are not read yet."""
 LISTING_WAIT_S = 120.0
@@ -60,13 +59,10 @@ class ShardQueue:
         self._watch = watch
         self._on_convicted = on_convicted
         self._claims = Claims(run_dir)
-        self._answered = run_dir / "answered"
-        self._closed = run_dir / "queue-closed"
-        self._go = run_dir / "go"
-        self._stop = run_dir / "stop"
+        self._place = place_of(run_dir)
         self._pending: list[Path] = []
         self._seen: set[str] = set()
-        self._has_all = self._is_over = False
+        self._is_closed = self._has_all = self._is_over = False
         self._closed_s: float | None = None
         self._open: dict[str, set[str]] = {}
         self._shard_of: dict[str, str] = {}
@@ -79,28 +75,24 @@ class ShardQueue:
         Every lease of before is lost by it.
         """
         with _explained(self._run_dir):
-            leases = (self._run_dir / LEASES, self._run_dir / BEATS)
-            suspects = self._run_dir / SUSPECTS
-            for folder in (*leases, suspects, self._claims.folder, self._claims.done_folder, self._answered):
-                if folder.exists():
-                    shutil.rmtree(folder)
-                folder.mkdir(parents=True)
-            for path in (self._closed, self._stop):
-                path.unlink(missing_ok=True)
-            self._go.touch()
+            for folder in (LEASES, BEATS, SUSPECTS, CLAIMS, DONE, ANSWERED):
+                self._place.clear(folder)
+            for mark in (CLOSED, STOP):
+                self._place.remove(mark)
+            self._place.note(GO)
 
     def close(self, shards: int | None = None) -> None:
         """No shard will follow; `shards` is how many there are, where that is known. Raises StoreError."""
         with _explained(self._run_dir):
-            self._closed.write_text("" if shards is None else str(shards), encoding="ascii")
+            self._place.note(CLOSED, b"" if shards is None else str(shards).encode())
 
     def stop(self) -> None:
         """Asks every worker to stop generating now. Needs no space: a full disk is a reason to stop."""
         with contextlib.suppress(OSError):
-            self._go.replace(self._stop)
+            self._place.move(GO, STOP)
             return
         with contextlib.suppress(OSError):
-            self._stop.touch()
+            self._place.note(STOP)
 
     def mark_answered(self, shard: str) -> None:
         """Nothing of this shard is to be asked. Raises StoreError."""
@@ -110,18 +102,21 @@ class ShardQueue:
 
     def mark_partly_answered(self, shard: str, request_ids: Iterable[str]) -> None:
         """These requests of the shard are not to be asked. To be said before it can be claimed. Raises StoreError."""
-        with _explained(self._run_dir), open(self._answered / shard, "w", encoding="utf-8") as file:
-            file.writelines(f"{request_id}\n" for request_id in request_ids)
+        with _explained(self._run_dir):
+            lines = "".join(f"{request_id}\n" for request_id in request_ids)
+            self._place.note(f"{ANSWERED}/{shard}", lines.encode())
 
     def is_stopped(self) -> bool:
-        """Whether somebody asked to stop."""
-        return self._stop.exists()
+        """Whether somebody asked to stop. Raises StoreError."""
+        with _explained(self._run_dir):
+            return self._place.exists(STOP)
 
     def is_finished(self) -> bool:
-        """Whether the queue is closed and all its shards are done."""
-        closed = self._closed.exists()
-        shards = {name.removesuffix(".parquet") for name in list_part_names(self._run_dir, "requests")}
-        return closed and shards <= set(list_names(self._claims.done_folder))
+        """Whether the queue is closed and all its shards are done. Raises StoreError."""
+        with _explained(self._run_dir):
+            closed = self._place.exists(CLOSED)
+            shards = {name.removesuffix(".parquet") for name in list_part_names(self._run_dir, "requests")}
+            return closed and shards <= set(self._place.names(DONE))
 
     def claim(self) -> Path | None:
         """A shard that nobody else will get, the one with the longest answers; None if there is none at the moment.
@@ -134,7 +129,14 @@ class ShardQueue:
             with _explained(self._run_dir):
                 if self._claims.make(shard.stem, self._lease.owner if self._lease else ""):
                     return shard
+                if self._place.is_far:
+                    self._drop_claimed()
         return None
+
+    def _drop_claimed(self) -> None:
+        """Who lost one race will lose others: one list costs less than a round trip for each."""
+        claimed = {name.partition(".")[0] for name in self._place.names(CLAIMS, max_age_s=LOST_LIST_AGE_S)}
+        self._pending = [shard for shard in self._pending if shard.stem not in claimed]
 
     def take_over(self) -> Path | None:
         """A shard whose owner is gone, for this worker alone; None if there is none now. Raises StoreError."""
@@ -145,7 +147,7 @@ class ShardQueue:
             own = self._claims.done | self._open.keys()
             self._is_over = all(name.removesuffix(".parquet") in own for name in self._seen)
             gone = {self._path_of(claim.shard): claim for claim in find_gone(held, self._watch)}
-            for shard in sorted(gone, key=_heaviest_first):
+            for shard in sorted(gone, key=heaviest_first):
                 if self._claims.take_over(gone[shard], self._lease):
                     return shard
         return None
@@ -157,7 +159,7 @@ class ShardQueue:
         settles, request by request, and calls `mark_stored` when the answers are durable.
         """
         while True:
-            closed = self._closed.exists()  # asked before claiming: the last shard is there before the mark is
+            closed = self._has_closed()  # asked before claiming: the last shard is there before the mark is
             shard = self.claim()
             if shard is None and closed and not self._has_all:
                 self._scan.forget()  # the last shard may have come since the last look
@@ -189,6 +191,8 @@ class ShardQueue:
                 self._claims.mark_done(shard)
 
     def _hand_out(self, shard: Path) -> Iterator[Request | None]:
+        with _explained(self._run_dir):
+            [shard] = self._place.fetch(part_folder("requests"), [shard.name])
         if self._lease is None:
             yield from read_shard(shard, self._read_answered(shard.stem))
             return
@@ -229,14 +233,21 @@ class ShardQueue:
         with self._scan:
             folder = parts_dir(self._run_dir, "requests")
             new = [name for name in list_part_names(self._run_dir, "requests") if name not in self._seen]
-            self._pending = sorted([*self._pending, *(folder / name for name in new)], key=_heaviest_first)
+            self._pending = sorted([*self._pending, *(folder / name for name in new)], key=heaviest_first)
             self._seen.update(new)
             self._is_over = self._is_over and not new
+
+    def _has_closed(self) -> bool:
+        """Whether the queue is known to be closed."""
+        if not self._is_closed and (self._scan.is_due() or not self._place.is_far):
+            with _explained(self._run_dir):
+                self._is_closed = self._place.exists(CLOSED)
+        return self._is_closed
 
     def _has_seen_all(self) -> bool:
         """Whether every shard of the closed queue was seen. A network file system's list may lag behind."""
         with _explained(self._run_dir):
-            said = self._closed.read_text(encoding="ascii") if self._closed.exists() else ""
+            said = self._place.read(CLOSED).decode()
         self._closed_s = self._closed_s or time.monotonic()
         return not said or len(self._seen) >= int(said) or time.monotonic() - self._closed_s > LISTING_WAIT_S
 
@@ -245,7 +256,7 @@ class ShardQueue:
 
     def _read_answered(self, shard: str) -> frozenset[str]:
         with _explained(self._run_dir), contextlib.suppress(FileNotFoundError):
-            return frozenset((self._answered / shard).read_text(encoding="utf-8").splitlines())
+            return frozenset(self._place.read(f"{ANSWERED}/{shard}").decode().splitlines())
         return frozenset()
 
     def _read_stored(self, shard: str) -> frozenset[str]:
@@ -254,47 +265,14 @@ class ShardQueue:
         return frozenset(request_id for owner in owners for request_id in read_request_ids(self._run_dir, owner))
 
 
-def name_shard(number: int, weight: int | None = None) -> str:
-    """A shard's name, with what its place in the queue goes by: the tokens of its longest answer, as far as that is
-    expected, or its requests. Without, it is claimed by its number.
-    """
-    return f"shard-{number:06d}" + ("" if weight is None else f"-{weight:07d}")
-
-
-def _heaviest_first(shard: Path) -> tuple[int, str]:
-    _, _, weight = shard.stem.partition("-")[2].partition("-")
-    return -int(weight or 0), shard.name
-
-
-def read_shard(path: Path, answered: frozenset[str] = frozenset()) -> Iterator[Request]:
-    """The shard's requests that are to be generated: not answered before, nor by an error row when it was prepared.
-
-    Raises StoreError for a damaged part.
-    """
-    try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=256):
-                for row in batch.to_pylist():
-                    is_ready = row["prompt_token_ids"] or row["messages_json"]
-                    if is_ready and row["request_id"] not in answered:
-                        yield _find_media(request_from_row(row), path.parents[2])
-    except (OSError, pa.ArrowException) as error:
-        raise part_unreadable(path, error) from error
-
-
 @contextlib.contextmanager
 def _explained(run_dir: Path) -> Iterator[None]:
-    """An error of the file system becomes a sentence."""
+    """An error of the file system, or of a store, becomes a sentence."""
     try:
         yield
     except OSError as error:
+        place = place_of(run_dir)
         raise StoreError(
-            f"The run's folder {run_dir} cannot be read or written: {error}. The data folder (ASSAYLINE_DATA_DIR) must "
-            "be writable and have space. What was stored so far is kept: the same command resumes the run."
+            f"The run's folder {place.name} cannot be read or written: {error}. {place.advice} What was stored so far "
+            "is kept: the same command resumes the run."
         ) from error
-
-
-def _find_media(request: Request, run_dir: Path) -> Request:
-    if request.media is None:
-        return request
-    return replace(request, media=[find_media(media, run_dir) for media in request.media])

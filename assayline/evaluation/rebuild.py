@@ -20,7 +20,7 @@ from assayline.store.ingest import reload_parts
 from assayline.store.integrity import Verdict, judge_run
 from assayline.store.judged import read_judged
 from assayline.store.kept import keep_metrics, stage_run
-from assayline.store.parts import list_parts
+from assayline.store.parts import list_parts, set_part_aside
 from assayline.store.repair import rescue_part
 from assayline.store.runs import save_run
 from assayline.store.scoring import score_run
@@ -139,16 +139,7 @@ def _judge_again(run: Manifest, verdict: Verdict, max_error_fraction: float) -> 
 def _set_parts_aside(connection: Connection, run_dir: Path, damaged: list[Path], rebuilt: Rebuilt) -> None:
     """Renames damaged parts, and writes anew what the database has of them. Lost prompts must be prepared again."""
     for part in damaged:
-        aside = part.with_name(f"{part.name}.damaged")
-        number = 1
-        while aside.exists():
-            number += 1
-            aside = part.with_name(f"{part.name}.damaged-{number}")
-        try:
-            part.rename(aside)
-        except OSError as error:
-            raise StoreError(f"{part} cannot be renamed to {aside.name}: {error}. Fix its folder's rights.") from error
-        rebuilt.set_aside.append(aside)
+        rebuilt.set_aside.append(set_part_aside(run_dir, part))
     run = rebuilt.manifest
     for part in damaged:
         table = part.parent.name

@@ -47,7 +47,7 @@ from assayline.store.integrity import judge_run
 from assayline.store.judged import StoredAnswer, read_answers, read_judged
 from assayline.store.kept import keep_metrics, stage_run
 from assayline.store.metric_table import read_metric_table
-from assayline.store.parts import count_rows, list_part_names, parts_dir
+from assayline.store.parts import ANSWERS, SHOWN_AGE_S, count_named_rows, list_part_names
 from assayline.store.runs import save_run
 from assayline.store.scoring import score_run
 from assayline.store.thread import DatabaseThread
@@ -147,6 +147,7 @@ class Evaluation:
         """
         with self._changing:
             changed = replace(self.manifest, **values)
+            self.lock.check()
             write_manifest(self.run_dir, changed)
             self.manifest = changed
 
@@ -188,10 +189,9 @@ class Evaluation:
 
     def count_answered(self) -> int:
         """Rows of results and errors that are durable; more than requests, where one was answered twice."""
-        folder = parts_dir(self.run_dir, "completions")
-        for name in list_part_names(self.run_dir, "completions"):
-            if name not in self._part_rows:
-                self._part_rows[name] = count_rows(folder / name)
+        names = list_part_names(self.run_dir, ANSWERS, max_age_s=SHOWN_AGE_S)
+        new = [name for name in names if name not in self._part_rows]
+        self._part_rows |= count_named_rows(self.run_dir, ANSWERS, new)
         return sum(self._part_rows.values())
 
     def try_load(self) -> str | None:
@@ -223,6 +223,7 @@ class Evaluation:
             self.manifest, metrics = self.database.run(self._conclude)
         except StoreError as error:
             raise self._end_unrecorded("failed", error) from error
+        self.lock.check()
         write_manifest(self.run_dir, self.manifest)
         self._let_go()
         if self.manifest.state == "failed":

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from assayline.places.home import place_of
 from assayline.records import Request
 from assayline.runs.leases import has_left
 
@@ -60,17 +61,14 @@ def read_suspicion(run_dir: Path, shard: str, owners: Sequence[str]) -> Suspicio
 
 def note_asked(run_dir: Path, shard: str, owner: str, group: Sequence[Request]) -> None:
     """Says what of a shard is about to be asked, before it is. Raises OSError."""
-    path = _path(run_dir, shard, owner)
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps([request.request_id for request in group]), encoding="ascii")
+    place_of(run_dir).note(_key(shard, owner), json.dumps([request.request_id for request in group]).encode())
 
 
 def note_convicted(run_dir: Path, request_id: str) -> int:
     """Says that a request becomes an error row, and how many have so far in the run. Raises OSError."""
-    folder = run_dir / CONVICTED
-    folder.mkdir(exist_ok=True)
-    (folder / request_id).touch()
-    return sum(1 for _ in folder.iterdir())
+    place = place_of(run_dir)
+    place.note(f"{CONVICTED}/{request_id}")
+    return len(place.names(CONVICTED))
 
 
 def _divide(requests: list[Request]) -> list[list[Request]]:
@@ -81,10 +79,10 @@ def _divide(requests: list[Request]) -> list[list[Request]]:
 def _read_asked(run_dir: Path, shard: str, owner: str) -> frozenset[str]:
     """Nothing, if the owner noted nothing or died while it did."""
     try:
-        return frozenset(json.loads(_path(run_dir, shard, owner).read_text(encoding="ascii")))
+        return frozenset(json.loads(place_of(run_dir).read(_key(shard, owner))))
     except (FileNotFoundError, ValueError):
         return frozenset()
 
 
-def _path(run_dir: Path, shard: str, owner: str) -> Path:
-    return run_dir / SUSPECTS / f"{shard}.{owner}"
+def _key(shard: str, owner: str) -> str:
+    return f"{SUSPECTS}/{shard}.{owner}"

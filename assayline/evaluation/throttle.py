@@ -32,14 +32,17 @@ class Throttle:
 
 
 def throttle(check: Callable[[], bool]) -> Callable[[], bool]:
-    """Asks the file system at most every STOP_CHECK_INTERVAL_S."""
-    asked_s = float("-inf")
+    """Asks at most every STOP_CHECK_INTERVAL_S, and for RESCAN_SHARE of the time: a store's answer takes a while."""
+    due_s = float("-inf")
 
     def throttled() -> bool:
-        nonlocal asked_s
-        if time.monotonic() - asked_s < STOP_CHECK_INTERVAL_S:
-            return False
+        nonlocal due_s
         asked_s = time.monotonic()
-        return check()
+        if asked_s < due_s:
+            return False
+        found = check()
+        answered_s = time.monotonic()
+        due_s = answered_s + max(STOP_CHECK_INTERVAL_S, (answered_s - asked_s) / RESCAN_SHARE)
+        return found
 
     return throttled

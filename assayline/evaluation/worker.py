@@ -21,13 +21,21 @@ from assayline.engines.devices.telemetry import DeviceSampler
 from assayline.engines.fork_server import keep_imports
 from assayline.engines.parking import find_lot, hold_device
 from assayline.engines.recovery.engine import AdaptiveEngine
-from assayline.errors import AssaylineError, EngineDiedError, EngineError, EngineInterruptedError, LeaseLostError
+from assayline.errors import (
+    AssaylineError,
+    EngineDiedError,
+    EngineError,
+    EngineInterruptedError,
+    LeaseLostError,
+    StoreError,
+)
 from assayline.evaluation.opening import NO_DEVICE, Opening
 from assayline.evaluation.orders import WorkOrder, check_same_folder, name_anew, write_engine_order
 from assayline.evaluation.queue import ShardQueue
 from assayline.evaluation.suspects import KILLED_WORKER, note_convicted
 from assayline.evaluation.throttle import throttle
 from assayline.load.course import LoadCourse, LoadEnd
+from assayline.places.documents import share_file
 from assayline.records import (
     Completion,
     EngineEvent,
@@ -129,6 +137,7 @@ class Worker:
         stack.callback(self._keep_device_samples)
         self.sampler = stack.enter_context(DeviceSampler(self.device.gpus, self.order.worker, self.clock))
         try:
+            stack.callback(self._share_logs)
             engine = self._open()
             stack.callback(engine.close)
             self.serve(engine)
@@ -241,6 +250,14 @@ class Worker:
         )
         self.writer.flush()
         return engine
+
+    def _share_logs(self) -> None:
+        """At the end: what the worker's engines printed. A log that a store does not take is no reason to fail."""
+        for log in (self.order.run_dir / "logs").glob(f"{self.order.worker}-*"):
+            try:
+                share_file(self.order.run_dir, f"logs/{log.name}")
+            except StoreError as error:
+                self.log(str(error))
 
     def _keep_sample(self, sample: TelemetrySample) -> None:
         self.writer.add(sample)

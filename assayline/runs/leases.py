@@ -5,8 +5,8 @@ A worker shows that it is there by a number that it writes again and again. Whoe
 shards over. The worker, if it lives after all, reads its lease before it writes answers, and writes none. So no clocks
 of two machines are compared, and no lock has to reach from one machine to another.
 
-A lease is two small files in the run's folder, `leases/OWNER` and `beats/OWNER`. They are overwritten in place and
-never renamed: a network file system shows what is in a file that is opened anew, but may show an old name for a minute.
+A lease is two small files of the run, `leases/OWNER` and `beats/OWNER`, which are overwritten and never renamed, in a
+folder as in an object store (`places/`).
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from pathlib import Path
 
 from assayline.errors import StoreError
 from assayline.files import MAKE_ROOM
+from assayline.places.home import place_of
 
 LEASES, BEATS = "leases", "beats"
 HELD, LOST = b"held\n", b"lost\n"
@@ -43,13 +44,16 @@ class Holder:
     worker: str
     host: str
     pid: int
+    is_revoked: bool = False
+    """Whether somebody said that the lease is lost."""
 
 
 class Beat:
     """A number in a file of `beats/` that a thread writes again and again, for as long as this process lives."""
 
-    def __init__(self, run_dir: Path, owner: str, interval_s: float) -> None:
-        self._path = run_dir / BEATS / owner
+    def __init__(self, run_dir: Path, owner: str, interval_s: float, folder: str = BEATS) -> None:
+        self._place = place_of(run_dir)
+        self._key = f"{folder}/{owner}"
         self._interval_s = interval_s
         self._count = 0
         self._ended = threading.Event()
@@ -57,7 +61,6 @@ class Beat:
 
     def begin(self) -> None:
         """Writes the first one. Raises OSError."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         self._write(create=True)
         self._thread.start()
 
@@ -67,7 +70,7 @@ class Beat:
         if self._thread.is_alive():
             self._thread.join()
             with contextlib.suppress(OSError):
-                _overwrite(self._path, LEFT)
+                self._place.note(self._key, LEFT, create=False)
 
     def _keep(self) -> None:
         while not self._ended.wait(self._interval_s):
@@ -76,7 +79,7 @@ class Beat:
 
     def _write(self, create: bool = False) -> None:
         self._count += 1
-        _overwrite(self._path, b"%020d" % self._count, create)
+        self._place.note(self._key, b"%020d" % self._count, create=create)
 
 
 class Lease:
@@ -84,7 +87,8 @@ class Lease:
 
     def __init__(self, run_dir: Path, worker: str, lease_s: float) -> None:
         self.owner = f"{worker}-{uuid.uuid4().hex[:8]}"
-        self._path = run_dir / LEASES / self.owner
+        self._place = place_of(run_dir)
+        self._key = f"{LEASES}/{self.owner}"
         self._beat = Beat(run_dir, self.owner, lease_s / BEATS_PER_LEASE)
         self._worker = worker
         self._is_lost = False
@@ -93,17 +97,17 @@ class Lease:
         """Takes the lease. Raises StoreError."""
         holder = {"worker": self._worker, "host": socket.gethostname(), "pid": os.getpid()}
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             self._beat.begin()
-            self._path.write_bytes(HELD + json.dumps(holder).encode())
+            self._place.create(self._key, HELD + json.dumps(holder).encode())
         except OSError as error:
-            raise StoreError(f"The lease {self._path} cannot be written: {error}. {MAKE_ROOM}") from error
+            where = f"{self._place.name}/{self._key}"
+            raise StoreError(f"The lease {where} cannot be written: {error}. {MAKE_ROOM}") from error
 
     def is_held(self) -> bool:
         """Whether what was claimed under this lease is still this worker's, by what its file says now."""
         if not self._is_lost:
             try:
-                self._is_lost = not self._path.read_bytes().startswith(HELD)
+                self._is_lost = not self._place.read(self._key).startswith(HELD)
             except FileNotFoundError:
                 self._is_lost = True  # a later attempt has begun the queue anew
             except OSError:
@@ -125,6 +129,7 @@ class Watch:
 
     def __init__(self, run_dir: Path, lease_s: float, now: Callable[[], float] = time.monotonic) -> None:
         self._run_dir = run_dir
+        self._place = place_of(run_dir)
         self._lease_s = lease_s
         self._now = now
         self._seen: dict[str, tuple[bytes | None, float]] = {}
@@ -132,8 +137,11 @@ class Watch:
 
     def look(self, owners: Iterable[str]) -> None:
         """Reads the beats of these owners."""
-        for owner in owners:
-            beat, now = self._read_beat(owner), self._now()
+        looked_at = list(owners)
+        beats = self._place.read_many(BEATS, filter(None, looked_at))
+        now = self._now()
+        for owner in looked_at:
+            beat = beats.get(owner)
             last, looked_s = self._seen.get(owner, (None, now))
             if beat in (LEFT, DIED):
                 self._silent_s[owner] = float("inf")
@@ -151,28 +159,24 @@ class Watch:
         """Whether others may take over what this owner holds."""
         return self.silent_s(owner) >= self._lease_s or is_revoked(self._run_dir, owner)
 
-    def _read_beat(self, owner: str) -> bytes | None:
-        try:
-            return (self._run_dir / BEATS / owner).read_bytes() if owner else None
-        except OSError:
-            return None
-
 
 def list_owners(run_dir: Path) -> list[str]:
     """Everybody who had a lease in this attempt."""
     try:
-        return sorted(os.listdir(run_dir / LEASES))  # noqa: PTH208 - names are what is wanted
+        return sorted(place_of(run_dir).names(LEASES))
     except OSError:
         return []
 
 
-def read_holder(run_dir: Path, owner: str) -> Holder | None:
-    """Who an owner is; None while its lease is being written."""
-    try:
-        said = json.loads((run_dir / LEASES / owner).read_bytes().partition(b"\n")[2])
-        return Holder(owner, str(said["worker"]), str(said["host"]), int(said["pid"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def read_holders(run_dir: Path, owners: Iterable[str]) -> list[Holder]:
+    """Who some owners are, without those whose leases are being written."""
+    found = []
+    for owner, content in place_of(run_dir).read_many(LEASES, owners).items():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            said = json.loads(content.partition(b"\n")[2])
+            holder = Holder(owner, str(said["worker"]), str(said["host"]), int(said["pid"]), content.startswith(LOST))
+            found.append(holder)
+    return found
 
 
 def bury(run_dir: Path, worker: str) -> None:
@@ -180,35 +184,50 @@ def bury(run_dir: Path, worker: str) -> None:
     for owner in list_owners(run_dir):
         if owner.rpartition("-")[0] == worker:
             with contextlib.suppress(OSError):
-                _overwrite(run_dir / BEATS / owner, DIED)
+                place_of(run_dir).note(f"{BEATS}/{owner}", DIED, create=False)
 
 
 def has_left(run_dir: Path, owner: str) -> bool:
     """Whether an owner ended by itself."""
     try:
-        return (run_dir / BEATS / owner).read_bytes() == LEFT if owner else False
+        return place_of(run_dir).read(f"{BEATS}/{owner}") == LEFT if owner else False
     except OSError:
         return False
 
 
+def wait_for_ends(run_dir: Path, lease_s: float, wait_s: float) -> list[str]:
+    """Revokes every lease, and waits until each of its workers has left or is silent. Returns those that are silent.
+
+    Such a one may still write what it had checked its lease for. Raises StoreError for one that beats after `wait_s`,
+    and OSError.
+    """
+    owners, watch, deadline = list_owners(run_dir), Watch(run_dir, lease_s), time.monotonic() + wait_s
+    for owner in owners:
+        revoke(run_dir, owner)
+    while True:
+        watch.look(owners)
+        beating = [owner for owner in owners if watch.silent_s(owner) < lease_s]
+        if not beating:
+            return [owner for owner in owners if watch.silent_s(owner) != float("inf")]
+        if time.monotonic() > deadline:
+            raise StoreError(
+                f"{beating[0]} of an earlier attempt still works for {run_dir.name} and did not stop within "
+                f"{wait_s:g} s. Wait for its end, or end it, then give the same command again; or start a new run with "
+                "--fresh."
+            )
+        time.sleep(lease_s / LOOKS_PER_LEASE / 2)
+
+
 def revoke(run_dir: Path, owner: str) -> None:
     """Says in an owner's lease that it is lost: before the first of its shards is taken over. Raises OSError."""
+    place, key = place_of(run_dir), f"{LEASES}/{owner}"
     with contextlib.suppress(FileNotFoundError):
-        _overwrite(run_dir / LEASES / owner, LOST)
+        place.note(key, LOST + place.read(key)[len(HELD) :], create=False)
 
 
 def is_revoked(run_dir: Path, owner: str) -> bool:
     """Whether an owner's lease is lost, as somebody said."""
     try:
-        return (run_dir / LEASES / owner).read_bytes().startswith(LOST) if owner else False
+        return place_of(run_dir).read(f"{LEASES}/{owner}").startswith(LOST) if owner else False
     except OSError:
         return False
-
-
-def _overwrite(path: Path, content: bytes, create: bool = False) -> None:
-    """Writes the beginning of a file in place, by one write."""
-    descriptor = os.open(path, os.O_WRONLY | (os.O_CREAT if create else 0), 0o666)
-    try:
-        os.write(descriptor, content)
-    finally:
-        os.close(descriptor)

@@ -3,9 +3,11 @@
 `flow.lock` is held by the process that drives the run, so that nobody else resumes or rebuilds it meanwhile.
 `workers.lock` is shared by all workers; a resume takes it alone for a moment, and so knows that no worker of a killed
 attempt still writes parts. Both are `flock`s, as those of devices are; they reach over machines where the file system's
-do (NFS version 4 does).
+do (NFS version 4 does). Of a run in an object store, these are files of this machine's copy; who drives it from another
+machine is told by `drivers.py`, and which workers still write by their leases.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -17,7 +19,9 @@ from pathlib import Path
 from typing import TextIO
 
 from assayline.errors import EngineInterruptedError, StoreError
-from assayline.runs.manifest import MANIFEST_NAME, read_manifest
+from assayline.places.home import MANIFEST_NAME, find_url, place_of
+from assayline.runs.drivers import Driver, is_driven, name_driver, take_run
+from assayline.runs.manifest import read_manifest
 
 FLOW_LOCK = "flow.lock"
 WORKERS_LOCK = "workers.lock"
@@ -30,11 +34,27 @@ NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
 class RunLock:
     """The right to drive a run. Freed by `release`, and by the end of the process."""
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: TextIO, driver: Driver | None = None) -> None:
+        """`driver`: of a run in an object store."""
         self._file = file
+        self._driver = driver
+
+    def check(self) -> None:
+        """Raises StoreError if another process has taken the run, which this one was too silent to keep."""
+        try:
+            if self._driver is None or self._driver.is_last():
+                return
+        except OSError as error:
+            raise StoreError(f"Who drives the run cannot be read: {error}") from error
+        raise StoreError(
+            "This process was silent for so long that another one has taken the run and drives it now. What was stored "
+            "is kept."
+        )
 
     def release(self) -> None:
         """Frees the run. Safe to call twice. The file keeps the last holder's name."""
+        if self._driver is not None:
+            self._driver.release()
         self._file.close()
 
 
@@ -45,20 +65,26 @@ def lock_run(run_dir: Path) -> RunLock | None:
         if not _try_flock(file, fcntl.LOCK_EX):
             file.close()
             return None
+        driver = take_run(run_dir, _own_name()) if find_url(run_dir) else None
+        if driver is None and find_url(run_dir):
+            file.close()
+            return None
         file.truncate(0)
         file.write(_own_name())
         file.flush()
     except OSError as error:
         file.close()
         raise _explain(run_dir / FLOW_LOCK, error) from error
-    return RunLock(file)
+    return RunLock(file, driver)
 
 
 def is_worked_on(run_dir: Path) -> bool:
     """Whether some process drives the run. Writes nothing."""
+    with contextlib.suppress(OSError), open(run_dir / FLOW_LOCK, encoding="utf-8") as file:
+        if not _try_flock(file, fcntl.LOCK_SH):
+            return True
     try:
-        with open(run_dir / FLOW_LOCK, encoding="utf-8") as file:
-            return not _try_flock(file, fcntl.LOCK_SH)
+        return find_url(run_dir) is not None and is_driven(run_dir)
     except OSError:
         return False
 
@@ -66,14 +92,21 @@ def is_worked_on(run_dir: Path) -> bool:
 def name_holder(run_dir: Path) -> str:
     """Who works on the run, or did last: `process 4711 on host`."""
     try:
-        return (run_dir / FLOW_LOCK).read_text(encoding="utf-8") or "another process"
+        return name_driver(run_dir) if find_url(run_dir) else _read_name(run_dir)
     except OSError:
         return "another process"
 
 
 def was_driven_here(run_dir: Path) -> bool:
-    """Whether this very process was the last to drive the run."""
-    return name_holder(run_dir) == _own_name()
+    """Whether this very process was the last to drive the run on this machine."""
+    try:
+        return _read_name(run_dir) == _own_name()
+    except OSError:
+        return False
+
+
+def _read_name(run_dir: Path) -> str:
+    return (run_dir / FLOW_LOCK).read_text(encoding="utf-8") or "another process"
 
 
 @contextmanager
@@ -92,7 +125,7 @@ def hold_worker_lock(run_dir: Path, attempt: int | None = None) -> Iterator[None
 
 def check_attempt(run_dir: Path, attempt: int | None) -> None:
     """Raises EngineInterruptedError if a later attempt than `attempt` has resumed the run."""
-    if attempt is not None and (run_dir / MANIFEST_NAME).exists() and read_manifest(run_dir).attempt != attempt:
+    if attempt is not None and place_of(run_dir).exists(MANIFEST_NAME) and read_manifest(run_dir).attempt != attempt:
         raise _over(attempt)
 
 
@@ -142,8 +175,8 @@ def _open(path: Path) -> TextIO:
 
 def _explain(path: Path, error: OSError) -> StoreError:
     return StoreError(
-        f"Lock file {path} cannot be made or locked: {error}. The data folder (ASSAYLINE_DATA_DIR) must be writable, "
-        "have space, and be on a file system that has locks (flock)."
+        f"The run's lock {path} cannot be made or taken: {error}. The data folder (ASSAYLINE_DATA_DIR) must be "
+        "writable, have space, and be on a file system that has locks (flock)."
     )
 
 

@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from assayline import __version__
 from assayline.errors import StoreError
-from assayline.files import MAKE_ROOM, write_text
+from assayline.places.documents import write_run_text
+from assayline.places.home import place_of
 from assayline.records import Json
 
 FOLDER_NAME = "lm_eval"
-SCORES_NAME = "scores.json"
+SCORES_KEY = f"{FOLDER_NAME}/scores.json"
 ROWS_PER_FETCH = 10_000
 
 
@@ -88,21 +89,22 @@ def read_answers(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator
 def write_judged(run_dir: Path, judged: Judged) -> None:
     """Keeps it in the run's folder. Raises StoreError."""
     value = {"scorers": judged.scorers, "scores": [list(score) for score in judged.scores]}
-    write_text(run_dir / FOLDER_NAME / SCORES_NAME, json.dumps(value, ensure_ascii=False), MAKE_ROOM)
+    write_run_text(run_dir, SCORES_KEY, json.dumps(value, ensure_ascii=False))
 
 
 def read_judged(run_dir: Path) -> Judged:
     """What the run's folder keeps; nothing, of most runs. Raises StoreError for a file that cannot be read."""
-    path = run_dir / FOLDER_NAME / SCORES_NAME
+    place = place_of(run_dir)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(place.read(SCORES_KEY))
         return Judged(value["scorers"], [JudgedScore(*score) for score in value["scores"]])
     except FileNotFoundError:
         return NOT_JUDGED
     except (OSError, ValueError, TypeError, KeyError) as error:
+        reason = " ".join(str(error).split())
         raise StoreError(
-            f"{path}, the scores of lm-evaluation-harness, cannot be read: {' '.join(str(error).split())}. Put a copy "
-            "in its place, or remove it; the run then has no such scores."
+            f"{place.name}/{SCORES_KEY}, the scores of lm-evaluation-harness, cannot be read: {reason}. Put a copy in "
+            "its place, or remove it; the run then has no such scores."
         ) from None
 
 

@@ -1,11 +1,12 @@
 """Part files: how workers make results durable without touching the database.
 
-A part is a Parquet file of one table's rows, written aside, synced and renamed, so a reader sees a whole part or none.
+A part is a Parquet file of one table's rows: a reader sees a whole part or none (`places/`). A worker's parts have the
+number of their rows in their names, so that counting them needs no look into them.
 `PartWriter` buffers rows and flushes them after `flush_rows` rows or `flush_interval_s` seconds, whichever is first:
 that interval is the most work that a crash can cost.
 """
 
-import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -16,28 +17,38 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
-from assayline.files import UNFINISHED, replace_file
+from assayline.files import UNFINISHED
+from assayline.places.home import place_of
 from assayline.store.tables import TABLES, Record, table_of, to_arrow
 
 ANSWERS = "completions"
+PARTS = "parts"
+SHOWN_AGE_S = 2.0
+"""Age of a store's list of parts that is good enough to show how far a run is."""
+ROWS = re.compile(r"-(\d+)rows\.parquet$")
 
 
 def parts_dir(run_dir: Path, table: str) -> Path:
     """Where a run's parts of one table are."""
-    return run_dir / "parts" / table
+    return run_dir / PARTS / table
+
+
+def part_folder(table: str) -> str:
+    """The same as a key of the run's place."""
+    return f"{PARTS}/{table}"
 
 
 def write_part(run_dir: Path, table: str, name: str, records: Iterable[Record]) -> Path:
-    """Writes one part durably. Raises StoreError if the file system refuses."""
-    final = parts_dir(run_dir, table) / f"{name}.parquet"
+    """Writes one part durably. Raises StoreError if the file system, or the store, refuses."""
+    place, key = place_of(run_dir), f"{part_folder(table)}/{name}.parquet"
     try:
-        replace_file(final, lambda file: pq.write_table(to_arrow(table, records), file, compression="zstd"))
+        place.write(key, lambda file: pq.write_table(to_arrow(table, records), file, compression="zstd"))
     except OSError as error:
         raise StoreError(
-            f"Part file {final} cannot be written: {error}. Free space or fix the folder's rights, then give the same "
-            "command again: it resumes the run, whose parts written so far are kept."
+            f"Part file {place.name}/{key} cannot be written: {error}. {place.advice} Then give the same command "
+            "again: it resumes the run, whose parts written so far are kept."
         ) from error
-    return final
+    return parts_dir(run_dir, table) / f"{name}.parquet"
 
 
 def part_unreadable(part: Path, error: Exception) -> StoreError:
@@ -49,30 +60,56 @@ def part_unreadable(part: Path, error: Exception) -> StoreError:
 
 
 def list_parts(run_dir: Path, table: str) -> list[Path]:
-    """Finished parts of one table, by name."""
-    folder = parts_dir(run_dir, table)
-    return [folder / name for name in list_part_names(run_dir, table)]
+    """Finished parts of one table, by name. Raises StoreError for a store that does not give them."""
+    return fetch_parts(run_dir, table, list_part_names(run_dir, table))
 
 
-def list_part_names(run_dir: Path, table: str) -> list[str]:
-    """Their names alone: for thousands of parts a tenth of the time, where it is asked again and again."""
+def fetch_parts(run_dir: Path, table: str, names: Iterable[str]) -> list[Path]:
+    """Some parts of a table, on this machine. Raises StoreError for a store that does not give them."""
+    place = place_of(run_dir)
     try:
-        names = os.listdir(parts_dir(run_dir, table))  # noqa: PTH208 - names are what is wanted
-    except FileNotFoundError:
-        return []
+        return place.fetch(part_folder(table), names)
+    except OSError as error:
+        raise StoreError(f"Parts of {place.name} cannot be copied: {error}. {place.advice}") from error
+
+
+def list_part_names(run_dir: Path, table: str, max_age_s: float = 0.0) -> list[str]:
+    """Their names alone: for thousands of parts a tenth of the time, where it is asked again and again.
+
+    Who only shows something to people may take a store's list that is `max_age_s` old. Raises StoreError.
+    """
+    place = place_of(run_dir)
+    try:
+        names = place.names(part_folder(table), max_age_s)
+    except OSError as error:
+        raise StoreError(f"Parts of {place.name} cannot be listed: {error}. {place.advice}") from error
     return sorted(name for name in names if name.endswith(".parquet"))
 
 
 def read_request_ids(run_dir: Path, writer: str) -> list[str]:
     """The requests that a writer's parts have answers to. Raises StoreError for a damaged part."""
     found: list[str] = []
-    for part in list_parts(run_dir, ANSWERS):
-        if part.name.startswith(f"{writer}-"):
-            try:
-                found += pq.read_table(part, columns=["request_id"])["request_id"].to_pylist()
-            except (OSError, pa.ArrowException) as error:
-                raise part_unreadable(part, error) from error
+    names = [name for name in list_part_names(run_dir, ANSWERS) if name.startswith(f"{writer}-")]
+    for part in fetch_parts(run_dir, ANSWERS, names):
+        try:
+            found += pq.read_table(part, columns=["request_id"])["request_id"].to_pylist()
+        except (OSError, pa.ArrowException) as error:
+            raise part_unreadable(part, error) from error
     return found
+
+
+def set_part_aside(run_dir: Path, part: Path) -> Path:
+    """Renames a damaged part, so that it is none any more. Returns its new path on this machine. Raises StoreError."""
+    place, folder = place_of(run_dir), part_folder(part.parent.name)
+    number, name = 1, f"{part.name}.damaged"
+    try:
+        while place.exists(f"{folder}/{name}"):
+            number += 1
+            name = f"{part.name}.damaged-{number}"
+        place.move(f"{folder}/{part.name}", f"{folder}/{name}")
+    except OSError as error:
+        raise StoreError(f"{part} cannot be renamed to {name}: {error}. {place.advice}") from error
+    return part.with_name(name)
 
 
 def remove_unfinished(run_dir: Path) -> None:
@@ -89,9 +126,20 @@ def count_rows(part: Path) -> int:
     return int(pq.read_metadata(part).num_rows)
 
 
+def count_named_rows(run_dir: Path, table: str, names: Iterable[str]) -> dict[str, int]:
+    """Rows of some parts: by their names, or else by their footers. Raises StoreError."""
+    found, others = {}, []
+    for name in names:
+        if match := ROWS.search(name):
+            found[name] = int(match[1])
+        else:
+            others.append(name)
+    return found | {part.name: count_rows(part) for part in fetch_parts(run_dir, table, others)}
+
+
 def count_table(run_dir: Path, table: str) -> int:
     """Rows of all parts of a table."""
-    return sum(count_rows(part) for part in list_parts(run_dir, table))
+    return sum(count_named_rows(run_dir, table, list_part_names(run_dir, table)).values())
 
 
 class PartWriter:
@@ -141,7 +189,7 @@ class PartWriter:
             if buffer and table == ANSWERS and not self._may_store_answers():
                 is_kept_back = True
             elif buffer:
-                write_part(self._run_dir, table, f"{self._prefix}-{self._sequence:06d}", buffer)
+                write_part(self._run_dir, table, f"{self._prefix}-{self._sequence:06d}-{len(buffer)}rows", buffer)
                 self._sequence += 1
                 buffer.clear()
         self._flushed_s = time.monotonic()

@@ -1,25 +1,26 @@
-"""Shards that were taken over from a worker that had fallen silent, noted in the run's folder for ever.
+"""Shards that were taken over from a worker that had fallen silent, noted with the run for ever.
 
 Such a worker may have been stopped between its last look at its lease and its last part, so a request of such a shard
 may have two answers. The one that is loaded first counts (`ingest.py`).
 """
 
-import os
 from pathlib import Path
+
+from assayline.errors import StoreError
+from assayline.places.home import place_of
 
 TAKEN_OVER = "taken-over"
 
 
 def note_takeover(run_dir: Path, shard: str) -> None:
     """Before the shard is claimed once more. Raises OSError."""
-    folder = run_dir / TAKEN_OVER
-    folder.mkdir(exist_ok=True)
-    (folder / shard).touch()
+    place_of(run_dir).note(f"{TAKEN_OVER}/{shard}")
 
 
 def list_takeovers(run_dir: Path) -> list[str]:
-    """Shards that were taken over in any attempt."""
+    """Shards that were taken over in any attempt. Raises StoreError."""
+    place = place_of(run_dir)
     try:
-        return sorted(os.listdir(run_dir / TAKEN_OVER))  # noqa: PTH208 - names are what is wanted
-    except FileNotFoundError:
-        return []
+        return sorted(place.names(TAKEN_OVER))
+    except OSError as error:
+        raise StoreError(f"{place.name}/{TAKEN_OVER} cannot be read: {error}. {place.advice}") from error

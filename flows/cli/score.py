@@ -47,13 +47,14 @@ def run(arguments: list[str]) -> int:
         parser.error(f"--show {known.show}: expected 0 or more examples")
 
     from assayline.evaluation.rescore import rescore_run
+    from assayline.places.home import open_runs
     from assayline.runs.manifest import find_run
     from assayline.runs.scorers import parse_scorer
     from assayline.settings import load_settings
 
     collect_garbage()
     settings = load_settings()
-    run_dir = find_run(settings.data_dir / "runs", known.run_id)
+    run_dir = find_run(open_runs(settings.data_dir, settings.data_url), known.run_id)
     scorers = [parse_scorer(text) for text in known.scorer]
     rescored = rescore_run(run_dir, settings, scorers, not known.dry_run, known.force, known.show)
     _print_rescored(rescored, console)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from assayline.records import EngineEvent
     from assayline.settings import Settings
 
-EPILOG = """RUN is the folder of a run that is under way, or its id in the data folder (ASSAYLINE_DATA_DIR).
+EPILOG = """RUN is a run that is under way: its folder, its id in the data folder (ASSAYLINE_DATA_DIR) or in the object
+store (ASSAYLINE_DATA_URL), or its URL there, such as s3://bucket/prefix/RUN_ID.
 
 A worker takes a device of its machine, opens an engine and claims shards of the run. It may be started and killed at
 any time: what a dead worker had claimed and not stored, others answer while the run goes on (docs/scale.md).
@@ -37,7 +38,7 @@ FLOW_WAIT_S = 60.0
 def run(arguments: list[str]) -> int:
     """Works for the run that the command line names. Returns the exit code."""
     parser = make_parser("worker", EPILOG)
-    parser.add_argument("run", metavar="RUN", help="folder of a run, or its id")
+    parser.add_argument("run", metavar="RUN", help="folder or URL of a run, or its id")
     parser.add_argument(
         "--alone", action="store_true", help="do not wait for a sign of the run's flow: it has ended, and may return"
     )
@@ -83,9 +84,12 @@ def run(arguments: list[str]) -> int:
 
 
 def find_run_dir(run: str, settings: "Settings") -> Path:
-    """The folder of a run that is named by it or by its id. Raises SpecError or StoreError."""
+    """The folder of a run that is named by it, by its URL or by its id. Raises SpecError or StoreError."""
+    from assayline.places.home import attach_url, open_runs
     from assayline.runs.manifest import find_run
 
+    if "://" in run:
+        return attach_url(run, settings.data_dir / "runs")
     if Path(run).is_dir():
         return Path(run)
     if os.sep in run:
@@ -93,7 +97,7 @@ def find_run_dir(run: str, settings: "Settings") -> Path:
             f"There is no folder {run} on this machine. Give the folder of a run that is under way, on a file system "
             "that this machine shares with the run's flow, or its id."
         )
-    return find_run(settings.data_dir / "runs", run)
+    return find_run(open_runs(settings.data_dir, settings.data_url), run)
 
 
 def _print(kind: str, what: Any) -> None:

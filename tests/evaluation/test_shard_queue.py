@@ -5,7 +5,8 @@ from pathlib import Path
 
 from record_kit import fill_queue, read_line, request_of, start_python
 
-from assayline.evaluation.queue import ShardQueue, read_shard
+from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.shards import read_shard
 from assayline.records import Request
 from assayline.store.parts import write_part
 

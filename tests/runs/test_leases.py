@@ -16,7 +16,7 @@ from assayline.runs.leases import (
     bury,
     is_revoked,
     list_owners,
-    read_holder,
+    read_holders,
     revoke,
 )
 
@@ -50,8 +50,8 @@ def test_a_lease_beats_and_says_whose_it_is(tmp_path: Path) -> None:
     lease = Lease(tmp_path, "worker-3", lease_s=0.06)
     lease.begin()
     assert list_owners(tmp_path) == [lease.owner] and lease.is_held()
-    holder = read_holder(tmp_path, lease.owner)
-    assert holder is not None and (holder.worker, holder.pid) == ("worker-3", os.getpid())
+    [holder] = read_holders(tmp_path, [lease.owner])
+    assert (holder.worker, holder.pid) == ("worker-3", os.getpid())
     first = (tmp_path / BEATS / lease.owner).read_bytes()
     time.sleep(0.2)
     assert (tmp_path / BEATS / lease.owner).read_bytes() > first
@@ -133,8 +133,8 @@ def test_a_lease_that_was_revoked_is_lost_for_ever(tmp_path: Path) -> None:
     assert not lease.is_held() and lease.is_lost and is_revoked(tmp_path, lease.owner)
     time.sleep(0.1)  # its beats go on, and do not bring it back
     assert is_revoked(tmp_path, lease.owner) and not lease.is_held()
-    holder = read_holder(tmp_path, lease.owner)
-    assert holder is not None and holder.worker == "worker-0", "who it was can still be told"
+    [holder] = read_holders(tmp_path, [lease.owner])
+    assert holder.worker == "worker-0" and holder.is_revoked, "who it was can still be told"
     lease.end()
 
 
