@@ -13,10 +13,6 @@ Json = Any
 NOT_SENT = "not_sent"
 """error_kind of a request whose turn never came, as its load had ended; no error, and in no way an answer."""
 
-CHAT_URL = "/v1/chat/completions"
-COMPLETIONS_URL = "/v1/completions"
-"""Endpoints of OpenAI's interface, as batch files name them."""
-
 MediaKind = Literal["image", "audio", "video"]
 """As content parts of a chat name them, and vLLM."""
 
@@ -284,10 +280,7 @@ class TelemetrySample:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """What the sensors of a worker's device, or of its machine, say at one moment, about once a second.
-
-    What a device has no sensor for is None.
-    """
+    """What the sensors of a worker's device, or of its machine, say about once a second; None: it has no sensor."""
 
     worker: str
     device: str

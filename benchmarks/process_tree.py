@@ -70,3 +70,18 @@ def _watch(samples: CpuSamples, process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(psutil.Error):
             samples.take(root)
         time.sleep(SAMPLE_INTERVAL_S)
+
+
+def find_host(worker_pid: int) -> psutil.Process | None:
+    """The engine's process below a worker, the newest if one is just being replaced; None where there is none.
+
+    It is forked by a server that has the same command line and holds no engine.
+    """
+    hosts = []
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(worker_pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                parent = process.parent()
+                if parent is not None and all("assayline.engines.host" in one.cmdline() for one in (process, parent)):
+                    hosts.append((process.create_time(), process))
+    return max(hosts, key=lambda host: host[0])[1] if hosts else None

@@ -22,18 +22,13 @@ import json
 import multiprocessing
 import os
 import random
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from assayline.clock import RunClock
 from assayline.engines.fake import FakeEngine
@@ -42,14 +37,13 @@ from assayline.evaluation import worker as worker_module
 from assayline.evaluation.orders import WorkOrder
 from assayline.evaluation.prepare import choose_size
 from assayline.evaluation.queue import ShardQueue
-from assayline.places.home import attach, place_of
 from assayline.records import Completion, Request
-from assayline.runs.leases import Lease, Watch
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
 from assayline.store.ingest import load_parts
 from assayline.store.parts import list_part_names, write_part
+from benchmarks.claim_rates import measure_claims, measure_store_claims
 
 PER_SHARD = 25
 WINDOW, OUTPUT_TOKENS, STEP_S = 12, 10, 0.02
@@ -140,70 +134,6 @@ def measure(workers: int, per_worker: int, folder: Path) -> Measurement:
     parts = sum(len(list_part_names(run_dir, table)) for table in ("completions", "telemetry", "engine_events"))
     tail = sum(last_s - end for end in ends) / (len(ends) * took_s)
     return Measurement(workers, rows, rows / took_s, parts / took_s, cpu_s[0] / rows * 1e6, tail)
-
-
-def claim_all(run_dir: Path, name: str, results: Any, environment: dict[str, str]) -> None:
-    """Claims until nothing is left; tells how many, and in what time."""
-    os.environ.update(environment)
-    lease = Lease(run_dir, name, 60.0)
-    lease.begin()
-    queue = ShardQueue(run_dir, lease, Watch(run_dir, 60.0))
-    started, count = time.monotonic(), 0
-    while queue.claim() is not None:
-        count += 1
-    results.put((count, time.monotonic() - started))
-    lease.end()
-
-
-def measure_claims(
-    run_dir: Path, shards: int = 2_000, claimers: int = 4, environment: dict[str, str] | None = None
-) -> float:
-    """Claims per second of all claimers together."""
-    place, queue = place_of(run_dir), ShardQueue(run_dir)
-    queue.reset()
-    (run_dir / "parts" / "requests").mkdir(parents=True)
-    for shard in range(shards):
-        place.note(f"parts/requests/shard-{shard:06d}.parquet")
-    queue.close(shards)
-    results = processes.Queue()
-    started = [
-        processes.Process(target=claim_all, args=[run_dir, f"w-{n}", results, environment or {}])
-        for n in range(claimers)
-    ]
-    for process in started:
-        process.start()
-    counts = [results.get() for _ in started]
-    assert sum(count for count, _ in counts) == shards, "each shard once"
-    return shards / max(took_s for _, took_s in counts)
-
-
-def measure_store_claims(folder: Path) -> tuple[float, float]:
-    """Claims per second, and HTTP requests per claim, on an object store; both 0 where localbucket is missing."""
-    if find_spec("localbucket") is None or find_spec("obstore") is None:
-        return 0.0, 0.0
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    log = folder / "localbucket.log"
-    (folder / "stored" / "bucket").mkdir(parents=True)
-    with open(log, "w") as out:
-        command = [sys.executable, "-m", "localbucket", "--port", str(port), str(folder / "stored")]
-        server = subprocess.Popen(command, stdout=out, stderr=out)
-    environment = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "none",
-        "AWS_SECRET_ACCESS_KEY": "none",
-        "AWS_REGION": "us-east-1",
-    }
-    os.environ.update(environment)
-    try:
-        run_dir, shards = folder / "store-claims", 400
-        attach(run_dir, "s3://bucket/claims")
-        claims_per_s = measure_claims(run_dir, shards, environment=environment)
-        puts = log.read_text().count("/claims/claims/shard-")
-    finally:
-        server.kill()
-        server.wait()
-    return claims_per_s, puts / shards
 
 
 def measure_load(folder: Path, parts: int, rows: int) -> float:

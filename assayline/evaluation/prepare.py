@@ -32,7 +32,7 @@ from assayline.requests.placeholders import find_placeholders
 from assayline.requests.served_chat import ServedChat
 from assayline.runs.manifest import PromptCounts
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import LmEvalSource
+from assayline.spec.sources import LmEvalSource
 from assayline.store.parts import fetch_parts, list_part_names, part_unreadable, write_part
 from assayline.store.tables import Record, to_arrow
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assayline.places.home import place_of
-from assayline.records import Request
+from assayline.records import Completion, Request
 from assayline.runs.leases import has_left
 
 SUSPECTS, CONVICTED = "suspects", "convicted"
@@ -69,6 +69,20 @@ def note_convicted(run_dir: Path, request_id: str) -> int:
     place = place_of(run_dir)
     place.note(f"{CONVICTED}/{request_id}")
     return len(place.names(CONVICTED))
+
+
+def write_verdict(request: Request, worker: str, generation: int, words: str) -> Completion:
+    """The error row of a request that kills whoever asks it."""
+    prompt_tokens = len(request.prompt_token_ids) or None
+    return Completion(
+        request.request_id,
+        worker,
+        generation,
+        None,
+        prompt_tokens=prompt_tokens,
+        error_kind=KILLED_WORKER,
+        error_message=words,
+    )
 
 
 def _divide(requests: list[Request]) -> list[list[Request]]:

@@ -11,7 +11,6 @@ answer meanwhile, and continues under a new one with the same engine.
 import contextlib
 import itertools
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -32,12 +31,11 @@ from assayline.errors import (
 from assayline.evaluation.opening import NO_DEVICE, Opening
 from assayline.evaluation.orders import WorkOrder, check_same_folder, name_anew, write_engine_order
 from assayline.evaluation.queue import ShardQueue
-from assayline.evaluation.suspects import KILLED_WORKER, note_convicted
+from assayline.evaluation.suspects import note_convicted, write_verdict
 from assayline.evaluation.throttle import throttle
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.places.documents import share_file
 from assayline.records import (
-    Completion,
     EngineEvent,
     IsolatedDetails,
     Json,
@@ -46,13 +44,12 @@ from assayline.records import (
     Request,
     TelemetrySample,
 )
-from assayline.requests.warm_up import write_warm_up
+from assayline.requests.warm_up import take_first, write_warm_up
 from assayline.runs.leases import Lease, Watch
 from assayline.runs.locks import check_attempt, hold_worker_lock
 from assayline.spec.checks import count_devices
 from assayline.store.parts import PartWriter, count_table
 
-FIRST_SHARD_POLL_S = 0.05
 URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored", "load_ended"})
 """Written at once: the engine has nothing to do anyway, and the next thing to die may be the worker."""
 
@@ -163,7 +160,7 @@ class Worker:
     def _answer(self, engine: Engine) -> None:
         """Answers until nothing is left, and stores it. Raises LeaseLostError."""
         requests = self._pull()
-        first = self._take_first(requests)
+        first = take_first(requests, self.order.spec.shard_requests, self.queue.is_stopped)
         if first and self.order.spec.engine.warm_up and not self.is_warm:
             self._warm_up(engine, first)
         for completion in engine.generate(itertools.chain(first, requests)):
@@ -185,17 +182,7 @@ class Worker:
         """Stores the error row of a request that kills workers, at once: the next to die may be this one."""
         words = f"Request {request.request_id} kills whoever asks it: {words}"
         self.queue.settle(request.request_id)
-        self.writer.add(
-            Completion(
-                request.request_id,
-                self.order.worker,
-                self.generation,
-                None,
-                prompt_tokens=len(request.prompt_token_ids) or None,
-                error_kind=KILLED_WORKER,
-                error_message=words,
-            )
-        )
+        self.writer.add(write_verdict(request, self.order.worker, self.generation, words))
         self.record(self.generation, "isolated", message=words, details=IsolatedDetails(request_id=request.request_id))
         convicted = note_convicted(self.order.run_dir, request.request_id)
         if not self._may_isolate(convicted):
@@ -276,20 +263,6 @@ class Worker:
         """Whether so many requests may be given up: one always, else a share of those prepared so far."""
         requests = count_table(self.order.run_dir, "requests")
         return isolated <= max(1.0, self.order.spec.max_error_fraction * requests)
-
-    def _take_first(self, requests: Iterator[Request | None]) -> list[Request]:
-        """The first shard's requests: waits for the first one, takes at most one shard."""
-        first: list[Request] = []
-        for request in requests:
-            if request is not None:
-                first.append(request)
-                if len(first) >= self.order.spec.shard_requests:
-                    break
-            elif first or self.queue.is_stopped():
-                break
-            else:
-                time.sleep(FIRST_SHARD_POLL_S)
-        return first
 
     def _warm_up(self, engine: Engine, first: list[Request]) -> None:
         order = self.order

@@ -29,12 +29,11 @@ from assayline.prompts.synthetic import SyntheticPrompts
 from assayline.prompts.traces import TracePrompts, read_trace
 from assayline.prompts.values import RowError
 from assayline.records import Prompt
-from assayline.spec.prompts import (
-    Columns,
+from assayline.spec.prompts import Columns, PromptSpec
+from assayline.spec.sources import (
     FileSource,
     LmEvalSource,
     OpenAiBatchSource,
-    PromptSpec,
     ShareGptSource,
     SyntheticSource,
     TraceSource,

@@ -16,10 +16,11 @@ from assayline.prompts.columns import PromptParts, read_messages
 from assayline.prompts.files import UnreadableRow
 from assayline.prompts.media import MediaPlaces
 from assayline.prompts.values import RowError, RowShapeError, as_json, check_text, list_names
-from assayline.records import CHAT_URL, COMPLETIONS_URL, Json
+from assayline.records import Json
 from assayline.spec.media import MediaSpec
 from assayline.spec.prompts import Columns
 
+CHAT_URL, COMPLETIONS_URL = "/v1/chat/completions", "/v1/completions"
 URLS = (CHAT_URL, COMPLETIONS_URL)
 
 

@@ -1,8 +1,8 @@
 """From messages to token ids, once.
 
-Rendering to text, and letting something else tokenise the text again, adds a second BOS and is the field's most
-repeated bug. Here a chat template makes a text, the text makes ids without special tokens of the tokenizer's own (the
-template has written them), and the ids are what the engine gets: the same ids as
+Rendering to text, and tokenising that text again elsewhere, adds a second BOS: the field's most repeated bug. Here a
+chat template makes a text, the text makes ids without special tokens of the tokenizer's own (the template has written
+them), and the ids are what the engine gets: the same ids as
 `tokenizer.apply_chat_template(tokenize=True)`. Mode `plain` has no template, so there the tokenizer adds its own.
 
 A template comes with a foreign model. It runs in our bounded sandbox, put in the place of the one that transformers
@@ -137,10 +137,9 @@ class ChatRenderer:
         })  # fmt: skip
 
     def render(self, messages: list[Message], body: AskedBody | None = None) -> Rendered:
-        """The messages as a prompt, with what a batch file's body wants of it.
-
-        Raises RowError: template_error for what the template raises, media_error for media that the model does not
-        take or the template leaves out, and PromptError for a template that has to be stopped again and again."""
+        """The messages as a prompt, with what a batch file's body wants of it. Raises RowError: template_error for what
+        the template raises, media_error for media that the model does not take or the template leaves out, and
+        PromptError for a template that has to be stopped again and again."""
         body = body or AskedBody()
         if body.text is not None:
             return Rendered(body.text, self._encode(body.text, special_tokens=True))
@@ -200,11 +199,9 @@ class ChatRenderer:
             messages = [{"role": "system", "content": spec.system}, *messages]
         return [*messages, {"role": "assistant", "content": spec.prefill}] if spec.prefill else messages
 
-    def _apply(
-        self, conversation: list[Message], *, continues: bool, variables: Mapping[str, Any] | None = None
-    ) -> str:
+    def _apply(self, conversation: list[Message], continues: bool, variables: Mapping[str, Any] | None = None) -> str:
         try:
-            return self._apply_within_limits(conversation, continues=continues, variables=variables)
+            return self._apply_guarded(conversation, continues, variables)
         except AssaylineError:
             raise
         except Exception as error:  # a template is a program over foreign data: it can raise anything
@@ -213,9 +210,7 @@ class ChatRenderer:
                 f"The chat template ({self._mode}) failed on this conversation: {describe_error(error)}",
             ) from None
 
-    def _apply_within_limits(
-        self, conversation: list[Message], continues: bool, variables: Mapping[str, Any] | None = None
-    ) -> str:
+    def _apply_guarded(self, conversation: list[Message], continues: bool, variables: Mapping[str, Any] | None) -> str:
         def apply() -> str:
             text: str = self._tokenizer.apply_chat_template(
                 conversation, chat_template=self._template, tokenize=False, continue_final_message=continues,

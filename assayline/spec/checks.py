@@ -16,7 +16,8 @@ from pathlib import Path
 from assayline.errors import EngineError, SpecError
 from assayline.records import Json
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import ChatSpec, SyntheticSource, TraceSource
+from assayline.spec.prompts import ChatSpec
+from assayline.spec.sources import SyntheticSource, TraceSource
 from assayline.words import nearest
 
 OURS = {

@@ -15,8 +15,9 @@ from assayline.spec.gate import GateSpec
 from assayline.spec.load import LoadSpec, SloSpec
 from assayline.spec.part import SpecPart
 from assayline.spec.price import PriceSpec
-from assayline.spec.prompts import ChatSpec, LmEvalSource, OpenAiBatchSource, PromptSpec, SyntheticSource, TraceSource
+from assayline.spec.prompts import ChatSpec, PromptSpec
 from assayline.spec.scorers import Loglikelihood, Scorer, name_scorers
+from assayline.spec.sources import LmEvalSource, OpenAiBatchSource, SyntheticSource, TraceSource
 
 OPTION_SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
 """How the likelihood of an option is asked for: the option is part of the prompt, whose tokens' log-probabilities come

@@ -16,6 +16,7 @@ from assayline.engines.devices.nvidia import read_free_bytes
 from benchmarks.gpu.runs import list_parts, start_run
 from benchmarks.gpu.setup import Row, Setup, Shape, Tell
 from benchmarks.host_cost import PROCESSES
+from benchmarks.process_tree import find_host
 
 LIMIT_S = 300.0
 POLL_S = 0.02
@@ -74,17 +75,6 @@ def make_spec(setup: Setup, shape: Shape, processes: str) -> Row:
         "sampling": {"temperature": 0, "max_tokens": ANSWER_TOKENS, "min_tokens": ANSWER_TOKENS},
         "engine": {"device": setup.device, "env": PROCESSES[processes], "args": setup.make_args(shape)},
     }
-
-
-def find_host(run_pid: int) -> psutil.Process | None:
-    """The engine's process of a run, the newest if one is just being replaced; None where there is none."""
-    hosts = []
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(run_pid).children():
-            with contextlib.suppress(psutil.Error):
-                if "assayline.engines.host" in child.cmdline():
-                    hosts.append((child.create_time(), child))
-    return max(hosts, key=lambda host: host[0])[1] if hosts else None
 
 
 def find_core(host: psutil.Process) -> psutil.Process:

@@ -5,14 +5,13 @@ takes what is free once the engine is warm. On a CPU the engine's address space 
 """
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from assayline.engines.devices.memory import SLACK_BYTES, DeviceMemory
 from assayline.engines.devices.nvidia import read_free_bytes
@@ -21,6 +20,7 @@ from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from benchmarks.gpu.runs import describe_run, run_spec
 from benchmarks.gpu.setup import Row, Setup, Shape, SkipPart, Tell
+from benchmarks.process_tree import find_host
 
 WINDOW = 256
 PROMPT_TOKENS = 500
@@ -161,8 +161,8 @@ class Watched:
         """Begins to watch when the engine is warm."""
         if event.event != "warmed_up":
             return
-        hosts = [child for child in psutil.Process().children() if "assayline.engines.host" in child.cmdline()]
-        host = max(hosts, key=lambda process: process.create_time())
+        host = find_host(os.getpid())
+        assert host is not None, "the engine that is warm has a process"
         self.warm_bytes = read_peak_bytes(host.pid)
         threading.Thread(target=self._watch, args=[host.pid], daemon=True).start()
 

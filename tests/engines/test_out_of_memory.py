@@ -161,7 +161,8 @@ def undisturbed(tiny_model: Path, asker: Asker, tmp_path_factory: pytest.TempPat
 
     def measure(event: EngineEvent) -> None:
         if event.event == "warmed_up":
-            hosts = [p for p in psutil.Process().children() if "assayline.engines.host" in words_of(p)]
+            family = psutil.Process().children(recursive=True)
+            hosts = [process for process in family if "assayline.engines.host" in words_of(process)]
             host = max(hosts, key=lambda process: process.create_time())  # other tests keep engines open
             warm.update(read_sizes(host.pid))
             threading.Thread(target=watch, args=[host], daemon=True).start()

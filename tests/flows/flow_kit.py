@@ -99,11 +99,13 @@ def api_of(pid: int) -> str:
 
 
 def hosts_of(data_dir: Path) -> list[psutil.Process]:
-    """Those of them that hold an engine."""
+    """Those of them that hold an engine; a fork server, from which they come, holds none."""
     found = []
     for process in processes_of(data_dir):
         with contextlib.suppress(psutil.Error):
-            if "assayline.engines.host" in process.cmdline():
+            words, parent = process.cmdline(), process.parent()
+            is_forked = parent is not None and "assayline.engines.host" in parent.cmdline()
+            if "assayline.engines.host" in words and ("forks" not in words or is_forked):
                 found.append(process)
     return found
 

@@ -15,7 +15,7 @@ from assayline.prompts import load_prompts
 from assayline.records import Prompt
 from assayline.settings import Settings
 from assayline.spec.file import load_spec
-from assayline.spec.prompts import HubSource
+from assayline.spec.sources import HubSource
 from assayline.store.database import connect
 from flows import cli
 

@@ -124,12 +124,7 @@ class RecoveryPolicy:
         return list_changes(before, self.sizes)
 
     def react(
-        self,
-        cause: Cause,
-        in_flight: Iterable[str] = (),
-        longest_prompt_tokens: int = 0,
-        *,
-        prompt_logprobs: bool = False,
+        self, cause: Cause, in_flight: Iterable[str] = (), longest_prompt_tokens: int = 0, prompt_logprobs: bool = False
     ) -> Rebuild | Isolate | Stop:
         """What to do about a death. `in_flight` are the ids of the requests that the engine had, `prompt_logprobs`
         whether any of them asked for the log-probabilities of its prompt."""
