@@ -262,7 +262,7 @@ class ChatRenderer:
 
     def _probe(self, content: Any) -> str:
         try:
-            return self._apply_within_limits([{"role": "user", "content": content}], continues=False)
+            return self._apply_guarded([{"role": "user", "content": content}], False, None)
         except AssaylineError:
             raise
         except jinja2.TemplateSyntaxError as error:
