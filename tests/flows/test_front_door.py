@@ -69,7 +69,10 @@ def test_usage_says_how_the_command_was_called(capsys: pytest.CaptureFixture[str
     ("words", "sentence"),
     [
         (["evalaute", "spec.yaml"], "there is no command 'evalaute': did you mean 'evaluate'?"),
-        (["dance"], "there is no command 'dance': known: baseline, benchmark, evaluate, gate, keep, rebuild, report"),
+        (
+            ["dance"],
+            "there is no command 'dance': known: baseline, benchmark, evaluate, export, gate, keep, rebuild",
+        ),
         ([], "the following arguments are required: COMMAND"),
     ],
 )
