@@ -25,7 +25,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import StateType
 from prefect.states import Cancelling
 
-from assayline.runs.leases import list_owners, read_holder
+from assayline.runs.leases import list_owners, read_holders
 
 pytestmark = pytest.mark.prefect
 
@@ -170,8 +170,7 @@ def test_a_run_of_the_deployment_is_a_worker_and_one_that_is_killed_is_replaced(
 
         flow_kit.wait_for(lambda: len(answering()) == 2, 240, "both workers have answered")
         [run_dir] = deployed_data.glob("runs/*deployed*")
-        holders = [read_holder(run_dir, owner) for owner in list_owners(run_dir)]
-        psutil.Process(next(one.pid for one in holders if one)).kill()
+        psutil.Process(read_holders(run_dir, list_owners(run_dir))[0].pid).kill()
         assert run.wait(240) == 0, (tmp_path / "run.log").read_text()
     said = (tmp_path / "run.log").read_text()
     assert "crashed. What it had written is kept." in said

@@ -10,7 +10,7 @@ import flow_kit
 import psutil
 import pytest
 
-from assayline.runs.leases import list_owners, read_holder
+from assayline.runs.leases import list_owners, read_holders
 
 pytestmark = [pytest.mark.prefect, pytest.mark.ray]
 
@@ -64,11 +64,9 @@ def node_of(pid: int) -> str:
 
 def list_workers(data_dir: Path) -> dict[str, int]:
     """Process ids of all that had a lease in the run."""
-    found = {}
+    found: dict[str, int] = {}
     for run_dir in data_dir.glob("runs/*"):
-        for holder in (read_holder(run_dir, owner) for owner in list_owners(run_dir)):
-            if holder is not None:
-                found[holder.worker] = holder.pid
+        found.update({holder.worker: holder.pid for holder in read_holders(run_dir, list_owners(run_dir))})
     return found
 
 
