@@ -110,6 +110,16 @@ def hosts_of(data_dir: Path) -> list[psutil.Process]:
     return found
 
 
+def worker_of(host: psutil.Process) -> psutil.Process | None:
+    """Whose engine it is, be it forked or started."""
+    with contextlib.suppress(psutil.Error):
+        parent = host.parent()
+        while parent is not None and "assayline.engines.host" in parent.cmdline():
+            parent = parent.parent()
+        return parent
+    return None
+
+
 def kill_all(processes: list[psutil.Process]) -> None:
     """Kills what is left of a test, and waits until it is gone."""
     for process in processes:

@@ -109,7 +109,8 @@ class Campaign:
         elif victim == "engine":
             targets = hosts
         else:
-            targets = [parent for host in hosts if (parent := host.parent()) is not None and parent.pid != flow]
+            workers = [flow_kit.worker_of(host) for host in hosts]
+            targets = [worker for worker in workers if worker is not None and worker.pid != flow]
         if not targets:
             return False
         self.dice.choice(targets).kill()
