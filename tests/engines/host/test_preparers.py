@@ -17,7 +17,10 @@ ORDER = Open(backend="offline", model="m", clock=RunClock.start(), has_media=Tru
 
 
 class OddError(Exception):
-    """Cannot be read back: its class wants two arguments, and pickle has one."""
+    """Cannot be read back: its class wants two arguments, and pickle has one. (Dask's pickles would do without.)"""
+
+    def __new__(cls, what: str, why: str) -> "OddError":
+        return super().__new__(cls, what, why)
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(f"{what}, {why}")

@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,7 @@ def test_a_file_that_is_gone_is_named_too(copied: Path, capsys: pytest.CaptureFi
 
 def test_a_strange_version_is_refused_before_a_model_loads(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(copied.parent)
+    monkeypatch.delitem(sys.modules, "vllm", raising=False)  # another test may have imported it
     (copied / "__init__.py").touch()
     monkeypatch.setattr(internals, "find_version", lambda: "0.99.0")
     check_installed()
