@@ -566,7 +566,7 @@ def test_a_data_folder_that_cannot_be_made_is_a_sentence(spec: EvalSpec, setting
 def test_a_runs_folder_that_cannot_be_made_is_a_sentence(spec: EvalSpec, settings: Settings) -> None:
     settings.data_dir.mkdir()
     (settings.data_dir / "runs").write_text("a file where a folder should be")
-    with pytest.raises(StoreError, match=r"flow\.lock cannot be made or locked: .*ASSAYLINE_DATA_DIR"):
+    with pytest.raises(StoreError, match=r"flow\.lock cannot be made or taken: .*ASSAYLINE_DATA_DIR"):
         begin_evaluation(spec, settings)
 
 
