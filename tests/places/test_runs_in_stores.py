@@ -270,8 +270,9 @@ def _keys(there: Objects) -> list[str]:
 @pytest.fixture(autouse=True)
 def no_threads_left() -> Iterator[None]:
     """A beat that goes on would speak to the next test's store."""
+    before = set(threading.enumerate())
     yield
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - before:
         if thread.name == "beat":
             thread.join(0.1)
 

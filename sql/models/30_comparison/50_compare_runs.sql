@@ -20,9 +20,9 @@
 -- mcnemar_p: exact two-sided test of McNemar: of n = better + worse pairs, the probability under Binomial(n, 1/2) of a
 --     split as uneven as this one or more. 1 where n is 0. NULL where a score is neither 0 nor 1, or a prompt occurs
 --     twice, which is not independent evidence.
--- p_value: two-sided p of that t-test, at least the smallest that so many prompt ids can give, 2^(1 − G), as if the signs of
---     their differences were flipped; and at least mcnemar_p, where there is one. 1 where no prompt row differs. NULL for
---     fewer than five prompt ids.
+-- p_value: two-sided p of that t-test, at least the smallest that so many prompt ids can give, 2^(1 − G), as if the
+--     signs of their differences were flipped; and at least mcnemar_p, where there is one. 1 where no prompt row
+--     differs. NULL for fewer than five prompt ids.
 -- candidate_errors: requests of the candidate with an error.
 -- baseline_errors: the same of the baseline.
 -- verdict: too_few: no interval; worse, better: the interval leaves out 0 and mcnemar_p, where there is one, is below

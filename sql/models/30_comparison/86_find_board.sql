@@ -1,12 +1,12 @@
 -- Grain: one row per task × model of a leaderboard.
 --
 -- `names` is a list: of run ids, names of specs, prompt sets and ids of benchmarks. Empty, it is all runs. Runs of a
--- benchmark count only by its id or their own. Of each model, spec and prompt set the newest completed run counts, or, without one, the newest
--- that has ended.
+-- benchmark count only by its id or their own. Of each model, spec and prompt set the newest completed run counts, or,
+-- without one, the newest that has ended.
 --
--- A task is a prompt set as it was asked: the same prompt rows, settings and first scorer. Where two models or more share
--- that, it is a task; of a prompt set that no two models share, the newest complete run's is. A model that was asked
--- otherwise stands in its prompt set's first task, with the reason why it is not compared.
+-- A task is a prompt set as it was asked: the same prompt rows, settings and first scorer. Where two models or more
+-- share that, it is a task; of a prompt set that no two models share, the newest complete run's is. A model that was
+-- asked otherwise stands in its prompt set's first task, with the reason why it is not compared.
 --
 -- task: name of the prompt set, with a number from its second task on.
 -- model: the model as the spec names it; with quantization and types of numbers, where the engine's arguments name any;
@@ -145,7 +145,8 @@ count_shares as (
 ),
 
 number_tasks as (
-    select *, row_number() over (partition by prompt_set order by models desc, newest_at desc, settings, judging) as number
+    select *,
+        row_number() over (partition by prompt_set order by models desc, newest_at desc, settings, judging) as number
     from count_shares
     qualify models > 1 or number = 1
 ),

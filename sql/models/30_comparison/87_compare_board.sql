@@ -1,7 +1,7 @@
 -- Grain: one row per task × pair of its runs.
 --
--- `entries` is a list of {task, run_id, scorer}: the rows of find_board without an obstacle. All pairs of a task's runs are
--- compared as compare_runs does it, prompt by prompt; all pairs of all tasks are one family of tests.
+-- `entries` is a list of {task, run_id, scorer}: the rows of find_board without an obstacle. All pairs of a task's runs
+-- are compared as compare_runs does it, prompt by prompt; all pairs of all tasks are one family of tests.
 --
 -- task: the task.
 -- candidate: one run.
@@ -16,7 +16,8 @@
 -- better_prompts: pairs in which the candidate scored higher.
 -- worse_prompts: pairs in which it scored lower.
 -- p_value: see compare_runs. NULL for fewer than five prompts.
--- holm_p: p_value adjusted for the number of pairs, by Holm's step-down; pairs without one count, too. NULL without p_value.
+-- holm_p: p_value adjusted for the number of pairs, by Holm's step-down; pairs without one count, too. NULL without
+--     p_value.
 -- verdict: too_few: no p_value; better, worse: holm_p is at most 0.05; unclear: all else.
 create or replace macro compare_board(entries) as table
 with

@@ -6,8 +6,8 @@
 -- run_id: the run.
 -- best_rank: 1 + the number of runs that are better by more than chance.
 -- worst_rank: the number of the task's runs − those that are worse by more than chance. As all pairs are one family of
---     tests, all true ranks of the board lie within these intervals at once, on 19 of 20 boards (Mogstad, Romano, Shaikh
---     and Wilhelm 2024).
+--     tests, all true ranks of the board lie within these intervals at once, on 19 of 20 boards (Mogstad, Romano,
+--     Shaikh and Wilhelm 2024).
 -- is_winner: whether it is better than every other run of its task: its rank is 1, and no other's is.
 create or replace macro rank_board(entries) as table
 with

@@ -1,12 +1,13 @@
 """The name of the device that an engine runs on: a label, for which no engine that is open may end."""
 
-from typing import NoReturn
+import sys
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 
+from assayline.engines.devices.claims import name_cpu
 from assayline.engines.host.vllm import rows
-
-pytestmark = pytest.mark.vllm
 
 
 class Nameless:
@@ -18,12 +19,14 @@ class Nameless:
         raise NotImplementedError
 
 
-def test_a_platform_without_names_is_called_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vllm import platforms
+class Processor:
+    """vLLM's platform of a CPU, whose own name for it is "cpu"."""
 
-    monkeypatch.setattr(platforms, "_current_platform", Nameless())
-    assert rows._device_name() == "npu"
+    device_type = "cpu"
 
 
-def test_a_processor_has_its_own_name() -> None:
-    assert rows._device_name() not in ("cpu", "")
+@pytest.mark.parametrize(("platform", "name"), [(Nameless(), "npu"), (Processor(), name_cpu())])
+def test_a_device_has_the_name_that_can_be_had(platform: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=platform))
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(platforms=sys.modules["vllm.platforms"]))
+    assert rows._device_name() == name and name != "cpu"
