@@ -36,7 +36,7 @@ from assayline.evaluation import opening
 from assayline.evaluation import worker as worker_module
 from assayline.evaluation.orders import WorkOrder
 from assayline.evaluation.prepare import choose_size
-from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.shards.queue import ShardQueue
 from assayline.records import Completion, Request
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec

@@ -20,7 +20,7 @@ from prefect.states import Cancelled
 
 from assayline.errors import EngineError, SpecError
 from assayline.evaluation.orders import WorkOrder
-from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.shards.queue import ShardQueue
 from tasks.launch import END_WAIT_S, wait_for_workers
 
 DEPLOYMENT = "work/on-demand"

@@ -16,7 +16,7 @@ from prefect.cache_policies import NO_CACHE
 
 from assayline.errors import EngineError
 from assayline.evaluation.orders import WorkOrder
-from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.shards.queue import ShardQueue
 from assayline.runs.leases import Watch, list_owners
 from assayline.spec.checks import count_devices
 

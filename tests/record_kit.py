@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from assayline.clock import RunClock
 from assayline.evaluation.orders import WorkOrder
-from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.shards.queue import ShardQueue
 from assayline.records import Completion, Request
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec

@@ -7,8 +7,8 @@ from typing import Any
 from record_kit import completion_of
 
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
-from assayline.evaluation.queue import ShardQueue
-from assayline.evaluation.shards import read_shard
+from assayline.evaluation.shards.queue import ShardQueue
+from assayline.evaluation.shards.rows import read_shard
 from assayline.evaluation.worker import run_worker
 from assayline.records import EngineEvent, Request
 from assayline.settings import Settings

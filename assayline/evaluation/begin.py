@@ -14,13 +14,13 @@ from assayline import __version__
 from assayline.clock import RunClock
 from assayline.digests import digest_json
 from assayline.errors import SpecError, StoreError
-from assayline.evaluation.claims import Claims
 from assayline.evaluation.inputs import digest_inputs
 from assayline.evaluation.order import keep_lengths
 from assayline.evaluation.orders import count_flow_workers
-from assayline.evaluation.queue import ShardQueue
 from assayline.evaluation.resume import AUTO, choose_run
 from assayline.evaluation.run import Evaluation, RunResult
+from assayline.evaluation.shards.claims import Claims
+from assayline.evaluation.shards.queue import ShardQueue
 from assayline.load.traces import check_trace
 from assayline.model import ModelIdentity, identify_spec_model
 from assayline.places.documents import write_run_text

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
-from assayline.evaluation.claims import CLAIMS, DONE
+from assayline.evaluation.shards.claims import CLAIMS, DONE
 from assayline.places.home import place_of
 from assayline.runs.leases import Holder, Watch, has_left, list_owners, read_holders, revoke
 from assayline.store.parts import ANSWERS, SHOWN_AGE_S, fetch_parts, list_part_names

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from assayline.errors import PromptError, PromptsChangedError, SpecError
 from assayline.evaluation.order import can_order, expected_tokens, measure_request, order_rows, read_lengths
-from assayline.evaluation.queue import ShardQueue
-from assayline.evaluation.shards import name_shard
+from assayline.evaluation.shards.queue import ShardQueue
+from assayline.evaluation.shards.rows import name_shard
 from assayline.evaluation.task import plan_chat, write_task_requests
 from assayline.media.shelf import Shelf
 from assayline.model import ModelIdentity, identify_model

@@ -27,7 +27,7 @@ from assayline.evaluation.orders import (
     write_plan,
 )
 from assayline.evaluation.prepare import Preparation, open_tokenizer
-from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.shards.queue import ShardQueue
 from assayline.evaluation.task import judge_task, plan_chat
 from assayline.model import ModelIdentity
 from assayline.requests.chat import ChatRenderer

@@ -30,9 +30,9 @@ from assayline.errors import (
 )
 from assayline.evaluation.opening import NO_DEVICE, Opening
 from assayline.evaluation.orders import WorkOrder, check_same_folder, name_anew, write_engine_order
-from assayline.evaluation.queue import ShardQueue
-from assayline.evaluation.suspects import note_convicted, write_verdict
-from assayline.evaluation.throttle import throttle
+from assayline.evaluation.shards.queue import ShardQueue
+from assayline.evaluation.shards.suspects import note_convicted, write_verdict
+from assayline.evaluation.shards.throttle import throttle
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.places.documents import share_file
 from assayline.records import (

@@ -27,7 +27,7 @@ from engine_helpers import ROOT, Asker, words_of
 from assayline.clock import RunClock
 from assayline.engines.devices.claims import cuda_driver_answers
 from assayline.evaluation.orders import WorkOrder
-from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.shards.queue import ShardQueue
 from assayline.evaluation.worker import run_worker
 from assayline.records import EngineEvent, Request
 from assayline.settings import Settings

@@ -7,7 +7,7 @@ import pytest
 from record_kit import completion_of, fill_queue
 
 from assayline.evaluation.crew import ALIVE, DEAD, LEFT, SILENT, Crew
-from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.shards.queue import ShardQueue
 from assayline.runs.leases import BEATS, Lease, Watch, is_revoked
 from assayline.store.parts import write_part
 

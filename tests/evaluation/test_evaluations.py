@@ -10,8 +10,8 @@ from record_kit import completion_of, read_line, rows_of, start_python
 from assayline.clock import RunClock
 from assayline.errors import DatabaseLockedError, ModelError, PromptError, RunFailedError, SpecError, StoreError
 from assayline.evaluation.begin import Evaluation, begin_evaluation
-from assayline.evaluation.queue import ShardQueue
 from assayline.evaluation.run import read_result
+from assayline.evaluation.shards.queue import ShardQueue
 from assayline.evaluation.worker import run_worker
 from assayline.runs.manifest import new_run_id
 from assayline.settings import Settings
@@ -120,7 +120,7 @@ def test_a_shard_that_was_never_written_fails_the_run(
     spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Peers, row 13: what was expected is counted where prompts are read, not where answers are stored."""
-    monkeypatch.setattr("assayline.evaluation.queue.LISTING_WAIT_S", 0.5)
+    monkeypatch.setattr("assayline.evaluation.shards.queue.LISTING_WAIT_S", 0.5)
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     for table in ("requests", "prompts"):

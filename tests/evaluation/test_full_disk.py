@@ -14,8 +14,8 @@ from run_kit import FAKE, complete, query, work
 
 from assayline.errors import StoreError
 from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.queue import ShardQueue
 from assayline.evaluation.rebuild import rebuild_run
+from assayline.evaluation.shards.queue import ShardQueue
 from assayline.runs.manifest import read_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec

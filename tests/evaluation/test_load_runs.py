@@ -15,8 +15,8 @@ from assayline.errors import SpecError
 from assayline.evaluation import opening, worker
 from assayline.evaluation.begin import begin_evaluation, plan_run
 from assayline.evaluation.inputs import digest_inputs
-from assayline.evaluation.queue import ShardQueue
-from assayline.evaluation.shards import read_shard
+from assayline.evaluation.shards.queue import ShardQueue
+from assayline.evaluation.shards.rows import read_shard
 from assayline.load.course import LoadCourse
 from assayline.records import NOT_SENT
 from assayline.settings import Settings

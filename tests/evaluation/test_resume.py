@@ -30,9 +30,9 @@ from assayline.errors import (
 )
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.prepare import _Shard
-from assayline.evaluation.queue import ShardQueue
 from assayline.evaluation.resume import describe_left, find_driven_here, find_unfinished_here
-from assayline.evaluation.shards import read_shard
+from assayline.evaluation.shards.queue import ShardQueue
+from assayline.evaluation.shards.rows import read_shard
 from assayline.runs.locks import hold_worker_lock, is_worked_on, keep_workers_out, lock_run
 from assayline.runs.manifest import read_manifest, write_manifest
 from assayline.settings import Settings

@@ -5,15 +5,15 @@ from pathlib import Path
 
 from record_kit import fill_queue, read_line, request_of, start_python
 
-from assayline.evaluation.queue import ShardQueue
-from assayline.evaluation.shards import read_shard
+from assayline.evaluation.shards.queue import ShardQueue
+from assayline.evaluation.shards.rows import read_shard
 from assayline.records import Request
 from assayline.store.parts import write_part
 
 CLAIM_ALL = """
 import sys
 from pathlib import Path
-from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.shards.queue import ShardQueue
 queue = ShardQueue(Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.readline()

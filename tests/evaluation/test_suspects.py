@@ -15,8 +15,8 @@ from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError
 from assayline.evaluation import opening
 from assayline.evaluation.orders import take_name
-from assayline.evaluation.queue import ShardQueue
-from assayline.evaluation.suspects import CONVICTED, KILLED_WORKER, SUSPECTS, read_suspicion
+from assayline.evaluation.shards.queue import ShardQueue
+from assayline.evaluation.shards.suspects import CONVICTED, KILLED_WORKER, SUSPECTS, read_suspicion
 from assayline.evaluation.worker import run_worker
 from assayline.records import Completion, Request
 from assayline.runs.leases import Lease, Watch, bury

@@ -21,9 +21,9 @@ import pytest
 from record_kit import completion_of, fill_queue, order_of, read_line, rows_of, start_python
 
 from assayline.errors import StoreError
-from assayline.evaluation.claims import Claims
 from assayline.evaluation.orders import WorkOrder
-from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.shards.claims import Claims
+from assayline.evaluation.shards.queue import ShardQueue
 from assayline.evaluation.worker import Worker, run_worker
 from assayline.runs.leases import LEASES, Lease, Watch, revoke
 from assayline.settings import Settings

@@ -24,7 +24,7 @@ from assayline.engines.recovery.sizes import Sizes
 from assayline.errors import Death, DeviceError, EngineDiedError, EngineError, SpecError
 from assayline.evaluation import opening
 from assayline.evaluation.orders import WorkOrder
-from assayline.evaluation.queue import ShardQueue
+from assayline.evaluation.shards.queue import ShardQueue
 from assayline.evaluation.worker import WorkerReport, run_worker
 from assayline.records import Completion, EngineEvent, Request
 from assayline.requests.warm_up import MIN_WARM_UP_TOKENS, WARM_UP_OUTPUT_TOKENS, shared_prefix

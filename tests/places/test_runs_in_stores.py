@@ -20,8 +20,8 @@ from store_kit import SECRET, Proxy
 
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.begin import Evaluation, begin_evaluation
-from assayline.evaluation.queue import ShardQueue
 from assayline.evaluation.rebuild import rebuild_run
+from assayline.evaluation.shards.queue import ShardQueue
 from assayline.evaluation.worker import run_worker
 from assayline.places.client import Client
 from assayline.places.home import open_runs
@@ -79,6 +79,16 @@ def start_worker(url: str, folder: Path, *arguments: str) -> "subprocess.Popen[s
     env = {**os.environ, "ASSAYLINE_DATA_DIR": str(folder / "data"), "ASSAYLINE_LOCK_DIR": str(folder / "locks")}
     command = [sys.executable, "-m", "flows.worker", url, *arguments]
     return subprocess.Popen(command, env=env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def start_until_it_claims(url: str, folder: Path) -> "subprocess.Popen[str]":
+    """A worker that has claimed a shard."""
+    worker = start_worker(url, folder / "one")
+    there = Objects(Client(url), folder / "copy")
+    while not there.names("claims"):
+        assert worker.poll() is None
+        time.sleep(0.02)
+    return worker
 
 
 def check_each_once(settings: Settings, requests: int) -> None:
@@ -144,11 +154,7 @@ def test_a_worker_that_is_killed_is_replaced_during_the_run(spec: EvalSpec, at_m
     evaluation = begin_evaluation(spec, at_moto)
     counts = evaluation.prepare()
     url = f"{at_moto.data_url}/{evaluation.run_id}"
-    killed = start_worker(url, tmp_path / "one")
-    claims = Objects(Client(url), tmp_path / "copy")
-    while not claims.names("claims"):
-        assert killed.poll() is None
-        time.sleep(0.02)
+    killed = start_until_it_claims(url, tmp_path)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     order = replace(evaluation.order(0), worker="worker-9")
@@ -211,11 +217,7 @@ def test_a_worker_of_the_attempt_before_writes_no_answer_that_counts_twice(
     evaluation = begin_evaluation(spec, at_moto)
     evaluation.prepare()
     url = f"{at_moto.data_url}/{evaluation.run_id}"
-    stopped = start_worker(url, tmp_path / "one")
-    claims = Objects(Client(url), tmp_path / "copy")
-    while not claims.names("claims"):
-        assert stopped.poll() is None
-        time.sleep(0.02)
+    stopped = start_until_it_claims(url, tmp_path)
     stopped.send_signal(signal.SIGSTOP)
     vanish(evaluation)
     other = elsewhere(at_moto, tmp_path / "other")

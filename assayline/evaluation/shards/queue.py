@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from assayline.errors import StoreError
-from assayline.evaluation.claims import CLAIMS, DONE, Claims, find_gone
-from assayline.evaluation.shards import heaviest_first, read_shard
-from assayline.evaluation.suspects import SUSPECTS, Suspicion, note_asked, read_suspicion
-from assayline.evaluation.throttle import Throttle
+from assayline.evaluation.shards.claims import CLAIMS, DONE, Claims, find_gone
+from assayline.evaluation.shards.rows import heaviest_first, read_shard
+from assayline.evaluation.shards.suspects import SUSPECTS, Suspicion, note_asked, read_suspicion
+from assayline.evaluation.shards.throttle import Throttle
 from assayline.places.home import place_of
 from assayline.records import Request
 from assayline.runs.leases import BEATS, LEASES, Lease, Watch
