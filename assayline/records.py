@@ -71,11 +71,24 @@ class Prompt:
     """Set by the source openai_batch."""
     due_offset_s: float | None = None
     """Of a trace: how long after its first request this one came, in seconds."""
+    turn_sizes: list[int] | None = None
+    """Of a conversation that is asked turn by turn: how many of the messages each turn adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierTurn:
+    """A turn of a conversation that came before: what was said to the model, and what it said, where that is stored."""
+
+    messages: list[dict[str, Json]]
+    answer: str | None = None
+    error_kind: str | None = None
+    """This and what follows: where it has an error row."""
+    error_message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One thing to generate: a prompt occurrence × a repeat, rendered to token ids."""
+    """One thing to generate: a prompt occurrence × a repeat, rendered to token ids; × a turn, of a conversation."""
 
     request_id: str
     prompt_id: str
@@ -100,6 +113,14 @@ class Request:
     """Median length of the answers that earlier runs of the model gave to the prompt, where it was sent by that."""
     due_offset_s: float | None = None
     """How long after a trace's first request this one came, in seconds; None where its prompt comes from none."""
+    turn_index: int | None = None
+    """0-based turn of its conversation; None where that is not asked turn by turn."""
+    turns: int | None = None
+    """How many turns the conversation has."""
+    turn_messages: list[dict[str, Json]] | None = None
+    """What this turn adds to the conversation. The prompt of a later turn is rendered when it is asked."""
+    earlier_turns: list[EarlierTurn] | None = None
+    """As its shard has them; not stored with it."""
 
 
 @dataclass(frozen=True, slots=True)

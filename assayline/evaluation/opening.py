@@ -1,24 +1,27 @@
 """An engine that recovers, opened as a spec says: what a worker's run and a loop of one's own have in common."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assayline.engines import open_engine
 from assayline.engines.base import Engine, EngineHooks
-from assayline.engines.devices.claims import Device
+from assayline.engines.devices.claims import Device, list_devices
 from assayline.engines.devices.memory import DeviceMemory
 from assayline.engines.messages import Open
-from assayline.engines.parking import ParkingLot
+from assayline.engines.parking import ParkingLot, hold_device
 from assayline.engines.process import HostSetup
 from assayline.engines.recovery.engine import AdaptiveEngine, Recorder
 from assayline.engines.recovery.policy import RecoveryPolicy
 from assayline.engines.recovery.sizes import Sizes, choose_window, sizes_of
+from assayline.evaluation.orders import WorkOrder
 from assayline.load.course import LoadCourse
-from assayline.model import ModelIdentity
+from assayline.model import ModelIdentity, identify_model
 from assayline.records import Json
 from assayline.requests.media_args import choose_media_args
 from assayline.settings import Settings
+from assayline.spec.checks import count_devices
 from assayline.spec.evaluation import EvalSpec
 
 NO_DEVICE = Device("none", {}, ())
@@ -89,3 +92,24 @@ def locate_model(spec: EvalSpec, model: ModelIdentity) -> tuple[str, dict[str, J
     revision = None if local or folder is None else folder.name
     pinned = {"revision": revision, "tokenizer_revision": revision} if revision else {}
     return str(folder.absolute()) if local and folder else spec.model, {**choose_media_args(spec, folder), **pinned}
+
+
+def find_model(order: WorkOrder) -> ModelIdentity:
+    """Where a worker finds the tokenizer of the model that it is to open. Raises ModelError."""
+    folder = Path(order.model)
+    if folder.is_dir():
+        return ModelIdentity(folder, order.model_id, "")
+    if order.spec.engine.sends_messages:
+        return ModelIdentity(None, order.model_id, "")
+    return identify_model(order.model, order.model_args.get("revision"))
+
+
+def claim_device(order: WorkOrder, lot: ParkingLot | None, stack: contextlib.ExitStack) -> Device:
+    """A device for a worker's engine, held until `stack` is undone. Raises DeviceError or SpecError."""
+    spec, settings = order.spec, order.settings
+    if not spec.engine.needs_device:
+        return NO_DEVICE
+    devices = list_devices(
+        spec.engine.device, order.workers_here, count_devices(spec.engine.args), whole_machine=order.whole_machine
+    )
+    return stack.enter_context(hold_device(devices, settings.lock_dir, settings.device_wait_s, lot))

@@ -125,7 +125,8 @@ def expected_tokens(request: Request) -> int:
 
 def measure_request(request: Request) -> int:
     """Characters and tokens of a request."""
-    said = sum(len(str(message.get("content"))) for message in request.messages or ())
+    messages = [*(request.messages or ()), *(request.turn_messages or ())]
+    said = sum(len(str(message.get("content"))) for message in messages)
     return len(request.rendered or "") + len(request.prompt_token_ids) + said
 
 

@@ -213,7 +213,10 @@ def choose_size(written: int, most: int, workers: int) -> int:
     return most if workers == 1 else min(most, max(SMALLEST_SHARD, written // (SHARDS_PER_WORKER * workers)))
 
 
-def open_renderer(spec: EvalSpec, model: ModelIdentity) -> tuple[ServedChat | ChatRenderer, Any, int | None]:
+OpenedRenderer = tuple[ServedChat | ChatRenderer, Any, int | None]
+
+
+def open_renderer(spec: EvalSpec, model: ModelIdentity) -> OpenedRenderer:
     """What renders a spec's chats, the tokenizer, and the context's length in tokens, where they are known here.
 
     Raises ModelError for a tokenizer or template that is not there, and SpecError.

@@ -12,13 +12,13 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from assayline.engines.base import Engine, EngineHooks
-from assayline.engines.devices.claims import Device, list_devices
 from assayline.engines.devices.telemetry import DeviceSampler
 from assayline.engines.fork_server import keep_imports
-from assayline.engines.parking import find_lot, hold_device
+from assayline.engines.messages import unsent
+from assayline.engines.parking import find_lot
 from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.errors import (
     AssaylineError,
@@ -28,14 +28,17 @@ from assayline.errors import (
     LeaseLostError,
     StoreError,
 )
-from assayline.evaluation.opening import NO_DEVICE, Opening
+from assayline.evaluation.conversations import Conversations
+from assayline.evaluation.opening import NO_DEVICE, Opening, claim_device, find_model
 from assayline.evaluation.orders import WorkOrder, check_same_folder, name_anew, write_engine_order
+from assayline.evaluation.prepare import open_renderer
 from assayline.evaluation.shards.queue import ShardQueue
 from assayline.evaluation.shards.suspects import note_convicted, write_verdict
 from assayline.evaluation.shards.throttle import throttle
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.places.documents import share_file
 from assayline.records import (
+    Completion,
     EngineEvent,
     IsolatedDetails,
     Json,
@@ -47,7 +50,6 @@ from assayline.records import (
 from assayline.requests.warm_up import take_first, write_warm_up
 from assayline.runs.leases import Lease, Watch
 from assayline.runs.locks import check_attempt, hold_worker_lock
-from assayline.spec.checks import count_devices
 from assayline.store.parts import PartWriter, count_table
 
 URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored", "load_ended"})
@@ -106,6 +108,7 @@ class Worker:
         self.device = NO_DEVICE
         self.sampler = DeviceSampler((), order.worker, self.clock)
         self.answered = 0
+        self.conversations = self._begin_conversations()
         self.is_warm = False
         self.generation = order.first_generation
         self.ordered = write_engine_order(order, self.clock)
@@ -126,7 +129,7 @@ class Worker:
         stack.enter_context(hold_worker_lock(self.order.run_dir, self.order.attempt))
         self.lease.begin()
         stack.callback(lambda: self.lease.end())  # noqa: PLW0108
-        self.device = self._claim(stack)
+        self.device = claim_device(self.order, self.lot, stack)
         for orphan in self.device.orphans:
             self.log(f"Ended {orphan}, which a killed run had left on {self.device.name}")
         stack.enter_context(keep_imports())
@@ -159,14 +162,14 @@ class Worker:
 
     def _answer(self, engine: Engine) -> None:
         """Answers until nothing is left, and stores it. Raises LeaseLostError."""
-        requests = self._pull()
+        conversations = self.conversations = self._begin_conversations()
+        requests = conversations.feed(self._pull())
         first = take_first(requests, self.order.spec.shard_requests, self.queue.is_stopped)
         if first and self.order.spec.engine.warm_up and not self.is_warm:
             self._warm_up(engine, first)
         for completion in engine.generate(itertools.chain(first, requests)):
-            self.queue.settle(completion.request_id)
-            self.writer.add(completion)
-            self.answered += 1
+            self._keep(completion)
+            conversations.settle(completion)
             self._check_lease()
         self.writer.flush()
         self._check_lease()
@@ -178,11 +181,25 @@ class Worker:
                 self._check_lease()
             yield request
 
+    def _begin_conversations(self) -> Conversations:
+        spec = self.order.spec
+        return Conversations(lambda: open_renderer(spec, find_model(self.order)), spec.chat.prefill, self._fail_turn)
+
+    def _fail_turn(self, request: Request, error_kind: str, why: str, prompt_tokens: int | None) -> None:
+        """Stores the error row of a turn that cannot be asked."""
+        row = unsent(request.request_id, self.order.worker, self.generation, why)
+        self._keep(replace(row, error_kind=error_kind, prompt_tokens=prompt_tokens))
+
+    def _keep(self, completion: Completion) -> None:
+        self.queue.settle(completion.request_id)
+        self.writer.add(completion)
+        self.answered += 1
+
     def _convict(self, request: Request, words: str) -> None:
         """Stores the error row of a request that kills workers, at once: the next to die may be this one."""
         words = f"Request {request.request_id} kills whoever asks it: {words}"
-        self.queue.settle(request.request_id)
-        self.writer.add(write_verdict(request, self.order.worker, self.generation, words))
+        self._keep(write_verdict(request, self.order.worker, self.generation, words))
+        self.conversations.give_up(request, words)
         self.record(self.generation, "isolated", message=words, details=IsolatedDetails(request_id=request.request_id))
         convicted = note_convicted(self.order.run_dir, request.request_id)
         if not self._may_isolate(convicted):
@@ -205,18 +222,6 @@ class Worker:
         self.writer.begin_anew(self.lease.owner)
         self.queue.forget(self.lease)
         self.lease.begin()
-
-    def _claim(self, stack: contextlib.ExitStack) -> Device:
-        spec, settings = self.order.spec, self.order.settings
-        if not spec.engine.needs_device:
-            return NO_DEVICE
-        devices = list_devices(
-            spec.engine.device,
-            self.order.workers_here,
-            count_devices(spec.engine.args),
-            whole_machine=self.order.whole_machine,
-        )
-        return stack.enter_context(hold_device(devices, settings.lock_dir, settings.device_wait_s, self.lot))
 
     def _open(self) -> AdaptiveEngine:
         order, spec = self.order, self.order.spec

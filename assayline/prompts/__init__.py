@@ -27,6 +27,7 @@ from assayline.prompts.sharegpt import read_conversation
 from assayline.prompts.sources import read_rows, split_head
 from assayline.prompts.synthetic import SyntheticPrompts
 from assayline.prompts.traces import TracePrompts, read_trace
+from assayline.prompts.turns import cut_first_turn, split_turns
 from assayline.prompts.values import RowError
 from assayline.records import Prompt
 from assayline.spec.prompts import Columns, PromptSpec
@@ -124,7 +125,7 @@ def _read_prompts(
     for source_row, row in select_rows(rows, spec.limit, spec.shuffle_seed):
         try:
             parts = read(row)
-            asked = _cut_first_turn(parts.messages) if spec.turns == "first" else parts.messages
+            asked, turn_sizes = _choose_turns(spec, parts.messages)
             messages = few_shot.put_before(asked) if few_shot else asked
         except RowError as error:
             prompt_id = _digest_row(row)
@@ -132,7 +133,7 @@ def _read_prompts(
             prompt = Prompt(prompt_id, occurrence, source_row, _try_id(read_id, row), messages=[])
             yield BadRow(prompt, error.kind, str(error))
         else:
-            prompt_id = _identify(parts, asked)
+            prompt_id = _identify(parts, asked, turn_sizes)
             messages, media = separate_media(messages)
             yield Prompt(
                 prompt_id=prompt_id,
@@ -148,13 +149,18 @@ def _read_prompts(
                 media=media,
                 body=parts.body,
                 due_offset_s=parts.due_offset_s,
+                turn_sizes=turn_sizes,
             )
 
 
-def _cut_first_turn(messages: list[Message]) -> list[Message]:
-    """The messages up to the first from the user; all of them where none is."""
-    first = next((place for place, message in enumerate(messages) if message["role"] == "user"), len(messages) - 1)
-    return messages[: first + 1]
+def _choose_turns(spec: PromptSpec, messages: list[Message]) -> tuple[list[Message], list[int] | None]:
+    """The messages that are asked and, where they are asked turn by turn, how many each turn adds."""
+    if spec.turns == "given":
+        return messages, None
+    if spec.turns == "first":
+        return cut_first_turn(messages), None
+    turns = split_turns(messages)
+    return list(chain.from_iterable(turns)), list(map(len, turns))
 
 
 def _count_before(seen: Counter[int], prompt_id: str) -> int:
@@ -168,12 +174,14 @@ def _count_before(seen: Counter[int], prompt_id: str) -> int:
     return seen[key] - 1
 
 
-def _identify(parts: PromptParts, messages: list[Message]) -> str:
+def _identify(parts: PromptParts, messages: list[Message], turn_sizes: list[int] | None) -> str:
     """What is asked, and what the answer should be. Examples are left out: with five or none, it is one question, and
-    runs are compared question by question."""
+    runs are compared question by question. A conversation of one turn is the same question, however it is asked."""
     more: dict[str, Any] = {} if parts.options is None else {"options": parts.options}
     if parts.body is not None:
         more["body"] = [parts.body.text, parts.prompt_token_ids, parts.body.variables, parts.body.continues]
+    if turn_sizes is not None and len(turn_sizes) > 1:
+        more["turn_sizes"] = turn_sizes
     return digest_json({"messages": identify_media(messages), "target": parts.target, **more})
 
 

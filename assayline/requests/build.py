@@ -1,13 +1,14 @@
 """From prompts to requests: repeats, options, sampling, rendering, and the checks that can be made without an engine.
 
 Count in = count out: every prompt gives exactly `repeats_per_prompt` requests, times its options where their likelihood
-is asked for (a bad row, of which no options are known, counts once). Each request either goes to an engine or has its
-error here. vLLM fails a whole call for one bad prompt, so what can be known before
-is answered before; the engine's own check stays the authority.
+is asked for, times its turns where those are asked one by one (a bad row, of which neither is known, counts once). Each
+request either goes to an engine or has its error here. vLLM fails a whole call for one bad prompt, so what can be known
+before is answered before; the engine's own check stays the authority. Of a conversation's later turns nothing is known
+before, not even the prompt: they leave here without one (`evaluation/conversations.py` renders them).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from assayline.digests import digest_text
@@ -16,6 +17,7 @@ from assayline.prompts import BadRow, RowError
 from assayline.records import AskedBody, Completion, Prompt, Request
 from assayline.requests.chat import Rendered
 from assayline.requests.options import RenderedOption, render_options
+from assayline.requests.placeholders import list_kinds
 from assayline.spec.evaluation import EvalSpec
 
 WORKER = "prepare"
@@ -28,7 +30,8 @@ class Prepared:
 
     prompt: Prompt
     requests: list[Request]
-    """All of the prompt's requests, by repeat_index, then option_index. Those with an error have no token ids."""
+    """All of the prompt's requests, by repeat_index, then option_index or turn_index. Those with an error have neither
+    token ids nor messages."""
     errors: list[Completion] = field(default_factory=list)
     """Empty, or one per request in the same order: what is wrong with a prompt is wrong with each repeat."""
 
@@ -70,10 +73,13 @@ def repeats_per_prompt(spec: EvalSpec) -> int:
     return spec.prompts.repeats * (n or 1)
 
 
-def make_request_id(prompt_id: str, occurrence: int, repeat_index: int, option_index: int | None = None) -> str:
-    """The same prompt, asked the nth time, has the same id in every run; and so has each of its options."""
+def make_request_id(
+    prompt_id: str, occurrence: int, repeat_index: int, option_index: int | None = None, turn_index: int | None = None
+) -> str:
+    """The same prompt, asked the nth time, has the same id in every run; and so has each of its options or turns."""
     option = "" if option_index is None else f"/{option_index}"
-    return digest_text(f"{prompt_id}/{occurrence}/{repeat_index}{option}")
+    turn = "" if turn_index is None else f"/turn-{turn_index}"
+    return digest_text(f"{prompt_id}/{occurrence}/{repeat_index}{option}{turn}")
 
 
 def _prepare(
@@ -88,12 +94,13 @@ def _prepare(
         sampling = _overlay(sampling, prompt.sampling)
         rendered = _render(prompt, renderer)
         if rendered.messages is None:
-            _check_length(len(rendered.token_ids), max_model_len, sampling.get("min_tokens"))
+            check_length(len(rendered.token_ids), max_model_len, sampling.get("min_tokens"))
     except RowError as error:
         # Without ids a request can be stored, but not be run by mistake.
         requests = _repeat(prompt, Rendered(rendered.text, []), _overlay(sampling, {}), repeats)
         prompt_tokens = len(rendered.token_ids) or None
-        return Prepared(prompt, requests, [_error_of(request, error, prompt_tokens) for request in requests])
+        errors = [_error_of(request, error, None if request.turn_index else prompt_tokens) for request in requests]
+        return Prepared(prompt, requests, errors)
     return Prepared(prompt, _repeat(prompt, rendered, sampling, repeats))
 
 
@@ -110,7 +117,7 @@ def _prepare_options(
         rendered = _render(prompt, renderer)
         for option in render_options(rendered, prompt.options or [], renderer):
             options.append(option)
-            _check_length(len(option.token_ids), max_model_len)
+            check_length(len(option.token_ids), max_model_len)
     except RowError as error:
         if not prompt.options:
             requests = _repeat(prompt, Rendered(rendered.text, []), sampling, repeats)
@@ -145,7 +152,7 @@ def _repeat_options(
 
 
 def _repeat(prompt: Prompt, rendered: Rendered, sampling: Mapping[str, Any], repeats: int) -> list[Request]:
-    return [
+    requests = [
         Request(
             request_id=make_request_id(prompt.prompt_id, prompt.occurrence, repeat_index),
             prompt_id=prompt.prompt_id,
@@ -160,6 +167,26 @@ def _repeat(prompt: Prompt, rendered: Rendered, sampling: Mapping[str, Any], rep
         )
         for repeat_index in range(repeats)
     ]
+    if prompt.turn_sizes is None:
+        return requests
+    return [turn for request in requests for turn in _spread_turns(prompt, prompt.turn_sizes, request)]
+
+
+def _spread_turns(prompt: Prompt, turn_sizes: list[int], first: Request) -> Iterator[Request]:
+    """A request per turn. Where the first one cannot be asked, none can."""
+    can_be_asked = bool(first.prompt_token_ids or first.messages)
+    end = 0
+    for turn_index, size in enumerate(turn_sizes):
+        added, end = prompt.messages[end : end + size], end + size
+        known = first if turn_index == 0 else replace(first, prompt_token_ids=[], rendered=None, messages=None)
+        yield replace(
+            known,
+            request_id=make_request_id(prompt.prompt_id, prompt.occurrence, first.repeat_index, turn_index=turn_index),
+            turn_index=turn_index,
+            turns=len(turn_sizes),
+            turn_messages=added if can_be_asked else None,
+            media=(prompt.media or [])[: len(list_kinds(prompt.messages[:end]))] or None,
+        )
 
 
 def _overlay(sampling: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,7 +224,8 @@ def _render(prompt: Prompt, renderer: Renderer) -> Rendered:
         if prompt.media:
             ids = renderer.encode_media(prompt.messages) + ids
         return Rendered(" ".join(map(read_text, prompt.messages)), ids)
-    return renderer.render(prompt.messages, prompt.body)
+    asked = prompt.messages[: prompt.turn_sizes[0]] if prompt.turn_sizes else prompt.messages
+    return renderer.render(asked, prompt.body)
 
 
 def read_text(message: Mapping[str, Any]) -> str:
@@ -208,7 +236,8 @@ def read_text(message: Mapping[str, Any]) -> str:
     return str(content or "")
 
 
-def _check_length(tokens: int, max_model_len: int | None, min_tokens: Any = None) -> None:
+def check_length(tokens: int, max_model_len: int | None, min_tokens: Any = None) -> None:
+    """Raises RowError for a prompt that leaves no room in the context for an answer, or has no tokens."""
     if tokens == 0:
         raise RowError("empty_prompt", "The prompt has no tokens, expected at least one. Is its text empty?")
     least = min_tokens if isinstance(min_tokens, int) and min_tokens > 0 else 1  # a row may say anything here

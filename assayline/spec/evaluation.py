@@ -116,6 +116,27 @@ class EvalSpec(SpecPart):
             raise ValueError("the scorer loglikelihood needs the engine itself. Set engine.backend to offline or async")
         return self
 
+    @model_validator(mode="after")
+    def _check_turns(self) -> "EvalSpec":
+        if not self.prompts.asks_each_turn:
+            return self
+        if self.asks_for_options:
+            raise ValueError(
+                "the scorer loglikelihood: with prompts.turns each, the model answers in its own words. Remove one of "
+                "the two"
+            )
+        if self.engine.order == "longest_first":
+            raise ValueError(
+                "engine.order longest_first: with prompts.turns each, turns come in the order of their conversation. "
+                "Remove it"
+            )
+        if self.load and self.load.is_open_loop:
+            raise ValueError(
+                f"load.arrival {self.load.arrival.kind}: with prompts.turns each, a turn is sent when the one before "
+                "is answered, at no time of a pattern. Take arrival concurrency"
+            )
+        return self
+
     def _check_own_trace(self) -> None:
         if self.load is None or self.load.trace_speed is None:
             return
@@ -198,7 +219,8 @@ class EvalSpec(SpecPart):
     def is_longest_first(self) -> bool:
         """Whether requests are ordered by what is expected of their answers' lengths."""
         if self.engine.order == "auto":
-            return self.engine.mode == "continuous" and self._load_takes_any_order and not self.asks_for_options
+            has_own_order = self.asks_for_options or self.prompts.asks_each_turn
+            return self.engine.mode == "continuous" and self._load_takes_any_order and not has_own_order
         return self.engine.order == "longest_first"
 
     @property

@@ -17,6 +17,7 @@ from assayline.spec.sources import (
     LmEvalSource,
     OpenAiBatchSource,
     ShareGptSource,
+    SyntheticSource,
     TraceSource,
 )
 
@@ -96,10 +97,11 @@ class PromptSpec(SpecPart):
         description="Jinja2 over the row's columns: text for one user message, or a list of messages. A null that it "
         "would write is an error row; {{ column or '' }} writes nothing instead.",
     )
-    turns: Literal["given", "first"] = Field(
+    turns: Literal["given", "first", "each"] = Field(
         "given",
         exclude_if=lambda chosen: chosen == "given",  # so that a spec without it is the same spec as ever
-        description="Of a row's messages, given: all are asked as they are; first: those up to the first user message.",
+        description="Of a row's messages, given: all are asked as they are; first: those up to the first user message; "
+        "each: every user's turn is asked, one after another, with the model's own answers before it.",
     )
     few_shot: FewShotSpec | None = Field(None, description="Examples before each question.")
     limit: int | None = Field(
@@ -134,6 +136,27 @@ class PromptSpec(SpecPart):
                     "n how often. Remove it"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _check_turns(self) -> "PromptSpec":
+        if not self.asks_each_turn:
+            return self
+        if isinstance(self.source, LmEvalSource | OpenAiBatchSource | SyntheticSource | TraceSource):
+            raise ValueError(
+                f"prompts.turns each: rows of source {self.source.kind} are whole prompts, no conversations. Remove "
+                "it, or give a source of kind sharegpt, or one with a column of messages"
+            )
+        if self.few_shot is not None:
+            raise ValueError(
+                "prompts.few_shot: with prompts.turns each, what stands before a question is what the model said "
+                "itself. Remove one of the two"
+            )
+        return self
+
+    @property
+    def asks_each_turn(self) -> bool:
+        """Whether conversations are asked turn by turn."""
+        return self.turns == "each"
 
     @property
     def set_name(self) -> str:

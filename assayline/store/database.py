@@ -27,7 +27,7 @@ Connection = duckdb.DuckDBPyConnection
 """For annotations elsewhere: only this package imports DuckDB."""
 
 SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
-TABLE_VERSION = 7
+TABLE_VERSION = 8
 """Raise it when a raw table's columns change, with a file in `sql/migrations/` that takes databases to it."""
 
 UNUSABLE = re.compile(r"[?\\\ud800-\udfff]")

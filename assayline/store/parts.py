@@ -9,11 +9,13 @@ that interval is the most work that a crash can cost.
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from types import TracebackType
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
@@ -89,12 +91,52 @@ def list_part_names(run_dir: Path, table: str, max_age_s: float = 0.0) -> list[s
 def read_request_ids(run_dir: Path, writer: str) -> list[str]:
     """The requests that a writer's parts have answers to. Raises StoreError for a damaged part."""
     found: list[str] = []
-    names = [name for name in list_part_names(run_dir, ANSWERS) if name.startswith(f"{writer}-")]
-    for part in fetch_parts(run_dir, ANSWERS, names):
+    for part in _fetch_answers(run_dir, [writer]):
         try:
             found += pq.read_table(part, columns=["request_id"])["request_id"].to_pylist()
         except (OSError, pa.ArrowException) as error:
             raise part_unreadable(part, error) from error
+    return found
+
+
+class StoredText(NamedTuple):
+    """What a request was answered, or why not."""
+
+    text: str | None = None
+    error_kind: str | None = None
+    error_message: str | None = None
+
+
+def read_texts(
+    run_dir: Path, request_ids: Collection[str], writers: Collection[str] | None = None
+) -> dict[str, StoredText]:
+    """Answers in the parts of some writers (None: in all parts), by request; a result before an error.
+
+    Raises StoreError for a damaged part.
+    """
+    found: dict[str, StoredText] = {}
+    for part in _fetch_answers(run_dir, writers) if request_ids else ():
+        for row in _read_answers(part, ["request_id", *StoredText._fields], request_ids):
+            request_id = row.pop("request_id")
+            if request_id not in found or row["error_kind"] is None:
+                found[request_id] = StoredText(**row)
+    return found
+
+
+def _fetch_answers(run_dir: Path, writers: Collection[str] | None) -> list[Path]:
+    names = list_part_names(run_dir, ANSWERS)
+    if writers is not None:
+        names = [name for name in names if any(name.startswith(f"{writer}-") for writer in writers)]
+    return fetch_parts(run_dir, ANSWERS, names)
+
+
+def _read_answers(part: Path, columns: list[str], request_ids: Collection[str]) -> list[dict[str, Any]]:
+    try:
+        rows = pq.read_table(part, columns=columns)
+    except (OSError, pa.ArrowException) as error:
+        raise part_unreadable(part, error) from error
+    wanted = pa.array(list(request_ids), pa.string())
+    found: list[dict[str, Any]] = rows.filter(pc.is_in(rows["request_id"], value_set=wanted)).to_pylist()
     return found
 
 

@@ -87,6 +87,17 @@ class ErrorTrial:
         ]
 
 
+def describe_turns(talks: Counter[int]) -> list[str]:
+    """A line about conversations that would be asked turn by turn, counted by their turns; none without such."""
+    if not talks:
+        return []
+    turns = sum(number * count for number, count in talks.items())
+    return [
+        f"turns     {talks.total()} conversations of {min(talks)} to {max(talks)} turns, {turns} in all; prompts after "
+        "the first turn are made of the model's own answers, and not counted in prompt tokens"
+    ]
+
+
 def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Console) -> None:
     """Reads and renders every prompt, and shows what a run would do.
 
@@ -98,6 +109,7 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     found, notes = preview_run(fresh, canonical_json(spec), runs_dir, resume)
     preparation = Preparation(spec, model)
     rows = requests = duplicates = tokens = 0
+    turns: Counter[int] = Counter()
     errors = ErrorTrial()
     first = None
     media = MediaTrial(spec)
@@ -106,6 +118,7 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
         duplicates += prepared.prompt.occurrence > 0
         requests += len(prepared.requests)
         errors.take(prepared)
+        turns.update(request.turns for request in prepared.requests if request.turn_index == 0 and request.turns)
         tokens += sum(len(request.prompt_token_ids) for request in prepared.requests)
         if first is None and prepared.ready:
             first = prepared.ready[0]
@@ -118,7 +131,7 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
         f"({errors.requests} of them errors), {tokens} prompt tokens",
         console,
     )
-    for line in [*errors.describe(), *media.describe()]:
+    for line in [*describe_turns(turns), *errors.describe(), *media.describe()]:
         print_text(line, console)
     print_text(
         f"engine    {spec.engine.backend}, {spec.engine.mode}, {spec.workers} worker(s), "

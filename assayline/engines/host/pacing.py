@@ -64,8 +64,11 @@ class StreamHost:
     def take(self, message: Any) -> None:
         """Does what one message of the worker asks for."""
         match message:
-            case Generate():
-                self._waiting.append(message)
+            case Generate(request):
+                if request.turn_index:  # its conversation has begun: before those that have not
+                    self._waiting.appendleft(message)
+                else:
+                    self._waiting.append(message)
                 self._send_due()
             case WarmUp(request):
                 self._run(self._warm_up(request))

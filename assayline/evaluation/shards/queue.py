@@ -18,6 +18,7 @@ left in the middle.
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from assayline.errors import StoreError
@@ -28,7 +29,7 @@ from assayline.evaluation.shards.throttle import Throttle
 from assayline.places.home import place_of
 from assayline.records import Request
 from assayline.runs.leases import BEATS, LEASES, Lease, Watch
-from assayline.store.parts import list_part_names, part_folder, parts_dir, read_request_ids
+from assayline.store.parts import list_part_names, part_folder, parts_dir, read_request_ids, read_texts
 
 ANSWERED = "answered"
 CLOSED, GO, STOP = "queue-closed", "go", "stop"
@@ -193,11 +194,15 @@ class ShardQueue:
     def _hand_out(self, shard: Path) -> Iterator[Request | None]:
         with _explained(self._run_dir):
             [shard] = self._place.fetch(part_folder("requests"), [shard.name])
+        answered = self._read_answered(shard.stem)
         if self._lease is None:
-            yield from read_shard(shard, self._read_answered(shard.stem))
+            yield from read_shard(shard, answered, partial(read_texts, self._run_dir))
             return
         left = self._open[shard.stem] = {READING}
-        requests = read_shard(shard, self._read_answered(shard.stem) | self._read_stored(shard.stem))
+        # What an earlier attempt has answered can be in any part; what a worker has that died, in its own alone.
+        writers = None if answered else self._claims.former_owners(shard.stem)
+        stored = answered | self._read_stored(shard.stem)
+        requests = read_shard(shard, stored, partial(read_texts, self._run_dir, writers=writers))
         with _explained(self._run_dir):
             suspicion = read_suspicion(self._run_dir, shard.stem, self._claims.former_owners(shard.stem))
         if suspicion is None:

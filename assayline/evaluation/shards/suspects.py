@@ -42,9 +42,15 @@ class Suspicion:
         return f"{self.deaths} workers died with its shard, the last one while it had nothing else to answer"
 
     def divide(self, requests: Sequence[Request]) -> list[list[Request]]:
-        """Groups to be asked one after another: those of the suspects, then those of the others, without the proven."""
-        suspects = [request for request in requests if request.request_id in self.asked and not self.is_proven(request)]
-        others = [request for request in requests if request.request_id not in self.asked]
+        """Groups to be asked one after another: those of the suspects, then those of the others, without the proven.
+
+        A turn that is suspected cannot be asked before those that come before it, which are suspected with it.
+        """
+        last = {_name_talk(r): r.turn_index or 0 for r in requests if r.request_id in self.asked}
+        left = [request for request in requests if not self.is_proven(request)]
+        suspects = [r for r in left if (r.turn_index or 0) <= last.get(_name_talk(r), -1)]
+        asked_first = {request.request_id for request in suspects}
+        others = [request for request in left if request.request_id not in asked_first]
         return [*_divide(suspects), *_divide(others)]
 
 
@@ -83,6 +89,13 @@ def write_verdict(request: Request, worker: str, generation: int, words: str) ->
         error_kind=KILLED_WORKER,
         error_message=words,
     )
+
+
+def _name_talk(request: Request) -> tuple[object, ...]:
+    """The conversation that a turn is of; any other request is one by itself."""
+    if request.turn_index is None:
+        return (request.request_id,)
+    return (request.prompt_id, request.occurrence, request.repeat_index)
 
 
 def _divide(requests: list[Request]) -> list[list[Request]]:

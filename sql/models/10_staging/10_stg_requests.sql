@@ -15,6 +15,8 @@ join_answers as (
         one_request.option_index,
         one_request.option,
         one_request.option_tokens,
+        one_request.turn_index,
+        one_request.turns,
         try_cast(one_request.sampling_json ->> '$.max_tokens' as bigint) as max_tokens,
         one_answer.* exclude (run_id, request_id),
         one_prompt.source_row,
@@ -47,6 +49,8 @@ measure_requests as (
         occurrence,
         repeat_index,
         option_index,
+        turn_index,
+        turns,
         source_row,
         status,
         case
@@ -123,6 +127,8 @@ comment on column stg_requests.prompt_id is 'The prompt.';
 comment on column stg_requests.occurrence is 'Which of the run''s rows with that prompt_id.';
 comment on column stg_requests.repeat_index is '0-based repeat.';
 comment on column stg_requests.option_index is '0-based option whose likelihood was asked for; NULL where an answer was generated.';
+comment on column stg_requests.turn_index is '0-based turn of its conversation; NULL where that is not asked turn by turn.';
+comment on column stg_requests.turns is 'How many turns its conversation has; NULL where turn_index is.';
 comment on column stg_requests.source_row is '0-based position of the prompt''s row in its source.';
 comment on column stg_requests.status is 'ok: a result; error: an error row; unsent: the end of the load came before its turn; missing: no answer (yet).';
 comment on column stg_requests.phase is 'measured, or warmup or cooldown where it was sent in a window that the load leaves out of metrics (load_stretch); without such windows all are measured. Latencies, throughput, goodput and what is said of the load are of measured requests; counts, tokens, scores and what was in flight are of all. NULL where it never reached an engine, or where there are windows and no sent_at_s.';

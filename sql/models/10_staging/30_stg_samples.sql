@@ -1,4 +1,5 @@
--- Grain: one row per sample of a run: a prompt row × a repeat. The requests for its options, if any, are one sample.
+-- Grain: one row per sample of a run: a prompt row × a repeat. The requests for its options, if any, are one sample. Of
+-- a conversation that was asked turn by turn it is the answer to the last turn.
 create or replace view stg_samples as
 with
 
@@ -19,7 +20,7 @@ take_answers as (
         case when status = 'error' then error_kind end as error_kind,
         case when status = 'error' then error_message end as error_message
     from stg_requests
-    where option_index is null
+    where option_index is null and (turn_index is null or turn_index = turns - 1)
 ),
 
 -- Without all of its options a sample says nothing: one that is missing makes it missing, else one error an error.
@@ -61,7 +62,7 @@ unite_samples as (
 
 select * from unite_samples;
 
-comment on view stg_samples is 'One row per sample of a run (a prompt row × a repeat), as scorers see it: the answer, or the likelihoods of the options, beside the target.';
+comment on view stg_samples is 'One row per sample of a run (a prompt row × a repeat), as scorers see it: the answer, or the likelihoods of the options, beside the target. Of a conversation that was asked turn by turn, the answer to its last turn.';
 comment on column stg_samples.run_id is 'The run.';
 comment on column stg_samples.prompt_id is 'The prompt.';
 comment on column stg_samples.occurrence is 'Which of the run''s rows with that prompt_id.';

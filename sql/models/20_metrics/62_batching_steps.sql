@@ -1,4 +1,5 @@
--- Grain: one row: a completed run of generated answers whose engines say how many sequences a step holds.
+-- Grain: one row: a completed run of generated answers, none of which waits for another, whose engines say how many
+-- sequences a step holds.
 --
 -- What other ways of batching would have cost, counted in engine steps from the lengths that were found. A request
 -- takes one seat for as many steps as it has output tokens; reading prompts, preemptions and speculation are left out.
@@ -56,6 +57,7 @@ place_requests as (
         and runs.state = 'completed'
         and status = 'ok'
         and option_index is null
+        and turn_index is null  -- a turn cannot be in a batch with the one before it
         and output_tokens > 0
     window given as (order by source_row, occurrence, repeat_index, request_id)
 ),

@@ -1,0 +1,361 @@
+"""Conversations asked turn by turn: what was answered is in the next prompt, whoever dies in between."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import pytest
+from fake_server import ANSWER, FakeServer
+from record_kit import completion_of, rows_of
+from run_kit import FAKE, complete, query, vanish, work
+
+from assayline.digests import digest_text
+from assayline.engines.fake import FakeEngine
+from assayline.evaluation import opening
+from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.conversations import EARLIER_TURN, Conversations
+from assayline.evaluation.prepare import open_renderer
+from assayline.evaluation.shards.suspects import Suspicion
+from assayline.model import identify_spec_model
+from assayline.records import NOT_SENT, EarlierTurn, Request
+from assayline.requests.chat import Rendered
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+
+TURNS = [1, 3, 2, 5, 1, 4]
+"""Of the conversations that are asked."""
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+def talk(number: int, turns: int) -> dict[str, Any]:
+    said = [SYSTEM]
+    for turn in range(turns):
+        said += [{"role": "user", "content": f"question {number}.{turn}"}, {"role": "assistant", "content": "recorded"}]
+    return {"id": str(number), "messages": said, "answer": f"target {number}"}
+
+
+def answer(request: Request) -> str:
+    """Another one for every prompt: it shows what the prompt was."""
+    return digest_text(request.rendered or "")[:12]
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Fake engines answer with a digest of their prompts; what is put in here goes to the next ones."""
+    more: dict[str, Any] = {}
+
+    def open_fake(opened: Any, sizes: Any, setup: Any, hooks: Any, **_: Any) -> FakeEngine:
+        arguments = {"window": 3, "answer": answer, **more}
+        generation = opened.engine_generation
+        return FakeEngine(opened.clock, worker=opened.worker, generation=generation, hooks=hooks, **arguments)
+
+    monkeypatch.setattr(opening, "open_engine", open_fake)
+    return more
+
+
+@pytest.fixture
+def talks_spec(make_spec: Any, engines: dict[str, Any]) -> Callable[..., EvalSpec]:
+    def make(turns: list[int] = TURNS, **changes: Any) -> EvalSpec:
+        rows = [talk(number, count) for number, count in enumerate(turns)]
+        prompts = {
+            "source": {"kind": "inline", "rows": rows},
+            "template": None,
+            "turns": "each",
+            **changes.pop("prompts", {}),
+        }
+        return make_spec(prompts=prompts, engine={**FAKE, "args": {}}, sampling={"max_tokens": 2}, **changes)
+
+    return make
+
+
+def check_history(spec: EvalSpec, settings: Settings) -> int:
+    """Every answer is to the prompt that the answers stored before it make, once. Returns how many there are."""
+    renderer, _, _ = open_renderer(spec, identify_spec_model(spec))
+    rows = query(
+        settings,
+        "select prompt_id, occurrence, repeat_index, turn_index, turns, turn_messages_json, text, prompt_tokens "
+        "from requests left join completions using (run_id, request_id) order by 1, 2, 3, 4",
+    )
+    for _, turns in groupby(rows, key=lambda row: row[:3]):
+        said: list[Any] = []
+        asked = list(turns)
+        assert [row[3] for row in asked] == list(range(asked[0][4])), "each turn has one row"
+        for *_, messages, text, prompt_tokens in asked:
+            said += json.loads(messages)
+            rendered = renderer.render(said)
+            assert (text, prompt_tokens) == (digest_text(rendered.text)[:12], len(rendered.token_ids))
+            said.append({"role": "assistant", "content": text})
+    return len(rows)
+
+
+def test_each_turn_is_asked_with_the_answers_of_the_model(settings: Settings, talks_spec: Any) -> None:
+    spec = talks_spec(prompts={"repeats": 2}, shard_requests=4)
+    assert complete(spec, settings).answered_requests == 2 * sum(TURNS)
+    assert check_history(spec, settings) == 2 * sum(TURNS)
+    assert query(settings, "select is_sound from request_integrity") == [(True,)]
+
+
+class Killed(Exception):
+    """What ends a worker in the middle of a test."""
+
+
+def die_after(answers: int) -> Callable[[Request], str]:
+    left = iter(range(answers))
+
+    def answer_or_die(request: Request) -> str:
+        if next(left, None) is None:
+            raise Killed
+        return answer(request)
+
+    return answer_or_die
+
+
+@pytest.mark.parametrize("answers", [4, 11])
+def test_a_run_that_was_killed_between_turns_goes_on_with_what_was_answered(
+    settings: Settings, talks_spec: Any, engines: dict[str, Any], answers: int
+) -> None:
+    spec = talks_spec(shard_requests=5)
+    evaluation = begin_evaluation(spec, settings)
+    evaluation.prepare()
+    engines["answer"] = die_after(answers)
+    with pytest.raises(Killed):
+        work(evaluation)
+    early = {row["request_id"]: row["text"] for row in rows_of(evaluation.run_dir, "completions")}
+    assert len(early) == answers
+    vanish(evaluation)
+    engines["answer"] = answer
+    assert complete(spec, settings).run_id == evaluation.run_id
+    assert check_history(spec, settings) == sum(TURNS)
+    rows = rows_of(evaluation.run_dir, "completions")
+    assert len(rows) == sum(TURNS), "nothing is asked twice"
+    assert early.items() <= {row["request_id"]: row["text"] for row in rows}.items()
+
+
+def test_what_a_dead_worker_answered_is_the_history_of_the_one_that_takes_over(
+    settings: Settings, talks_spec: Any, engines: dict[str, Any]
+) -> None:
+    spec = talks_spec(shard_requests=20, workers=2)
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    engines["answer"] = die_after(8)
+    with pytest.raises(Killed):
+        work(evaluation)
+    engines["answer"] = answer
+    assert work(evaluation, 1) == sum(TURNS) - 8
+    evaluation.finish(counts)
+    assert check_history(spec, settings) == sum(TURNS)
+    assert query(settings, "select worker, count(*) from completions group by 1 order by 1") == [
+        ("worker-0", 8),
+        ("worker-1", sum(TURNS) - 8),
+    ]
+
+
+def test_two_workers_share_conversations_whole(settings: Settings, talks_spec: Any, engines: dict[str, Any]) -> None:
+    spec = talks_spec(turns=[3] * 40, shard_requests=16, workers=2)
+    engines["step_s"] = 0.002
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    with ThreadPoolExecutor() as pool:
+        answered = list(pool.map(lambda index: work(evaluation, index), range(2)))
+    evaluation.finish(counts)
+    assert check_history(spec, settings) == sum(answered) == 120
+    shared = (
+        "select count(distinct worker) from requests join completions using (run_id, request_id) group by prompt_id"
+    )
+    assert set(query(settings, shared)) == {(1,)}
+
+
+def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(
+    settings: Settings, talks_spec: Any, engines: dict[str, Any]
+) -> None:
+    spec = talks_spec(prompts={"columns": {"target": "answer"}}, scorers=[{"kind": "contains"}], max_error_fraction=1)
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    requests = rows_of(evaluation.run_dir, "requests")
+    [failing] = [row for row in requests if row["turns"] == 5 and row["turn_index"] == 1]
+    engines["fail_ids"] = frozenset({failing["request_id"]})
+    work(evaluation)
+    evaluation.finish(counts)
+    rows = query(
+        settings,
+        "select turn_index, error_kind, error_message from requests join completions using (run_id, request_id) "
+        "where turns = 5 order by 1",
+    )
+    assert [kind for _, kind, _ in rows] == [None, "fake_error", *[EARLIER_TURN] * 3]
+    assert rows[-1][2] == "It was not asked, as turn 2 of 5 of the conversation has no answer: asked to fail"
+    assert query(settings, "select count(*) from completions where error_kind is null") == [(sum(TURNS) - 4,)]
+    scores = query(settings, "select value, explanation from scores")
+    assert len(scores) == len(TURNS), "one score a conversation, of its last turn"
+    assert (0.0, f"error: {EARLIER_TURN}") in scores
+
+
+def test_a_conversation_that_grows_beyond_the_context_ends_there(settings: Settings, talks_spec: Any) -> None:
+    spec = talks_spec(turns=[6], max_error_fraction=1)
+    spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"args": {"max_model_len": 100}})})
+    complete(spec, settings)
+    rows = query(settings, "select error_kind, prompt_tokens from completions order by prompt_tokens nulls last")
+    kinds = [kind for kind, _ in rows]
+    assert kinds == sorted(kinds, key=[None, "prompt_too_long", EARLIER_TURN].index) and set(kinds) >= {EARLIER_TURN}
+    too_long = kinds.index("prompt_too_long")
+    assert rows[too_long][1] >= 100 > rows[too_long - 1][1]
+
+
+def test_a_conversation_that_cannot_begin_has_an_error_row_for_each_turn(settings: Settings, talks_spec: Any) -> None:
+    spec = talks_spec(turns=[2, 1], max_error_fraction=1)
+    spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"args": {"max_model_len": 5}})})
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    assert (counts.requests, counts.failed_requests) == (3, 3)
+    evaluation.abandon("cancelled")
+    assert {row["turn_messages_json"] for row in rows_of(evaluation.run_dir, "requests")} == {None}
+
+
+class Words:
+    """A renderer whose prompts are the contents of messages, a token a word."""
+
+    def render(self, messages: list[dict[str, Any]], body: Any = None) -> Rendered:
+        text = " ".join(message["content"] for message in messages)
+        return Rendered(text, [1] * len(text.split()))
+
+    def encode(self, text: str) -> list[int]:
+        raise AssertionError
+
+    def encode_media(self, messages: list[dict[str, Any]]) -> list[int]:
+        raise AssertionError
+
+
+def turn_of(name: str, turn_index: int, turns: int, earlier: list[EarlierTurn] | None = None) -> Request:
+    said = [{"role": "user", "content": f"{name}{turn_index}"}]
+    return Request(
+        f"{name}{turn_index}",
+        name,
+        0,
+        0,
+        [] if turn_index else [1],
+        {},
+        turn_index=turn_index,
+        turns=turns,
+        turn_messages=said,
+        earlier_turns=earlier
+        or [EarlierTurn([{"role": "user", "content": f"{name}{at}"}]) for at in range(turn_index)],
+    )
+
+
+@pytest.fixture
+def failed() -> list[tuple[str, str]]:
+    return []
+
+
+@pytest.fixture
+def conversations(failed: list[tuple[str, str]]) -> Conversations:
+    def fail(request: Request, error_kind: str, why: str, prompt_tokens: int | None) -> None:
+        failed.append((request.request_id, error_kind))
+
+    return Conversations(lambda: (Words(), None, None), "So: ", fail)
+
+
+def test_a_turn_that_can_be_asked_goes_before_conversations_that_have_not_begun(conversations: Conversations) -> None:
+    requests = [turn_of(name, at, 2) for name in "abc" for at in range(2)]
+    feed = conversations.feed(iter([*requests[:4], None, *requests[4:]]))
+    asked = [next(feed), next(feed), next(feed)]
+    assert [request and request.request_id for request in asked] == ["a0", "b0", None]
+    conversations.settle(completion_of("b0", text="yes"))
+    second = next(feed)
+    assert second is not None and second.request_id == "b1" and second.rendered == "b0 So: yes b1"
+    assert [(r.request_id if r else None) for r in (next(feed), next(feed))] == ["c0", None]
+    for name in ("a0", "c0"):
+        conversations.settle(completion_of(name, text="no"))
+    assert [(r.request_id if r else None) for r in feed] == ["a1", "c1"], "and then it ends"
+
+
+def test_what_a_load_leaves_unsent_is_no_error(conversations: Conversations, failed: list[tuple[str, str]]) -> None:
+    feed = conversations.feed(iter([turn_of("a", at, 3) for at in range(3)]))
+    next(feed)
+    conversations.settle(completion_of("a0", error_kind=NOT_SENT, error_message="Sending has ended."))
+    assert list(feed) == [] and failed == [("a1", NOT_SENT), ("a2", NOT_SENT)]
+
+
+def test_a_turn_whose_earlier_answer_is_nowhere_is_an_error_row_and_no_wait(
+    conversations: Conversations, failed: list[tuple[str, str]]
+) -> None:
+    known = [EarlierTurn([{"role": "user", "content": "a0"}], "yes"), EarlierTurn([])]
+    assert list(conversations.feed(iter([turn_of("a", 2, 3, known)]))) == []
+    assert failed == [("a2", EARLIER_TURN)]
+
+
+def test_other_requests_pass_through(conversations: Conversations) -> None:
+    request = replace(turn_of("a", 0, 1), turn_index=None)
+    assert list(conversations.feed(iter([None, request]))) == [None, request]
+
+
+def test_turns_before_a_suspected_one_are_asked_with_it() -> None:
+    """Who died with `a2` alone, or with `b1` and others: `b0` may be unanswered, and `b1` waits for it."""
+    requests = [turn_of(name, at, 3) for name in "abc" for at in range(3)]
+    groups = Suspicion(3, frozenset({"b1", "c0"})).divide(requests)
+    first = [request.request_id for group in groups[:3] for request in group]
+    assert first == ["b0", "b1", "c0"]
+    assert sum(map(len, groups)) == 9
+    left = [r.request_id for group in Suspicion(3, frozenset({"a2"})).divide(requests) for r in group]
+    assert sorted(left) == sorted({r.request_id for r in requests} - {"a2"})
+
+
+def test_a_convicted_turn_ends_its_conversation(conversations: Conversations, failed: list[tuple[str, str]]) -> None:
+    a0, a1, a2 = (turn_of("a", at, 3) for at in range(3))
+    conversations.give_up(a1, "It kills whoever asks it.")
+    feed = conversations.feed(iter([a0, a2]))
+    assert next(feed) is not None
+    conversations.settle(completion_of("a0", text="yes"))
+    assert list(feed) == [] and failed == [("a2", EARLIER_TURN)]
+
+
+def test_a_server_gets_the_conversation_as_messages(settings: Settings, make_spec: Any) -> None:
+    rows = [talk(number, 3) for number in range(2)]
+    server_spec = {"endpoint": "chat"}
+    with FakeServer().running() as server:
+        spec = make_spec(
+            prompts={"source": {"kind": "inline", "rows": rows}, "template": None, "columns": {}, "turns": "each"},
+            engine={"backend": "server", "server": {**server_spec, "url": server.url}, "args": {}, "warm_up": False},
+            load={"arrival": {"kind": "concurrency", "requests": 1}},
+        )
+        assert complete(spec, settings).answered_requests == 6
+        asked = [one.body["messages"] for one in server.received if one.path.endswith("/chat/completions")]
+    answered = {"role": "assistant", "content": "".join(ANSWER)}
+    for number in range(2):
+        first, second, third = ({"role": "user", "content": f"question {number}.{turn}"} for turn in range(3))
+        assert [messages for messages in asked if messages[1] == first] == [
+            [SYSTEM, first],
+            [SYSTEM, first, answered, second],
+            [SYSTEM, first, answered, second, answered, third],
+        ]
+
+
+@pytest.mark.vllm
+def test_a_real_engine_finds_the_turn_before_in_its_cache(settings: Settings, make_spec: Any) -> None:
+    """Each begins with more than a block of the cache, and its second turn with what the model itself said."""
+    long = {"role": "system", "content": " ".join(f"{number} + {number} = {2 * number}." for number in range(20))}
+    rows = [{**talk(number, 3), "messages": [long, *talk(number, 3)["messages"][1:]]} for number in range(2)]
+    spec = make_spec(
+        prompts={"source": {"kind": "inline", "rows": rows}, "template": None, "columns": {}, "turns": "each"},
+        sampling={"max_tokens": 8},
+        engine={"args": {**make_spec().engine.args, "max_model_len": 512, "block_size": 128}},
+    )
+    complete(spec, settings)
+    renderer, _, _ = open_renderer(spec, identify_spec_model(spec))
+    rows = query(
+        settings,
+        "select prompt_id, turn_index, turn_messages_json, text, prompt_tokens, cached_tokens, error_message "
+        "from requests join completions using (run_id, request_id) order by 1, 2",
+    )
+    said: list[Any] = []
+    for _, turn_index, messages, text, prompt_tokens, cached_tokens, error_message in rows:
+        assert error_message is None
+        said = (said if turn_index else []) + json.loads(messages)
+        assert prompt_tokens == len(renderer.render(said).token_ids)
+        if turn_index:
+            assert cached_tokens >= 128
+        said.append({"role": "assistant", "content": text})
+    [(second,)] = query(settings, "select cached_share from turn_latency where turn_index = 1")
+    assert second > 0.4
