@@ -118,7 +118,8 @@ INSERTS = (
         [(hash(prompt, place) % 32000)::integer for place in range(24 + prompt % 16)] as prompt_token_ids,
         '{{"max_tokens": 128, "seed": ' || repeat_index || ', "temperature": 0.7}}' as sampling_json,
         '<user>' || text_of(prompt, 20) || '<answer>' as rendered,
-        if(has_load, null, drawn_tokens + request % 7) as expected_output_tokens
+        if(has_load, null, drawn_tokens + request % 7) as expected_output_tokens,
+        if(has_load, 0, null) as turn_index, if(has_load, 1, null) as turns
     from invented_requests
     """,
     """

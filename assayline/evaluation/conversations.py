@@ -22,6 +22,7 @@ from assayline.prompts import RowError
 from assayline.records import NOT_SENT, Completion, Json, Request
 from assayline.requests.build import Renderer, check_length
 from assayline.requests.chat import Rendered
+from assayline.spec.evaluation import EvalSpec
 
 EARLIER_TURN = "earlier_turn"
 """error_kind of a turn that was not asked, as one before it has no answer."""
@@ -163,6 +164,12 @@ class Conversations:
             messages += turn.messages
             messages.append({"role": "assistant", "content": self._prefill + talk.answers[turn_index]})
         return messages + (request.turn_messages or [])
+
+
+def count_first(spec: EvalSpec, window_requests: int | None) -> int:
+    """Requests that a warm-up may look at. They are sent first: of conversations, as many as can be open."""
+    most = spec.shard_requests
+    return min(most, window_requests or most) if spec.prompts.asks_each_turn else most
 
 
 def _recall(request: Request, talk: _Talk) -> None:

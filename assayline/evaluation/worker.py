@@ -28,7 +28,7 @@ from assayline.errors import (
     LeaseLostError,
     StoreError,
 )
-from assayline.evaluation.conversations import Conversations
+from assayline.evaluation.conversations import Conversations, count_first
 from assayline.evaluation.opening import NO_DEVICE, Opening, claim_device, find_model
 from assayline.evaluation.orders import WorkOrder, check_same_folder, name_anew, write_engine_order
 from assayline.evaluation.prepare import open_renderer
@@ -75,7 +75,6 @@ def run_worker(
     """Answers requests until the queue is closed and empty, or stopped.
 
     `log` gets the worker's own lines, `on_engine_log` those that the engine prints, `on_event` what happens to engines.
-
     Raises DeviceError, SpecError or EngineError; what had finished until then is stored.
     """
     check_same_folder(order)
@@ -164,7 +163,8 @@ class Worker:
         """Answers until nothing is left, and stores it. Raises LeaseLostError."""
         conversations = self.conversations = self._begin_conversations()
         requests = conversations.feed(self._pull())
-        first = take_first(requests, self.order.spec.shard_requests, self.queue.is_stopped)
+        most = count_first(self.order.spec, engine.facts.window_requests)
+        first = take_first(requests, most, self.queue.is_stopped)
         if first and self.order.spec.engine.warm_up and not self.is_warm:
             self._warm_up(engine, first)
         for completion in engine.generate(itertools.chain(first, requests)):

@@ -80,6 +80,7 @@ def name_errors(output: Path) -> Path:
 
 def _export_batch(connection: Connection, run: ExportedRun, order: _Order) -> Exported:
     _refuse_options(run, "openai-batch")
+    _refuse_turns(run, "openai-batch")
     errors = name_errors(order.output)
     with (
         open_rows(connection, TEXTS, run.row["run_id"]) as rows,
@@ -113,6 +114,7 @@ def _export_parquet(connection: Connection, run: ExportedRun, order: _Order) -> 
 
 
 def _export_harness(connection: Connection, run: ExportedRun, order: _Order) -> Exported:
+    _refuse_turns(run, "lm-eval")
     with new_folder(order.output, SAMPLE_PATTERNS, order.force) as folder:
         tasks = write_harness_results(connection, run, order.run_dir, folder)
     return Exported([order.output], [f"Results and samples of {', '.join(tasks)}."])
@@ -129,6 +131,14 @@ def _refuse_options(run: ExportedRun, form: str) -> None:
         raise SpecError(
             f"Run {run.row['run_id']} asked for likelihoods of given answers, and {form} is of generated text. Export "
             "it as csv, jsonl, parquet or lm-eval."
+        )
+
+
+def _refuse_turns(run: ExportedRun, form: str) -> None:
+    if run.has_turns:
+        raise SpecError(
+            f"Run {run.row['run_id']} asked conversations turn by turn, and {form} has one question for each prompt. "
+            "Export it as csv, jsonl, parquet or vllm-bench."
         )
 
 

@@ -14,7 +14,7 @@ from assayline.errors import SpecError
 from assayline.store.database import Connection, Row, read_rows
 
 ROWS_PER_FETCH = 2_000
-ORDER = "source_row, occurrence, repeat_index, option_index"
+ORDER = "source_row, occurrence, repeat_index, option_index, turn_index"
 
 TEXTS = """
 select
@@ -22,6 +22,7 @@ select
     occurrence,
     repeat_index,
     option_index,
+    turn_index,
     prompt_id,
     request_id,
     source_id,
@@ -62,6 +63,7 @@ select
     one_prompt.metadata_json,
     one_request.rendered,
     one_request.sampling_json,
+    one_request.turn_messages_json,
     measured.* exclude (run_id),
     one_answer.reasoning,
     one_answer.stop_reason,
@@ -119,6 +121,11 @@ class ExportedRun:
     def has_options(self) -> bool:
         """Whether it asked for likelihoods of given answers, and has no generated text."""
         return any(scorer["kind"] == "loglikelihood" for scorer in self.read_spec("scorers") or [])
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether its conversations were asked turn by turn."""
+        return bool(self.read_spec("prompts.turns") == "each")
 
     def describe_gap(self) -> str | None:
         """What is missing of the run, in a sentence; None of a completed run, whose requests all have an answer."""

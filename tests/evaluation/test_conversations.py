@@ -14,11 +14,13 @@ from run_kit import FAKE, complete, query, vanish, work
 
 from assayline.digests import digest_text
 from assayline.engines.fake import FakeEngine
+from assayline.errors import SpecError
 from assayline.evaluation import opening
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.conversations import EARLIER_TURN, Conversations
 from assayline.evaluation.prepare import open_renderer
 from assayline.evaluation.shards.suspects import Suspicion
+from assayline.export.make import export_run
 from assayline.model import identify_spec_model
 from assayline.records import NOT_SENT, EarlierTurn, Request
 from assayline.requests.chat import Rendered
@@ -190,6 +192,11 @@ def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(
     scores = query(settings, "select value, explanation from scores")
     assert len(scores) == len(TURNS), "one score a conversation, of its last turn"
     assert (0.0, f"error: {EARLIER_TURN}") in scores
+    (path,) = export_run(settings, evaluation.run_id, "jsonl").files
+    exported = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["turn_index"] for row in exported] == [turn for turns in TURNS for turn in range(turns)]
+    with pytest.raises(SpecError, match="asked conversations turn by turn, and lm-eval has one question"):
+        export_run(settings, evaluation.run_id, "lm-eval")
 
 
 def test_a_conversation_that_grows_beyond_the_context_ends_there(settings: Settings, talks_spec: Any) -> None:
@@ -318,7 +325,7 @@ def test_a_server_gets_the_conversation_as_messages(settings: Settings, make_spe
         spec = make_spec(
             prompts={"source": {"kind": "inline", "rows": rows}, "template": None, "columns": {}, "turns": "each"},
             engine={"backend": "server", "server": {**server_spec, "url": server.url}, "args": {}, "warm_up": False},
-            load={"arrival": {"kind": "concurrency", "requests": 1}},
+            load={"arrival": {"kind": "concurrency", "requests": 1}, "max_requests": 5},
         )
         assert complete(spec, settings).answered_requests == 6
         asked = [one.body["messages"] for one in server.received if one.path.endswith("/chat/completions")]
@@ -329,7 +336,28 @@ def test_a_server_gets_the_conversation_as_messages(settings: Settings, make_spe
             [SYSTEM, first],
             [SYSTEM, first, answered, second],
             [SYSTEM, first, answered, second, answered, third],
-        ]
+        ][: 3 - number]
+    assert query(settings, "select status, count(*) from stg_requests group by 1 order by 1") == [
+        ("ok", 5),
+        ("unsent", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"engine": {"backend": "async"}, "load": {"arrival": {"kind": "poisson", "rate_per_s": 1}}},
+            "arrival poisson",
+        ),
+        ({"engine": {"order": "longest_first"}}, "turns come in the order of their conversation"),
+        ({"scorers": [{"kind": "loglikelihood"}], "prompts": {"columns": {"options": "o"}}}, "in its own words"),
+    ],
+)
+def test_what_has_no_place_for_turns_is_refused(make_spec: Any, changes: dict[str, Any], words: str) -> None:
+    prompts = {"source": {"kind": "inline", "rows": [talk(0, 2)]}, "template": None, "turns": "each"}
+    with pytest.raises(SpecError, match=words):
+        make_spec(**{**changes, "prompts": {**prompts, **changes.get("prompts", {})}})
 
 
 @pytest.mark.vllm

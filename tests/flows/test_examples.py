@@ -20,7 +20,7 @@ from assayline.store.database import connect
 from flows import cli
 
 REQUESTS = {"arithmetic": 155, "gsm8k_style": 10, "json_style": 8, "mmlu_loglikelihood": 40, "mmlu_style": 10}
-SPEED_ALONE = {"sharegpt_style": 4, "trace": 24}
+SPEED_ALONE = {"multi_turn": 8, "sharegpt_style": 4, "trace": 24}
 """Examples without scores."""
 SCORERS = {
     "arithmetic": "exact_match",
@@ -106,7 +106,9 @@ def test_an_example_without_scores_renders_every_row(
     name: str, requests: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run("evaluate", [str(ROOT / "examples" / f"{name}.yaml"), "--dry-run"]) == 0
-    assert f"{requests} requests (0 of them errors)" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert f"{requests} requests (0 of them errors)" in output
+    assert ("4 conversations of 1 to 3 turns, 8 in all" in output) == (name == "multi_turn")
 
 
 def test_the_served_example_renders_every_row(capsys: pytest.CaptureFixture[str]) -> None:

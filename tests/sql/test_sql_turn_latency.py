@@ -56,6 +56,23 @@ def test_a_sample_is_the_answer_to_the_last_turn(store):
     store.expect("stg_samples", {"request_id": "0.1", "answer": "last"}, {"request_id": "1.0", "answer": "only"})
 
 
+def test_a_sample_that_is_shown_has_the_conversation_before_it(store):
+    given_turns(store, [2, 1], [answer(0.1, text="four"), answer(0.1, text="eight"), answer(0.1, text="only")])
+    for turn, said in enumerate(('[{"role": "system", "content": "s"}, {"role": "user", "content": "2 + 2"}]',
+                                 '[{"role": "user", "content": "twice that"}]')):  # fmt: skip
+        store.connection.execute(
+            "update requests set turn_messages_json = ? where prompt_id = '0' and turn_index = ?", [said, turn]
+        )
+    store.connection.execute("update requests set rendered = '<user>once' where prompt_id = '1'")
+    store.given("scorers", {})
+    store.given("scores", *({"prompt_id": str(number), "value": 0.0} for number in range(2)))
+    query = "select prompt_id, rendered, answer from show_samples('run', 1, 9) order by prompt_id"
+    assert store.connection.execute(query).fetchall() == [
+        ("0", "system: s\nuser: 2 + 2\nassistant: four\nuser: twice that", "eight"),
+        ("1", "<user>once", "only"),
+    ]
+
+
 def test_turns_are_in_no_count_of_batches(store):
     given_turns(store, [2], [answer(0.1), answer(0.1)])
     store.given_answers(answer(0.1), run_id="single")

@@ -5,7 +5,7 @@ from assayline.report.document import Chart, Paragraph, Section
 from assayline.report.run.rows import ReportRows
 from assayline.report.table import Column, Table, tabulate
 from assayline.store.database import Row
-from assayline.words import count, name_percentile, show_number, show_range, show_seconds, show_value
+from assayline.words import count, name_percentile, show_number, show_range, show_seconds, show_share, show_value
 
 PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 
@@ -33,6 +33,14 @@ def describe_latency(rows: ReportRows) -> Section:
         section.blocks.append(
             Chart(name, _describe_distribution(name, percentiles), draw_distribution(bins, percentiles), is_small=True)
         )
+    if rows.turns:
+        section.blocks.append(
+            Paragraph(
+                "Conversations were asked turn by turn: each prompt begins with the turns before it and what the model "
+                "answered, which a prefix cache may still hold."
+            )
+        )
+        section.blocks.append(tabulate("Turns of conversations", TURNS, rows.turns))
     section.blocks.append(tabulate("Percentiles with their intervals", INTERVALS, rows.percentiles, is_folded=True))
     section.blocks.append(tabulate("Slowest requests", SLOWEST, rows.slowest, is_folded=True))
     return section
@@ -132,6 +140,18 @@ INTERVALS = (
     Column("n", "n", show_value),
 )
 """For those who doubt: a line per latency and percentile."""
+TURNS = (
+    Column("turn", lambda row: f"{row['turn_index'] + 1}", show_number),
+    Column("requests", "requests", show_value),
+    Column("errors", "error_requests", show_value),
+    Column("prompt tokens, mean", "mean_prompt_tokens", show_value),
+    Column("of them cached", "cached_share", show_share),
+    Column("output tokens, mean", "mean_output_tokens", show_value),
+    Column("first token, p50", "ttft_p50_s", show_seconds),
+    Column("p95", "ttft_p95_s", show_seconds),
+    Column("end to end, p50", "e2e_p50_s", show_seconds),
+    Column("p95", "e2e_p95_s", show_seconds),
+)
 SLOWEST = (
     Column("request", "request_id"),
     Column("end to end", "e2e_s", show_seconds),

@@ -58,6 +58,7 @@ TEXT_CHARACTERS = 1_500
 SLOWEST = 5
 EVENTS = 100
 ENGINES = 50
+TURNS = 50
 ERROR_KINDS = 20
 ERROR_SAMPLES = 3
 WORST = 5
@@ -79,6 +80,8 @@ class ReportRows:
     """Rows only where prompts were asked repeatedly, as of `majority_vote`."""
     majority_vote: list[Row]
     percentiles: list[Row]
+    turns: list[Row]
+    """Of conversations that were asked turn by turn."""
     histogram: list[Row]
     activity: list[Row]
     telemetry: list[Row]
@@ -123,6 +126,7 @@ def read_report(connection: Connection, run_id: str) -> ReportRows:
         pass_at_k=of_run("select * from pass_at_k where run_id = ? order by scorer, k"),
         majority_vote=of_run("select * from majority_vote where run_id = ? order by scorer"),
         percentiles=_by_metric(connection, run_id, "latency_percentile", "percentile"),
+        turns=of_run("select * from turn_latency where run_id = ? order by turn_index limit ?", TURNS),
         histogram=_by_metric(connection, run_id, "latency_histogram", "from_s"),
         activity=of_run("select * from activity where run_id = ? order by begins_at_s"),
         telemetry=of_run("select * from telemetry_activity where run_id = ? order by begins_at_s"),

@@ -22,7 +22,8 @@
 -- options: the options, of a prompt that has some.
 -- option_logprobs: their log-probabilities.
 -- reasoning: what the model wrote before its closing tag.
--- rendered: the prompt as the model read it.
+-- rendered: the prompt as the model read it; of a conversation of several turns its messages, one below the other, with
+--     the model's own answers.
 -- media_json: references to its images, sounds and videos.
 create or replace macro show_samples(run, direction, most_prompts) as table
 with
@@ -61,6 +62,40 @@ read_reasoning as (
     group by request_id
 ),
 
+write_turns as (
+    select
+        requests.prompt_id,
+        requests.occurrence,
+        requests.repeat_index,
+        requests.turn_index,
+        requests.turns,
+        array_to_string(
+            list_transform(
+                from_json(requests.turn_messages_json, '["json"]'),
+                lambda message: (message ->> 'role') || ': ' || (message ->> 'content')
+            ),
+            chr(10)
+        ) as said,
+        chr(10) || 'assistant: ' || one_answer.text as answered
+    from requests
+    join choose_samples using (run_id, prompt_id, occurrence, repeat_index)
+    left join (select request_id, text from one_answer where run_id = run) as one_answer using (request_id)
+    where requests.run_id = run and requests.turns > 1
+),
+
+-- The answer to the last turn is the sample's own.
+join_turns as (
+    select
+        prompt_id,
+        occurrence,
+        repeat_index,
+        string_agg(
+            said || if(turn_index < turns - 1, coalesce(answered, ''), ''), chr(10) order by turn_index
+        ) as conversation
+    from write_turns
+    group by prompt_id, occurrence, repeat_index
+),
+
 join_samples as (
     select
         choose_samples.scorer,
@@ -79,11 +114,15 @@ join_samples as (
         stg_samples.options,
         stg_samples.option_logprobs,
         read_reasoning.reasoning,
-        requests.rendered,
+        coalesce(requests.rendered, join_turns.conversation) as rendered,
         requests.media_json
     from choose_samples
     join stg_samples using (run_id, prompt_id, occurrence, repeat_index)
     left join requests on requests.run_id = run and requests.request_id = stg_samples.request_id
+    left join join_turns
+        on join_turns.prompt_id = choose_samples.prompt_id
+        and join_turns.occurrence = choose_samples.occurrence
+        and join_turns.repeat_index = choose_samples.repeat_index
     left join read_reasoning on read_reasoning.request_id = stg_samples.request_id
     where stg_samples.run_id = run
     order by direction * choose_samples.mean_value, choose_samples.prompt_id, choose_samples.occurrence
