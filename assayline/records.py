@@ -12,6 +12,8 @@ Json = Any
 """A value that `json.dumps` takes."""
 NOT_SENT = "not_sent"
 """error_kind of a request whose turn never came, as its load had ended; no error, and in no way an answer."""
+EARLIER_TURN = "earlier_turn"
+"""error_kind of a turn of a conversation that was not asked, as one before it has no answer."""
 
 MediaKind = Literal["image", "audio", "video"]
 """As content parts of a chat name them, and vLLM."""

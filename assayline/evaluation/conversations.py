@@ -19,13 +19,10 @@ from functools import cache
 from typing import Protocol
 
 from assayline.prompts import RowError
-from assayline.records import NOT_SENT, Completion, Json, Request
+from assayline.records import EARLIER_TURN, NOT_SENT, Completion, Json, Request
 from assayline.requests.build import Renderer, check_length
 from assayline.requests.chat import Rendered
 from assayline.spec.evaluation import EvalSpec
-
-EARLIER_TURN = "earlier_turn"
-"""error_kind of a turn that was not asked, as one before it has no answer."""
 
 Key = tuple[str, int, int]
 OpenRenderer = Callable[[], tuple[Renderer, object, int | None]]

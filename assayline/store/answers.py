@@ -11,7 +11,7 @@ from pathlib import Path
 
 import duckdb
 
-from assayline.records import NOT_SENT
+from assayline.records import EARLIER_TURN, NOT_SENT
 from assayline.store.ingest import list_new_parts
 from assayline.store.parts import list_parts
 from assayline.store.repair import describe_damage, find_damaged
@@ -22,7 +22,7 @@ ROWS_PER_FETCH = 10_000
 SENT_QUERY = """
     with keep_sent as (
         select distinct on (request_id) request_id, error_kind, error_message
-        from run_completions where worker <> 'prepare'
+        from run_completions where worker <> 'prepare' and error_kind is distinct from $earlier_turn
     )
     select
         count(*) filter (where error_kind is distinct from $not_sent),
@@ -93,7 +93,8 @@ def _survey(
     generations = connection.execute(
         "select worker, max(engine_generation) + 1 from run_engines group by worker"
     ).fetchall()
-    [(sent, sent_errors, load_end)] = connection.execute(SENT_QUERY, {"not_sent": NOT_SENT}).fetchall()
+    never_sent = {"not_sent": NOT_SENT, "earlier_turn": EARLIER_TURN}
+    [(sent, sent_errors, load_end)] = connection.execute(SENT_QUERY, never_sent).fetchall()
     return Answers(
         answered=_count(connection, "select count(*) from answered"),
         prepared_requests=_count(connection, "select coalesce(sum(requests), 0) from shards"),

@@ -17,12 +17,12 @@ from assayline.engines.fake import FakeEngine
 from assayline.errors import SpecError
 from assayline.evaluation import opening
 from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.conversations import EARLIER_TURN, Conversations
+from assayline.evaluation.conversations import Conversations
 from assayline.evaluation.prepare import open_renderer
 from assayline.evaluation.shards.suspects import Suspicion
 from assayline.export.make import export_run
 from assayline.model import identify_spec_model
-from assayline.records import NOT_SENT, EarlierTurn, Request
+from assayline.records import EARLIER_TURN, NOT_SENT, EarlierTurn, Request
 from assayline.requests.chat import Rendered
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
