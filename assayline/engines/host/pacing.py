@@ -2,8 +2,8 @@
 
 It is here, next to the engine, that time is kept: the worker's process has a database and Prefect to feed, and may be
 late. A request with `due_at_s` is sent at that moment, whatever else is in flight; one without as soon as fewer than
-its `window_requests` are. Requests are sent in the order of their arrival, each is a task of the one event loop, and
-nothing here waits for anything but that loop.
+its `window_requests` are. Requests are sent in the order of their arrival, later turns of conversations before others,
+each is a task of the one event loop, and nothing here waits for anything but that loop.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import gc
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from assayline.engines.host.core import StreamCore
@@ -64,11 +65,8 @@ class StreamHost:
     def take(self, message: Any) -> None:
         """Does what one message of the worker asks for."""
         match message:
-            case Generate(request):
-                if request.turn_index:  # its conversation has begun: before those that have not
-                    self._waiting.appendleft(message)
-                else:
-                    self._waiting.append(message)
+            case Generate():
+                self._waiting.insert(self._find_place(message), message)
                 self._send_due()
             case WarmUp(request):
                 self._run(self._warm_up(request))
@@ -80,6 +78,12 @@ class StreamHost:
                 self._run(self._abort())
             case Close():
                 self._finish()
+
+    def _find_place(self, message: Generate) -> int:
+        """At the end; a conversation that has begun goes on before those that have not, in the order of arrival."""
+        if not message.request.turn_index:
+            return len(self._waiting)
+        return sum(1 for _ in takewhile(lambda waiting: waiting.request.turn_index, self._waiting))
 
     def _send_due(self) -> None:
         """Sends whatever may be sent now, and sets the alarm for what comes next."""

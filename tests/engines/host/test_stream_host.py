@@ -1,6 +1,7 @@
 """The schedule inside the host, with a core that only sleeps, in an event loop whose time is virtual."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -160,6 +161,14 @@ def test_a_closed_loop_is_full_and_never_fuller(stage: Stage, window: int) -> No
     starts, ends = dict(stage.core.asked), sorted(at_s + services[int(n)] for n, at_s in stage.core.asked)
     for number in range(window, 40):
         assert starts[str(number)] == ends[number - window], "sent the moment an earlier one is over"
+
+
+def test_a_conversation_that_has_begun_goes_on_before_others_begin(stage: Stage) -> None:
+    first = [(0.0, ask(number, window_requests=1)) for number in range(3)]
+    later = [ask(number, window_requests=1) for number in (10, 11)]
+    turns = [(0.5, replace(turn, request=replace(turn.request, turn_index=1))) for turn in later]
+    stage.play(*first, *turns, (99.0, Close()))
+    assert [name for name, _ in stage.core.asked] == ["0", "10", "11", "1", "2"]
 
 
 def test_a_wider_window_counts_from_the_request_that_brings_it(stage: Stage) -> None:
