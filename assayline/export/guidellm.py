@@ -15,6 +15,7 @@ from assayline.errors import SpecError
 from assayline.export.distributions import EMPTY, STATUSES, describe_mean, read_distributions
 from assayline.export.guidellm_requests import describe_request
 from assayline.export.rows import ExportedRun, RowStream
+from assayline.spec.engine import BACKENDS
 from assayline.store.database import Connection, Row, read_rows
 
 SCHEMA_VERSION = 2
@@ -107,7 +108,8 @@ def _describe_report(run: ExportedRun, load: Row | None, strategy: dict[str, Any
 
 
 def _describe_backend(run: ExportedRun) -> dict[str, Any]:
-    if run.read_spec("engine.backend") == "server":
+    kind = BACKENDS.get(run.read_spec("engine.backend"))
+    if kind is not None and kind.is_served:
         chats = run.read_spec("engine.server.endpoint") == "chat"
         return {
             "kind": "openai_http",
