@@ -59,7 +59,8 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = 
     The tokenizer is used by synthetic sources, traces and recorded lengths alone. `shelf` keeps media that come inside
     rows (None: nobody does, and they cannot be sent to an engine). Raises PromptError (or SpecError) at once, before
     anything is iterated, for what concerns the run: no file, no rows, a template that is not Jinja2, a column or
-    template variable that the first readable row lacks. While iterating, PromptError for a file that turns out to be damaged further on.
+    template variable that the first readable row lacks. While iterating, PromptError for a file that turns out
+    to be damaged further on.
     """
     source = spec.source
     assert not isinstance(source, LmEvalSource), "a task writes its requests itself (harness/)"
