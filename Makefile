@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LANES = -n 2 --dist loadfile --no-loadscope-reorder
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo test test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-agreement bench-tasks bench-tasks-memory bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-exports bench-scale gpu-check gpu-bundle clean
+.PHONY: help setup setup-dev wheels demo test test-rare test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-agreement bench-tasks bench-tasks-memory bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-exports bench-guidellm-report bench-scale gpu-check gpu-bundle clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,7 +33,11 @@ test: setup-dev ## every test, those against real vLLM included
 	@echo "test: 1 of 2, the tiny model: trained once, in about half a minute"
 	@$(VENV)/python -m examples.tiny_model
 	@echo "test: 2 of 2, every test, in two lanes: a quarter of an hour or more; test-fast takes two: no engines, no servers, no whole runs"
-	@$(VENV)/python -m pytest $(LANES)
+	@$(VENV)/python -m pytest $(LANES) -m "not rare"
+
+test-rare: setup-dev ## what is left out of test: a Ray node that dies, a server that restarts, the same bytes twice; ten minutes
+	@$(VENV)/python -m examples.tiny_model
+	@$(VENV)/python -m pytest $(LANES) -m rare
 
 test-again: setup-dev ## the tests that failed last, one after another, with nothing beside them
 	@$(VENV)/python -m pytest -n 0 --last-failed --last-failed-no-failures none
@@ -42,7 +46,7 @@ test-airgap: setup-dev ## set-up from a folder of wheels, without any network; 6
 	@$(VENV)/python -m pytest tests/setup/check_airgap.py -s
 
 test-fast: setup-dev ## tests without vLLM, servers and whole runs
-	@$(VENV)/python -m pytest $(LANES) -m "not vllm and not prefect and not ray and not slow"
+	@$(VENV)/python -m pytest $(LANES) -m "not vllm and not prefect and not ray and not slow and not rare"
 
 test-vllm: setup-dev ## the engines' tests with another vLLM: VLLM=0.29.0; WITH="prefect==3.9.1"; TESTS=files; an environment of its own
 	@$(VENV)/python -m examples.tiny_model
@@ -112,6 +116,9 @@ bench-batch: setup-dev ## a batch file through vllm run-batch and here, killed a
 
 bench-exports: setup-dev ## memory and time of every export, from ten thousand to a million requests; slow
 	@$(VENV)/python -m benchmarks.exports
+
+bench-guidellm-report: setup-dev ## GuideLLM loads our export of its format, and computes what we wrote
+	@$(VENV)/python -m benchmarks.guidellm_report
 
 bench-scale: setup-dev ## claims, parts and loader around 1 to 16 workers, and on paper around a thousand
 	@$(VENV)/python -m benchmarks.scale

@@ -1,4 +1,4 @@
-"""nightly: evaluate, hold the run against its baseline, and write the history that it belongs to.
+"""nightly: evaluate, hold the run against its baseline, and write the history and leaderboard that it belongs to.
 
 One flow for a schedule, failed when a limit is broken.
 
@@ -15,6 +15,7 @@ from assayline.spec.evaluation import EvalSpec
 from flows.evaluate import as_spec, evaluate
 from flows.gate import gate
 from flows.live.history import write_history
+from flows.live.leaderboard import write_leaderboard
 
 
 def name_night() -> str:
@@ -43,6 +44,7 @@ def nightly(spec: EvalSpec | str, baseline: str | None = None, resume: str = NEV
         return _judge(wanted, result["run_id"], baseline)
     finally:
         write_history(result["run_id"], baseline)
+        write_leaderboard(wanted.prompts.set_name)
 
 
 def _judge(wanted: EvalSpec, run_id: str, baseline: str | None) -> dict[str, Any]:

@@ -35,3 +35,9 @@ def publish_benchmark(benchmark_id: str, summary: str) -> None:
 def publish_history(name: str, summary: str) -> None:
     """Attaches the history that a night belongs to to the flow run."""
     create_markdown_artifact(key="history", markdown=summary, description=f"History of {name}")
+
+
+@task(name="publish-leaderboard", cache_policy=NO_CACHE, persist_result=False)
+def publish_leaderboard(prompt_set: str, summary: str) -> None:
+    """Attaches the leaderboard of a night's prompt set to the flow run."""
+    create_markdown_artifact(key="leaderboard", markdown=summary, description=f"Leaderboard of {prompt_set}")

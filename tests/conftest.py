@@ -45,11 +45,29 @@ ENGINE_ARGS = {
 """vLLM on a CPU, small and quick to start."""
 
 
+MEMORY = Path("/dev/shm")
+MEMORY_NEEDED_BYTES = 4 * 2**30
+"""What the folders of the tests that are running take at the most, four times over."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """What tests start finds what users have; the lanes, which this process starts, find everything."""
-    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+    """What tests start finds what users have; the lanes, which this process starts, find everything.
+
+    The tests' folders are in memory where there is room: each of thousands of small files is synced to its disk.
+    """
+    is_lane = hasattr(config, "workerinput")
+    if is_lane or not config.getoption("numprocesses", None):
         paths = [str(ROOT / "tests" / "as_users"), os.environ.get("PYTHONPATH")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED_BYTES
+    if has_room and not is_lane and not config.option.basetemp:
+        config.option.basetemp = str(MEMORY / f"assayline-tests-{os.getpid()}")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput") and str(config.option.basetemp).startswith(f"{MEMORY}/assayline-tests-"):
+        shutil.rmtree(config.option.basetemp, ignore_errors=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,7 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_folders(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Data, locks and Prefect's own files of a test are its own."""
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("ASSAYLINE_LOCK_DIR", str(tmp_path / "locks"))
@@ -85,6 +103,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("database") / "empty.duckdb"
     with database.connect(path, 10):
         pass
+    os.environ["EMPTY_DATABASE"] = str(path)  # for the processes that tests start, see as_users/
     return path
 
 

@@ -9,7 +9,7 @@ the memory of a thousand.
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -23,7 +23,7 @@ from assayline.prompts.few_shot import FewShot
 from assayline.prompts.files import UnreadableRow
 from assayline.prompts.media import identify_media, separate_media
 from assayline.prompts.selection import select_rows
-from assayline.prompts.sharegpt import read_conversation
+from assayline.prompts.sharegpt import read_answered, read_conversation
 from assayline.prompts.sources import read_rows, split_head
 from assayline.prompts.synthetic import SyntheticPrompts
 from assayline.prompts.traces import TracePrompts, read_trace
@@ -57,10 +57,11 @@ class BadRow:
 def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = None) -> Iterator[Prompt | BadRow]:
     """The prompts of a spec, in the order in which they are asked: one Prompt or BadRow per selected row.
 
-    The tokenizer is used by synthetic sources and traces only. `shelf` keeps media that come inside rows (None: nobody
-    does, and they cannot be sent to an engine). Raises PromptError (or SpecError) at once, before anything is
-    iterated, for what concerns the run: no file, no rows, a template that is not Jinja2, a column or template variable
-    that the first readable row lacks. While iterating, PromptError for a file that turns out to be damaged further on.
+    The tokenizer is used by synthetic sources, traces and recorded lengths alone. `shelf` keeps media that come inside
+    rows (None: nobody does, and they cannot be sent to an engine). Raises PromptError (or SpecError) at once, before
+    anything is iterated, for what concerns the run: no file, no rows, a template that is not Jinja2, a column or
+    template variable that the first readable row lacks. While iterating, PromptError for a file that turns out
+    to be damaged further on.
     """
     source = spec.source
     assert not isinstance(source, LmEvalSource), "a task writes its requests itself (harness/)"
@@ -81,13 +82,22 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = 
         _check_no_examples(spec, "ShareGPT's conversations")
 
         def read_talk(row: Any) -> PromptParts:
-            return reader.read(read_conversation(row))
+            if source.max_tokens is None:
+                return reader.read(read_conversation(row))
+            asked, answer = read_answered(row, "first" if spec.turns == "first" else "given")
+            limit = {"max_tokens": _count_tokens(tokenizer, answer)}
+            parts = reader.read(asked)
+            return replace(parts, sampling=limit | parts.sampling)
 
         rows = _check_rows(spec, read_rows(FileSource(path=source.path)), partial(check_first, read=read_talk))
         return _read_prompts(spec, rows, read_talk, reader.read_id)
     rows = _check_rows(spec, read_rows(source), partial(check_first, read=reader.read))
     few_shot = None if spec.few_shot is None else FewShot(spec, spec.few_shot, shelf)
     return _read_prompts(spec, rows, reader.read, reader.read_id, few_shot)
+
+
+def _count_tokens(tokenizer: Any, text: str) -> int:
+    return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def _check_no_columns(spec: PromptSpec) -> None:

@@ -196,9 +196,15 @@ def make_leaderboard(
     Also returns its rows. Raises SpecError for a name that is not there, and StoreError.
     """
     rows = (database or open_database(settings)).run(lambda connection: read_board(connection, names))
+    return rows, write_board(settings, rows, folder)
+
+
+def write_board(settings: Settings, rows: BoardRows, folder: Path | None = None) -> Written:
+    """Writes a leaderboard that was read; `folder` as elsewhere."""
+    names = rows.names
     name = "-".join(names) or "all"
     own = settings.data_dir / "leaderboards" / _name_folder(name, names, is_plain=len(names) < 2)
-    return rows, write_report(compose_board(rows), folder or own, settings.data_dir / "cache")
+    return write_report(compose_board(rows), folder or own, settings.data_dir / "cache")
 
 
 def check_report_run(connection: Connection, run_id: str) -> None:

@@ -17,7 +17,7 @@ from assayline.errors import EngineError, SpecError
 from assayline.records import Json
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import ChatSpec
-from assayline.spec.sources import SyntheticSource, TraceSource
+from assayline.spec.sources import ShareGptSource, SyntheticSource, TraceSource
 from assayline.words import nearest
 
 OURS = {
@@ -167,4 +167,9 @@ def _check_chat(spec: EvalSpec) -> None:
         raise SpecError(
             f"prompts.source {source.kind} makes token ids of exact length, which the endpoint chat does not take. Set "
             "engine.server.endpoint to completions."
+        )
+    if isinstance(source, ShareGptSource) and source.max_tokens:
+        raise SpecError(
+            "prompts.source.max_tokens counts tokens with the model's tokenizer, which the endpoint chat does not need "
+            "and this run does not have. Remove it, or set engine.server.endpoint to completions."
         )

@@ -146,6 +146,11 @@ class PromptSpec(SpecPart):
                 f"prompts.turns each: rows of source {self.source.kind} are whole prompts, no conversations. Remove "
                 "it, or give a source of kind sharegpt, or one with a column of messages"
             )
+        if isinstance(self.source, ShareGptSource) and self.source.max_tokens is not None:
+            raise ValueError(
+                "prompts.source.max_tokens recorded: with prompts.turns each, every turn is answered, and that would "
+                "be the length of one of the answers. Remove one of the two; sampling.max_tokens is for all turns"
+            )
         if self.few_shot is not None:
             raise ValueError(
                 "prompts.few_shot: with prompts.turns each, what stands before a question is what the model said "

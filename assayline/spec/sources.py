@@ -102,6 +102,12 @@ class ShareGptSource(SpecPart):
 
     kind: Literal["sharegpt"] = "sharegpt"
     path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
+    max_tokens: Literal["recorded"] | None = Field(
+        None,
+        exclude_if=operator.not_,  # so that a spec without it is the same spec as ever
+        description="recorded: each request's max_tokens is the length of the recorded answer in the model's tokens; "
+        "with sampling.ignore_eos exactly so many are generated (default: sampling.max_tokens).",
+    )
 
 
 class TraceSource(SpecPart):

@@ -124,7 +124,7 @@ def _make_model(connection: duckdb.DuckDBPyConnection, model: ModelFile) -> None
         return
     with work_in(connection, LIVE):
         connection.execute(model.definition)
-    columns = {name: kind for name, kind, *_ in connection.execute(f"describe {LIVE}.{model.name}").fetchall()}
+    columns = _read_columns(connection, model.name)
     if "run_id" not in columns:
         connection.execute(f"drop view {LIVE}.{model.name}")
         connection.execute(model.text)
@@ -146,6 +146,15 @@ def _make_model(connection: duckdb.DuckDBPyConnection, model: ModelFile) -> None
     connection.execute(model.comments)
     if model.table:
         _copy_comments(connection, model.table, model.name)
+
+
+def _read_columns(connection: duckdb.DuckDBPyConnection, view: str) -> dict[str, str]:
+    """Names and types of the live view's columns. The catalog has them; `describe` would bind the view once more."""
+    columns = (
+        "select column_name, data_type from duckdb_columns() "
+        "where database_name = current_database() and schema_name = ? and table_name = ? order by column_index"
+    )
+    return dict(connection.execute(columns, [LIVE, view]).fetchall())
 
 
 def _copy_comments(connection: duckdb.DuckDBPyConnection, table: str, view: str) -> None:

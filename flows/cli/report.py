@@ -6,7 +6,7 @@
     python -m flows.report --leaderboard [NAME ...] [--out FOLDER] [--open]
 
 No Prefect flow: it reads the database and writes two files. `flows.evaluate` does the same at the end of a run,
-`flows.benchmark` at the end of a sweep, and `flows.nightly` for the history that a night belongs to.
+`flows.benchmark` at the end of a sweep, and `flows.nightly` for the history and the leaderboard of a night.
 """
 
 import argparse

@@ -177,6 +177,7 @@ def test_a_check_that_cannot_be_is_refused_in_a_sentence(monkeypatch: pytest.Mon
         check.main(["--device", "cpu", "--parts", "speed"])
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_runs_side_by_side_begin_when_all_their_engines_are_warm(tiny_model: Path, tmp_path: Path) -> None:
     folders, gate = [tmp_path / "first", tmp_path / "second"], tmp_path / "gate"

@@ -8,6 +8,7 @@ import pytest
 from benchmarks.many_runs import main
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_it_times_every_model_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--runs", "10", "--requests", "20", "--computed-runs", "1", "--folder", str(tmp_path)])

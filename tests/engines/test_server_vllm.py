@@ -140,7 +140,7 @@ def test_chats_are_rendered_by_the_server(
         assert answer.token_at_s is not None and len(answer.token_at_s) == answer.output_tokens
 
 
-@pytest.mark.parametrize("victim", ["server", "engine"])
+@pytest.mark.parametrize("victim", [pytest.param("server", marks=pytest.mark.rare), "engine"])
 def test_a_killed_server_is_replaced_and_nothing_is_left(
     kept: Kept[StreamingEngine], tiny_model: Path, tmp_path: Path, asker: Asker, victim: str
 ) -> None:

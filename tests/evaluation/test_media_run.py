@@ -85,6 +85,7 @@ def test_a_picture_that_changed_while_a_run_was_prepared_is_noticed(
         complete(spec, settings)
 
 
+@pytest.mark.rare
 @pytest.mark.vllm
 def test_the_hearing_example_is_heard(tiny_alm: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """From files to the page: sounds through real vLLM, their numbers in SQL, and a player on the page."""

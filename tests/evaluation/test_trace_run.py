@@ -50,14 +50,16 @@ def test_requests_reach_a_server_when_the_trace_says(tmp_path: Path, settings: S
 
 
 def test_ids_are_for_servers_that_take_them(tmp_path: Path, settings: Settings, make_spec: Any) -> None:
-    prompts = trace_of(tmp_path, [(0, 20, [1])])
+    talks = {"source": {"kind": "sharegpt", "path": "talks.json", "max_tokens": "recorded"}}
     server = {"url": "http://127.0.0.1:9/v1", "endpoint": "chat"}
-    spec = make_spec(
-        prompts={**prompts, "columns": {}, "template": None},
-        engine={"backend": "server", "server": server, "args": {}},
-    )
-    with pytest.raises(SpecError, match="source trace makes token ids of exact length"):
-        complete(spec, settings)
+    refusals = ("source trace makes token ids of exact length", "max_tokens counts tokens with the model's tokenizer")
+    for prompts, refusal in zip((trace_of(tmp_path, [(0, 20, [1])]), talks), refusals, strict=True):
+        spec = make_spec(
+            prompts={**prompts, "columns": {}, "template": None},
+            engine={"backend": "server", "server": server, "args": {}},
+        )
+        with pytest.raises(SpecError, match=refusal):
+            complete(spec, settings)
 
 
 @pytest.mark.vllm

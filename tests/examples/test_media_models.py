@@ -45,6 +45,7 @@ def test_the_chat_template_takes_parts_and_refuses_others(model: tuple[Callable[
         render([{"type": "video"}, text])
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 @pytest.mark.parametrize("ensure", [ensure_tiny_vlm, ensure_tiny_alm])
 def test_the_same_recipe_gives_the_same_bytes(ensure: Callable[..., Path], tmp_path: Path) -> None:

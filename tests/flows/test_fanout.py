@@ -61,6 +61,7 @@ def test_two_workers_on_a_cluster_share_the_prompts(
     flow_kit.check_shared(tmp_path / "data")
 
 
+@pytest.mark.rare
 @pytest.mark.ray
 @pytest.mark.vllm
 def test_engine_on_ray_answers(make_spec: Any, ray_env: dict[str, str], tmp_path: Path) -> None:

@@ -19,14 +19,13 @@ import pytest
 
 pytestmark = [pytest.mark.prefect, pytest.mark.vllm]
 
-REPEATS = 20
 PROMPTS = flow_kit.ROOT / "examples" / "arithmetic.jsonl"
 ATTEMPT_LIMIT_S = 300.0
 ORPHAN_LIMIT_S = 10.0
 VICTIMS = ("flow", "worker", "engine")
 
 
-def spec_of(model: Path, prompts: Path) -> dict[str, Any]:
+def spec_of(model: Path, prompts: Path, repeats: int) -> dict[str, Any]:
     """Some seconds of work for two engines side by side, a few requests in flight each."""
     return {
         "name": "faults",
@@ -35,7 +34,7 @@ def spec_of(model: Path, prompts: Path) -> dict[str, Any]:
             "source": {"kind": "file", "path": str(prompts)},
             "columns": {"target": "answer"},
             "template": "{{ question }}",
-            "repeats": REPEATS,
+            "repeats": repeats,
         },
         "sampling": {"temperature": 0, "max_tokens": 16},
         "engine": {
@@ -150,13 +149,19 @@ def campaigns(
 
 
 @pytest.fixture(scope="module")
-def undisturbed(campaigns: Any, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def repeats(request: pytest.FixtureRequest) -> int:
+    """Few kills hit within few seconds of work; many want a run that is long enough to be hit again and again."""
+    return 6 if int(request.config.getoption("--kills")) <= 3 else 20
+
+
+@pytest.fixture(scope="module")
+def undisturbed(campaigns: Any, tiny_model: Path, repeats: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data folder of a run that nobody shot at.
 
     Its prompts come when both engines are open, so that neither can answer them all.
     """
     pipe = tmp_path_factory.mktemp("slow") / "slow.jsonl"
-    campaign = campaigns("undisturbed", spec_of(tiny_model, pipe))
+    campaign = campaigns("undisturbed", spec_of(tiny_model, pipe, repeats))
     lines = PROMPTS.read_text(encoding="utf-8").splitlines(keepends=True)
 
     def feed(source: TextIO) -> None:
@@ -195,15 +200,20 @@ def read_texts(data_dir: Path) -> dict[str, str]:
 
 
 def test_whatever_is_killed_every_request_is_answered_once_with_the_same_text(
-    undisturbed: Path, campaigns: Any, tiny_model: Path, request: pytest.FixtureRequest, record_property: Any
+    undisturbed: Path,
+    campaigns: Any,
+    tiny_model: Path,
+    repeats: int,
+    request: pytest.FixtureRequest,
+    record_property: Any,
 ) -> None:
     wanted, seed = int(request.config.getoption("--kills")), int(request.config.getoption("--kill-seed"))
     expected = read_texts(undisturbed)
-    assert len(expected) == REPEATS * len(PROMPTS.read_text(encoding="utf-8").splitlines())
+    assert len(expected) == repeats * len(PROMPTS.read_text(encoding="utf-8").splitlines())
     kills: Counter[str] = Counter()
     attempts = resumed = recovered = lost = twice = wrong = runs = 0
     while (left := wanted - sum(kills.values())) > 0:
-        campaign = campaigns(f"campaign-{runs}", spec_of(tiny_model, PROMPTS))
+        campaign = campaigns(f"campaign-{runs}", spec_of(tiny_model, PROMPTS, repeats))
         code: int | None = None
         while code != 0:
             code = campaign.attempt(wanted - sum(kills.values()) - sum(campaign.kills.values()))

@@ -12,7 +12,7 @@ import pytest
 
 from assayline.runs.leases import list_owners, read_holders
 
-pytestmark = [pytest.mark.prefect, pytest.mark.ray]
+pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.rare]
 
 CLUSTER = Path(__file__).with_name("ray_cluster.py")
 HEAD = "127.0.0.2"

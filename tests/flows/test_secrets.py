@@ -101,7 +101,7 @@ def test_a_refused_spec_does_not_show_its_secret(
 
 @pytest.mark.prefect
 @pytest.mark.vllm
-@pytest.mark.parametrize("end", ["good", "bad"])
+@pytest.mark.parametrize("end", [pytest.param("good", marks=pytest.mark.rare), "bad"])
 def test_a_real_engine_and_its_log_keep_the_token(
     named_spec: dict[str, Any],
     tiny_model: Path,

@@ -78,6 +78,7 @@ def test_a_server_that_dies_costs_the_page_and_no_result(
     assert flow_kit.query(data_dir, "select count(distinct request_id) from completions") == [ROWS]
 
 
+@pytest.mark.rare
 def test_a_server_that_is_restarted_finds_the_run_complete(
     server: Server, env: dict[str, str], fake_spec: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def read_plan(data_dir: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.rare
 def test_a_killed_sweep_goes_on_with_the_rates_that_it_had(
     spec: Path, server: FakeServer, served_env: dict[str, str], data_dir: Path, tmp_path: Path
 ) -> None:

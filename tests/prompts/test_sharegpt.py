@@ -67,6 +67,39 @@ def test_a_row_that_asks_nothing_is_an_error_row(tmp_path: Path, bad: Any, words
     assert words in second.message
 
 
+def recorded(path: Path, tokenizer: Any, *rows: Any, turns: str = "given") -> list[tuple[list[str], dict[str, Any]]]:
+    path.write_text(json.dumps(rows))
+    source = {"kind": "sharegpt", "path": str(path), "max_tokens": "recorded"}
+    prompts = load_prompts(PromptSpec.model_validate({"source": source, "turns": turns}), tokenizer)
+    return [
+        ([], {"message": one.message})
+        if isinstance(one, BadRow)
+        else ([message["content"] for message in one.messages], dict(one.sampling))
+        for one in prompts
+    ]
+
+
+def test_an_answer_may_become_as_long_as_the_recorded_one(tmp_path: Path, tokenizer: Any) -> None:
+    """In the model's tokens, without those that its tokenizer puts around a text."""
+    answers = ["basolfan", " ".join(["kokoko"] * 9)]
+    talk = said(("human", "1?"), ("gpt", answers[0]), ("human", "2?"), ("gpt", answers[1]), ("human", "and?"))
+    lengths = [len(tokenizer.encode(answer)) - 1 for answer in answers]
+    assert lengths[0] < lengths[1] and tokenizer.encode(answers[0])[0] == tokenizer.bos_token_id
+    path = tmp_path / "t.json"
+    [(asked, sampling)] = recorded(path, tokenizer, talk)
+    assert asked == ["1?", answers[0], "2?"], "the last question that was answered"
+    assert sampling == {"max_tokens": lengths[1]}, "whether it stops before is sampling.ignore_eos's to say"
+    assert recorded(path, tokenizer, talk, turns="first") == [(["1?"], {"max_tokens": lengths[0]})]
+
+
+def test_a_conversation_without_an_answer_has_no_recorded_length(tmp_path: Path, tokenizer: Any) -> None:
+    twice, empty = said(("human", "1?"), ("human", "2?")), said(("human", "1?"), ("gpt", ""))
+    (_, fine), *bad = recorded(tmp_path / "t.json", tokenizer, TALK, twice, empty)
+    assert fine["max_tokens"] > 0
+    assert all("no answer, whose length prompts.source.max_tokens" in one["message"] for _, one in bad)
+    assert len(bad) == 2
+
+
 def test_another_format_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match=r"first row does not fit.*no column `conversations`.*Columns: prompt"):
         prompts_of(tmp_path / "t.json", {"prompt": "1?"})

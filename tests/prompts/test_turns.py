@@ -68,6 +68,10 @@ def test_what_is_asked_names_the_conversation_and_recorded_answers_do_not() -> N
         ({"source": {"kind": "trace", "format": "azure", "path": "trace.csv"}}, "source trace are whole prompts"),
         ({"source": {"kind": "openai_batch", "path": "batch.jsonl"}}, "source openai_batch are whole prompts"),
         ({"few_shot": {"count": 1}}, "few_shot: with prompts.turns each"),
+        (
+            {"source": {"kind": "sharegpt", "path": "t.json", "max_tokens": "recorded"}},
+            "the length of one of the answers",
+        ),
     ],
 )
 def test_what_has_no_turns_is_refused(spec: dict[str, Any], words: str) -> None:

@@ -2,6 +2,7 @@
 
 import html
 import json
+import logging
 import re
 import shutil
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from assayline.report.make import Written, make_leaderboard
 from assayline.settings import Settings
 from assayline.store.database import connect
 from flows.cli import run
+from flows.live import leaderboard
 
 pytestmark = pytest.mark.slow
 
@@ -160,3 +162,23 @@ def test_an_empty_database_has_no_leaderboard(settings: Settings) -> None:
     given_nights(settings, [])
     with pytest.raises(SpecError, match="There is no run to make a leaderboard of"):
         make_leaderboard(settings)
+
+
+def test_a_night_shows_the_leaderboard_of_its_prompts_if_another_model_was_asked_them(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shown: list[tuple[str, str]] = []
+    monkeypatch.setattr(leaderboard, "publish_leaderboard", lambda *page: shown.append(page))
+    monkeypatch.setattr(leaderboard, "get_run_logger", lambda: logging.getLogger("night"))
+    monkeypatch.setattr(leaderboard, "load_settings", lambda: settings)
+    winner, other = models_of([40, 12])
+    given_nights(settings, [winner])
+    leaderboard.write_leaderboard("sums")
+    assert shown == [] and caplog.messages == [] and not (settings.data_dir / "leaderboards").exists()
+    leaderboard.write_leaderboard("products")
+    assert "The leaderboard was not written: SpecError: There is no run" in caplog.messages[0]
+    given_nights(settings, [other], first=1)
+    leaderboard.write_leaderboard("sums")
+    [(name, text)] = shown
+    assert name == "sums" and "a is better than every other model" in text
+    assert str(settings.data_dir / "leaderboards" / "sums" / "report.html") in text
