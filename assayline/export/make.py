@@ -145,7 +145,7 @@ def _refuse_turns(run: ExportedRun, form: str) -> None:
     if run.has_turns:
         raise SpecError(
             f"Run {run.row['run_id']} asked conversations turn by turn, and {form} has one question for each prompt. "
-            "Export it as csv, jsonl, parquet or vllm-bench."
+            "Export it as csv, jsonl, parquet, vllm-bench or guidellm."
         )
 
 
