@@ -23,6 +23,8 @@ PATIENCE_S = 180.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
 CALL_TIMEOUT_S = 30.0
 FINAL_STATUS = re.compile(r"status code: (4(?!08|09|25|29)\d\d|501)")
+PAGE = 1_000
+"""Names that a store tells by one request, at the most."""
 AT_ONCE = 16
 """Calls at the same time, where there are many to make. One after another, each costs a round trip."""
 
@@ -99,8 +101,17 @@ class Client:
         """Names and sizes in bytes of the objects in a folder."""
 
         def attempt() -> list[tuple[str, int]]:
-            pages = self._api.list(self._store, prefix=folder, chunk_size=1000)
+            pages = self._api.list(self._store, prefix=folder, chunk_size=PAGE)
             return [(str(one["path"]).rpartition("/")[2], int(one["size"])) for page in pages for one in page]
+
+        return self._call(attempt, folder)
+
+    def list_after(self, folder: str, name: str) -> list[tuple[str, int]]:
+        """Names and sizes of the next objects in a folder after a name, by one request; none at its end."""
+
+        def attempt() -> list[tuple[str, int]]:
+            pages = self._api.list(self._store, prefix=folder, offset=f"{folder}/{name}", chunk_size=PAGE)
+            return [(str(one["path"]).rpartition("/")[2], int(one["size"])) for one in next(iter(pages), [])]
 
         return self._call(attempt, folder)
 
