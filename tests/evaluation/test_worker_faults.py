@@ -60,7 +60,7 @@ def test_whatever_the_store_does_every_request_counts_once(
     """It answers 500 and 503, loses answers, closes connections, is late, and is gone for a while; workers die, too."""
     wanted, seed = wanted_of(request, 4)
     dice = random.Random(seed)
-    quick = settings.model_copy(update={"flush_interval_s": 0.3, "flush_rows": 16})
+    quick = settings.model_copy(update={"flush_interval_s": 0.3})
     outcomes = []
     with serving("localbucket", tmp_path / "server") as port:
         make_bucket(port, "bucket")

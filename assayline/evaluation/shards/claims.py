@@ -95,5 +95,5 @@ def find_gone(claims: Iterable[Claim], watch: Watch) -> list[Claim]:
     held = list(claims)
     owners = {claim.owner for claim in held}
     watch.look(owners)
-    gone = {owner for owner in owners if watch.is_gone(owner)}
+    gone = watch.find_gone(owners)
     return [claim for claim in held if claim.owner in gone]
