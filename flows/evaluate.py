@@ -152,12 +152,12 @@ def _watch(
     while any(not task.is_over for task in tasks):
         if any(task.has_failed for task in tasks):
             evaluation.stop()
+        if crew:
+            crew.look()
         if looks.is_due():
             with looks:
                 expected = prepared.result().requests if tasks[0].has_completed else None
                 progress.show(evaluation.count_answered(), expected)
-                if crew:
-                    crew.look()
                 if screen:
                     screen.show(expected, crew.standing if crew else None)
         if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:

@@ -22,6 +22,7 @@ from store_kit import STORE_FAULTS, Proxy, environment
 
 from assayline.engines.fake import FakeEngine
 from assayline.evaluation import opening, worker
+from assayline.evaluation.crew import Crew
 from assayline.evaluation.orders import WorkOrder, take_name
 from assayline.places.home import find_url, place_of
 from assayline.records import Completion, Request
@@ -91,6 +92,8 @@ class Round:
     ) -> None:
         self._run_dir, self._settings, self._dice, self._lease_s = run_dir, settings, dice, lease_s
         self._proxy = proxy
+        self._crew = None if proxy is None else Crew(run_dir, lease_s)
+        """A run's flow looks for the dead. In a folder the workers do it alone; in a store their looks take long."""
         self._asked = run_dir.parent / f"{run_dir.name}-asked"
         self._asked.mkdir()
         self._at_work: dict[str, str] = {}
@@ -112,6 +115,8 @@ class Round:
             time.sleep(self._dice.uniform(0.0, 0.15))
             self._continue_those_whose_time_is_over()
             self._bury_the_ended()
+            if self._crew is not None:
+                self._crew.look()
             if self._faults.total() < faults:
                 self._hurt(self._dice.choice(kinds))
         if self._proxy is not None:

@@ -44,7 +44,7 @@ class CrewReport:
     def close(self) -> None:
         """Sends the last table, and waits a little for it."""
         if self.standing is not None:
-            self.standing = self._crew.look()
+            self.standing = self._crew.look(is_last=True)
             self._send(time.monotonic(), self.standing)
         self._reports.close()
 

@@ -1,5 +1,6 @@
 """A folder and two object stores are one place: what one of them does, all do, under the same names."""
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -239,3 +240,17 @@ def test_a_folders_mark_is_written_by_one_call_in_place(tmp_path: Path) -> None:
     assert (tmp_path / "beats" / "one").stat().st_ino == inode
     with pytest.raises(FileNotFoundError):
         place.note("beats/two", b"", create=False)
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_other_providers_take_their_credentials_from_the_environment(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore")
+    for name in [name for name in os.environ if name.startswith(("AZURE_", "GOOGLE_"))]:
+        monkeypatch.delenv(name)
+    if scheme == "az":
+        with pytest.raises(SpecError, match="Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or"):
+            Client("az://container/prefix")
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "somebody")
+    assert Client(f"{scheme}://container/prefix").url == f"{scheme}://container/prefix"
