@@ -24,6 +24,7 @@ from assayline.engines.fake import FakeEngine
 from assayline.evaluation import opening, worker
 from assayline.evaluation.crew import Crew
 from assayline.evaluation.orders import WorkOrder, take_name
+from assayline.evaluation.shards.throttle import Throttle
 from assayline.places.home import find_url, place_of
 from assayline.records import Completion, Request
 from assayline.settings import Settings
@@ -32,7 +33,8 @@ from assayline.store.ingest import load_parts
 from assayline.store.takeovers import list_takeovers
 
 KILL, STOP = "worker killed", "worker stopped"
-WORKERS = 4
+WORKERS, FEW = 4, 4
+"""How many are at work at once, but for a round of few faults."""
 MOST_SHARDS, SHARDS_PER_FAULT, PER_SHARD = 60, 3, 10
 FAULTS_PER_ROUND = 20
 """More, and on a busy machine no worker lives long enough to get anywhere."""
@@ -107,16 +109,18 @@ class Round:
         """Until every worker has ended by itself, and at most so many faults."""
         shards = min(MOST_SHARDS, SHARDS_PER_FAULT * faults)
         ids = fill_queue(self._run_dir, shards, PER_SHARD, max_tokens=6)
-        for _ in range(WORKERS):
+        for _ in range(WORKERS if faults > FEW else 2):
             self._start()
+        looks = Throttle()
         deadline = time.monotonic() + ROUND_LIMIT_S
         while self._alive:
             assert time.monotonic() < deadline, "no end in sight"
             time.sleep(self._dice.uniform(0.0, 0.15))
             self._continue_those_whose_time_is_over()
             self._bury_the_ended()
-            if self._crew is not None:
-                self._crew.look()
+            if self._crew is not None and looks.is_due():
+                with looks:
+                    self._crew.look()
             if self._faults.total() < faults:
                 self._hurt(self._dice.choice(kinds))
         if self._proxy is not None:
