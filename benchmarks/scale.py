@@ -8,6 +8,10 @@ Workers are processes with the fake engine, which sleeps instead of computing, s
 - `rows/s`, `parts/s`: of all workers together, from the first answer to the last.
 - `loader CPU s per million rows`: of the thread that loads parts while the workers write them.
 - `idle tail`: share of all workers' time between their own last answer and that of the last one.
+- `flow`: CPU seconds per second of a thread that shows how far the run is, as the flow does.
+- Calls: what a worker asks of the run's folder, a second and a shard, and the names that its lists tell; and what the
+  flow and its loader do.
+- HTTP requests: of four workers that answer 1,200 requests in an object store, by the server's log.
 - `claims/s`: of four processes that claim 2,000 shards of a folder and answer none; and 400 of an object store, by
   localbucket, a server in Python on this machine, with the HTTP requests that a claim takes.
 
@@ -26,30 +30,42 @@ import statistics
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from assayline.clock import RunClock
 from assayline.engines.fake import FakeEngine
 from assayline.evaluation import opening
 from assayline.evaluation import worker as worker_module
+from assayline.evaluation.crew import Crew
 from assayline.evaluation.orders import WorkOrder
 from assayline.evaluation.prepare import choose_size
+from assayline.evaluation.progress import Tally
 from assayline.evaluation.shards.queue import ShardQueue
+from assayline.evaluation.shards.throttle import Throttle
+from assayline.places.home import attach
 from assayline.records import Completion, Request
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
 from assayline.store.ingest import load_parts
-from assayline.store.parts import list_part_names, write_part
-from benchmarks.claim_rates import measure_claims, measure_store_claims
+from assayline.store.parts import count_table, list_part_names, write_part
+from benchmarks.claim_rates import has_store, measure_claims, measure_store_claims, serving_store
+from benchmarks.place_calls import count_calls, read_calls, read_log, save_calls, total_calls, total_names
 
 PER_SHARD = 25
 WINDOW, OUTPUT_TOKENS, STEP_S = 12, 10, 0.02
 GPUS, PROMPTS, PROMPTS_PER_S = 1_000, 100_000_000, 10
+WORKER_TABLES = ("completions", "telemetry", "device_telemetry", "engine_events")
+PARTS_PER_FLUSH = 3
+"""Answers, and telemetry of the engine and of the device; of events there are few."""
+POLL_INTERVAL_S = 0.5
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["assayline.evaluation.worker"])
+FLOW_CALLS: Counter[str] = Counter()
+"""Of this process, once it counts."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,18 @@ class Measurement:
     parts_per_s: float
     loader_cpu_s_per_million_rows: float
     idle_tail: float
+    flow_cores: float
+    """CPU seconds per second of the thread that shows how far the run is."""
+    calls_per_worker_s: float
+    calls_per_shard: float
+    names_per_worker_s: float
+    """Told by lists."""
+    flow_calls_per_s: float
+    """Of that thread and the loader."""
+    flow_names_per_s: float
+    calls: dict[str, int]
+    """Of all workers, by method and folder."""
+    flow_calls: dict[str, int]
 
 
 def fill(run_dir: Path, shards: int) -> None:
@@ -90,22 +118,37 @@ def order_of(run_dir: Path, name: str) -> WorkOrder:
     return WorkOrder("scale", run_dir, spec, settings, "fake", "fake", {}, RunClock.start(), name)
 
 
-def work(order: WorkOrder) -> None:
+def work(order: WorkOrder, calls: Path, environment: dict[str, str]) -> None:
     """A worker's process."""
+    os.environ.update(environment)
+    counts = count_calls()
     opening.open_engine = lambda opened, sizes, setup, hooks, **_: FakeEngine(  # type: ignore[assignment]
         opened.clock, worker=opened.worker, window=WINDOW, step_s=STEP_S, hooks=hooks
     )
     worker_module.run_worker(order, lambda _: None, lambda _: None)
+    save_calls(counts, calls)
+
+
+def show_progress(run_dir: Path, ended: threading.Event, cpu_s: list[float]) -> None:
+    """What a flow does beside the loader."""
+    tally, crew, looks = Tally(run_dir), Crew(run_dir, 60.0), Throttle()
+    while not ended.wait(POLL_INTERVAL_S):
+        if looks.is_due():
+            with looks:
+                tally.count()
+                crew.look()
+    cpu_s.append(time.thread_time())
 
 
 def measure(workers: int, per_worker: int, folder: Path) -> Measurement:
     """Runs so many workers, and loads what they write meanwhile."""
-    run_dir = folder / f"workers-{workers}"
+    run_dir, calls = folder / f"workers-{workers}", folder / f"calls-{workers}"
     fill(run_dir, workers * per_worker // PER_SHARD)
-    started = [processes.Process(target=work, args=[order_of(run_dir, f"worker-{n}")]) for n in range(workers)]
-    ended = threading.Event()
+    started = [
+        processes.Process(target=work, args=[order_of(run_dir, f"worker-{n}"), calls, {}]) for n in range(workers)
+    ]
+    ended, flow_cpu_s, cpu_s = threading.Event(), list[float](), list[float]()
     with connect(run_dir / "scale.duckdb", 10) as connection:
-        cpu_s: list[float] = []
 
         def load() -> None:
             while not ended.wait(1.0):
@@ -113,16 +156,21 @@ def measure(workers: int, per_worker: int, folder: Path) -> Measurement:
             load_parts(connection, "scale", run_dir)
             cpu_s.append(time.thread_time())
 
-        loader = threading.Thread(target=load)
         load_parts(connection, "scale", run_dir)  # the requests, which are no part of this
         connection.execute("set threads = 1")
-        loader.start()
-        for process in started:
-            process.start()
+        FLOW_CALLS.clear()
+        threads = [
+            threading.Thread(target=load),
+            threading.Thread(target=show_progress, args=[run_dir, ended, flow_cpu_s]),
+        ]
+        for one in [*threads, *started]:
+            one.start()
         for process in started:
             process.join()
         ended.set()
-        loader.join()
+        for thread in threads:
+            thread.join()
+        flow_calls = Counter(FLOW_CALLS)
         query = "select count(*), count(distinct request_id), min(sent_at_s), max(finished_at_s) from completions"
         [(rows, requests, first_s, last_s)] = connection.execute(query).fetchall()
         ends = [
@@ -131,9 +179,53 @@ def measure(workers: int, per_worker: int, folder: Path) -> Measurement:
         ]
     assert rows == requests == workers * per_worker // PER_SHARD * PER_SHARD, "0 lost, 0 twice"
     took_s = last_s - first_s
-    parts = sum(len(list_part_names(run_dir, table)) for table in ("completions", "telemetry", "engine_events"))
+    parts = sum(len(list_part_names(run_dir, table)) for table in WORKER_TABLES)
     tail = sum(last_s - end for end in ends) / (len(ends) * took_s)
-    return Measurement(workers, rows, rows / took_s, parts / took_s, cpu_s[0] / rows * 1e6, tail)
+    asked = read_calls(calls)
+    return Measurement(
+        workers,
+        rows,
+        rows_per_s=rows / took_s,
+        parts_per_s=parts / took_s,
+        loader_cpu_s_per_million_rows=cpu_s[0] / rows * 1e6,
+        idle_tail=tail,
+        flow_cores=flow_cpu_s[0] / took_s,
+        calls_per_worker_s=total_calls(asked) / workers / took_s,
+        calls_per_shard=total_calls(asked) / (rows / PER_SHARD),
+        names_per_worker_s=total_names(asked) / workers / took_s,
+        flow_calls_per_s=total_calls(flow_calls) / took_s,
+        flow_names_per_s=total_names(flow_calls) / took_s,
+        calls=dict(asked),
+        flow_calls=dict(flow_calls),
+    )
+
+
+def measure_store_run(folder: Path, workers: int = 4, per_worker: int = 300) -> tuple[dict[str, int], float]:
+    """HTTP requests of some workers that answer a queue in a store, by method and folder, and the seconds it took."""
+    with serving_store(folder) as (environment, log):
+        run_dir = folder / "store-run"
+        attach(run_dir, "s3://bucket/asked")
+        fill(run_dir, workers * per_worker // PER_SHARD)
+        before, started_s = read_log(log, "asked"), time.monotonic()
+        started = [
+            processes.Process(
+                target=work,
+                args=[
+                    replace(order_of(folder / f"store-{n}" / "asked", f"worker-{n}"), url="s3://bucket/asked"),
+                    folder / "store-calls",
+                    environment,
+                ],
+            )
+            for n in range(workers)
+        ]
+        for process in started:
+            process.start()
+        for process in started:
+            process.join()
+        took_s = time.monotonic() - started_s
+        asked = read_log(log, "asked") - before
+        assert count_table(run_dir, "completions") == workers * per_worker, "0 lost, 0 twice"
+    return dict(asked), took_s
 
 
 def measure_load(folder: Path, parts: int, rows: int) -> float:
@@ -163,7 +255,7 @@ def simulate(part_s: float, row_s: float, listing_s: float) -> list[dict[str, fl
     rows_per_s = GPUS * PROMPTS_PER_S
     found = []
     for flush_s in (2.0, GPUS / 50, 60.0, 300.0):
-        parts_per_s = 2 * GPUS / flush_s  # answers and telemetry
+        parts_per_s = PARTS_PER_FLUSH * GPUS / flush_s
         parts = parts_per_s * PROMPTS / rows_per_s
         found.append(
             {
@@ -233,19 +325,31 @@ def main() -> None:
     known = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        print("workers  requests    rows/s   parts/s   loader CPU s per million rows   idle tail")
+        print("workers  requests    rows/s   parts/s   loader CPU s per million rows   idle tail   flow")
+        count_calls(FLOW_CALLS)
         found = []
         for workers in known.workers:
             one = measure(workers, known.requests_per_worker, folder)
             found.append(one)
             print(
                 f"{one.workers:7}  {one.requests:8}  {one.rows_per_s:8.0f}  {one.parts_per_s:8.1f}  "
-                f"{one.loader_cpu_s_per_million_rows:30.1f}  {one.idle_tail:10.3f}"
+                f"{one.loader_cpu_s_per_million_rows:30.1f}  {one.idle_tail:10.3f}  "
+                f"{one.flow_cores:5.3f}"
             )
+        print("Calls of the folder: a worker's per second and per shard, and names told; the flow's and its loader's")
+        for one in found:
+            print(
+                f"{one.workers:7}  {one.calls_per_worker_s:6.1f}  {one.calls_per_shard:6.1f}  "
+                f"{one.names_per_worker_s:8.0f}   {one.flow_calls_per_s:6.1f}  {one.flow_names_per_s:8.0f}"
+            )
+        store_run, store_s = measure_store_run(folder) if has_store() else ({}, 0.0)
+        print(f"HTTP requests of 4 workers with 48 shards on a store, in {store_s:.0f} s: {sum(store_run.values())}")
+        for what, times in sorted(store_run.items(), key=lambda pair: -pair[1]):
+            print(f"{times:8}  {what}")
         claims_per_s = measure_claims(folder / "claims")
         store_claims_per_s, requests_per_claim = measure_store_claims(folder)
         print(f"claims/s, four processes: folder {claims_per_s:,.0f}, object store {store_claims_per_s:,.0f}")
-        print(f"HTTP requests for claim files on the store, per shard: {requests_per_claim:.1f}")
+        print(f"HTTP requests of all kinds per claim on the store: {requests_per_claim:.1f}")
         small_s, large_s = median_load(folder, 400, 20), median_load(folder, 4, 2_000)  # 8,000 rows each
         part_s = (small_s - large_s) / (400 - 4)
         row_s = (large_s - 4 * part_s) / 8_000
@@ -262,6 +366,7 @@ def main() -> None:
             )
         result = {
             "workers": [asdict(one) for one in found],
+            "store_run": {"seconds": store_s, "requests": store_run},
             "claims_per_s": claims_per_s,
             "store_claims_per_s": store_claims_per_s,
             "store_requests_per_claim": requests_per_claim,

@@ -25,6 +25,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from assayline.errors import StoreError
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
 from assayline.evaluation.resume import AUTO
+from assayline.evaluation.shards.throttle import Throttle
 from assayline.runs.manifest import PromptCounts
 from assayline.settings import load_settings
 from assayline.spec.evaluation import EvalSpec
@@ -145,17 +146,20 @@ def _watch(
     """
     progress = Progress(get_run_logger())
     crew = open_crew(evaluation, get_run_logger())
+    looks = Throttle()  # each goes over the names of all parts
     loaded_s = time.monotonic()
     tasks = [Watched(prepared), *map(Watched, generated)]
     while any(not task.is_over for task in tasks):
         if any(task.has_failed for task in tasks):
             evaluation.stop()
-        expected = prepared.result().requests if tasks[0].has_completed else None
-        progress.show(evaluation.count_answered(), expected)
         if crew:
             crew.look()
-        if screen:
-            screen.show(expected, crew.standing if crew else None)
+        if looks.is_due():
+            with looks:
+                expected = prepared.result().requests if tasks[0].has_completed else None
+                progress.show(evaluation.count_answered(), expected)
+                if screen:
+                    screen.show(expected, crew.standing if crew else None)
         if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:
             if obstacle := evaluation.try_load():
                 progress.warn_once(f"{obstacle} Results are still stored as part files.")

@@ -88,7 +88,7 @@ def wait_for_workers(order: WorkOrder, has_failed: Callable[[], bool], origin: s
     while not queue.is_finished() and not queue.is_stopped():
         owners = list_owners(order.run_dir)
         watch.look(owners)
-        if any(not watch.is_gone(owner) for owner in owners):
+        if watch.find_gone(owners) < set(owners):
             seen_s = time.monotonic()
         if has_failed():
             return

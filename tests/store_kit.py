@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -23,6 +24,15 @@ SECRET = "never-to-be-seen-4711"
 MODULES = {"moto": "moto.server", "localbucket": "localbucket"}
 START_LIMIT_S = 120.0
 HOP = {"connection", "transfer-encoding", "content-length", "server", "date"}
+SAID_500, SAID_503, LOST, CLOSED, LATE, GONE = STORE_FAULTS = (
+    "500, not done",
+    "503, not done",
+    "done, answer lost",
+    "connection closed, not done",
+    "late answer",
+    "store gone",
+)
+"""What a proxy does with one request, but for the last one: it refuses all for a while."""
 
 
 def environment(port: int) -> dict[str, str]:
@@ -73,6 +83,13 @@ def _wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
         time.sleep(0.1)
 
 
+class _QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A killed worker's connection."""
+
+
 class Proxy:
     """Passes requests on to a server, unless told otherwise. Everything it counts and does is seen by the test."""
 
@@ -80,6 +97,8 @@ class Proxy:
         self._target = port
         self._dice = random.Random(seed)
         self._lock = threading.Lock()
+        self._armed: list[tuple[str, float]] = []
+        self._gone_until_s = 0.0
         self.drops_conditions = self.is_away = False
         self.error_share = self.lost_share = self.delay_share = 0.0
         """Of requests: answered with 500 or 503 and not done, done and answered with 500, answered late."""
@@ -89,6 +108,7 @@ class Proxy:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # or a small answer waits 40 ms for its other half
 
             def handle_any(self) -> None:
                 proxy.handle(self)
@@ -98,8 +118,7 @@ class Proxy:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _QuietServer(("127.0.0.1", 0), Handler)
         self.port: int = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=[0.05], daemon=True).start()
 
@@ -107,23 +126,34 @@ class Proxy:
         self._server.shutdown()
         self._server.server_close()
 
+    def arm(self, fault: str, for_s: float = 0.0) -> None:
+        """One of STORE_FAULTS for the next request, or the next put where an answer is to be lost."""
+        with self._lock:
+            if fault == GONE:
+                self._gone_until_s = time.monotonic() + for_s
+            else:
+                self._armed.append((fault, for_s))
+
+    def disarm(self) -> Counter[str]:
+        """Forgets the faults that no request has met, and tells them."""
+        with self._lock:
+            left, self._armed = Counter(fault for fault, _ in self._armed), []
+        return left
+
     def handle(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("content-length") or 0))
-        with self._lock:
-            dice = [self._dice.random() for _ in range(3)]
+        fault, for_s = self._draw(request.command)
         self._count("requests")
-        if self.is_away:
+        if self.is_away or time.monotonic() < self._gone_until_s or fault == CLOSED:
             self._count("refused")
-            request.close_connection = True
-            with contextlib.suppress(OSError):
-                request.connection.shutdown(socket.SHUT_RDWR)
+            _hang_up(request)
             return
-        if dice[0] < self.delay_share:
+        if fault == LATE:
             self._count("delays")
-            time.sleep(self.delay_s)
-        if dice[1] < self.error_share:
+            time.sleep(for_s)
+        if fault in (SAID_500, SAID_503):
             self._count("errors")
-            _answer(request, 500 if dice[2] < 0.5 else 503, [], b"")
+            _answer(request, 500 if fault == SAID_500 else 503, [], b"")
             return
         headers = {name: value for name, value in request.headers.items() if name.lower() != "connection"}
         if self.drops_conditions:
@@ -135,11 +165,27 @@ class Proxy:
             content = answer.read()
         finally:
             onward.close()
-        if dice[2] < self.lost_share:
+        if fault == LOST:
             self._count("lost")
-            _answer(request, 500, [], b"")
+            if int(for_s * 1000) % 2:
+                _hang_up(request)
+            else:
+                _answer(request, 500, [], b"")
             return
         _answer(request, answer.status, answer.getheaders(), content)
+
+    def _draw(self, command: str) -> tuple[str, float]:
+        """What happens to a request: what was armed for one like it, or else what the dice say; mostly nothing."""
+        with self._lock:
+            for number, (fault, _) in enumerate(self._armed):
+                if fault != LOST or command == "PUT":
+                    return self._armed.pop(number)
+            dice = [self._dice.random() for _ in range(4)]
+        if dice[0] < self.error_share:
+            return (SAID_500 if dice[3] < 0.5 else SAID_503), 0.0
+        if dice[1] < self.lost_share:
+            return LOST, 0.0
+        return (LATE, self.delay_s) if dice[2] < self.delay_share else ("", 0.0)
 
     def _count(self, what: str) -> None:
         with self._lock:
@@ -158,6 +204,12 @@ def _answer(request: BaseHTTPRequestHandler, status: int, headers: list[tuple[st
         request.send_header("Content-Length", str(length))
         request.end_headers()
         request.wfile.write(content)
+
+
+def _hang_up(request: BaseHTTPRequestHandler) -> None:
+    request.close_connection = True
+    with contextlib.suppress(OSError):
+        request.connection.shutdown(socket.SHUT_RDWR)
 
 
 def use_store(port: int, monkeypatch: pytest.MonkeyPatch) -> None:

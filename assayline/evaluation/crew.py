@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
 from assayline.evaluation.shards.claims import CLAIMS, DONE
+from assayline.evaluation.shards.throttle import Throttle
 from assayline.places.home import place_of
 from assayline.runs.leases import Holder, Watch, has_left, list_owners, read_holders, revoke
 from assayline.store.parts import ANSWERS, SHOWN_AGE_S, fetch_parts, list_part_names
@@ -74,14 +75,20 @@ class Crew:
         self._lease_s = lease_s
         self._now = now
         self._watch = Watch(run_dir, lease_s, now)
+        self._parts = Throttle()
         self._seen: set[str] = set()
         self._answered: Counter[str] = Counter()
         self._tokens: Counter[str] = Counter()
         self._marks: deque[tuple[float, Counter[str]]] = deque([(now(), Counter())])
 
-    def look(self) -> CrewStanding:
-        """Reads beats and new parts; revokes the leases of those that are gone. Raises StoreError."""
-        self._read_new_parts()
+    def look(self, *, is_last: bool = False) -> CrewStanding:
+        """Reads beats and new parts; revokes the leases of those that are gone. Raises StoreError.
+
+        Where names of parts are many, they are not gone over at each look, but at the last one.
+        """
+        if is_last or self._parts.is_due():
+            with self._parts:
+                self._read_new_parts()
         now = self._now()
         self._marks.append((now, self._tokens.copy()))
         while len(self._marks) > 2 and now - self._marks[1][0] >= RATE_OVER_S:

@@ -20,6 +20,7 @@ from assayline.errors import PromptError, PromptsChangedError, SpecError
 from assayline.evaluation.order import can_order, expected_tokens, measure_request, order_rows, read_lengths
 from assayline.evaluation.shards.queue import ShardQueue
 from assayline.evaluation.shards.rows import name_shard
+from assayline.evaluation.shards.throttle import throttle
 from assayline.evaluation.task import plan_chat, write_task_requests
 from assayline.media.shelf import Shelf
 from assayline.model import ModelIdentity, identify_model
@@ -92,11 +93,12 @@ class Preparation:
         lengths = read_lengths(run_dir)
         has_order = longest_first and can_order(self._spec, lengths)
         shard = _Shard(run_dir, self._spec.shard_requests, answered, has_order, workers)
-        rows = itertools.takewhile(lambda _: not queue.is_stopped(), self)
+        is_stopped = throttle(queue.is_stopped)  # in a store it takes a while, and there are millions of rows
+        rows = itertools.takewhile(lambda _: not is_stopped(), self)
         horizons = order_rows(self._spec, lengths, rows) if has_order else ([row] for row in rows)
         for horizon in horizons:
-            if queue.is_stopped():
-                break
+            if has_order and queue.is_stopped():
+                break  # the horizon may be cut off
             for prepared in horizon:
                 shard.add(prepared)
             if has_order:

@@ -202,7 +202,9 @@ class Evaluation:
         if self.manifest.template_id is None:
             return None
         try:
-            self.database.run(lambda connection: load_parts(connection, self.run_id, self.run_dir), wait_s=0.0)
+            self.database.run(
+                lambda connection: load_parts(connection, self.run_id, self.run_dir, SHOWN_AGE_S), wait_s=0.0
+            )
         except StoreError as error:
             return str(error)
         return None

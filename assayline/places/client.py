@@ -18,11 +18,20 @@ from assayline.errors import SpecError
 
 Answer = TypeVar("Answer")
 Given = TypeVar("Given")
-SCHEMES = ("s3", "gs", "az")
+CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS, the path of a key file",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+"""By scheme, what people set. Machines have roles instead."""
+METADATA_SERVER = "169.254.169.254"
+"""Who is asked for a machine's role."""
 PATIENCE_S = 180.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
 CALL_TIMEOUT_S = 30.0
 FINAL_STATUS = re.compile(r"status code: (4(?!08|09|25|29)\d\d|501)")
+PAGE = 1_000
+"""Names that a store tells by one request, at the most."""
 AT_ONCE = 16
 """Calls at the same time, where there are many to make. One after another, each costs a round trip."""
 
@@ -61,7 +70,7 @@ class Client:
                 **({"disable_bulk_delete": True} if url.startswith("s3:") else {}),  # which not every server has
             )
         except exceptions.BaseError as error:
-            raise SpecError(f"The object store {url} cannot be used: {describe(error)}") from None
+            raise SpecError(f"The object store {url} cannot be used: {describe(error)}. {advise(url)}") from None
 
     def get(self, key: str) -> bytes:
         """What is in an object."""
@@ -99,8 +108,17 @@ class Client:
         """Names and sizes in bytes of the objects in a folder."""
 
         def attempt() -> list[tuple[str, int]]:
-            pages = self._api.list(self._store, prefix=folder, chunk_size=1000)
+            pages = self._api.list(self._store, prefix=folder, chunk_size=PAGE)
             return [(str(one["path"]).rpartition("/")[2], int(one["size"])) for page in pages for one in page]
+
+        return self._call(attempt, folder)
+
+    def list_after(self, folder: str, name: str) -> list[tuple[str, int]]:
+        """Names and sizes of the next objects in a folder after a name, by one request; none at its end."""
+
+        def attempt() -> list[tuple[str, int]]:
+            pages = self._api.list(self._store, prefix=folder, offset=f"{folder}/{name}", chunk_size=PAGE)
+            return [(str(one["path"]).rpartition("/")[2], int(one["size"])) for one in next(iter(pages), [])]
 
         return self._call(attempt, folder)
 
@@ -132,12 +150,15 @@ class Client:
             except FileNotFoundError as error:
                 raise FileNotFoundError(f"{self.url}/{key}: {describe(error)}") from None
             except self._errors.BaseError as error:
+                said = describe(error)
+                if METADATA_SERVER in said:
+                    said = f"{said}. It was asked as no credentials were found. {advise(self.url)}"
                 if self._is_final(error):
-                    raise OSError(f"{self.url} refuses {key}: {describe(error)}") from None
+                    raise OSError(f"{self.url} refuses {key}: {said}") from None
                 if time.monotonic() + wait_s > deadline:
                     self._is_gone = True
                     raise StoreGoneError(
-                        f"{self.url} has not answered for {self._patience_s:g} s, {key}: {describe(error)}"
+                        f"{self.url} has not answered for {self._patience_s:g} s, {key}: {said}"
                     ) from None
             time.sleep(random.uniform(wait_s / 2, wait_s))
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
@@ -158,7 +179,7 @@ class Client:
 def check_url(url: str) -> None:
     """Raises SpecError for a URL that names no store, or has a credential in it."""
     scheme, _, rest = url.partition("://")
-    if scheme not in SCHEMES or not rest.strip("/"):
+    if scheme not in CREDENTIALS or not rest.strip("/"):
         raise SpecError(
             f"{hide_secrets(url)!r} is no object store. Expected s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or "
             "az://CONTAINER/PREFIX; for a folder, set ASSAYLINE_DATA_DIR alone."
@@ -168,6 +189,11 @@ def check_url(url: str) -> None:
             f"The URL {hide_secrets(url)!r} has more than a bucket and a prefix. Credentials belong into the "
             "environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; a URL is written into runs."
         )
+
+
+def advise(url: str) -> str:
+    """Where a store's credentials come from, in a sentence."""
+    return f"Set {CREDENTIALS[url.partition('://')[0]]}, or run on a machine whose role may use the store."
 
 
 def describe(error: Exception) -> str:

@@ -8,12 +8,12 @@ import contextlib
 import io
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
 from assayline.places.client import Client, do_at_once
+from assayline.places.listing import Listing
 
 
 class Objects:
@@ -25,7 +25,7 @@ class Objects:
         """`copy` is the run's folder on this machine."""
         self._client = client
         self._copy = copy
-        self._lists: dict[str, tuple[float, dict[str, int]]] = {}
+        self._lists: dict[str, Listing] = {}
         self._lock = threading.Lock()
 
     @property
@@ -64,18 +64,17 @@ class Objects:
 
     def names(self, folder: str, max_age_s: float = 0.0) -> list[str]:
         with self._lock:
-            listed_s, found = self._lists.get(folder, (float("-inf"), {}))
-        if time.monotonic() - listed_s > max_age_s:
-            listed_s = time.monotonic()
-            found = dict(self._client.list_objects(folder))
+            listing = self._lists.get(folder) or Listing()
+        if not listing.is_good_for(max_age_s):
+            listing = listing.renew(self._client, folder, is_complete=max_age_s == 0)
             with self._lock:
-                self._lists[folder] = (listed_s, found)
-        return list(found)
+                self._lists[folder] = listing
+        return list(listing.sizes)
 
     def fetch(self, folder: str, names: Iterable[str]) -> list[Path]:
         wanted = list(names)
         with self._lock:
-            sizes = self._lists.get(folder, (0.0, {}))[1]
+            sizes = self._lists[folder].sizes if folder in self._lists else {}
         do_at_once(
             lambda name: self._keep(_join(folder, name), self._client.get(_join(folder, name))),
             [name for name in wanted if not _is_here(self._copy / folder / name, sizes.get(name))],

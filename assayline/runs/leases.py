@@ -128,7 +128,6 @@ class Watch:
     """Who is silent, by this process's own monotonic clock. It knows only what it has looked at."""
 
     def __init__(self, run_dir: Path, lease_s: float, now: Callable[[], float] = time.monotonic) -> None:
-        self._run_dir = run_dir
         self._place = place_of(run_dir)
         self._lease_s = lease_s
         self._now = now
@@ -155,9 +154,12 @@ class Watch:
         """Seconds for which an owner was seen silent; infinite for one that has left."""
         return self._silent_s.get(owner, 0.0)
 
-    def is_gone(self, owner: str) -> bool:
-        """Whether others may take over what this owner holds."""
-        return self.silent_s(owner) >= self._lease_s or is_revoked(self._run_dir, owner)
+    def find_gone(self, owners: Iterable[str]) -> set[str]:
+        """Those of some owners whose shards others may take over: silent for a lease, or revoked by somebody."""
+        looked_at = set(owners)
+        silent = {owner for owner in looked_at if self.silent_s(owner) >= self._lease_s}
+        leases = self._place.read_many(LEASES, filter(None, looked_at - silent))
+        return silent | {owner for owner, content in leases.items() if content.startswith(LOST)}
 
 
 def list_owners(run_dir: Path) -> list[str]:
@@ -223,11 +225,3 @@ def revoke(run_dir: Path, owner: str) -> None:
     place, key = place_of(run_dir), f"{LEASES}/{owner}"
     with contextlib.suppress(FileNotFoundError):
         place.note(key, LOST + place.read(key)[len(HELD) :], create=False)
-
-
-def is_revoked(run_dir: Path, owner: str) -> bool:
-    """Whether an owner's lease is lost, as somebody said."""
-    try:
-        return place_of(run_dir).read(f"{LEASES}/{owner}").startswith(LOST) if owner else False
-    except OSError:
-        return False

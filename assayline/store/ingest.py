@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from assayline.store.database import transaction
 from assayline.store.kept import forget_metrics
-from assayline.store.parts import ANSWERS, ledger_name, list_parts, parts_dir
+from assayline.store.parts import ANSWERS, fetch_parts, ledger_name, list_part_names, list_parts, parts_dir
 from assayline.store.repair import compare_columns, describe_damage, find_damaged
 from assayline.store.runs import delete_run
 from assayline.store.tables import TABLES
@@ -29,11 +29,14 @@ _UNREADABLE = (duckdb.Error, pa.ArrowException, OSError, ValueError)
 """What a damaged part raises."""
 
 
-def load_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> int:
-    """Loads the parts that the ledger does not have yet. Returns rows loaded. Raises StoreError for a damaged part."""
+def load_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path, max_age_s: float = 0.0) -> int:
+    """Loads the parts that the ledger does not have yet. Returns rows loaded. Raises StoreError for a damaged part.
+
+    Who will load again may go by a store's list that is `max_age_s` old.
+    """
     loaded = 0
     for table in TABLES:
-        new = list_new_parts(connection, run_id, run_dir, table)
+        new = list_new_parts(connection, run_id, run_dir, table, max_age_s)
         for start in range(0, len(new), FILES_PER_LOAD):
             parts = new[start : start + FILES_PER_LOAD]
             try:
@@ -46,11 +49,14 @@ def load_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path
     return loaded
 
 
-def list_new_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path, table: str) -> list[Path]:
-    """A table's parts that the ledger does not have."""
+def list_new_parts(
+    connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path, table: str, max_age_s: float = 0.0
+) -> list[Path]:
+    """A table's parts that the ledger does not have, on this machine."""
     query = "select part from loaded_parts where run_id = ? and target_table = ?"
     known = {name for (name,) in connection.execute(query, [run_id, table]).fetchall()}
-    return [part for part in list_parts(run_dir, table) if ledger_name(part) not in known]
+    names = list_part_names(run_dir, table, max_age_s)
+    return fetch_parts(run_dir, table, [name for name in names if ledger_name(table, name) not in known])
 
 
 def insert_parts(connection: duckdb.DuckDBPyConnection, run_id: str, table: str, parts: list[Path]) -> int:

@@ -249,6 +249,6 @@ class PartWriter:
         self._prefix, self._sequence = writer, 0
 
 
-def ledger_name(part: Path) -> str:
+def ledger_name(table: str, name: str) -> str:
     """What `loaded_parts` calls a part."""
-    return f"{part.parent.name}/{part.name}"
+    return f"{table}/{name}"

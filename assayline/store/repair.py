@@ -63,7 +63,7 @@ def rescue_part(
 ) -> bool:
     """Writes `damaged` anew, in place, from loaded rows. Returns whether that was possible. Raises StoreError."""
     query = "select loaded_rows from loaded_parts where run_id = ? and part = ?"
-    ledger = connection.execute(query, [run_id, ledger_name(damaged)]).fetchall()
+    ledger = connection.execute(query, [run_id, ledger_name(damaged.parent.name, damaged.name)]).fetchall()
     if not ledger:
         return False
     columns = ", ".join(TABLES[table].names)

@@ -44,7 +44,7 @@ class CrewReport:
     def close(self) -> None:
         """Sends the last table, and waits a little for it."""
         if self.standing is not None:
-            self.standing = self._crew.look()
+            self.standing = self._crew.look(is_last=True)
             self._send(time.monotonic(), self.standing)
         self._reports.close()
 
@@ -82,6 +82,7 @@ def open_crew(evaluation: Evaluation, log: AnyLogger) -> CrewReport | None:
 def describe_crew(standing: CrewStanding) -> str:
     """One line: workers by state, shards, speed."""
     states = [f"{standing.count(state)} {state}" for state in (SILENT, DEAD) if standing.count(state)]
+    states += [f"slow: {worker.worker}" for worker in standing.workers if worker.is_slow]
     return (
         f"{count(standing.count(ALIVE), 'worker')}{''.join(f', {state}' for state in states)}; "
         f"shards: {standing.done} of {standing.shards} done, {standing.leased} leased, "

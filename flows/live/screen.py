@@ -78,7 +78,7 @@ class Screen:
         if has_window:
             counts.append(f"window {standing.window_requests:,}")
         if crew is not None:
-            counts.append(count_workers(crew))
+            counts += [count_workers(crew), count_shards(crew)]
         counts.append(f"{standing.errors:,} errors" if standing.errors != 1 else "1 error")
         self._bar.update(
             self._task,
@@ -90,9 +90,17 @@ class Screen:
 
 
 def count_workers(crew: CrewStanding) -> str:
-    """Workers at work, and those that are not."""
-    lost = ", ".join(f"{crew.count(state)} {state}" for state in (SILENT, DEAD) if crew.count(state))
-    return count(crew.count(ALIVE), "worker") + (f" ({lost})" if lost else "")
+    """Workers at work, and which of all are slow or not at work. Lines above the bar name them."""
+    troubles = {"slow": sum(worker.is_slow for worker in crew.workers)} | {
+        state: crew.count(state) for state in (SILENT, DEAD)
+    }
+    told = ", ".join(f"{times} {trouble}" for trouble, times in troubles.items() if times)
+    return count(crew.count(ALIVE), "worker") + (f" ({told})" if told else "")
+
+
+def count_shards(crew: CrewStanding) -> str:
+    """Shards that are done, and those that had to be taken over."""
+    return f"{crew.done}/{crew.shards} shards" + (f" ({crew.taken_over} taken over)" if crew.taken_over else "")
 
 
 def log_console() -> Console:

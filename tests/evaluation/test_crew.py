@@ -8,7 +8,7 @@ from record_kit import completion_of, fill_queue
 
 from assayline.evaluation.crew import ALIVE, DEAD, LEFT, SILENT, Crew
 from assayline.evaluation.shards.queue import ShardQueue
-from assayline.runs.leases import BEATS, Lease, Watch, is_revoked
+from assayline.runs.leases import BEATS, Lease, Watch
 from assayline.store.parts import write_part
 
 LEASE_S = 3600.0
@@ -45,7 +45,7 @@ def test_silence_becomes_death_which_the_flow_declares(tmp_path: Path, clock: Cl
         (tmp_path / BEATS / two.owner).write_bytes(b"%020d" % (100 + look))
         found = states(crew)
         assert found == {"worker-0": [ALIVE, SILENT, SILENT, DEAD][look], "worker-1": ALIVE}
-    assert is_revoked(tmp_path, one.owner) and not one.is_held()
+    assert Watch(tmp_path, LEASE_S).find_gone([one.owner, two.owner]) == {one.owner} and not one.is_held()
     heir = ShardQueue(tmp_path, two, Watch(tmp_path, LEASE_S))
     assert heir.claim() is not None
     taken = heir.take_over()

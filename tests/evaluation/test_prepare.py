@@ -45,14 +45,18 @@ def test_shards_for_several_workers_grow_and_are_never_more_than_a_fiftieth_of_a
 
 
 def test_a_run_keeps_the_sizes_of_its_shards_and_the_largest_are_claimed_first(
-    make_spec: Any, settings: Settings
+    make_spec: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = {"kind": "inline", "rows": [{"question": f"{number}"} for number in range(1_900)]}
     prompts = {"source": source, "columns": {}, "template": "{{ question }}"}
     spec = make_spec(prompts=prompts, engine={"backend": "fake"}, chat={"template": "plain"}, workers=2)
     evaluation = begin_evaluation(spec, settings, "never")
     assert evaluation.manifest.workers == 2
+    asked: list[bool] = []
+    is_stopped = ShardQueue.is_stopped
+    monkeypatch.setattr(ShardQueue, "is_stopped", lambda queue: asked.append(True) or is_stopped(queue))
     evaluation.prepare()
+    assert len(asked) < 200, "whether to stop is not asked once a prompt: a store answers in 30 ms"
     parts = list_parts(evaluation.run_dir, "requests")
     sizes = [count_rows(part) for part in parts]
     assert sizes == [16] * 107 + [17] * 6 + [18] * 4 + [14]

@@ -331,3 +331,28 @@ def test_processes_wait_for_each_other_to_the_last_request(
     processes = [start(f"worker-{number}", step_s=0.002 * (number + 1)) for number in range(3)]
     assert sum(int(read_line(process)) for process in processes) == len(ids)
     assert set(check_each_once(tmp_path, ids).values()) == {1} and list_takeovers(tmp_path) == []
+
+
+def test_several_shards_of_the_dead_are_taken_over_after_one_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_queue(tmp_path, shards=3, per_shard=1)
+    dead, heir = (Lease(tmp_path, worker, 3600.0) for worker in ("worker-0", "worker-1"))
+    for lease in (dead, heir):
+        lease.begin()
+    claimed = ShardQueue(tmp_path, dead)
+    while claimed.claim():
+        pass
+    queue = ShardQueue(tmp_path, heir, Watch(tmp_path, 3600.0))
+    assert queue.claim() is None and queue.take_over() is None
+    revoke(tmp_path, dead.owner)
+    queue._survey.forget()
+    looks = []
+    monkeypatch.setattr(
+        Claims, "survey", lambda self, own, survey=Claims.survey: looks.append(own) or survey(self, own)
+    )
+    monkeypatch.setattr(queue._survey, "is_due", lambda: not looks)
+    taken = [shard.stem for shard in iter(queue.take_over, None)]
+    assert taken == ["shard-000000", "shard-000001", "shard-000002"] and len(looks) == 1
+    for lease in (dead, heir):
+        lease.end()

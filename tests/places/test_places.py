@@ -1,6 +1,8 @@
 """A folder and two object stores are one place: what one of them does, all do, under the same names."""
 
+import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,42 @@ def test_more_names_than_a_store_lists_at_once(
     place = Objects(Client(prefix), tmp_path)
     client_module.do_at_once(lambda number: place.note(f"parts/requests/{number:05d}"), range(1_005))
     assert sorted(place.names("parts/requests")) == [f"{number:05d}" for number in range(1_005)]
+
+
+def test_what_is_new_in_a_store_is_listed_without_what_was_there(
+    localbucket_port: int, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_store(localbucket_port, monkeypatch)
+    monkeypatch.setattr("assayline.places.listing.PAGE", 20)
+    place, writer = Objects(Client(prefix), tmp_path / "here"), Objects(Client(prefix), tmp_path / "there")
+    written: set[str] = set()
+
+    def put(worker: str, number: int) -> None:
+        written.add(f"{worker}-{number:06d}-7rows.parquet")
+        writer.note(f"parts/completions/{worker}-{number:06d}-7rows.parquet", b"part")
+
+    for number in range(40):
+        put("worker-1-aa", number)
+        put("worker-3-bb", number)
+    assert set(place.names("parts/completions", max_age_s=0.001)) == written
+    asked: list[str] = []
+    list_after = place._client.list_after
+
+    def note_and_list(folder: str, name: str) -> list[tuple[str, int]]:
+        asked.append(name)
+        return list_after(folder, name)
+
+    monkeypatch.setattr(place._client, "list_after", note_and_list)
+    monkeypatch.setattr(place._client, "list_objects", lambda folder: pytest.fail("all of it"))
+    for worker, number in [("worker-1-aa", 40), ("worker-2-cc", 0), ("worker-2-cc", 1), ("worker-3-bb", 40)]:
+        put(worker, number)
+    time.sleep(0.002)
+    assert set(place.names("parts/completions", max_age_s=0.001)) == written
+    assert asked == [
+        "", "worker-1-aa-000039-7rows.parquet", "worker-3-bb-000039-7rows.parquet", "worker-3-bb-000040-7rows.parquet"
+    ]  # fmt: skip
+    with pytest.raises(pytest.fail.Exception, match="all of it"):
+        place.names("parts/completions")
 
 
 def test_parts_are_copied_once_and_again_only_where_they_differ(place: Place, tmp_path: Path) -> None:
@@ -202,3 +240,17 @@ def test_a_folders_mark_is_written_by_one_call_in_place(tmp_path: Path) -> None:
     assert (tmp_path / "beats" / "one").stat().st_ino == inode
     with pytest.raises(FileNotFoundError):
         place.note("beats/two", b"", create=False)
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_other_providers_take_their_credentials_from_the_environment(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore")
+    for name in [name for name in os.environ if name.startswith(("AZURE_", "GOOGLE_"))]:
+        monkeypatch.delenv(name)
+    if scheme == "az":
+        with pytest.raises(SpecError, match="Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or"):
+            Client("az://container/prefix")
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "somebody")
+    assert Client(f"{scheme}://container/prefix").url == f"{scheme}://container/prefix"

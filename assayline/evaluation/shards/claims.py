@@ -4,7 +4,7 @@
 counts. `done/SHARD` says that all answers of a shard are stored.
 """
 
-import contextlib
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,11 +60,7 @@ class Claims:
             shard, _, number = name.partition(".")
             if shard not in self.done:
                 terms[shard] = max(terms.get(shard, 0), int(number or 1))
-        for shard, term in terms.items():
-            known = self._known.get(shard)
-            if known is None or known.term < term or not known.owners[-1]:
-                owners = tuple(self._read_owner(shard, number) for number in range(1, term + 1))
-                self._known[shard] = Claim(shard, term, owners)
+        self._learn({shard: term for shard, term in terms.items() if not self._knows(shard, term)})
         return [self._known[shard] for shard in terms if self._known[shard].owners[-1] != own]
 
     def take_over(self, claim: Claim, lease: Lease) -> bool:
@@ -80,14 +76,24 @@ class Claims:
         """Who had it before it was taken over."""
         return tuple(filter(None, self._known[shard].owners)) if shard in self._known else ()
 
-    def _read_owner(self, shard: str, term: int) -> str:
-        with contextlib.suppress(FileNotFoundError):
-            return self._place.read(_key(shard, term)).decode()
-        return ""
+    def _knows(self, shard: str, term: int) -> bool:
+        known = self._known.get(shard)
+        return known is not None and known.term >= term and known.owners[-1] != ""
+
+    def _learn(self, terms: dict[str, int]) -> None:
+        """Reads whose these claims are, all at once."""
+        names = {shard: [_name(shard, number) for number in range(1, term + 1)] for shard, term in terms.items()}
+        owners = self._place.read_many(CLAIMS, itertools.chain(*names.values()))
+        for shard, term in terms.items():
+            self._known[shard] = Claim(shard, term, tuple(owners.get(name, b"").decode() for name in names[shard]))
+
+
+def _name(shard: str, term: int) -> str:
+    return shard if term == 1 else f"{shard}.{term}"
 
 
 def _key(shard: str, term: int) -> str:
-    return f"{CLAIMS}/{shard}" if term == 1 else f"{CLAIMS}/{shard}.{term}"
+    return f"{CLAIMS}/{_name(shard, term)}"
 
 
 def find_gone(claims: Iterable[Claim], watch: Watch) -> list[Claim]:
@@ -95,5 +101,5 @@ def find_gone(claims: Iterable[Claim], watch: Watch) -> list[Claim]:
     held = list(claims)
     owners = {claim.owner for claim in held}
     watch.look(owners)
-    gone = {owner for owner in owners if watch.is_gone(owner)}
+    gone = watch.find_gone(owners)
     return [claim for claim in held if claim.owner in gone]

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from assayline.errors import StoreError
-from assayline.evaluation.shards.claims import CLAIMS, DONE, Claims, find_gone
+from assayline.evaluation.shards.claims import CLAIMS, DONE, Claim, Claims, find_gone
 from assayline.evaluation.shards.rows import heaviest_first, read_shard
 from assayline.evaluation.shards.suspects import SUSPECTS, Suspicion, note_asked, read_suspicion
 from assayline.evaluation.shards.throttle import Throttle
@@ -65,6 +65,8 @@ class ShardQueue:
         self._seen: set[str] = set()
         self._is_closed = self._has_all = self._is_over = False
         self._closed_s: float | None = None
+        self._gone: list[Claim] = []
+        """Claims whose owners were gone at the last look."""
         self._open: dict[str, set[str]] = {}
         self._shard_of: dict[str, str] = {}
         self._scan = Throttle()
@@ -141,17 +143,28 @@ class ShardQueue:
 
     def take_over(self) -> Path | None:
         """A shard whose owner is gone, for this worker alone; None if there is none now. Raises StoreError."""
-        if self._lease is None or self._watch is None or not self._survey.is_due() or not self._lease.is_held():
+        if self._lease is None or self._watch is None:
             return None
-        with _explained(self._run_dir), self._survey:
-            held = self._claims.survey(self._lease.owner)
+        is_due = self._survey.is_due()
+        if not (is_due or self._gone) or not self._lease.is_held():
+            return None
+        with _explained(self._run_dir):
+            if is_due:
+                self._look_for_gone(self._lease, self._watch)
+            while self._gone:
+                claim = self._gone.pop(0)
+                is_still_gone = is_due or find_gone([claim], self._watch)
+                if is_still_gone and self._claims.take_over(claim, self._lease):
+                    return self._path_of(claim.shard)
+        return None
+
+    def _look_for_gone(self, lease: Lease, watch: Watch) -> None:
+        """What is found is good until the next look, as one costs several requests for each worker of the run."""
+        with self._survey:
+            held = self._claims.survey(lease.owner)
             own = self._claims.done | self._open.keys()
             self._is_over = all(name.removesuffix(".parquet") in own for name in self._seen)
-            gone = {self._path_of(claim.shard): claim for claim in find_gone(held, self._watch)}
-            for shard in sorted(gone, key=heaviest_first):
-                if self._claims.take_over(gone[shard], self._lease):
-                    return shard
-        return None
+            self._gone = sorted(find_gone(held, watch), key=lambda claim: heaviest_first(self._path_of(claim.shard)))
 
     def pull(self) -> Iterator[Request | None]:
         """Requests of every shard that can be claimed, until the queue is closed and empty; None: nothing now.
