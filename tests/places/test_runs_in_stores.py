@@ -150,6 +150,7 @@ def test_workers_on_other_machines_share_a_run_by_its_url(spec: EvalSpec, at_sto
     assert "is completed: there is nothing to answer" in late.communicate(timeout=300)[0] and late.returncode == 6
 
 
+@pytest.mark.rare  # tests/evaluation/test_worker_faults.py kills some in a store, too
 def test_a_worker_that_is_killed_is_replaced_during_the_run(spec: EvalSpec, at_moto: Settings, tmp_path: Path) -> None:
     evaluation = begin_evaluation(spec, at_moto)
     counts = evaluation.prepare()
