@@ -23,7 +23,7 @@ MODELS = {"sees": (ensure_tiny_vlm, "seeing"), "hears": (ensure_tiny_alm, "heari
 """How it is made, and its data."""
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=["sees", pytest.param("hears", marks=pytest.mark.rare)])
 def model(request: pytest.FixtureRequest) -> tuple[Callable[..., Path], str]:
     found: tuple[Callable[..., Path], str] = MODELS[request.param]
     return found

@@ -157,8 +157,11 @@ def test_a_store_that_ignores_conditions_is_refused(proxy: Proxy, prefix: str, t
     assert not list(tmp_path.rglob("run.json"))
 
 
-def test_errors_and_lost_answers_are_repeated_until_it_holds(proxy: Proxy, prefix: str) -> None:
+def test_errors_and_lost_answers_are_repeated_until_it_holds(
+    proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A claim whose answer was lost is still this claimant's, and nobody else's."""
+    monkeypatch.setattr(client_module, "LONGEST_WAIT_S", 0.1)
     proxy.error_share = proxy.lost_share = 0.3
     store = Client(prefix)
     for number in range(6):

@@ -14,7 +14,6 @@ from assayline.runs.leases import (
     Lease,
     Watch,
     bury,
-    is_revoked,
     list_owners,
     read_holders,
     revoke,
@@ -31,6 +30,10 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_s
+
+
+def is_revoked(run_dir: Path, lease: Lease) -> bool:
+    return bool(Watch(run_dir, LEASE_S).find_gone([lease.owner]))
 
 
 def beat(run_dir: Path, owner: str, number: int) -> None:
@@ -67,12 +70,12 @@ def test_who_beats_is_there_however_slowly_and_who_does_not_is_gone_after_the_le
     for number in range(5):
         beat(tmp_path, "one", number)
         look_for(watch, clock, "one", LEASE_S - 2)
-        assert not watch.is_gone("one")
+        assert not watch.find_gone(["one"])
     look_for(watch, clock, "one", 3)
-    assert watch.is_gone("one") and watch.silent_s("one") >= LEASE_S
+    assert watch.find_gone(["one"]) and watch.silent_s("one") >= LEASE_S
     beat(tmp_path, "one", 99)
     watch.look(["one"])
-    assert not watch.is_gone("one"), "nobody has taken anything from it"
+    assert not watch.find_gone(["one"]), "nobody has taken anything from it"
 
 
 def test_an_observer_that_was_stopped_itself_has_seen_no_silence(tmp_path: Path) -> None:
@@ -82,7 +85,7 @@ def test_an_observer_that_was_stopped_itself_has_seen_no_silence(tmp_path: Path)
     watch.look(["one"])
     clock.now_s += 1000.0  # it slept, and so may the other one have
     watch.look(["one"])
-    assert watch.silent_s("one") == LEASE_S / LOOKS_PER_LEASE and not watch.is_gone("one")
+    assert watch.silent_s("one") == LEASE_S / LOOKS_PER_LEASE and not watch.find_gone(["one"])
 
 
 def test_clocks_of_two_machines_are_not_compared(tmp_path: Path) -> None:
@@ -104,13 +107,13 @@ def test_who_leaves_or_is_buried_is_gone_at_once(tmp_path: Path) -> None:
         lease.begin()
         watch = Watch(tmp_path, LEASE_S)
         watch.look([lease.owner])
-        assert not watch.is_gone(lease.owner)
+        assert not watch.find_gone([lease.owner])
         if end == "left":
             lease.end()
         else:
             bury(tmp_path, "worker-buried")
         watch.look([lease.owner])
-        assert watch.is_gone(lease.owner)
+        assert watch.find_gone([lease.owner])
         lease.end()
 
 
@@ -121,7 +124,7 @@ def test_a_burial_is_of_one_worker_alone(tmp_path: Path) -> None:
     bury(tmp_path, "worker-1")
     watch = Watch(tmp_path, LEASE_S)
     watch.look([lease.owner for lease in leases])
-    assert [watch.is_gone(lease.owner) for lease in leases] == [True, False]
+    assert watch.find_gone(lease.owner for lease in leases) == {leases[0].owner}
     for lease in leases:
         lease.end()
 
@@ -130,9 +133,9 @@ def test_a_lease_that_was_revoked_is_lost_for_ever(tmp_path: Path) -> None:
     lease = Lease(tmp_path, "worker-0", 0.06)
     lease.begin()
     revoke(tmp_path, lease.owner)
-    assert not lease.is_held() and lease.is_lost and is_revoked(tmp_path, lease.owner)
+    assert not lease.is_held() and lease.is_lost and is_revoked(tmp_path, lease)
     time.sleep(0.1)  # its beats go on, and do not bring it back
-    assert is_revoked(tmp_path, lease.owner) and not lease.is_held()
+    assert is_revoked(tmp_path, lease) and not lease.is_held()
     [holder] = read_holders(tmp_path, [lease.owner])
     assert holder.worker == "worker-0" and holder.is_revoked, "who it was can still be told"
     lease.end()
