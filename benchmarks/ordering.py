@@ -1,6 +1,6 @@
 """What the order of requests is worth: longest answers first against the order given, against raw `LLM.generate`.
 
-    python -m benchmarks.ordering [--pairs 5] [--layers 1] [--hidden 64] [--only 0 3]
+    python -m benchmarks.ordering [--pairs 5] [--layers 1] [--hidden 64] [--only 0 3] [--shares 2]
 
 Real vLLM answers three sets with log-normal output lengths and one with those of models that think: raw in the order
 given, the pipeline in the order given, and the pipeline longest first, as in a second run, which knows the lengths of
@@ -8,6 +8,8 @@ the first. Of the two sets of 800 requests `pairs` pairs of raw and longest firs
 one. Steps are vLLM's own count. What is too long for a CPU is played through seat by seat, as is a second run whose
 lengths differ from the first by e^N(0, 0.5): answers that are drawn anew. The bound is the longest answer, or all
 tokens over all seats.
+
+With `--shares 2` either side's engine has half of the cores, and what is around it the others.
 
 A last set asks eight questions about each of 48 documents, in any order, of an engine whose prefix cache holds a third
 of the documents: in the order given, longest first without regard to documents, and as it is done.
@@ -107,7 +109,7 @@ def describe(row: dict[str, Any]) -> str:
     return "  ".join(f"{name} {value}" for name, value in row.items())
 
 
-def measure_set(folder: Path, model: Path, one: LengthSet, pairs: int) -> dict[str, Any]:
+def measure_set(folder: Path, model: Path, one: LengthSet, pairs: int, shares: int) -> dict[str, Any]:
     """One set through real vLLM."""
     kind, requests, seats, draw = one
     folder.mkdir()
@@ -118,7 +120,7 @@ def measure_set(folder: Path, model: Path, one: LengthSet, pairs: int) -> dict[s
     usual = {"mode": "continuous", "window": None, "token_times": False, "dtype": "float32", "seats": seats}
     given = make_spec(model, prompts, argparse.Namespace(**usual, order="given"), most_tokens)
     ordered = make_spec(model, prompts, argparse.Namespace(**usual, order="auto"), most_tokens)
-    device_env = list_devices("auto", 1)[0].env
+    device_env = list_devices("auto", shares)[0].env
     stepping = SteppingEngine(given, settings, device_env, folder / "pipeline.log")
     raw = RawVllm(given, engine_environment(settings, device_env, {}), folder / "raw.log")
     measured: list[tuple[Measurement, Measurement]] = []
@@ -213,6 +215,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--shares", type=int, default=1, help="equal parts of the cores, of which the engine has one")
     numbers = range(len(REAL_SETS))
     parser.add_argument("--only", type=int, nargs="*", default=[*numbers], choices=numbers, help="sets, from 0")
     options = parser.parse_args()
@@ -225,12 +228,18 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory(prefix="assayline-ordering-") as name:
         real = [
-            measure_set(Path(name) / str(number), model, one, options.pairs if one[1] == 800 else 1)
+            measure_set(Path(name) / str(number), model, one, options.pairs if one[1] == 800 else 1, options.shares)
             for number, one in enumerate(REAL_SETS)
             if number in options.only
         ]
         documents = measure_documents(Path(name) / "documents", model)
-    report = {"benchmark": "ordering", "layers": options.layers, "hidden": options.hidden, "pairs": options.pairs}
+    report = {
+        "benchmark": "ordering",
+        "layers": options.layers,
+        "hidden": options.hidden,
+        "pairs": options.pairs,
+        "shares": options.shares,
+    }
     print(json.dumps({**report, "real": real, "played": played, "documents": documents}))
 
 

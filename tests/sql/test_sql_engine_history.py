@@ -410,7 +410,7 @@ def test_engines_of_runs_do_not_mix(store):
     )
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(16))
 def test_random_lives_against_python(store, seed):
     run, lives = draw_lives(np.random.default_rng(seed))
     numbers = count()
