@@ -43,7 +43,7 @@ test-again: setup-dev ## the tests that failed last, one after another, with not
 	@$(VENV)/python -m pytest -n 0 --last-failed --last-failed-no-failures none
 
 test-airgap: setup-dev ## set-up from a folder of wheels, without any network; 6 GB of disk, some minutes
-	@$(VENV)/python -m pytest tests/setup/check_airgap.py -s
+	@$(VENV)/python -m pytest tests/setup/check_airgap.py -s --basetemp "$${TMPDIR:-/tmp}/assayline-airgap"
 
 test-fast: setup-dev ## tests without vLLM, servers and whole runs
 	@$(VENV)/python -m pytest $(LANES) -m "not vllm and not prefect and not ray and not slow and not rare"
