@@ -187,85 +187,6 @@ class Completion:
     """Reading, decoding and the model's own processing, before the engine could have it."""
 
 
-class OpenedDetails(TypedDict, total=False):
-    """Details of `opened`: what an engine says of itself. What it does not know is left out or None.
-
-    A server of our own tells all its arguments beside these, by their names.
-    """
-
-    vllm_version: str | None
-    torch_version: str | None
-    device: str
-    device_name: str | None
-    driver_version: str | None
-    """Of the GPU's driver."""
-    claimed_device: str
-    """The device as the worker holds it."""
-    claimed_gpus: int
-    """How many GPUs that is."""
-    kept_from: str
-    """The run that loaded it, where an engine was taken over."""
-    window_requests: int | None
-    dtype: str
-    quantization: str | None
-    max_model_len: int | None
-    max_num_seqs: int | None
-    max_num_batched_tokens: int | None
-    enable_chunked_prefill: bool | None
-    gpu_memory_utilization: float | None
-    kv_cache_memory_bytes: int | None
-    tensor_parallel_size: int
-    enable_prefix_caching: bool | None
-    block_size_tokens: int | None
-    kv_cache_tokens: int | None
-    enforce_eager: bool
-    engine_config_hash: str
-    endpoint: str
-    """completions or chat; this and what follows, of a server."""
-    served_model: str
-    takes_vllm_extensions: bool
-    server: str
-    """Its address, or that it is ours."""
-
-
-class WarmedUpDetails(TypedDict):
-    """Details of `warmed_up`."""
-
-    prompt_tokens: int | None
-
-
-class FailedDetails(TypedDict, total=False):
-    """Details of `failed`; none where it was no engine that died."""
-
-    kind: str
-    is_memory: bool
-    phase: str
-    """start or run."""
-    summary: str
-    exit_code: int | None
-    in_flight_requests: int
-    window_requests: int | None
-
-
-Change = TypedDict("Change", {"from": Json, "to": Json})
-Changes = dict[str, Change]
-"""Details of `reduced`, `restored` and `grown`: what changed, by the names of `recovery.sizes.Sizes`."""
-
-
-class IsolatedDetails(TypedDict):
-    """Details of `isolated`."""
-
-    request_id: str
-
-
-class LoadEndedDetails(TypedDict):
-    """Details of `load_ended`."""
-
-    reason: str
-    """As in `load.course.LoadEnd`."""
-    sent_requests: int
-
-
 @dataclass(frozen=True, slots=True)
 class EngineEvent:
     """Something that happened to an engine; `sql/schema/05_engine_events.sql` says what."""
@@ -279,7 +200,7 @@ class EngineEvent:
     duration_s: float | None = None
     message: str | None = None
     details: Mapping[str, Json] = field(default_factory=dict)
-    """Of the event's own kind, above."""
+    """Of the event's own kind, as in `engines/event_details.py`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from assayline.engines.event_details import OpenedDetails
 from assayline.load.course import LoadEnd
-from assayline.records import Completion, OpenedDetails, Request, TelemetrySample
+from assayline.records import Completion, Request, TelemetrySample
 
 
 def _ignore(_: object) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
+from assayline.engines.event_details import OpenedDetails
 from assayline.engines.reasoning import thinks
 from assayline.errors import EngineInterruptedError
-from assayline.records import Completion, OpenedDetails, Request, TelemetrySample
+from assayline.records import Completion, Request, TelemetrySample
 from assayline.spec.answers import ReasoningSpec
 
 MAX_MODEL_LEN = 4096

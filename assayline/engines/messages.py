@@ -7,8 +7,9 @@ way and `Finished` the other, with a `Beat` a second so that silence means death
 from dataclasses import dataclass, field
 
 from assayline.clock import RunClock
+from assayline.engines.event_details import OpenedDetails
 from assayline.errors import DeviceError, ServerError, SpecError, Witness
-from assayline.records import NOT_SENT, Completion, Json, OpenedDetails, Request, TelemetrySample
+from assayline.records import NOT_SENT, Completion, Json, Request, TelemetrySample
 from assayline.spec.answers import ReasoningSpec
 from assayline.spec.engine import BACKENDS, Backend, ServerSpec
 from assayline.spec.media import MediaSpec

@@ -1,6 +1,6 @@
 """Evaluation: one run of a spec, as the process that owns the database drives it.
 
-`begin_evaluation` (in `evaluation.py`) makes it or takes it up again. Then engines load while `prepare` opens the
+`begin_evaluation` (in `begin.py`) makes it or takes it up again. Then engines load while `prepare` opens the
 tokenizer and the prompt set; whatever it finds wrong stops them within a second, and leaves no row in the database. The
 caller hands `order(i)` to workers, calls `try_load` now and then, and ends with `finish` or `abandon`.
 
@@ -171,10 +171,7 @@ class Evaluation:
             self.database.run(lambda connection: self._save(connection, self.manifest))
             strays = self.earlier.strays if self.earlier else frozenset()
             counts = preparation.run(
-                self.run_dir,
-                strays,
-                longest_first=self.manifest.is_longest_first,
-                workers=self.manifest.workers,
+                self.run_dir, strays, longest_first=self.manifest.is_longest_first, workers=self.manifest.workers
             )
         except PromptsChangedError as error:
             self.change(is_final=True, message=str(error))

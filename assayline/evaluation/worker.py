@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.devices.telemetry import DeviceSampler
+from assayline.engines.event_details import IsolatedDetails, LoadEndedDetails, OpenedDetails
 from assayline.engines.fork_server import keep_imports
 from assayline.engines.messages import unsent
 from assayline.engines.parking import find_lot
@@ -37,16 +38,7 @@ from assayline.evaluation.shards.suspects import note_convicted, write_verdict
 from assayline.evaluation.shards.throttle import throttle
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.places.documents import share_file
-from assayline.records import (
-    Completion,
-    EngineEvent,
-    IsolatedDetails,
-    Json,
-    LoadEndedDetails,
-    OpenedDetails,
-    Request,
-    TelemetrySample,
-)
+from assayline.records import Completion, EngineEvent, Json, Request, TelemetrySample
 from assayline.requests.warm_up import take_first, write_warm_up
 from assayline.runs.leases import Lease, Watch
 from assayline.runs.locks import check_attempt, hold_worker_lock

@@ -49,6 +49,11 @@ class Written:
     text: str
     """The Markdown."""
 
+    def put_on_page(self, machine: str = "the machine that ran it") -> str:
+        """The Markdown for a flow run's page, below the file's path: no browser follows a link from there to a file."""
+        where = f"The same with charts is one file on {machine}, for any browser:"
+        return f"{where}\n\n```text\n{self.html.absolute()}\n```\n\n{self.text}"
+
 
 def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None, run_dir: Path | None = None) -> Document:
     """The report of a run, beside its baseline if there is one, before it has a form.

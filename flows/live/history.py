@@ -16,10 +16,8 @@ def write_history(run_id: str, baseline: str | None) -> None:
     log = get_run_logger()
     try:
         name, written = _write(load_settings(), run_id, baseline)
-        path = written.html.absolute()
-        log.info("History: %s", path)
-        where = "The same with charts is one file on the machine that ran it, for any browser:"
-        publish_history(name, f"{where}\n\n```text\n{path}\n```\n\n{written.text}")
+        log.info("History: %s", written.html.absolute())
+        publish_history(name, written.put_on_page())
     except Exception as error:
         log.warning(
             "The history was not written: %s: %s `assayline report --history %s` tries again.",

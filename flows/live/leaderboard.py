@@ -20,10 +20,8 @@ def write_leaderboard(prompt_set: str) -> None:
         if not rows.pairs:
             return
         written = write_board(settings, rows)
-        path = written.html.absolute()
-        log.info("Leaderboard: %s", path)
-        where = "The same with charts is one file on the machine that ran it, for any browser:"
-        publish_leaderboard(prompt_set, f"{where}\n\n```text\n{path}\n```\n\n{written.text}")
+        log.info("Leaderboard: %s", written.html.absolute())
+        publish_leaderboard(prompt_set, written.put_on_page())
     except Exception as error:
         log.warning(
             "The leaderboard was not written: %s: %s `assayline report --leaderboard %s` tries again.",

@@ -47,8 +47,7 @@ class Reporting:
             return None, None
         path = written.html.absolute()
         self._log.info("Report: %s", path)
-        where = f"The same with charts is one file on {evaluation.manifest.host_name}, for any browser:"
-        return str(path), f"{where}\n\n```text\n{path}\n```\n\n{written.text}"
+        return str(path), written.put_on_page(evaluation.manifest.host_name)
 
     def _get_ready(self) -> None:
         try:

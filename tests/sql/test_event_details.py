@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from assayline.engines.event_details import (
+    Change,
+    FailedDetails,
+    IsolatedDetails,
+    LoadEndedDetails,
+    OpenedDetails,
+    WarmedUpDetails,
+)
 from assayline.engines.recovery.sizes import Sizes
-from assayline.records import Change, FailedDetails, IsolatedDetails, LoadEndedDetails, OpenedDetails, WarmedUpDetails
 
 ROOT = Path(__file__).parents[2]
 READING = re.compile(r"(opened|failed|details)_json ->> '\$\.([\w.]+)'")

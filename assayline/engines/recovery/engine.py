@@ -13,21 +13,13 @@ from typing import Protocol
 
 from assayline.engines.base import Engine, EngineFacts
 from assayline.engines.devices.memory import DeviceMemory
+from assayline.engines.event_details import FailedDetails, IsolatedDetails, OpenedDetails, WarmedUpDetails
 from assayline.engines.recovery.causes import Cause, classify
 from assayline.engines.recovery.ledger import Ledger
 from assayline.engines.recovery.policy import Isolate, Rebuild, RecoveryPolicy, Stop
 from assayline.engines.recovery.sizes import Sizes, describe_changes
 from assayline.errors import EngineDiedError, EngineError
-from assayline.records import (
-    NOT_SENT,
-    Completion,
-    FailedDetails,
-    IsolatedDetails,
-    Json,
-    OpenedDetails,
-    Request,
-    WarmedUpDetails,
-)
+from assayline.records import NOT_SENT, Completion, Json, Request
 
 KILLED_ENGINE = "killed_engine"
 """error_kind of a request that kills even the smallest engine."""

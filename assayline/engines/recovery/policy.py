@@ -11,10 +11,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from assayline.engines.event_details import Changes
 from assayline.engines.recovery.causes import Cause
 from assayline.engines.recovery.sizes import Sizes, list_changes
 from assayline.errors import Kind
-from assayline.records import Changes, Json
+from assayline.records import Json
 
 MIN_BATCHED_TOKENS = 64
 """vLLM's CPU kernels die of a first prefill of a few tokens, and below this nothing is gained."""

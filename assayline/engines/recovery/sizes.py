@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from assayline.engines.event_details import Changes
 from assayline.load.course import LoadCourse
-from assayline.records import Changes, Json
+from assayline.records import Json
 from assayline.spec.engine import EngineSpec
 
 

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from assayline.engines.event_details import OpenedDetails
 from assayline.errors import DeviceError
-from assayline.records import OpenedDetails
 
 KNOWN_VERSIONS = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0")
 """Those that the engines' tests pass with; docs/compatibility.md has what was run."""

@@ -6,13 +6,14 @@ from typing import Any
 
 from assayline.engines.devices.claims import name_cpu
 from assayline.engines.devices.nvidia import read_driver_version
+from assayline.engines.event_details import OpenedDetails
 from assayline.engines.host.flight import Live
 from assayline.engines.host.vllm.checks import build_sampling_params
 from assayline.engines.host.vllm.internals import read_config
 from assayline.engines.messages import Open, Opened
 from assayline.engines.reasoning import AnswerStops
 from assayline.errors import MediaError, SpecError
-from assayline.records import Completion, OpenedDetails, Request
+from assayline.records import Completion, Request
 
 FINISHED_IN_ERROR = "error"
 """vLLM's finish_reason of a request that failed in the engine core alone: it has no text, and raises nothing."""
