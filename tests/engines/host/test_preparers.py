@@ -1,6 +1,8 @@
 """Processes that prepare media, with pictures that end them."""
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +38,7 @@ def make_prepare(order: Open, config: Any) -> Callable[[Request], Prepared[dict[
             case "odd":
                 raise OddError("no", "reason")
             case "fatal":
+                time.sleep(0.2)  # until another request waits behind it
                 os._exit(9)
         return Prepared({"process": os.getpid()}, {"images": 1})
 
@@ -61,3 +64,24 @@ def test_each_outcome_comes_back_and_one_picture_kills_two_processes_at_most() -
     assert ask(preparers, "good") is not None, "one is left"
     assert ask(preparers, "fatal") is None, "the last one died: the engine's own process is to prepare"
     assert ask(preparers, "good") is None
+
+
+def test_a_request_that_waits_behind_a_fatal_one_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assayline.engines.host.vllm.preparers.TRIES", 1)
+    preparers = Preparers(ORDER, make_prepare, 2)
+    outcomes: dict[str, Any] = {}
+
+    def ask_and_keep(request_id: str, name: str) -> None:
+        try:
+            outcomes[name] = ask(preparers, request_id)
+        except MediaError as error:
+            outcomes[name] = error
+
+    names = [("fatal", "fatal"), *(("good", f"good {number}") for number in range(5))]
+    threads = [threading.Thread(target=ask_and_keep, args=name) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert isinstance(outcomes.pop("fatal"), MediaError)
+    assert len(outcomes) == 5 and all(isinstance(one, Prepared) for one in outcomes.values())

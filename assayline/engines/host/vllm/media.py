@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from assayline.engines.host.media import MediaPool, Prepared
+from assayline.engines.host.media import PREPARERS, MediaPool, Prepared
 from assayline.engines.host.vllm.internals import find_feature_extractor, make_renderer, render_media
-from assayline.engines.host.vllm.preparers import Preparers
+from assayline.engines.host.vllm.preparers import ASKERS, Preparers
 from assayline.engines.messages import Open
 from assayline.errors import MediaError
 from assayline.media.load import Hearing, Loaded
@@ -28,7 +28,8 @@ class VllmMedia:
         self._hearing = _find_hearing(renderer)
         # One at a time, as in vLLM itself: processors and tokenizers of models are not made for threads.
         self._rendering = threading.Lock()
-        self.pool: MediaPool[dict[str, Any]] = MediaPool(order, self._hearing, self._render)
+        threads = PREPARERS * (ASKERS if preparers else 1)
+        self.pool: MediaPool[dict[str, Any]] = MediaPool(order, self._hearing, self._render, threads)
 
     def prepare(self, request: Request) -> Prepared[dict[str, Any]]:
         """The input that `add_request` takes. Raises MediaError, and what vLLM raises for media it cannot use."""

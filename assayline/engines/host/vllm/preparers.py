@@ -11,15 +11,16 @@ import multiprocessing
 import os
 import pickle
 import queue
+import socket
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from assayline.engines.host.media import PREPARERS, Prepared
+from assayline.engines.host.vllm.parcels import Parcel, pack, receive, send
 from assayline.engines.messages import Open
 from assayline.errors import MediaError
 from assayline.records import Request
@@ -33,6 +34,9 @@ NAME = "media"
 
 TRIES = 2
 
+ASKERS = 2
+"""Threads that ask one process at a time: it has its next request before the answer to the last one is read."""
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of glibc's mallopt."""
 LARGEST_MMAP_THRESHOLD_BYTES = 2**25
@@ -42,26 +46,32 @@ KEPT_BLOCKS = 8
 
 
 class Preparers:
-    """Some processes, each called by one thread at a time."""
+    """Some processes, each asked by a few threads."""
 
     def __init__(self, order: Open, make_prepare: MakePrepare, count: int = PREPARERS) -> None:
         """Forks them; each prepares with what `make_prepare` makes there."""
-        self._left = count
+        self._left = count * ASKERS
         self._counting = threading.Lock()
         self._idle: queue.SimpleQueue[_Preparer | None] = queue.SimpleQueue()
-        for _ in range(count):
-            self._idle.put(_Preparer(order, make_prepare))
+        started = [_Preparer(order, make_prepare) for _ in range(count)]
+        for preparer in started * ASKERS:
+            self._idle.put(preparer)
 
     def prepare(self, request: Request, config: Any) -> Outcome | None:
         """The engine's input; None where no process is left. Raises MediaError, and what vLLM raises."""
-        for _ in range(TRIES):
+        tries = 0
+        while tries < TRIES:
             preparer = self._find_idle()
             if preparer is None:
                 return None
             try:
                 outcome = preparer.ask(request, config)
+            except _OtherDiedError:
+                self._forget()
+                continue
             except (EOFError, OSError):
                 self._forget()
+                tries += 1
                 continue
             self._idle.put(preparer)
             if isinstance(outcome, Exception):
@@ -87,44 +97,65 @@ class Preparers:
                 self._idle.put(None)
 
 
+class _OtherDiedError(OSError):
+    """The process died of the request before this one, which it had not begun."""
+
+
 class _Preparer:
-    """One process, and the pipe to it. It ends when the pipe does."""
+    """One process, and the channel to it. It ends when the channel does."""
 
     def __init__(self, order: Open, make_prepare: MakePrepare) -> None:
+        self._channel, theirs = socket.socketpair()
         context = multiprocessing.get_context("fork")
-        self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, order, make_prepare), name=NAME, daemon=True)
         self._process.start()
         theirs.close()
-        self._is_configured = False
+        self._sending, self._receiving = threading.Lock(), threading.Lock()
+        self._is_configured = self._is_dead = False
 
     @property
     def is_alive(self) -> bool:
-        return self._process.is_alive()
+        return not self._is_dead and self._process.is_alive()
 
     def ask(self, request: Request, config: Any) -> Outcome | Exception:
-        """What became of the request's media. Raises EOFError or OSError where the process died."""
-        if not self._is_configured:
-            self._connection.send(config)
-            self._is_configured = True
-        self._connection.send(request)
-        outcome: Outcome | Exception = pickle.loads(self._connection.recv_bytes())
-        return outcome
+        """What became of the request's media. Raises EOFError or OSError where the process died.
+
+        Answers come in the order of requests: whoever has sent one waits for its turn to read before another sends.
+        """
+        with self._sending:
+            try:
+                if not self._is_configured:
+                    send(self._channel, pack(config))
+                    self._is_configured = True
+                send(self._channel, pack(request))
+            except OSError:
+                raise _OtherDiedError from None
+            self._receiving.acquire()
+        try:
+            if self._is_dead:
+                raise _OtherDiedError
+            outcome: Outcome | Exception = receive(self._channel)
+            return outcome
+        except (EOFError, OSError):
+            self._is_dead = True
+            raise
+        finally:
+            self._receiving.release()
 
 
-def _serve(connection: Connection, order: Open, make_prepare: MakePrepare) -> None:
+def _serve(channel: socket.socket, order: Open, make_prepare: MakePrepare) -> None:
     """The process: prepares what it is sent, until nobody is left to send."""
-    _keep_only(connection.fileno())
+    _keep_only(channel.fileno())
     _keep_memory()
     prepare: Callable[[Request], Outcome] | Exception
     with contextlib.suppress(EOFError, OSError):
-        config = connection.recv()
+        config = receive(channel)
         try:
             prepare = make_prepare(order, config)
         except Exception as error:
             prepare = error
         while True:
-            connection.send_bytes(_answer(prepare, connection.recv()))
+            send(channel, _answer(prepare, receive(channel)))
 
 
 def _keep_memory() -> None:
@@ -136,19 +167,17 @@ def _keep_memory() -> None:
     Image.core.set_blocks_max(KEPT_BLOCKS)  # type: ignore[attr-defined]
 
 
-def _answer(prepare: Callable[[Request], Outcome] | Exception, request: Request) -> bytes:
-    """The outcome, pickled by hand: multiprocessing's own way shares tensors by file descriptors, which run out."""
+def _answer(prepare: Callable[[Request], Outcome] | Exception, request: Request) -> Parcel:
     try:
         if isinstance(prepare, Exception):
             raise prepare
-        return pickle.dumps(prepare(request), pickle.HIGHEST_PROTOCOL)
+        return pack(prepare(request))
     except Exception as error:  # decoders and processors of models raise anything
         try:
-            content = pickle.dumps(error)
-            pickle.loads(content)
+            pickle.loads(pickle.dumps(error))
+            return pack(error)
         except Exception:  # an exception of their own, which does not survive the way
-            return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
-        return content
+            return pack(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
 def _keep_only(descriptor: int) -> None:
