@@ -83,6 +83,7 @@ def evaluate(spec: EvalSpec | str, resume: str = AUTO, benchmark_id: str | None 
     reporting = Reporting(evaluation, get_run_logger())
     try:
         counts, reachable = _generate_all(evaluation)
+        reporting.import_rest()
         result = evaluation.finish(counts)
     except BaseException as error:
         _abandon(evaluation, error)

@@ -123,7 +123,7 @@ def prefect_api() -> Iterator[None]:
     Raises StoreError if it does not start.
     """
     from prefect.context import refresh_global_settings_context
-    from prefect.settings import get_current_settings
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, get_current_settings, temporary_settings
 
     if get_current_settings().api.url is not None:
         yield
@@ -134,12 +134,16 @@ def prefect_api() -> Iterator[None]:
         refresh_global_settings_context()  # for Prefect's threads, too: they would start a temporary server
         hide_page_links()
         try:
-            yield
+            # A flow's heartbeats tell others that it lives, and its end waits up to a second for their thread.
+            # Here nobody looks: this API ends with the flow.
+            with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+                yield
         finally:
             quiet_shutdown()
             _drain()
-            del os.environ["PREFECT_API_URL"]
-            refresh_global_settings_context()
+            if not is_alone():
+                del os.environ["PREFECT_API_URL"]
+                refresh_global_settings_context()
 
 
 @contextlib.contextmanager

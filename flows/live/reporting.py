@@ -1,9 +1,11 @@
 """The report at the end of a run: written into the run's folder, and shown on the run's page.
 
-A report that cannot be written is a warning, as the run is stored. What it needs is imported and made ready in a
-thread while engines load.
+A report that cannot be written is a warning, as the run is stored. What it needs is imported and made ready in threads:
+what draws charts while engines load, the rest while the database computes metrics, which leaves Python idle.
 """
 
+import contextlib
+import importlib
 import logging
 import threading
 
@@ -20,6 +22,10 @@ class Reporting:
         self._evaluation = evaluation
         self._log = log
         threading.Thread(target=self._get_ready, name="report", daemon=True).start()
+
+    def import_rest(self) -> None:
+        """Begins to import what `write` needs."""
+        threading.Thread(target=self._import_rest, name="report-imports", daemon=True).start()
 
     def write(self) -> tuple[str | None, str | None]:
         """Writes the report. Returns the page's path, and the Markdown with that path; None where that failed."""
@@ -56,3 +62,7 @@ class Reporting:
             bundle_charts(self._evaluation.settings.data_dir / "cache")
         except Exception as error:  # `write` meets the same, and says it
             self._log.debug("Charts are not ready: %s", error)
+
+    def _import_rest(self) -> None:
+        with contextlib.suppress(Exception):  # `write` meets the same, and says it
+            importlib.import_module("assayline.report.make")
