@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from assayline.clock import RunClock
 from assayline.engines.host.__main__ import Host
+from assayline.engines.host.channel import Channel
 from assayline.engines.host.server.process import list_flags
 from assayline.engines.host.vllm.checks import check_before_load
 from assayline.engines.host.vllm.offline_core import import_vllm
@@ -64,7 +65,7 @@ def hear(order):
     ours, theirs = socket.socketpair()
     workers.append(Connection(ours.detach()))  # which stay open: a host kills its process group when its worker is gone
     workers[-1].send(order)
-    assert Host(Connection(theirs.detach())).run() == 1
+    assert Host(Channel(theirs.detach())).run() == 1
     match workers[-1].recv():
         case Refused(error):
             return f"{type(error).__name__}: {error}"

@@ -3,9 +3,8 @@
 Forked by a fork server (`forks.py`), or started by `engines/process.py` as `python -m assayline.engines.host FD`: in a
 session of its own, with its environment complete before the first import. It builds the engine that the first message
 orders: `vllm.LLM`, which it drives here, one step after another, taking in new requests between steps, or a streaming
-core, which `pacing.py` drives in an event loop. A reader and a writer thread keep the socket off the engine's path.
-When the worker is gone, however it died, the socket closes and the host kills its whole process group: no orphan keeps
-a GPU.
+core, which `pacing.py` drives in an event loop. When the worker is gone, however it died, `channel.py` kills the whole
+process group: no orphan keeps a GPU.
 """
 
 import asyncio
@@ -14,21 +13,18 @@ import gc
 import multiprocessing
 import multiprocessing.process
 import os
-import queue
 import resource
-import select
-import signal
 import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from multiprocessing.connection import Connection
+from collections import deque
 from typing import Any
 
 from assayline.engines.devices.orphans import note_engine
 from assayline.engines.environment import MEMORY_LIMIT
+from assayline.engines.host.channel import Channel, end_with_worker
 from assayline.engines.host.core import EngineGoneError, StreamCore
 from assayline.engines.host.forks import serve_forks
 from assayline.engines.host.pacing import StreamHost
@@ -59,41 +55,35 @@ SEND_TIMEOUT_S = 5.0
 
 
 class Host:
-    """One engine and the queues to and from its worker."""
+    """One engine and the channel to its worker."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
         self._core: VllmCore | StreamCore | None = None
         self._closing = False
         self._children: list[multiprocessing.process.BaseProcess] = []
 
     def run(self) -> int:
         """Serves until `Close`. Returns the exit code."""
-        writer = threading.Thread(target=self._write, name="write", daemon=True)
-        writer.start()
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
         code = self._run()
-        self._outbox.put(None)
-        writer.join(SEND_TIMEOUT_S)
+        self._channel.close(SEND_TIMEOUT_S)
         return code
 
     def _run(self) -> int:
         try:
-            order = self._receive()
+            order, *early = self._channel.take(wait=True)
             if order.kind.is_streaming:
                 # Not asyncio.run: it would wait for whatever tasks a dead engine leaves behind.
-                asyncio.new_event_loop().run_until_complete(self._stream(order))
+                asyncio.new_event_loop().run_until_complete(self._stream(order, early))
             else:
-                self._start_reading(self._inbox.put)
-                self._serve(self._open(order))
+                self._serve(self._open(order), deque(early))
         except (SpecError, DeviceError, ServerError) as error:
-            self._outbox.put(Refused(error))
+            self._channel.put(Refused(error))
             return 1
         except Exception as error:
             traceback.print_exc()  # first: the worker kills this process as soon as it hears
-            self._outbox.put(tell_failure(error))
+            self._channel.put(tell_failure(error))
             return 1
         return 0
 
@@ -101,22 +91,24 @@ class Host:
         import_vllm()
         check_before_load(order)
         core = VllmCore(order)
-        core.put_ready = self._inbox.put
+        core.put_ready = self._channel.put_own
         self._watch(core)
-        self._outbox.put(core.describe())
+        self._channel.put(core.describe())
         return core
 
-    async def _stream(self, order: Open) -> None:
+    async def _stream(self, order: Open, early: list[Any]) -> None:
         loop = asyncio.get_running_loop()
         core = make_core(order)
-        host = StreamHost(core, order, self._outbox.put)
+        host = StreamHost(core, order, self._channel.put)
 
-        def take(message: Any) -> None:
-            if isinstance(message, Close):
-                self._begin_closing()
-            host.take(message)
+        def take(messages: list[Any]) -> None:
+            for message in messages:
+                if isinstance(message, Close):
+                    self._begin_closing()
+                host.take(message)
 
-        self._start_reading(lambda message: loop.call_soon_threadsafe(take, message))
+        loop.call_soon(take, early)
+        loop.add_reader(self._channel.fileno(), lambda: take(self._channel.take(wait=False)))
         await host.open()
         self._watch(core)
         await host.serve()
@@ -126,11 +118,12 @@ class Host:
         self._children = [child for child in multiprocessing.active_children() if child.name != preparers.NAME]
         self._core = core
 
-    def _serve(self, core: VllmCore) -> None:
+    def _serve(self, core: VllmCore, messages: deque[Any]) -> None:
         while True:
-            while core.running == 0 or not self._inbox.empty():
+            messages.extend(self._channel.take(wait=core.running == 0 and not messages))
+            while messages:
                 refused = None
-                match self._inbox.get():
+                match messages.popleft():
                     case Generate() as message:
                         refused = core.add(message)
                     case Ready() as ready:
@@ -139,18 +132,22 @@ class Host:
                         self._warm_up(core, request)
                     case AbortAll():
                         core.abort_all()
-                        self._outbox.put(Aborted())
+                        self._channel.put(Aborted())
                     case Close():
                         self._begin_closing()
                         core.close()
                         return
                 if refused is not None:
-                    self._outbox.put(Finished([refused]))
-            finished = core.step()
-            if core.in_flight == 0:
-                self._put_beat(core)  # before the last completion, after which the worker may stop listening
-            if finished:
-                self._outbox.put(Finished(finished))
+                    self._channel.put(Finished([refused]))
+            if core.running:
+                self._step(core)
+
+    def _step(self, core: VllmCore) -> None:
+        finished = core.step()
+        if core.in_flight == 0:
+            self._put_beat(core)  # before the last completion, after which the worker may stop listening
+        if finished:
+            self._channel.put(Finished(finished))
 
     def _begin_closing(self) -> None:
         self._closing = True
@@ -160,31 +157,16 @@ class Host:
         try:
             core.warm_up(request)
         except AssaylineError as error:
-            self._outbox.put(Warm(str(error)))
+            self._channel.put(Warm(str(error)))
         else:
-            self._outbox.put(Warm())
-
-    def _start_reading(self, put: Callable[[Any], object]) -> None:
-        def read() -> None:
-            while True:
-                put(self._receive())
-
-        threading.Thread(target=read, name="read", daemon=True).start()
-
-    def _receive(self) -> Any:
-        try:
-            return self._connection.recv()
-        except (EOFError, OSError):
-            os.killpg(0, signal.SIGKILL)  # the worker is gone: nobody waits for anything here
-
-    def _write(self) -> None:
-        while (message := self._outbox.get()) is not None:
-            self._connection.send(message)
+            self._channel.put(Warm())
 
     def _beat(self) -> None:
         while True:
             time.sleep(BEAT_INTERVAL_S)
             if self._core is not None:
+                if isinstance(self._core, VllmCore):
+                    self._channel.read_ahead()
                 self._put_beat(self._core)
                 self._check_children()
 
@@ -196,13 +178,12 @@ class Host:
         time.sleep(DEAD_CHILD_GRACE_S)
         exits = ", ".join(f"{child.name} (exit code: {child.exitcode})" for child in dead)
         print(f"vLLM's process died: {exits}", file=sys.stderr, flush=True)
-        self._outbox.put(tell_failure(EngineGoneError(f"vLLM's process died: {exits}")))
-        self._outbox.put(None)
+        self._channel.put(tell_failure(EngineGoneError(f"vLLM's process died: {exits}")))
         time.sleep(BEAT_INTERVAL_S)
         os._exit(1)
 
     def _put_beat(self, core: VllmCore | StreamCore) -> None:
-        self._outbox.put(Beat(core.sample()))
+        self._channel.put(Beat(core.sample()))
 
 
 def tell_failure(error: Exception) -> Failed:
@@ -221,14 +202,6 @@ def make_core(order: Open) -> StreamCore:
     from assayline.engines.host.vllm.async_core import AsyncCore
 
     return AsyncCore(order)
-
-
-def end_with_worker(channel: int) -> None:
-    """Kills this process group when the worker is gone, for a time in which nobody reads the socket."""
-    gone = select.poll()
-    gone.register(channel, select.POLLRDHUP)
-    gone.poll()
-    os.killpg(0, signal.SIGKILL)
 
 
 def import_early() -> None:
@@ -250,7 +223,7 @@ def main() -> None:
     note_engine(os.environ)
     if limit := os.environ.get(MEMORY_LIMIT):
         resource.setrlimit(resource.RLIMIT_AS, (int(limit), int(limit)))
-    code = Host(Connection(int(channel))).run()
+    code = Host(Channel(int(channel))).run()
     sys.stdout.flush()
     os._exit(code)  # vLLM's interpreter-exit handlers have nothing left to do and can hang
 

@@ -1,0 +1,161 @@
+"""The host's end of the channel to its worker, used without threads that wait on it.
+
+A thread that waits for messages takes Python's lock from the engine several times for each of them. Here the engine's
+own thread looks between two steps what has come, and writes what the socket takes at once; only what a slow worker
+leaves unread is written by a thread. Frames are those of `multiprocessing.connection.Connection`, which is the other
+end. When the worker is gone, however it died, whoever notices kills the whole process group.
+"""
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from typing import Any, NoReturn
+
+CHUNK_BYTES = 1 << 18
+_SHORT, _LONG = struct.Struct("!i"), struct.Struct("!Q")
+_LARGEST_SHORT = 0x7FFFFFFF
+
+
+class Channel:
+    """Messages from and to a worker, and to this process's own engine from its other threads."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._reading, self._writing = threading.Lock(), threading.Lock()
+        self._arrived, self._unsent = bytearray(), bytearray()
+        self._own: deque[Any] = deque()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK)
+        self._is_flushing = False
+        self._poll = select.poll()
+        for descriptor in (self._socket.fileno(), self._wake):
+            self._poll.register(descriptor, select.POLLIN)
+        threading.Thread(target=end_with_worker, args=[self._socket.fileno()], name="end", daemon=True).start()
+
+    def fileno(self) -> int:
+        """For an event loop that waits for messages."""
+        return self._socket.fileno()
+
+    def take(self, *, wait: bool) -> list[Any]:
+        """What has come, in its order; with `wait`, at least one message."""
+        while True:
+            while self._read():
+                pass
+            messages = [pickle.loads(content) for content in self._cut()]
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
+            while self._own:
+                messages.append(self._own.popleft())
+            if messages or not wait:
+                return messages
+            self._poll.poll()
+
+    def put(self, message: Any) -> None:
+        """Sends a message, from any thread, without waiting."""
+        content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        size = len(content)
+        head = _SHORT.pack(size) if size <= _LARGEST_SHORT else _SHORT.pack(-1) + _LONG.pack(size)
+        with self._writing:
+            self._unsent += head + content
+            self._send()
+            if self._unsent and not self._is_flushing:
+                self._is_flushing = True
+                threading.Thread(target=self._flush, name="flush", daemon=True).start()
+
+    def put_own(self, message: Any) -> None:
+        """Hands a message to whoever takes, from another thread of this process."""
+        self._own.append(message)
+        os.eventfd_write(self._wake, 1)
+
+    def read_ahead(self) -> None:
+        """Reads for a busy engine, in another thread: a worker that is not read cannot go on."""
+        has_read = False
+        while self._read():
+            has_read = True
+        if has_read:
+            os.eventfd_write(self._wake, 1)
+
+    def close(self, timeout_s: float) -> None:
+        """Waits until all is sent."""
+        deadline = time.monotonic() + timeout_s
+        while self._unsent and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _read(self) -> bool:
+        """Whether anything came."""
+        with self._reading:
+            try:
+                content = self._socket.recv(CHUNK_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return False
+            except OSError:
+                end_group()
+            if not content:
+                end_group()
+            self._arrived += content
+            return True
+
+    def _cut(self) -> list[bytes]:
+        """The whole frames of what has arrived."""
+        frames = []
+        with self._reading:
+            start = 0
+            while (frame := self._find_frame(start)) is not None:
+                begin, start = frame
+                frames.append(bytes(self._arrived[begin:start]))
+            del self._arrived[:start]
+        return frames
+
+    def _find_frame(self, start: int) -> tuple[int, int] | None:
+        """Where the next frame's content begins and ends, if it is all there."""
+        begin = start + _SHORT.size
+        if len(self._arrived) < begin:
+            return None
+        (size,) = _SHORT.unpack_from(self._arrived, start)
+        if size == -1:
+            if len(self._arrived) < begin + _LONG.size:
+                return None
+            (size,) = _LONG.unpack_from(self._arrived, begin)
+            begin += _LONG.size
+        return (begin, begin + size) if len(self._arrived) >= begin + size else None
+
+    def _send(self) -> None:
+        try:
+            while self._unsent:
+                count = self._socket.send(self._unsent, socket.MSG_DONTWAIT)
+                del self._unsent[:count]
+        except BlockingIOError:
+            return
+        except OSError:
+            end_group()
+
+    def _flush(self) -> None:
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLOUT)
+        while True:
+            poll.poll()
+            with self._writing:
+                self._send()
+                if not self._unsent:
+                    self._is_flushing = False
+                    return
+
+
+def end_with_worker(descriptor: int) -> None:
+    """Kills this process group when the other end of a socket is gone. Waits for that."""
+    gone = select.poll()
+    gone.register(descriptor, select.POLLRDHUP)
+    gone.poll()
+    end_group()
+
+
+def end_group() -> NoReturn:
+    """Kills this process and all that it started: nobody waits for anything here."""
+    os.killpg(0, signal.SIGKILL)
+    raise SystemExit

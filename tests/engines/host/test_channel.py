@@ -1,0 +1,131 @@
+"""The host's end of the channel: whole messages in their order, and nobody waits who should not."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+
+from assayline.engines.host import channel as channels
+from assayline.engines.host.channel import CHUNK_BYTES, Channel
+
+LARGE = "x" * (8 * CHUNK_BYTES)
+"""More than a socket holds."""
+
+
+class Pair:
+    """Both ends, and whether the host's end has asked for the end of its process group."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.ended = threading.Event()
+        self.worker = Connection(ours.detach())
+        self.host = Channel(theirs.detach())
+
+    def end(self) -> None:
+        self.ended.set()
+        if threading.current_thread().name != "end":
+            raise SystemExit
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    made: list[Pair] = []
+    monkeypatch.setattr(channels, "end_group", lambda: made[0].end())
+    made.append(Pair())
+    yield made[0]
+    made[0].worker.close()
+    assert made[0].ended.wait(10)
+
+
+def run(work: Callable[[], Any]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def take(host: Channel, count: int) -> list[Any]:
+    messages: list[Any] = []
+    while len(messages) < count:
+        messages += host.take(wait=True)
+    return messages
+
+
+def test_messages_arrive_whole_and_in_their_order(pair: Pair) -> None:
+    sent = [0, LARGE, {"a": [1.5, None]}, LARGE + "y", "", *range(1000)]
+    sender = run(lambda: [pair.worker.send(message) for message in sent])
+    assert take(pair.host, len(sent)) == sent
+    sender.join()
+    assert pair.host.take(wait=False) == []
+
+
+def test_half_a_message_is_none(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "CHUNK_BYTES", 3)
+    pair.worker.send("a text of some length")
+    while not (found := pair.host.take(wait=False)):
+        assert pair.host.take(wait=False) in ([], ["a text of some length"])
+    assert found == ["a text of some length"]
+
+
+def test_a_message_of_more_than_two_gigabytes_has_a_longer_head(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "_LARGEST_SHORT", 100)
+    pair.host.put("x" * 1000)
+    assert pair.worker.recv() == "x" * 1000
+    pair.worker._send(channels._SHORT.pack(-1) + channels._LONG.pack(5) + b"\x80\x05K\x07.")
+    assert take(pair.host, 1) == [7]
+
+
+def test_a_worker_that_does_not_read_holds_nobody_up(pair: Pair) -> None:
+    sent = [LARGE, "small", *(f"{number}{LARGE}" for number in range(5)), "last"]
+    started = time.monotonic()
+    for message in sent:
+        pair.host.put(message)
+    assert time.monotonic() - started < 5, "the worker had read nothing"
+    pair.host.close(0.05)
+    assert [pair.worker.recv() for _ in sent] == sent
+    pair.host.close(10)
+    assert not pair.host._unsent
+
+
+def test_many_threads_send_whole_messages(pair: Pair) -> None:
+    threads = [run(lambda name=name: [pair.host.put((name, n, "x" * 10_000)) for n in range(200)]) for name in range(4)]
+    found = [pair.worker.recv()[:2] for _ in range(800)]
+    assert [[n for of, n in found if of == name] for name in range(4)] == [list(range(200))] * 4
+    for thread in threads:
+        thread.join()
+
+
+def test_a_message_of_an_own_thread_wakes_who_waits(pair: Pair) -> None:
+    found: list[Any] = []
+    waiting = run(lambda: found.extend(pair.host.take(wait=True)))
+    time.sleep(0.05)
+    pair.host.put_own("ready")
+    waiting.join(10)
+    assert found == ["ready"]
+
+
+def test_what_is_read_ahead_for_a_busy_engine_is_taken_later(pair: Pair) -> None:
+    sender = run(lambda: [pair.worker.send(LARGE) for _ in range(3)])
+    while sender.is_alive():
+        pair.host.read_ahead()
+    assert pair.host.take(wait=False) == [LARGE] * 3
+    found: list[Any] = []
+    waiting = run(lambda: found.extend(pair.host.take(wait=True)))
+    pair.worker.send("more")
+    while waiting.is_alive():
+        pair.host.read_ahead()  # whoever is first: the one that waits gets it
+        waiting.join(0.01)
+    assert found == ["more"]
+
+
+def test_a_worker_that_is_gone_ends_the_group(pair: Pair) -> None:
+    assert not pair.ended.is_set()
+    pair.worker.close()
+    assert pair.ended.wait(10)
+    with pytest.raises(SystemExit):
+        pair.host.take(wait=True)
+    with pytest.raises(SystemExit):
+        pair.host.put("to nobody")
