@@ -19,26 +19,27 @@ LARGE = "x" * (8 * CHUNK_BYTES)
 class Pair:
     """Both ends, and whether the host's end has asked for the end of its process group."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended: threading.Event) -> None:
         ours, theirs = socket.socketpair()
-        self.ended = threading.Event()
+        self.ended = ended
         self.worker = Connection(ours.detach())
         self.host = Channel(theirs.detach())
-
-    def end(self) -> None:
-        self.ended.set()
-        if threading.current_thread().name != "end":
-            raise SystemExit
 
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    made: list[Pair] = []
-    monkeypatch.setattr(channels, "end_group", lambda: made[0].end())
-    made.append(Pair())
-    yield made[0]
-    made[0].worker.close()
-    assert made[0].ended.wait(10)
+    ended = threading.Event()
+
+    def end_group() -> None:
+        ended.set()
+        if threading.current_thread().name != "end":
+            raise SystemExit
+
+    monkeypatch.setattr(channels, "end_group", end_group)
+    pair = Pair(ended)
+    yield pair
+    pair.worker.close()
+    assert ended.wait(10)
 
 
 def run(work: Callable[[], Any]) -> threading.Thread:
