@@ -163,10 +163,10 @@ class Conversations:
         return messages + (request.turn_messages or [])
 
 
-def count_first(spec: EvalSpec, window_requests: int | None) -> int:
-    """Requests that a warm-up may look at. They are sent first: of conversations, as many as can be open."""
+def count_first(spec: EvalSpec, window_requests: int | None, *, holds_repeats: bool = False) -> int:
+    """Requests that a warm-up may look at. They are sent first: where answers decide what follows, one window."""
     most = spec.shard_requests
-    return min(most, window_requests or most) if spec.prompts.asks_each_turn else most
+    return min(most, window_requests or most) if spec.prompts.asks_each_turn or holds_repeats else most
 
 
 def _recall(request: Request, talk: _Talk) -> None:

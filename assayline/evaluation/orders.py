@@ -76,6 +76,8 @@ class WorkOrder:
     """Whether the machine must have a device for each of them, or only for this one."""
     url: str | None = None
     """Where the run is, if it is in an object store; `run_dir` is then a copy, on each machine another one."""
+    is_alone: bool = False
+    """Whether this is the only worker of the run's flow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ def make_order(
         workers_here or plan.workers,
         workers_here is None and spec.runner == "local",
         find_url(run_dir),
+        workers_here is None and plan.workers == 1,
     )
 
 

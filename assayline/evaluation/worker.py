@@ -33,6 +33,7 @@ from assayline.evaluation.conversations import Conversations, count_first
 from assayline.evaluation.opening import NO_DEVICE, Opening, claim_device, find_model
 from assayline.evaluation.orders import WorkOrder, check_same_folder, name_anew, write_engine_order
 from assayline.evaluation.prepare import open_renderer
+from assayline.evaluation.repeats import Repeats
 from assayline.evaluation.shards.queue import ShardQueue
 from assayline.evaluation.shards.suspects import note_convicted, write_verdict
 from assayline.evaluation.shards.throttle import throttle
@@ -154,14 +155,16 @@ class Worker:
     def _answer(self, engine: Engine) -> None:
         """Answers until nothing is left, and stores it. Raises LeaseLostError."""
         conversations = self.conversations = self._begin_conversations()
-        requests = conversations.feed(self._pull())
-        most = count_first(self.order.spec, engine.facts.window_requests)
+        repeats = Repeats.of(self.order, engine.facts.window_requests)
+        requests = conversations.feed(repeats.feed(self._pull()))
+        most = count_first(self.order.spec, engine.facts.window_requests, holds_repeats=repeats.holds)
         first = take_first(requests, most, self.queue.is_stopped)
         if first and self.order.spec.engine.warm_up and not self.is_warm:
             self._warm_up(engine, first)
         for completion in engine.generate(itertools.chain(first, requests)):
             self._keep(completion)
             conversations.settle(completion)
+            repeats.settle(completion)
             self._check_lease()
         self.writer.flush()
         self._check_lease()

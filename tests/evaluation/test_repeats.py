@@ -1,0 +1,120 @@
+"""Repeats wait for their prompt's first answer, and the engine never for them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from run_kit import complete, query
+
+from assayline.evaluation.repeats import Repeats
+from assayline.records import Completion, Request
+from assayline.settings import Settings
+from benchmarks.repeat_order import Case, draw_lengths, name_requests, play
+
+MANY = 10**6
+
+
+def answer(name: str, output_tokens: int | None) -> Completion:
+    return Completion(name, "worker-0", 0, 8, output_tokens=output_tokens)
+
+
+def take(requests: Iterator[Request | None], count: int) -> list[str | None]:
+    taken = [next(requests) for _ in range(count)]
+    return [request and request.request_id for request in taken]
+
+
+def test_each_prompt_is_asked_once_then_the_unanswered_then_the_longest() -> None:
+    lengths = dict.fromkeys(["a/0", "a/1", "b/0", "b/1", "b/2", "c/0", "c/1", "d/0", "d/1"], 0)
+    repeats = Repeats(MANY)
+    requests = repeats.feed(name_requests(lengths))
+    assert take(requests, 4) == ["a/0", "b/0", "c/0", "d/0"]
+    repeats.settle(answer("b/0", 5))
+    repeats.settle(answer("c/0", 50))
+    assert take(requests, 1) == ["a/1"], "its first answer is being written: it is longer than those that ended"
+    repeats.settle(answer("d/0", None))  # an error row: nobody knows, and it was short
+    assert take(requests, 4) == ["c/1", "b/1", "b/2", "d/1"]
+    assert list(requests) == []
+
+
+def test_a_limit_counts_where_it_is_lower_than_the_first_answer() -> None:
+    limits = {"a": 9, "b": 90}
+    rows = [Request(f"{p}/{n}", p, 0, n, [1], {"max_tokens": limits[p]}) for p in limits for n in range(2)]
+    repeats = Repeats(MANY)
+    requests = repeats.feed(iter(rows))
+    assert take(requests, 2) == ["a/0", "b/0"]
+    repeats.settle(answer("a/0", 40))
+    repeats.settle(answer("b/0", 20))
+    assert take(requests, 2) == ["b/1", "a/1"]
+
+
+def test_what_has_an_expected_length_or_is_an_option_is_not_held() -> None:
+    known = [Request(f"a/{n}", "a", 0, n, [1], {}, expected_output_tokens=7) for n in range(3)]
+    options = [Request(f"b/{n}", "b", 0, 0, [1], {}, option_index=n) for n in range(3)]
+    found = list(Repeats(MANY).feed(iter([*known, *options])))
+    assert found == [*known, *options]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5), max_size=12),
+    gaps=st.sets(st.integers(0, 40)),
+    most_held=st.sampled_from([0, 1, 2, 5, MANY]),
+    seats=st.integers(1, 6),
+    lengths=st.lists(st.one_of(st.none(), st.integers(0, 9)), min_size=1, max_size=8),
+)
+def test_every_request_comes_once_and_nothing_waits_while_there_is_something(
+    sizes: list[int], gaps: set[int], most_held: int, seats: int, lengths: list[int | None]
+) -> None:
+    names = [f"{prompt}/{n}" for prompt, size in enumerate(sizes) for n in range(size)]
+    came = 0
+
+    def queue() -> Iterator[Request | None]:
+        nonlocal came
+        for place, request in enumerate(name_requests(dict.fromkeys(names, 0))):
+            if place in gaps:
+                yield None
+            came += 1
+            yield request
+
+    repeats = Repeats(most_held)
+    found: list[str] = []
+    running: list[str] = []
+    for request in repeats.feed(queue()):
+        if request is None:
+            assert came == len(found), "something was held while nothing was given"
+        else:
+            found.append(request.request_id)
+            running.append(request.request_id)
+            assert came - len(found) <= most_held
+        if len(running) >= seats:
+            name = running.pop(len(found) % len(running))
+            repeats.settle(answer(name, lengths[len(found) % len(lengths)]))
+    assert sorted(found) == sorted(names)
+    if most_held == 0:
+        assert found == names
+
+
+@pytest.mark.parametrize("scatter", [0.2, 0.5])
+def test_fewer_steps_than_in_the_order_given(scatter: float) -> None:
+    case = Case((4.0, 0.7, 1024), prompts=200, repeats=4, seats=64, scatter=scatter)
+    given = learned = 0
+    for seed in range(5):
+        lengths = draw_lengths(case, seed)
+        given += play(lengths, case.seats, Repeats(0))
+        learned += play(lengths, case.seats, Repeats(MANY))
+        assert learned >= sum(lengths.values()) / case.seats
+    assert learned < 0.9 * given
+
+
+def test_a_run_asks_every_prompt_before_it_asks_one_again(make_spec: Any, settings: Settings) -> None:
+    prompts = {"source": {"kind": "inline", "rows": [{"question": f"{n}?"} for n in range(12)]}, "repeats": 3}
+    prompts["columns"] = {}
+    spec = make_spec(prompts=prompts, engine={"backend": "fake", "window": 4}, shard_requests=8)
+    complete(spec, settings)
+    asked = query(
+        settings,
+        "select repeat_index from completions join requests using (run_id, request_id) order by sent_at_s",
+    )
+    assert len(asked) == 36
+    assert {index for (index,) in asked[:12]} == {0} and {index for (index,) in asked[12:]} == {1, 2}
