@@ -15,7 +15,7 @@ import duckdb
 
 from assayline.errors import StoreError
 from assayline.store.database import list_models, transaction
-from assayline.store.views import KEPT, LIVE, ModelFile, quote_text, read_model, work_in
+from assayline.store.views import KEPT, LIVE, ModelFile, list_tables_of_runs, quote_text, read_model, work_in
 
 MANY_REQUESTS = 50_000
 """A run of more is computed in pieces where a model says so, for little memory; a smaller one at once, for time."""
@@ -37,10 +37,14 @@ def keep_metrics(connection: duckdb.DuckDBPyConnection, run_id: str) -> bool:
         tables = _list_tables(connection)
         kept = [model for model in models if model.name in tables]
         requests = connection.execute("select count(*) from main.requests where run_id = ?", [run_id]).fetchall()[0][0]
+        of_runs = list_tables_of_runs(connection)
+        here = connection.execute("select format('\"{}\"', replace(current_database(), '\"', '\"\"'))").fetchall()[0][0]
+        for table in of_runs:  # planning is half of the time, and which runs are not kept is half of a plan
+            _narrow(connection, table, f"{here}.main", run_id)  # `main` alone would be that of temporary names, too
         for model in kept:
             _keep_model(connection, model, run_id, in_pieces=requests > MANY_REQUESTS)
-        for model in kept:
-            connection.execute(f"drop view temp.{model.name}")
+        for name in [*of_runs, *(model.name for model in kept)]:
+            connection.execute(f"drop view temp.{name}")
         now = datetime.now(UTC).replace(tzinfo=None)
         connection.execute(f"insert into {KEPT}.kept_runs values (?, ?)", [run_id, now])  # noqa: S608 - names are ours
     return True
@@ -100,8 +104,13 @@ def _keep_model(connection: duckdb.DuckDBPyConnection, model: ModelFile, run_id:
             connection.execute(f"{insert} and {model.column} = ?", [run_id, value])
     else:
         connection.execute(insert, [run_id])
-    of_run = f"select * from {KEPT}.{model.name} where run_id = {quote_text(run_id)}"  # noqa: S608 - names are ours
-    connection.execute(f"create temp view {model.name} as {of_run}")
+    _narrow(connection, model.name, KEPT, run_id)
+
+
+def _narrow(connection: duckdb.DuckDBPyConnection, name: str, schema: str, run_id: str) -> None:
+    """Until the view is dropped, a name without a schema has this run's rows of it and no others."""
+    of_run = f"select * from {schema}.{name} where run_id = {quote_text(run_id)}"  # noqa: S608 - names are ours
+    connection.execute(f"create temp view {name} as {of_run}")
 
 
 @contextmanager

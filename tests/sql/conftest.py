@@ -65,8 +65,10 @@ class Store:
         full = [{"run_id": RUN, **DEFAULTS[table], **row} for row in rows]
         columns = list(full[0])
         assert all(row.keys() == full[0].keys() for row in full), "rows of one call name the same columns"
-        given_rows = pyarrow.table({column: [row[column] for row in full] for column in columns})
+        values = pyarrow.table({column: [row[column] for row in full] for column in columns})
+        self.connection.register("given_rows", values)
         self.connection.execute(f"insert into {table} ({', '.join(columns)}) from given_rows")
+        self.connection.unregister("given_rows")
         if table in TABLES:
             parts = [list({row["run_id"] for row in full}), table]
             self.connection.execute("insert into loaded_parts select distinct unnest(?), 'by hand', ?, 0", parts)
