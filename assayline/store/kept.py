@@ -114,7 +114,7 @@ def _narrow(connection: duckdb.DuckDBPyConnection, schema: str, name: str, run_i
 def _read_alone(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[None]:
     """Meanwhile, raw tables named without a schema have this run's rows and no others; they cannot be written.
 
-    Views say the same of the run, with a third less to plan: none asks which runs are kept.
+    Views say the same of the run, with a fifth to a third less to plan: none asks which runs are kept.
     """
     here = connection.execute("select current_database()").fetchall()[0][0].replace('"', '""')
     tables = list_tables_of_runs(connection)
