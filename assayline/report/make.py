@@ -33,7 +33,7 @@ from assayline.report.sweep.compose import compose_benchmark
 from assayline.report.sweep.rows import read_benchmark_rows
 from assayline.settings import Settings
 from assayline.store.database import Connection
-from assayline.store.kept import is_kept, read_kept, stage_run
+from assayline.store.kept import is_kept, read_computed, read_kept
 from assayline.store.thread import DatabaseThread
 
 HTML_NAME = "report.html"
@@ -140,7 +140,7 @@ def _compose(connection: Connection, run_id: str, baseline: str | None, run_dir:
     other = None if baseline is None else find_baseline_run(connection, baseline, run_id)
     comparison = None if other is None else read_comparison(connection, run_id, other)
     # Metrics that are kept are read as they are; others are computed from one copy of the run's requests.
-    with (read_kept if is_kept(connection, run_id) else stage_run)(connection, run_id):
+    with (read_kept if is_kept(connection, run_id) else read_computed)(connection, run_id):
         rows = read_report(connection, run_id)
     return compose_report(rows, comparison, run_dir)
 

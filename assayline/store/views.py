@@ -104,27 +104,46 @@ anti join {KEPT}.kept_runs using (run_id);
 
 
 def make_models(connection: duckdb.DuckDBPyConnection, models: list[ModelFile]) -> None:
-    """Makes macros and views, in this order and inside the caller's transaction. Nothing is kept afterwards."""
+    """Makes macros and views, in this order and inside the caller's transaction. Nothing is kept afterwards.
+
+    A view is bound when it is made, with all that it reads, down to the tables: hundreds of times the same few. So each
+    model that is made finds, among temporary tables, empty ones with the columns of those before it.
+    """
     connection.execute(_FOUNDATION)
-    tables = connection.execute(
-        "select distinct table_name from duckdb_tables() join duckdb_columns() using (schema_name, table_name) "
-        "where schema_name = 'main' and column_name = 'run_id' order by all"
-    ).fetchall()
-    for (table,) in tables:
-        if table not in NOT_OF_RUNS:
-            live = f"select * from main.{table} where run_id in (select run_id from {LIVE}.run_ids)"  # noqa: S608
-            connection.execute(f"create view {LIVE}.{table} as {live}")
+    of_runs = list_tables_of_runs(connection)
+    for table in of_runs:
+        live = f"select * from main.{table} where run_id in (select run_id from {LIVE}.run_ids)"  # noqa: S608
+        connection.execute(f"create view {LIVE}.{table} as {live}")
+        _stand_in(connection, table, _read_columns(connection, table))
     for model in models:
-        _make_model(connection, model)
+        if not model.is_view:
+            connection.execute(model.text)
+            continue
+        with work_in(connection, LIVE):
+            connection.execute(model.definition)
+        columns = _read_columns(connection, model.name)
+        _make_layers(connection, model, columns)
+        _stand_in(connection, model.name, columns)
+    for name in [*of_runs, *(model.name for model in models if model.is_view)]:
+        connection.execute(f"drop table temp.{name}")
 
 
-def _make_model(connection: duckdb.DuckDBPyConnection, model: ModelFile) -> None:
-    if not model.is_view:
-        connection.execute(model.text)
-        return
-    with work_in(connection, LIVE):
-        connection.execute(model.definition)
-    columns = _read_columns(connection, model.name)
+def list_tables_of_runs(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """The raw tables that models which are kept may read."""
+    tables = connection.execute(
+        "select distinct table_name from duckdb_tables() "
+        "join duckdb_columns() using (database_name, schema_name, table_name) "
+        "where database_name = current_database() and schema_name = 'main' and column_name = 'run_id' order by all"
+    ).fetchall()
+    return [table for (table,) in tables if table not in NOT_OF_RUNS]
+
+
+def _stand_in(connection: duckdb.DuckDBPyConnection, name: str, columns: dict[str, str]) -> None:
+    connection.execute(f"create temp table {name} ({_write_columns(columns)})")
+
+
+def _make_layers(connection: duckdb.DuckDBPyConnection, model: ModelFile, columns: dict[str, str]) -> None:
+    """The views that a model is besides the one in `live_metrics`, which is there."""
     if "run_id" not in columns:
         connection.execute(f"drop view {LIVE}.{model.name}")
         connection.execute(model.text)
@@ -139,8 +158,7 @@ def _make_model(connection: duckdb.DuckDBPyConnection, model: ModelFile) -> None
         kept = f"select {names} from main.{model.table} where run_id in (select run_id from {KEPT}.kept_runs)"  # noqa: S608
         connection.execute(f"create view {KEPT}.{model.name} as {kept}")
     else:
-        typed = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
-        connection.execute(f"create table {KEPT}.{model.name} ({typed})")
+        connection.execute(f"create table {KEPT}.{model.name} ({_write_columns(columns)})")
     union = f"select * from {KEPT}.{model.name} union all select * from {LIVE}.{model.name}"  # noqa: S608
     connection.execute(f"create view main.{model.name} as {union}")
     connection.execute(model.comments)
@@ -155,6 +173,10 @@ def _read_columns(connection: duckdb.DuckDBPyConnection, view: str) -> dict[str,
         "where database_name = current_database() and schema_name = ? and table_name = ? order by column_index"
     )
     return dict(connection.execute(columns, [LIVE, view]).fetchall())
+
+
+def _write_columns(columns: dict[str, str]) -> str:
+    return ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
 
 
 def _copy_comments(connection: duckdb.DuckDBPyConnection, table: str, view: str) -> None:

@@ -1,10 +1,12 @@
 """The gate's judgement: which limits break, what is left open, and what cannot be compared at all."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from run_kit import FAKE, begin_and_vanish, complete
+from run_kit import FAKE, begin_and_vanish, complete, copy_run, settings_in
 
 from assayline.comparison.gate import GateReport, judge_run_against
 from assayline.errors import ComparisonError, SpecError
@@ -20,7 +22,7 @@ WRONG_FROM_20 = "{{ messages[0].content }}{% if messages[0].content.split()[1] |
 WRONG_AT_TWO = "{{ messages[0].content }}{% if messages[0].content.split()[1] | int < 2 %} what{% endif %}"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def make(make_spec: Any) -> Any:
     """Specs whose answers are right unless the chat template ends in another word.
 
@@ -50,14 +52,39 @@ def run(spec: EvalSpec, settings: Settings) -> str:
     return complete(spec, settings, "never").run_id
 
 
-def test_the_same_again_is_held(make: Any, settings: Settings) -> None:
-    report = judge(settings, run(make(), settings), run(make(), settings))
+@pytest.fixture(scope="module")
+def four_runs(make: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The folders of four runs of the same, in one database for each: it has the run and those before it."""
+    found: list[Path] = []
+    for _ in range(4):
+        settings = settings_in(tmp_path_factory.mktemp("runs"))
+        if found:
+            shutil.copytree(found[-1].parents[1], settings.data_dir)
+        found.append(settings.run_dir(run(make(), settings)))
+    return found
+
+
+@pytest.fixture
+def old(four_runs: list[Path], settings: Settings) -> str:
+    """A run of `make()` that is there before the test."""
+    return copy_run(four_runs[0], settings).name
+
+
+@pytest.fixture
+def four_old(four_runs: list[Path], settings: Settings) -> list[str]:
+    """Four of them, oldest first."""
+    copy_run(four_runs[-1], settings)
+    return [folder.name for folder in four_runs]
+
+
+def test_the_same_again_is_held(make: Any, old: str, settings: Settings) -> None:
+    report = judge(settings, run(make(), settings), old)
     assert verdicts(report) == {"errors": "held", "accuracy, exact_match": "held"}
     assert report.sentence.endswith("is within its limits against " + report.baseline + ".")
 
 
-def test_a_clear_drop_is_broken_with_its_figures(make: Any, settings: Settings) -> None:
-    old, new = run(make(), settings), run(make(template=WRONG_FROM_20), settings)
+def test_a_clear_drop_is_broken_with_its_figures(make: Any, old: str, settings: Settings) -> None:
+    new = run(make(template=WRONG_FROM_20), settings)
     report = judge(settings, new, old)
     assert verdicts(report) == {"errors": "held", "accuracy, exact_match": "broken"}
     for figure in ("from 1.0000 to 0.5000", "40 prompts", "-0.5000", "20 worse", "limit is a drop of 0.01", "1.9e-06"):
@@ -66,8 +93,8 @@ def test_a_clear_drop_is_broken_with_its_figures(make: Any, settings: Settings) 
     assert judge(settings, new, old, max_accuracy_drop=0.5).broken == [], "exactly the limit is within it"
 
 
-def test_two_of_forty_may_be_chance(make: Any, settings: Settings) -> None:
-    old, new = run(make(), settings), run(make(template=WRONG_AT_TWO), settings)
+def test_two_of_forty_may_be_chance(make: Any, old: str, settings: Settings) -> None:
+    new = run(make(template=WRONG_AT_TWO), settings)
     for confidence, limit, verdict in (
         ("significant", 0.01, "held"),
         ("observed", 0.01, "broken"),
@@ -102,8 +129,8 @@ def test_without_targets_accuracy_is_not_judged(make: Any, settings: Settings) -
     assert "not judged" in verdicts(report).values()
 
 
-def test_other_prompts_are_refused(make: Any, settings: Settings) -> None:
-    old, new = run(make(), settings), run(make(ROWS[:30]), settings)
+def test_other_prompts_are_refused(make: Any, old: str, settings: Settings) -> None:
+    new = run(make(ROWS[:30]), settings)
     sentence = "different prompts: 30 in both, 0 only in the first and 10 only in the second, an overlap of 75.0%"
     with pytest.raises(ComparisonError, match=sentence):
         judge(settings, new, old)
@@ -111,9 +138,9 @@ def test_other_prompts_are_refused(make: Any, settings: Settings) -> None:
     assert "over 30 prompts" in report.checks[1].words
 
 
-def test_a_scorer_that_one_side_lacks_is_named(make: Any, settings: Settings) -> None:
+def test_a_scorer_that_one_side_lacks_is_named(make: Any, old: str, settings: Settings) -> None:
     both = [{"kind": "exact_match"}, {"kind": "contains"}]
-    old, new = run(make(), settings), run(make(scorers=both), settings)
+    new = run(make(scorers=both), settings)
     assert verdicts(judge(settings, new, old)) == {"errors": "held", "accuracy, exact_match": "held"}
     with pytest.raises(ComparisonError, match=rf"Run {old} has no scores of 'contains'; it has exact_match\..*score"):
         judge(settings, new, old, scorer="contains")
@@ -121,15 +148,14 @@ def test_a_scorer_that_one_side_lacks_is_named(make: Any, settings: Settings) ->
         judge(settings, new, old, scorer="bleu")
 
 
-def test_a_scorer_with_other_arguments_is_another_scorer(make: Any, settings: Settings) -> None:
-    old = run(make(), settings)
+def test_a_scorer_with_other_arguments_is_another_scorer(make: Any, old: str, settings: Settings) -> None:
     new = run(make(scorers=[{"kind": "exact_match", "ignore_case": True}]), settings)
     with pytest.raises(ComparisonError, match="different scorers of the name 'exact_match'"):
         judge(settings, new, old)
 
 
-def test_runs_without_an_end_are_refused(make: Any, settings: Settings) -> None:
-    done = run(make(), settings)
+def test_runs_without_an_end_are_refused(make: Any, old: str, settings: Settings) -> None:
+    done = old
     left = begin_and_vanish(make(name="left"), settings, 3).run_id
     with pytest.raises(ComparisonError, match=f"Run {left} is running, not completed"):
         judge(settings, left, done)
@@ -141,16 +167,15 @@ def test_runs_without_an_end_are_refused(make: Any, settings: Settings) -> None:
         judge(settings, "nobody", done)
 
 
-def test_speed_needs_repeats(make: Any, settings: Settings) -> None:
-    runs = [run(make(), settings) for _ in range(4)]
-    report = judge(settings, runs[3], runs[1], max_slowdown={"output_tokens_per_s": 0.05})
+def test_speed_needs_repeats(four_old: list[str], settings: Settings) -> None:
+    report = judge(settings, four_old[3], four_old[1], max_slowdown={"output_tokens_per_s": 0.05})
     (check,) = (check for check in report.checks if check.check == "output_tokens_per_s")
     assert check.verdict == "not judged" and "2 and 2 repeats" in check.words
     assert report.broken == [] and "1 could not be judged" in report.sentence
 
 
-def test_five_repeats_a_side_are_judged(make: Any, settings: Settings) -> None:
-    runs = [run(make(), settings) for _ in range(10)]
+def test_five_repeats_a_side_are_judged(make: Any, four_old: list[str], settings: Settings) -> None:
+    runs = four_old + [run(make(), settings) for _ in range(6)]
     limits = GateSpec(max_slowdown={"output_tokens_per_s": 0.05})
     with connect(settings.database_path, 10) as opened:
         for factor, verdict in ((0.85, "broken"), (1.0, "held"), (0.97, "held"), (1.2, "held")):
@@ -175,19 +200,18 @@ def shadow_speed(connection: Connection, runs: list[str], factor: float) -> None
         )
 
 
-def test_speed_of_a_resumed_run_is_not_judged(make: Any, settings: Settings) -> None:
-    done = run(make(), settings)
+def test_speed_of_a_resumed_run_is_not_judged(make: Any, old: str, settings: Settings) -> None:
     begin_and_vanish(make(), settings, 3)
     resumed = complete(make(), settings).run_id
-    report = judge(settings, resumed, done, max_slowdown={"tpot_p50_s": 0.1})
+    report = judge(settings, resumed, old, max_slowdown={"tpot_p50_s": 0.1})
     assert report.checks[-1].words == f"Speed was not judged: of run {resumed}, it was resumed."
 
 
 EUR_A_SECOND = {"currency": "EUR", "per_machine_hour": 3600}
 
 
-def test_costs_have_limits_of_the_run_itself_and_against_the_baseline(make: Any, settings: Settings) -> None:
-    old, new = run(make(), settings), run(make(price=EUR_A_SECOND), settings)
+def test_costs_have_limits_of_the_run_itself_and_against_the_baseline(make: Any, old: str, settings: Settings) -> None:
+    new = run(make(price=EUR_A_SECOND), settings)
     limits = {"cost": 1e9, "cost_per_right_answer": 0, "energy_per_request_joules": 1}
     report = judge(settings, new, old, max_cost=limits)
     assert verdicts(report) == {

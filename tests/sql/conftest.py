@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import duckdb
+import pyarrow
 import pytest
 
 from assayline.store.database import apply_schema
@@ -62,16 +63,14 @@ class Store:
         if not rows:
             return
         full = [{"run_id": RUN, **DEFAULTS[table], **row} for row in rows]
-        types = dict(self.connection.execute(f"select name, type from pragma_table_info('{table}')").fetchall())
         columns = list(full[0])
         assert all(row.keys() == full[0].keys() for row in full), "rows of one call name the same columns"
-        values = ", ".join(f"unnest(?::{types[column]}[])" for column in columns)
-        self.connection.execute(
-            f"insert into {table} ({', '.join(columns)}) select {values}",
-            [[row[column] for row in full] for column in columns],
-        )
+        values = pyarrow.table({column: [row[column] for row in full] for column in columns})
+        self.connection.register("given_rows", values)
+        self.connection.execute(f"insert into {table} ({', '.join(columns)}) from given_rows")
+        self.connection.unregister("given_rows")
         if table in TABLES:
-            parts = [[row["run_id"] for row in full], table]
+            parts = [list({row["run_id"] for row in full}), table]
             self.connection.execute("insert into loaded_parts select distinct unnest(?), 'by hand', ?, 0", parts)
 
     def given_answers(self, *answers: Row, run_id: str = RUN, target: str | None = None) -> None:

@@ -111,6 +111,7 @@ def test_what_is_kept_is_read_and_not_computed(runs):
 
 def test_a_kept_run_is_read_where_it_is_kept(runs):
     keep_metrics(runs, "run-000000")
+    read = {}
     for run_id, schema in (("run-000000", KEPT), ("run-000001", "main")):
         with read_kept(runs, run_id):
             assert runs.execute("select current_schema()").fetchall() == [(schema,)]
@@ -118,12 +119,15 @@ def test_a_kept_run_is_read_where_it_is_kept(runs):
                 pass
             assert runs.execute("select current_schema()").fetchall() == [(schema,)]
             for view in list_run_views(runs):
-                short, full = (
-                    rounded(runs.execute(f"from {prefix}{view} where run_id = '{run_id}'").fetchall())
-                    for prefix in ("", "main.")
-                )
-                assert short == full, view
+                read[run_id, view] = runs.execute(f"from {view} where run_id = '{run_id}'").fetchall()
         assert runs.execute("select current_schema()").fetchall() == [("main",)]
+    both = "run_id in ('run-000000', 'run-000001')"
+    for view in list_run_views(runs):
+        found = runs.execute(f"select run_id, * from main.{view} where {both}").fetchall()
+        for run_id in ("run-000000", "run-000001"):
+            full = [row[1:] for row in found if row[0] == run_id]
+            assert rounded(read[run_id, view]) == rounded(full), (run_id, view)
+    assert any(rows for rows in read.values())
     with pytest.raises(duckdb.Error), read_kept(runs, "run-000000"):
         runs.execute("select nothing")
     assert runs.execute("select current_schema()").fetchall() == [("main",)]

@@ -1,5 +1,6 @@
 """token_gap, itl and latency_percentile: exact percentiles, and intervals that say when they cannot be given."""
 
+import itertools
 import math
 from fractions import Fraction
 
@@ -143,21 +144,23 @@ def test_runs_do_not_mix(store):
     assert values == {"one": 2.0, "two": 10.0}
 
 
-def interval_of(store, percentile, run_id="run"):
-    """Ranks at both ends, as the values given are 1, 2, 3 …"""
-    for row in store.rows("latency_percentile", run_id=run_id):
-        if (row["metric"], row["percentile"]) == ("e2e_s", percentile):
-            return row["low_s"], row["high_s"]
-    raise AssertionError(percentile)
+def intervals(store):
+    """Both ends by run and percentile: ranks, where the values given are 1, 2, 3 …"""
+    rows = store.rows("latency_percentile", run_id=None)
+    return {
+        (row["run_id"], row["percentile"]): (row["low_s"], row["high_s"]) for row in rows if row["metric"] == "e2e_s"
+    }
 
 
-@pytest.mark.parametrize(("percentile", "least_n"), LEAST_N.items())
-def test_an_interval_needs_enough_requests(store, percentile, least_n):
-    given_latencies(store, range(1, least_n), run_id="too few")
-    given_latencies(store, range(1, least_n + 1), run_id="enough")
-    assert interval_of(store, percentile, "too few") == (None, None)
-    low, high = interval_of(store, percentile, "enough")
-    assert low is not None and high == least_n
+def test_an_interval_needs_enough_requests(store):
+    for percentile, least_n in LEAST_N.items():
+        given_latencies(store, range(1, least_n), run_id=f"too few for {percentile}")
+        given_latencies(store, range(1, least_n + 1), run_id=f"enough for {percentile}")
+    found = intervals(store)
+    for percentile, least_n in LEAST_N.items():
+        assert found[f"too few for {percentile}", percentile] == (None, None), percentile
+        low, high = found[f"enough for {percentile}", percentile]
+        assert low is not None and high == least_n, percentile
 
 
 def binomial_quantile(n: int, p: Fraction, probability: Fraction) -> int:
@@ -171,32 +174,36 @@ def binomial_quantile(n: int, p: Fraction, probability: Fraction) -> int:
     raise AssertionError
 
 
-@pytest.mark.parametrize("n", [6, 50, 72, 100, 368, 500])
-def test_intervals_against_exact_binomials(store, n):
-    given_latencies(store, range(1, n + 1))
-    for percentile in PERCENTILES:
+def test_intervals_against_exact_binomials(store):
+    sizes = [6, 50, 72, 100, 368, 500]
+    for n in sizes:
+        given_latencies(store, range(1, n + 1), run_id=f"{n} requests")
+    found = intervals(store)
+    for n, percentile in itertools.product(sizes, PERCENTILES):
         p = Fraction(str(percentile))
         low = binomial_quantile(n, p, Fraction("0.025"))
         high = binomial_quantile(n, p, Fraction("0.975")) + 1
         expected = (low, high) if low >= 1 and high <= n else (None, None)
-        assert interval_of(store, percentile) == expected
+        assert found[f"{n} requests", percentile] == expected, (n, percentile)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_intervals_against_scipy(store, seed):
+def test_intervals_against_scipy(store):
     binom = pytest.importorskip("scipy.stats").binom
-    random = np.random.default_rng(seed)
-    values = random.lognormal(size=int(10 ** random.uniform(0.5, 4)))
-    given_latencies(store, values)
-    ranked, n = np.sort(values), values.size
-    for percentile in PERCENTILES:
+    samples = {}
+    for seed in SEEDS:
+        random = np.random.default_rng(seed)
+        samples[f"seed {seed}"] = random.lognormal(size=int(10 ** random.uniform(0.5, 4)))
+        given_latencies(store, samples[f"seed {seed}"], run_id=f"seed {seed}")
+    found = intervals(store)
+    for (run_id, values), percentile in itertools.product(samples.items(), PERCENTILES):
+        ranked, n = np.sort(values), values.size
         low, high = int(binom.ppf(0.025, n, percentile)), int(binom.ppf(0.975, n, percentile)) + 1
         if low >= 1 and high <= n:
-            assert interval_of(store, percentile) == (ranked[low - 1], ranked[high - 1])
+            assert found[run_id, percentile] == (ranked[low - 1], ranked[high - 1]), (run_id, percentile)
             coverage = binom.cdf(high - 1, n, percentile) - binom.cdf(low - 1, n, percentile)
-            assert coverage >= 0.95
+            assert coverage >= 0.95, (run_id, percentile)
         else:
-            assert interval_of(store, percentile) == (None, None)
+            assert found[run_id, percentile] == (None, None), (run_id, percentile)
 
 
 def test_intervals_of_metrics_with_different_n(store):

@@ -135,8 +135,8 @@ def test_where_nothing_finishes_in_the_windows_the_rate_is_zero(store):
     store.expect("run_summary", {"ok_requests": 2, "measured_s": 9.0, "requests_per_s": 0.0})
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_metrics_with_windows_against_numpy(store, seed):
+def given_windowed_load(store, run_id, seed):
+    """What the views have to say of this run: latencies, counts of its summary and its rates."""
     random = np.random.default_rng(seed)
     n = 400
     at_s = np.cumsum(random.exponential(0.1, n)) + 7.0
@@ -147,7 +147,7 @@ def test_metrics_with_windows_against_numpy(store, seed):
     finished = last + steps[:, 2]
     failed = random.random(n) < 0.1
     warmup_s, cooldown_s = 6.0, 4.0
-    store.given("loads", {"warmup_s": warmup_s, "cooldown_s": cooldown_s})
+    store.given("loads", {"run_id": run_id, "warmup_s": warmup_s, "cooldown_s": cooldown_s})
     stamps = [np.linspace(first[i], last[i], tokens[i]).tolist() for i in range(n)]
     store.given_answers(
         *(
@@ -162,7 +162,8 @@ def test_metrics_with_windows_against_numpy(store, seed):
                 "error_kind": "any" if failed[i] else None,
             }
             for i in range(n)
-        )
+        ),
+        run_id=run_id,
     )
     begins, ends = at_s[0] + warmup_s, at_s[-1] - cooldown_s
     measured = (at_s >= begins) & (at_s <= ends)
@@ -173,24 +174,40 @@ def test_metrics_with_windows_against_numpy(store, seed):
         "e2e_s": (finished - at_s)[ok],
         "itl_s": np.concatenate([np.diff(stamps[i]) for i in np.flatnonzero(ok)]),
     }
-    for row in store.rows("latency_percentile"):
-        if row["metric"] in values:
-            known = values[row["metric"]]
-            assert row["n"] == known.size
-            assert row["value_s"] == pytest.approx(np.quantile(known, row["percentile"]))
-    for row in store.rows("itl_percentile"):
-        assert row["gaps"] == values["itl_s"].size
-        assert row["value_s"] == pytest.approx(np.quantile(values["itl_s"], row["percentile"]))
-    counts = dict.fromkeys(LATENCIES, 0)
-    for row in store.rows("latency_histogram"):
-        counts[row["metric"]] += row["requests"]
-    assert counts == {metric: values[metric].size for metric in LATENCIES}
     inside = ~failed & (finished >= begins) & (finished <= ends)
-    found = store.row("run_summary")
-    assert (found["ok_requests"], found["measured_requests"]) == ((~failed).sum(), measured.sum())
-    assert found["requests_per_s"] == pytest.approx(inside.sum() / (ends - begins))
-    assert found["output_tokens_per_s"] == pytest.approx(tokens[inside].sum() / (ends - begins))
-    assert store.row("itl", "gaps", "p99_s")["p99_s"] == pytest.approx(np.quantile(values["itl_s"], 0.99))
+    summary = {
+        "ok_requests": (~failed).sum(),
+        "measured_requests": measured.sum(),
+        "requests_per_s": inside.sum() / (ends - begins),
+        "output_tokens_per_s": tokens[inside].sum() / (ends - begins),
+    }
+    return values, summary
+
+
+def test_metrics_with_windows_against_numpy(store):
+    expected = {f"seed {seed}": given_windowed_load(store, f"seed {seed}", seed) for seed in SEEDS}
+    rows = {
+        view: store.rows(view, run_id=None)
+        for view in ("latency_percentile", "itl_percentile", "latency_histogram", "run_summary", "itl")
+    }
+    for run_id, (values, summary) in expected.items():
+        of_run = {view: [row for row in found if row["run_id"] == run_id] for view, found in rows.items()}
+        assert of_run["latency_percentile"] and of_run["itl_percentile"], run_id
+        for row in of_run["latency_percentile"]:
+            if row["metric"] in values:
+                known = values[row["metric"]]
+                assert row["n"] == known.size, row
+                assert row["value_s"] == pytest.approx(np.quantile(known, row["percentile"])), row
+        for row in of_run["itl_percentile"]:
+            assert row["gaps"] == values["itl_s"].size, row
+            assert row["value_s"] == pytest.approx(np.quantile(values["itl_s"], row["percentile"])), row
+        counts = dict.fromkeys(LATENCIES, 0)
+        for row in of_run["latency_histogram"]:
+            counts[row["metric"]] += row["requests"]
+        assert counts == {metric: values[metric].size for metric in LATENCIES}, run_id
+        (found,), (gaps,) = of_run["run_summary"], of_run["itl"]
+        assert {name: found[name] for name in summary} == pytest.approx(summary), run_id
+        assert gaps["p99_s"] == pytest.approx(np.quantile(values["itl_s"], 0.99)), run_id
 
 
 def test_what_was_in_flight_is_shown_of_everything(store):

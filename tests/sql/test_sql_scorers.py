@@ -6,8 +6,9 @@ import sys
 import unicodedata
 from collections import Counter
 
+import duckdb
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytestmark = pytest.mark.slow
@@ -16,9 +17,27 @@ ANY_TEXT = st.one_of(
     st.text(max_size=60),
     st.text(alphabet="0123456789.,-+/%$€eE #\\{}×^'ABCDabcd ()[]*:\nanswer is", max_size=60),
 )
-MANY = settings(
-    max_examples=settings.default.max_examples * 3 // 2, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+MANY = settings(max_examples=settings.default.max_examples * 3 // 2)
+
+
+def gather(**strategies):
+    """Random cases, as many as hypothesis would try one by one. `ask_of_all` has one query for all of them."""
+    cases = []
+
+    @MANY
+    @given(st.fixed_dictionaries(strategies))
+    def gather_one(case):
+        cases.append(case)
+
+    gather_one()
+    assert len(cases) >= min(MANY.max_examples, 60), "letters in frames are sixty, and all others are more"
+    return cases
+
+
+def check_all(cases, values, is_right):
+    """Each case is right with its value; the shortest that is not is named."""
+    wrong = [(case, value) for case, value in zip(cases, values, strict=True) if not is_right(value, **case)]
+    assert not wrong, f"{len(wrong)} of {len(cases)}, such as {min(wrong, key=lambda pair: len(repr(pair)))}"
 
 
 @pytest.fixture
@@ -38,6 +57,28 @@ def evaluate(schema):
     def call(expression, *arguments):
         ((found,),) = schema.execute(f"select {expression}", list(arguments)).fetchall()
         return found
+
+    return call
+
+
+@pytest.fixture
+def ask_of_all(schema):
+    """An expression's value for every case, with the cases' keys as its columns: a plan costs more than its rows."""
+
+    def call(expression, cases, constants=(), **types):
+        columns = ", ".join(f"unnest(?::{types.get(key, 'varchar')}[]) as {key}" for key in cases[0])
+        query = f"select {expression} from (select unnest(range(?)) as case_number, {columns}) order by case_number"
+        values = [[case[key] for case in cases] for key in cases[0]]
+        try:
+            found = schema.execute(query, [*constants, len(cases), *values]).fetchall()
+        except duckdb.Error as error:
+            if len(cases) == 1:
+                raise AssertionError(f"{cases[0]}: {error}") from error
+            half = len(cases) // 2
+            return [
+                value for some in (cases[:half], cases[half:]) for value in call(expression, some, constants, **types)
+            ]
+        return [value for (value,) in found]
 
     return call
 
@@ -229,36 +270,36 @@ def test_numeric_tolerances_and_the_first_number(score):
     assert score("numeric", "7", "a dozen", 0.0, 0.0, "last") == (0.0, "7", "no number in the target")
 
 
-@MANY
-@given(
-    number=st.floats(allow_nan=False, allow_infinity=False), words=st.sampled_from(["{}", "= {}.", "so {} km", "${}"])
-)
-def test_a_number_in_words_is_itself(schema, number, words):
-    text = words.format(repr(number))
-    ((found,),) = schema.execute("select score_numeric(?, ?, 0, 0, 'last')", [text, repr(number)]).fetchall()
-    assert found["value"] == 1.0
+@pytest.mark.hypothesis
+def test_a_number_in_words_is_itself(ask_of_all):
+    numbers = st.floats(allow_nan=False, allow_infinity=False)
+    drawn = gather(number=numbers, words=st.sampled_from(["{}", "= {}.", "so {} km", "${}"]))
+    cases = [{"text": one["words"].format(repr(one["number"])), "target": repr(one["number"])} for one in drawn]
+    found = ask_of_all("score_numeric(text, target, 0, 0, 'last')", cases)
+    check_all(cases, found, lambda value, text, target: value["value"] == 1.0)
 
 
-@MANY
-@given(number=st.integers(-(10**15), 10**15))
-def test_thousands_separators_change_nothing(schema, number):
-    texts = [f"{number:,}", f"{number:,}".replace(",", "'"), f"The total is {number:,} dollars."]
-    query = "select score_numeric(text, ?, 0, 0, 'last') from (select unnest(?::varchar[]) as text)"
-    rows = schema.execute(query, [str(number), texts]).fetchall()
-    assert len(rows) == len(texts)
-    for (found,) in rows:
-        assert (found["value"], found["extracted"]) == (
-            1.0,
-            str(number) if abs(number) < 10**15 else found["extracted"],
-        )
+@pytest.mark.hypothesis
+def test_thousands_separators_change_nothing(ask_of_all):
+    drawn = [one["number"] for one in gather(number=st.integers(-(10**15), 10**15))]
+    cases = [
+        {"text": text, "target": str(number)}
+        for number in drawn
+        for text in (f"{number:,}", f"{number:,}".replace(",", "'"), f"The total is {number:,} dollars.")
+    ]
+    found = ask_of_all("score_numeric(text, target, 0, 0, 'last')", cases)
+
+    def is_right(value, text, target):
+        return value["value"] == 1.0 and (value["extracted"] == target or abs(int(target)) >= 10**15)
+
+    check_all(cases, found, is_right)
 
 
-@MANY
-@given(text=st.text("0123456789.,-/%e ×^'AB){}\n", min_size=90, max_size=160))
-def test_the_end_of_a_long_text_is_enough_for_its_last_number(schema, text):
-    query = "select take_number($text, 'last'), read_number(find_numbers($text)[-1])"
-    ((found, expected),) = schema.execute(query, {"text": text}).fetchall()
-    assert found == expected
+@pytest.mark.hypothesis
+def test_the_end_of_a_long_text_is_enough_for_its_last_number(ask_of_all):
+    cases = gather(text=st.text("0123456789.,-/%e ×^'AB){}\n", min_size=90, max_size=160))
+    pair = "{'found': take_number(text, 'last'), 'expected': read_number(find_numbers(text)[-1])}"
+    check_all(cases, ask_of_all(pair, cases), lambda value, text: value["found"] == value["expected"])
 
 
 # --- choice
@@ -328,14 +369,13 @@ def test_choice_says_why(score):
     assert score("choice", "The answer is 3", "3", "1234")[0] == 1.0
 
 
-@MANY
-@given(
-    letter=st.sampled_from("ABCDEFGHIJ"),
-    frame=st.sampled_from(["{}", "({})", "{}.", "Answer: {}", "**{}**", "It is ({})."]),
-)
-def test_a_letter_in_a_frame_is_itself(schema, letter, frame):
-    ((found,),) = schema.execute("select take_letter(?, 'ABCDEFGHIJ')", [frame.format(letter)]).fetchall()
-    assert found == letter
+@pytest.mark.hypothesis
+def test_a_letter_in_a_frame_is_itself(ask_of_all):
+    frames = st.sampled_from(["{}", "({})", "{}.", "Answer: {}", "**{}**", "It is ({})."])
+    drawn = gather(letter=st.sampled_from("ABCDEFGHIJ"), frame=frames)
+    cases = [{"text": one["frame"].format(one["letter"]), "letter": one["letter"]} for one in drawn]
+    found = ask_of_all("take_letter(text, 'ABCDEFGHIJ')", cases)
+    check_all(cases, found, lambda value, text, letter: value == letter)
 
 
 # --- token_f1
@@ -381,11 +421,11 @@ WORDS = st.lists(
 ).map(" ".join)
 
 
-@MANY
-@given(answer=WORDS, target=WORDS)
-def test_token_f1_against_python(schema, answer, target):
-    ((found,),) = schema.execute("select score_token_f1(?, ?)", [answer, target]).fetchall()
-    assert found["value"] == pytest.approx(squad_f1(answer, target))
+@pytest.mark.hypothesis
+def test_token_f1_against_python(ask_of_all):
+    cases = gather(answer=WORDS, target=WORDS)
+    found = ask_of_all("score_token_f1(answer, target)", cases)
+    check_all(cases, found, lambda value, answer, target: value["value"] == pytest.approx(squad_f1(answer, target)))
 
 
 # --- loglikelihood
@@ -453,30 +493,38 @@ def test_no_target_no_score_and_no_answer_no_point(score, macro):
     assert score(macro, None, "target", *CALLS[macro]) == (0.0, None, "no answer")
 
 
+def is_score(value, **_):
+    return 0 <= value["value"] <= 1 and value["explanation"] and len(value["explanation"]) < 250
+
+
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("macro", CALLS)
-@MANY
-@given(answer=ANY_TEXT, target=ANY_TEXT)
-def test_whatever_a_model_writes_has_a_score_between_0_and_1(schema, macro, answer, target):
-    marks = ", ".join("?" * (2 + len(CALLS[macro])))
-    arguments = [text.encode("utf-8", "replace").decode() for text in (answer, target)]
-    ((found,),) = schema.execute(f"select score_{macro}({marks})", [*arguments, *CALLS[macro]]).fetchall()
-    assert 0 <= found["value"] <= 1
-    assert found["explanation"]
-    assert len(found["explanation"]) < 250
+def test_whatever_a_model_writes_has_a_score_between_0_and_1(ask_of_all, macro):
+    drawn = gather(answer=ANY_TEXT, target=ANY_TEXT)
+    cases = [{key: text.encode("utf-8", "replace").decode() for key, text in one.items()} for one in drawn]
+    marks = "".join(", ?" for _ in CALLS[macro])
+    check_all(cases, ask_of_all(f"score_{macro}(answer, target{marks})", cases, CALLS[macro]), is_score)
 
 
-@MANY
-@given(data=st.data())
-def test_whatever_the_likelihoods_are_a_score_is_between_0_and_1(schema, data):
-    count = data.draw(st.integers(1, 5))
-    options = data.draw(st.lists(st.text(st.characters(codec="utf-8"), max_size=5), min_size=count, max_size=count))
+@st.composite
+def draw_likelihoods(draw):
+    count = draw(st.integers(1, 5))
+    options = draw(st.lists(st.text(st.characters(codec="utf-8"), max_size=5), min_size=count, max_size=count))
     chances = st.one_of(st.none(), st.floats(max_value=0), st.just(float("nan")))
-    logprobs = data.draw(st.lists(chances, min_size=count, max_size=count))
-    normalize = data.draw(st.sampled_from(["none", "bytes", "tokens"]))
-    target = data.draw(st.one_of(st.sampled_from(options), st.sampled_from(["0", "B", "zebra"])))
-    ((found,),) = schema.execute(
-        "select score_loglikelihood(?::varchar[], ?::double[], ?::integer[], ?, ?)",
-        [options, logprobs, [1] * count, target, normalize],
-    ).fetchall()
-    assert found["value"] in (0.0, 1.0)
-    assert found["explanation"]
+    logprobs = draw(st.lists(chances, min_size=count, max_size=count))
+    target = draw(st.one_of(st.sampled_from(options), st.sampled_from(["0", "B", "zebra"])))
+    return {"options": options, "logprobs": logprobs, "tokens": [1] * count, "target": target}
+
+
+@pytest.mark.hypothesis
+def test_whatever_the_likelihoods_are_a_score_is_between_0_and_1(ask_of_all):
+    drawn = gather(case=draw_likelihoods(), normalize=st.sampled_from(["none", "bytes", "tokens"]))
+    cases = [{**one["case"], "normalize": one["normalize"]} for one in drawn]
+    found = ask_of_all(
+        "score_loglikelihood(options, logprobs, tokens, target, normalize)",
+        cases,
+        options="varchar[]",
+        logprobs="double[]",
+        tokens="integer[]",
+    )
+    check_all(cases, found, lambda value, **_: value["value"] in (0.0, 1.0) and value["explanation"])
