@@ -67,8 +67,7 @@ def measure_looks(folder: Path, workers: int) -> dict[str, dict[str, int]]:
 
 def look(queue: ShardQueue) -> Path | None:
     """One look, which is due now."""
-    throttle = getattr(queue, "_survey", None) or queue._lookout.throttle  # type: ignore[union-attr]
-    throttle.forget()
+    queue._lookout.throttle.forget()  # type: ignore[union-attr]
     return queue.take_over()
 
 
