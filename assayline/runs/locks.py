@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TextIO
 
 from assayline.errors import EngineInterruptedError, StoreError
+from assayline.files import MAKE_ROOM
 from assayline.places.home import MANIFEST_NAME, find_url, place_of
 from assayline.runs.drivers import Driver, is_driven, name_driver, take_run
 from assayline.runs.manifest import read_manifest
@@ -195,7 +196,7 @@ def _open(path: Path) -> TextIO:
 def _explain(path: Path, error: OSError) -> StoreError:
     return StoreError(
         f"The run's lock {path} cannot be made or taken: {error}. The data folder (ASSAYLINE_DATA_DIR) must be "
-        "writable and have space."
+        f"writable. {MAKE_ROOM}"
     )
 
 

@@ -80,6 +80,7 @@ def evaluate_and_kill(
     with flow_kit.started(flow_kit.evaluate_command(spec), env, folder / "run.log") as run:
         flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 4, 240, "answers are stored")
         flow_kit.wait_for(lambda: len(list_workers(data_dir)) == 2, 240, "both workers are there")
+        flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == 2, 240, "both engines are open")
         nodes = {worker: node_of(pid) for worker, pid in list_workers(data_dir).items()}
         assert len(set(nodes.values())) == 2, nodes
         dead, address = next((worker, node) for worker, node in nodes.items() if node != HEAD)
@@ -109,9 +110,9 @@ def test_a_node_that_is_killed_costs_no_request_and_no_attempt(
 def test_a_node_that_is_killed_under_vllm_costs_no_request_and_changes_no_text(
     cluster: "subprocess.Popen[str]", make_spec: Any, env: dict[str, str], data_dir: Path
 ) -> None:
-    """Each prompt is asked a dozen times, by whoever is there, and answered alike."""
-    spec = make_spec(prompts={"limit": 50, "repeats": 12}).model_dump(mode="json")
+    """Each prompt is asked two dozen times, by whoever is there, and answered alike."""
+    spec = make_spec(prompts={"limit": 50, "repeats": 24}).model_dump(mode="json")
     spec["engine"]["args"]["max_num_seqs"] = 1
-    evaluate_and_kill(cluster, spec, 600, env, data_dir)
+    evaluate_and_kill(cluster, spec, 1_200, env, data_dir)
     texts = "select count(distinct text) from completions join requests using (run_id, request_id) group by prompt_id"
     assert set(flow_kit.query(data_dir, texts)) == {1}
