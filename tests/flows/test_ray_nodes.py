@@ -78,7 +78,7 @@ def evaluate_and_kill(
     data |= {"workers": 2, "runner": "ray", "ray_address": read_line(cluster), "shard_requests": 4}
     spec = flow_kit.write_spec(folder / "spec.yaml", data)
     with flow_kit.started(flow_kit.evaluate_command(spec), env, folder / "run.log") as run:
-        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 4, 240, "answers are stored")
+        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 4, 400, "answers are stored")
         flow_kit.wait_for(lambda: len(list_workers(data_dir)) == 2, 240, "both workers are there")
         flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == 2, 240, "both engines are open")
         nodes = {worker: node_of(pid) for worker, pid in list_workers(data_dir).items()}
