@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+UNKNOWN = "unknown"
+"""A kernel that does not say which it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunClock:
@@ -24,11 +27,11 @@ class RunClock:
     @classmethod
     def start(cls) -> "RunClock":
         """A clock that reads 0 now."""
-        return cls(time.time(), time.monotonic(), _boot_id())
+        return cls(time.time(), time.monotonic(), boot_id())
 
     def on_this_machine(self) -> "RunClock":
         """The same clock, with the monotonic zero of the machine that asks."""
-        here = _boot_id()
+        here = boot_id()
         if here == self.boot_id:
             return self
         return RunClock(self.started_wall_s, time.monotonic() - (time.time() - self.started_wall_s), here)
@@ -42,9 +45,10 @@ class RunClock:
         return round(monotonic_s - self.started_monotonic_s, 6)
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """Which kernel this is, since when: whose locks and monotonic clock are the same for all its processes."""
     path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text().strip() if path.exists() else "unknown"
+    return path.read_text().strip() if path.exists() else UNKNOWN
 
 
 def utc_now() -> str:

@@ -12,6 +12,7 @@ Workers are processes with the fake engine, which sleeps instead of computing, s
 - Calls: what a worker asks of the run's folder, a second and a shard, and the names that its lists tell; and what the
   flow and its loader do.
 - HTTP requests: of four workers that answer 1,200 requests in an object store, by the server's log.
+- Looks: HTTP requests of an idle worker beside 16, 100 and 1,000 others.
 - `claims/s`: of four processes that claim 2,000 shards of a folder and answer none; and 400 of an object store, by
   localbucket, a server in Python on this machine, with the HTTP requests that a claim takes.
 
@@ -48,6 +49,7 @@ from assayline.store.database import connect
 from assayline.store.ingest import load_parts
 from assayline.store.parts import count_table, list_part_names, write_part
 from benchmarks.claim_rates import has_store, measure_claims, measure_store_claims, serving_store
+from benchmarks.idle_looks import measure_looks
 from benchmarks.loader_costs import GPUS, PROMPTS, PROMPTS_PER_S, compare_tails, median_load, simulate, time_listing
 from benchmarks.place_calls import count_calls, read_calls, read_log, save_calls, total_calls, total_names
 
@@ -249,6 +251,10 @@ def main() -> None:
         print(f"HTTP requests of 4 workers with 48 shards on a store, in {store_s:.0f} s: {sum(store_run.values())}")
         for what, times in sorted(store_run.items(), key=lambda pair: -pair[1]):
             print(f"{times:8}  {what}")
+        looks = {others: measure_looks(folder, others) for others in (16, 100, 1_000)} if has_store() else {}
+        print("HTTP requests of an idle worker's first look, of five that find nothing, and of two after a death")
+        for others, asked in looks.items():
+            print(f"{others:7}  " + "  ".join(f"{sum(counts.values()):6}" for counts in asked.values()))
         claims_per_s = measure_claims(folder / "claims")
         store_claims_per_s, requests_per_claim = measure_store_claims(folder)
         print(f"claims/s, four processes: folder {claims_per_s:,.0f}, object store {store_claims_per_s:,.0f}")
@@ -269,6 +275,7 @@ def main() -> None:
             )
         result = {
             "workers": [asdict(one) for one in found],
+            "idle_looks": looks,
             "store_run": {"seconds": store_s, "requests": store_run},
             "claims_per_s": claims_per_s,
             "store_claims_per_s": store_claims_per_s,

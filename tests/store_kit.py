@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import json
 import os
 import random
 import socket
@@ -103,6 +104,7 @@ class Proxy:
         self.error_share = self.lost_share = self.delay_share = 0.0
         """Of requests: answered with 500 or 503 and not done, done and answered with 500, answered late."""
         self.delay_s = 0.5
+        self.added_headers: list[tuple[str, str]] = []
         self.counts: dict[str, int] = {"requests": 0, "errors": 0, "lost": 0, "delays": 0, "refused": 0}
         proxy = self
 
@@ -172,7 +174,7 @@ class Proxy:
             else:
                 _answer(request, 500, [], b"")
             return
-        _answer(request, answer.status, answer.getheaders(), content)
+        _answer(request, answer.status, [*answer.getheaders(), *self.added_headers], content)
 
     def _draw(self, command: str) -> tuple[str, float]:
         """What happens to a request: what was armed for one like it, or else what the dice say; mostly nothing."""
@@ -190,6 +192,31 @@ class Proxy:
     def _count(self, what: str) -> None:
         with self._lock:
             self.counts[what] += 1
+
+
+class Google(Proxy):
+    """Before a server that speaks S3: takes Google's condition for S3's, and tells a generation, as Google does.
+
+    All else that a run asks is alike in both protocols. It stands for what a client sends and understands, and for
+    nothing that Google's own servers do.
+    """
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.added_headers = [("x-goog-generation", "1")]
+        self.conditions = 0
+
+    def handle(self, request: BaseHTTPRequestHandler) -> None:
+        if request.headers.get("x-goog-if-generation-match") == "0":
+            request.headers["If-None-Match"] = "*"
+            self.conditions += 1
+        super().handle(request)
+
+    def write_key(self, path: Path) -> None:
+        """A service account's key that sends its user here, and asks nobody for a token."""
+        named = {"client_email": "", "private_key": "", "private_key_id": ""}
+        here = {"gcs_base_url": f"http://127.0.0.1:{self.port}", "disable_oauth": True}
+        path.write_text(json.dumps({**named, **here}))
 
 
 def _answer(request: BaseHTTPRequestHandler, status: int, headers: list[tuple[str, str]], content: bytes) -> None:

@@ -28,7 +28,7 @@ def test_another_machine_maps_the_start_by_its_wall_clock(monkeypatch: pytest.Mo
     elsewhere = RunClock(time.time() - 100, 1e9, "another boot")
     here = elsewhere.on_this_machine()
     assert here.now_s() == pytest.approx(100, abs=0.5)
-    assert here.boot_id == clock._boot_id() and here.started_wall_s == elsewhere.started_wall_s
+    assert here.boot_id == clock.boot_id() and here.started_wall_s == elsewhere.started_wall_s
     assert here.on_this_machine() is here
     stamp = time.monotonic()
     assert here.at_s(stamp + 1.25) - here.at_s(stamp) == pytest.approx(1.25, abs=2e-6)

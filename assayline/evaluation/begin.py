@@ -24,9 +24,9 @@ from assayline.evaluation.shards.queue import ShardQueue
 from assayline.load.traces import check_trace
 from assayline.model import ModelIdentity, identify_spec_model
 from assayline.places.documents import write_run_text
-from assayline.places.home import attach, find_url, open_runs
-from assayline.runs.leases import wait_for_ends
-from assayline.runs.locks import WORKERS_WAIT_S, keep_workers_out, lock_run
+from assayline.places.home import attach, open_runs
+from assayline.runs.leases import list_far_owners, list_owners, wait_for_ends
+from assayline.runs.locks import WORKERS_WAIT_S, has_locks, keep_workers_out, lock_run
 from assayline.runs.manifest import SPEC_NAME, Manifest, new_run_id, write_manifest
 from assayline.settings import Settings
 from assayline.spec.checks import check_arguments
@@ -156,8 +156,7 @@ def _take_up(evaluation: Evaluation) -> None:
     """Continues a run that is locked for this process. Raises StoreError, and then the run is as it was."""
     before, queue = evaluation.manifest, ShardQueue(evaluation.run_dir)
     queue.stop()
-    if find_url(evaluation.run_dir) is not None:
-        _wait_for_workers_elsewhere(evaluation.run_dir, evaluation.settings.lease_s)
+    _wait_for_workers_elsewhere(evaluation.run_dir, evaluation.settings.lease_s)
     with keep_workers_out(evaluation.run_dir):
         remove_unfinished(evaluation.run_dir)
         queue.reset()
@@ -193,11 +192,12 @@ def _take_up(evaluation: Evaluation) -> None:
 
 
 def _wait_for_workers_elsewhere(run_dir: Path, lease_s: float) -> None:
-    """A lock of this machine does not keep them out. What one of them may still write, as it did not say that it has
+    """Locks do not keep them out, or only seem to. What one of them may still write, as it did not say that it has
     left, is loaded as that of a shard that was taken over: each request once. Raises StoreError.
     """
     try:
-        silent = wait_for_ends(run_dir, lease_s, wait_s=lease_s + WORKERS_WAIT_S)
+        owners = list_far_owners(run_dir) if has_locks(run_dir) else list_owners(run_dir)
+        silent = wait_for_ends(run_dir, owners, lease_s, wait_s=lease_s + WORKERS_WAIT_S)
         for claim in Claims(run_dir).survey(None) if silent else ():
             if claim.owner in silent:
                 note_takeover(run_dir, claim.shard)

@@ -18,7 +18,7 @@ from assayline.errors import StoreError
 from assayline.evaluation.shards.claims import CLAIMS, DONE
 from assayline.evaluation.shards.throttle import Throttle
 from assayline.places.home import place_of
-from assayline.runs.leases import Holder, Watch, has_left, list_owners, read_holders, revoke
+from assayline.runs.leases import Holder, Watch, list_owners, read_holders, revoke
 from assayline.store.parts import ANSWERS, SHOWN_AGE_S, fetch_parts, list_part_names
 from assayline.store.takeovers import list_takeovers
 
@@ -75,6 +75,7 @@ class Crew:
         self._lease_s = lease_s
         self._now = now
         self._watch = Watch(run_dir, lease_s, now)
+        self._holders: dict[str, Holder] = {}
         self._parts = Throttle()
         self._seen: set[str] = set()
         self._answered: Counter[str] = Counter()
@@ -110,8 +111,10 @@ class Crew:
     def _stand(self) -> list[WorkerStanding]:
         owners = list_owners(self._run_dir)
         self._watch.look(owners)
+        new = [owner for owner in owners if owner not in self._holders]
+        self._holders.update({holder.owner: holder for holder in read_holders(self._run_dir, new)})
         found: dict[str, WorkerStanding] = {}
-        for holder in read_holders(self._run_dir, owners):
+        for holder in (self._holders[owner] for owner in owners if owner in self._holders):
             standing = WorkerStanding(
                 holder.worker,
                 holder.host,
@@ -128,8 +131,8 @@ class Crew:
     def _judge(self, holder: Holder) -> str:
         silent_s = self._watch.silent_s(holder.owner)
         if silent_s == float("inf"):
-            return LEFT if has_left(self._run_dir, holder.owner) else DEAD
-        if holder.is_revoked:
+            return LEFT if self._watch.has_left(holder.owner) else DEAD
+        if self._watch.has_lost(holder.owner):
             return DEAD
         if silent_s >= self._lease_s:
             with contextlib.suppress(OSError):  # the next look tries again, and so does every idle worker

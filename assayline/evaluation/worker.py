@@ -224,7 +224,7 @@ class Worker:
         hooks = EngineHooks(
             on_sample=self._keep_sample,
             on_log=self.on_engine_log,
-            should_stop=throttle(self.queue.is_stopped),
+            should_stop=throttle(self.queue.is_stopped, askers=1 if spec.workers == "auto" else spec.workers),
             on_note=self.log,
             on_load_ended=self._note_end,
         )

@@ -113,6 +113,15 @@ class Client:
 
         return self._call(attempt, folder)
 
+    def list_tags(self, folder: str) -> dict[str, str | None]:
+        """By name, the ETag of each object in a folder: another one, once it is overwritten with something else."""
+
+        def attempt() -> dict[str, str | None]:
+            pages = self._api.list(self._store, prefix=folder, chunk_size=PAGE)
+            return {str(one["path"]).rpartition("/")[2]: one["e_tag"] for page in pages for one in page}
+
+        return self._call(attempt, folder)
+
     def list_after(self, folder: str, name: str) -> list[tuple[str, int]]:
         """Names and sizes of the next objects in a folder after a name, by one request; none at its end."""
 

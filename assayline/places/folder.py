@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,6 +40,10 @@ class Folder:
             with contextlib.suppress(OSError):
                 found[name] = (self._root / folder / name).read_bytes()
         return found
+
+    def versions(self, folder: str, without: AbstractSet[str] = frozenset()) -> dict[str, object]:
+        """By their contents: a network file system may show a time of before."""
+        return dict(self.read_many(folder, set(self.names(folder)) - without))
 
     def exists(self, key: str) -> bool:
         return (self._root / key).exists()

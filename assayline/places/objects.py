@@ -9,6 +9,7 @@ import io
 import os
 import threading
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import BinaryIO
 
@@ -46,6 +47,12 @@ class Objects:
             return name, None
 
         return {name: content for name, content in do_at_once(read, list(names)) if content is not None}
+
+    def versions(self, folder: str, without: AbstractSet[str] = frozenset()) -> dict[str, object]:
+        """By their ETags; of a store that lists none, by their contents."""
+        tags = self._client.list_tags(folder)
+        untold = [name for name, tag in tags.items() if tag is None and name not in without]
+        return {**tags, **self.read_many(folder, untold)}
 
     def exists(self, key: str) -> bool:
         return self._client.exists(key)

@@ -8,6 +8,7 @@ Every method raises OSError, with a text that can stand in a sentence; FileNotFo
 """
 
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -34,6 +35,13 @@ class Place(Protocol):
 
     def read_many(self, folder: str, names: Iterable[str]) -> dict[str, bytes]:
         """What is in some files of a folder; those that cannot be read are left out."""
+        ...
+
+    def versions(self, folder: str, without: AbstractSet[str] = frozenset()) -> dict[str, object]:
+        """Of the files in a folder, which are overwritten again and again, something that is another one each time.
+
+        A store tells it by a list, a folder by what is in them, where those of `without` are not opened.
+        """
         ...
 
     def exists(self, key: str) -> bool:

@@ -6,7 +6,8 @@ shards over. The worker, if it lives after all, reads its lease before it writes
 of two machines are compared, and no lock has to reach from one machine to another.
 
 A lease is two small files of the run, `leases/OWNER` and `beats/OWNER`, which are overwritten and never renamed, in a
-folder as in an object store (`places/`).
+folder as in an object store (`places/`). What somebody knows of an owner's end is said once more by the name of an
+empty file, `ends/OWNER.WORD`: so a look at a thousand workers of a store is two lists, of beats and of ends.
 """
 
 import contextlib
@@ -16,15 +17,20 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from assayline.clock import UNKNOWN, boot_id
 from assayline.errors import StoreError
 from assayline.files import MAKE_ROOM
 from assayline.places.home import place_of
+from assayline.places.place import Place
 
-LEASES, BEATS = "leases", "beats"
+LEASES, BEATS, ENDS = "leases", "beats", "ends"
+HAS_LEFT, HAS_DIED, HAS_LOST, IS_SOUGHT, IS_SETTLED = END_WORDS = ("left", "died", "lost", "sought", "settled")
+"""Of an owner: it ended by itself; somebody knows that it was killed; its lease is lost; somebody looks for its shards;
+and it has none left."""
 HELD, LOST = b"held\n", b"lost\n"
 LEFT = b"left".ljust(20)
 """The last beat of a worker that ends by itself: nobody need wait for its silence."""
@@ -44,6 +50,8 @@ class Holder:
     worker: str
     host: str
     pid: int
+    boot: str = UNKNOWN
+    """On which start of its machine."""
     is_revoked: bool = False
     """Whether somebody said that the lease is lost."""
 
@@ -95,7 +103,7 @@ class Lease:
 
     def begin(self) -> None:
         """Takes the lease. Raises StoreError."""
-        holder = {"worker": self._worker, "host": socket.gethostname(), "pid": os.getpid()}
+        holder = {"worker": self._worker, "host": socket.gethostname(), "pid": os.getpid(), "boot": boot_id()}
         try:
             self._beat.begin()
             self._place.create(self._key, HELD + json.dumps(holder).encode())
@@ -120,8 +128,15 @@ class Lease:
         return self._is_lost
 
     def end(self) -> None:
-        """Gives the lease back: whatever is claimed under it and not done may be taken over at once."""
+        """Gives the lease back: whatever is claimed under it and not done may be taken over at once.
+
+        Who finds out late that it is lost may have claimed something since others had settled its shards.
+        """
         self._beat.end()
+        with contextlib.suppress(OSError):
+            _note_end(self._place, self.owner, HAS_LEFT)
+            for word in (IS_SOUGHT, IS_SETTLED) if self._is_lost else ():
+                self._place.remove(_end_key(self.owner, word))
 
 
 class Watch:
@@ -129,25 +144,40 @@ class Watch:
 
     def __init__(self, run_dir: Path, lease_s: float, now: Callable[[], float] = time.monotonic) -> None:
         self._place = place_of(run_dir)
-        self._lease_s = lease_s
+        self.lease_s = lease_s
         self._now = now
-        self._seen: dict[str, tuple[bytes | None, float]] = {}
+        self._seen: dict[str, tuple[object, float]] = {}
         self._silent_s: dict[str, float] = {}
+        self._ends: dict[str, set[str]] = {word: set() for word in END_WORDS}
+        """Owners, by what is said of their ends."""
 
-    def look(self, owners: Iterable[str]) -> None:
-        """Reads the beats of these owners."""
-        looked_at = list(owners)
-        beats = self._place.read_many(BEATS, filter(None, looked_at))
+    def look(self, owners: Iterable[str] | None = None) -> None:
+        """Looks at the beats of these owners, or of all who may still have shards. What cannot be read is not seen."""
+        wanted = None if owners is None else set(filter(None, owners))
+        with contextlib.suppress(OSError):
+            self._read_ends()
+            beats = self._place.versions(BEATS, self._ends[IS_SETTLED] - (wanted or set()))
+            self._compare(beats, set(beats) - self._ends[IS_SETTLED] if wanted is None else wanted)
+
+    def _read_ends(self) -> None:
+        ends: dict[str, set[str]] = {word: set() for word in END_WORDS}
+        for name in self._place.names(ENDS):
+            owner, _, word = name.rpartition(".")
+            ends.setdefault(word, set()).add(owner)
+        self._ends = ends
+
+    def _compare(self, beats: Mapping[str, object], owners: Iterable[str]) -> None:
         now = self._now()
-        for owner in looked_at:
+        ended = self._ends[HAS_LEFT] | self._ends[HAS_DIED]
+        for owner in owners:
             beat = beats.get(owner)
             last, looked_s = self._seen.get(owner, (None, now))
-            if beat in (LEFT, DIED):
+            if beat in (LEFT, DIED) or owner in ended:
                 self._silent_s[owner] = float("inf")
             elif owner not in self._seen or beat != last:
                 self._silent_s[owner] = 0.0
             else:
-                self._silent_s[owner] += min(now - looked_s, self._lease_s / LOOKS_PER_LEASE)
+                self._silent_s[owner] += min(now - looked_s, self.lease_s / LOOKS_PER_LEASE)
             self._seen[owner] = (beat, now)
 
     def silent_s(self, owner: str) -> float:
@@ -156,10 +186,28 @@ class Watch:
 
     def find_gone(self, owners: Iterable[str]) -> set[str]:
         """Those of some owners whose shards others may take over: silent for a lease, or revoked by somebody."""
-        looked_at = set(owners)
-        silent = {owner for owner in looked_at if self.silent_s(owner) >= self._lease_s}
-        leases = self._place.read_many(LEASES, filter(None, looked_at - silent))
-        return silent | {owner for owner, content in leases.items() if content.startswith(LOST)}
+        return {owner for owner in owners if self.silent_s(owner) >= self.lease_s or self.has_lost(owner)}
+
+    def is_settled(self, owner: str) -> bool:
+        """Whether somebody has said that an owner whose end is known has no shard left."""
+        return owner in self._ends[IS_SETTLED]
+
+    def seek(self, owner: str) -> bool:
+        """Whether this observer, and nobody before it, is the one to look for an owner's shards. Raises OSError."""
+        return owner not in self._ends[IS_SOUGHT] and self._place.create(_end_key(owner, IS_SOUGHT))
+
+    @property
+    def seen(self) -> set[str]:
+        """Whose beats it has found."""
+        return {owner for owner, (beat, _) in self._seen.items() if beat is not None}
+
+    def has_lost(self, owner: str) -> bool:
+        """Whether somebody has said that an owner's lease is lost."""
+        return owner in self._ends[HAS_LOST]
+
+    def has_left(self, owner: str) -> bool:
+        """Whether an owner ended by itself."""
+        return owner in self._ends[HAS_LEFT] or self._seen.get(owner, (None, 0.0))[0] == LEFT
 
 
 def list_owners(run_dir: Path) -> list[str]:
@@ -176,8 +224,8 @@ def read_holders(run_dir: Path, owners: Iterable[str]) -> list[Holder]:
     for owner, content in place_of(run_dir).read_many(LEASES, owners).items():
         with contextlib.suppress(ValueError, KeyError, TypeError):
             said = json.loads(content.partition(b"\n")[2])
-            holder = Holder(owner, str(said["worker"]), str(said["host"]), int(said["pid"]), content.startswith(LOST))
-            found.append(holder)
+            who = str(said["worker"]), str(said["host"]), int(said["pid"]), str(said.get("boot", UNKNOWN))
+            found.append(Holder(owner, *who, content.startswith(LOST)))
     return found
 
 
@@ -187,6 +235,7 @@ def bury(run_dir: Path, worker: str) -> None:
         if owner.rpartition("-")[0] == worker:
             with contextlib.suppress(OSError):
                 place_of(run_dir).note(f"{BEATS}/{owner}", DIED, create=False)
+                _note_end(place_of(run_dir), owner, HAS_DIED)
 
 
 def has_left(run_dir: Path, owner: str) -> bool:
@@ -197,13 +246,20 @@ def has_left(run_dir: Path, owner: str) -> bool:
         return False
 
 
-def wait_for_ends(run_dir: Path, lease_s: float, wait_s: float) -> list[str]:
-    """Revokes every lease, and waits until each of its workers has left or is silent. Returns those that are silent.
+def list_far_owners(run_dir: Path) -> list[str]:
+    """Who has a lease on a machine of which this one's locks say nothing."""
+    owners = list_owners(run_dir)
+    here = {holder.owner for holder in read_holders(run_dir, owners) if UNKNOWN != holder.boot == boot_id()}
+    return [owner for owner in owners if owner not in here]
+
+
+def wait_for_ends(run_dir: Path, owners: Sequence[str], lease_s: float, wait_s: float) -> list[str]:
+    """Revokes leases, and waits until each of their workers has left or is silent. Returns those that are silent.
 
     Such a one may still write what it had checked its lease for. Raises StoreError for one that beats after `wait_s`,
     and OSError.
     """
-    owners, watch, deadline = list_owners(run_dir), Watch(run_dir, lease_s), time.monotonic() + wait_s
+    watch, deadline = Watch(run_dir, lease_s), time.monotonic() + wait_s
     for owner in owners:
         revoke(run_dir, owner)
     while True:
@@ -225,3 +281,17 @@ def revoke(run_dir: Path, owner: str) -> None:
     place, key = place_of(run_dir), f"{LEASES}/{owner}"
     with contextlib.suppress(FileNotFoundError):
         place.note(key, LOST + place.read(key)[len(HELD) :], create=False)
+        _note_end(place, owner, HAS_LOST)
+
+
+def settle(run_dir: Path, owner: str) -> None:
+    """Says of an owner whose end is known that none of its shards is left to take over. Raises OSError."""
+    _note_end(place_of(run_dir), owner, IS_SETTLED)
+
+
+def _note_end(place: Place, owner: str, word: str) -> None:
+    place.note(_end_key(owner, word))
+
+
+def _end_key(owner: str, word: str) -> str:
+    return f"{ENDS}/{owner}.{word}"

@@ -2,9 +2,10 @@
 
 `flow.lock` is held by the process that drives the run, so that nobody else resumes or rebuilds it meanwhile.
 `workers.lock` is shared by all workers; a resume takes it alone for a moment, and so knows that no worker of a killed
-attempt still writes parts. Both are `flock`s, as those of devices are; they reach over machines where the file system's
-do (NFS version 4 does). Of a run in an object store, these are files of this machine's copy; who drives it from another
-machine is told by `drivers.py`, and which workers still write by their leases.
+attempt still writes parts. Both are `flock`s, as those of devices are, and hold between processes of one machine. On
+some file systems they reach over machines, on some they only seem to, and of a run in an object store these are files
+of this machine's copy. So who drives a run from another machine is told by `drivers.py`, and which workers still write
+there by their leases.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TextIO
 
 from assayline.errors import EngineInterruptedError, StoreError
+from assayline.files import MAKE_ROOM
 from assayline.places.home import MANIFEST_NAME, find_url, place_of
 from assayline.runs.drivers import Driver, is_driven, name_driver, take_run
 from assayline.runs.manifest import read_manifest
@@ -34,15 +36,14 @@ NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
 class RunLock:
     """The right to drive a run. Freed by `release`, and by the end of the process."""
 
-    def __init__(self, file: TextIO, driver: Driver | None = None) -> None:
-        """`driver`: of a run in an object store."""
+    def __init__(self, file: TextIO, driver: Driver) -> None:
         self._file = file
         self._driver = driver
 
     def check(self) -> None:
         """Raises StoreError if another process has taken the run, which this one was too silent to keep."""
         try:
-            if self._driver is None or self._driver.is_last():
+            if self._driver.is_last():
                 return
         except OSError as error:
             raise StoreError(f"Who drives the run cannot be read: {error}") from error
@@ -53,20 +54,20 @@ class RunLock:
 
     def release(self) -> None:
         """Frees the run. Safe to call twice. The file keeps the last holder's name."""
-        if self._driver is not None:
-            self._driver.release()
+        self._driver.release()
         self._file.close()
 
 
 def lock_run(run_dir: Path) -> RunLock | None:
-    """Takes a run for this process, or returns None if somebody works on it. Raises StoreError."""
+    """Takes a run for this process, or returns None if somebody works on it. Raises StoreError.
+
+    Where the file system has no locks, that somebody was killed is told by silence alone.
+    """
     file = _open(run_dir / FLOW_LOCK)
     try:
-        if not _try_flock(file, fcntl.LOCK_EX):
-            file.close()
-            return None
-        driver = take_run(run_dir, _own_name()) if find_url(run_dir) else None
-        if driver is None and find_url(run_dir):
+        is_locked = _try_lock(file, fcntl.LOCK_EX)
+        driver = None if is_locked is False else take_run(run_dir, _own_name(), has_lock=_tells(run_dir, is_locked))
+        if driver is None:
             file.close()
             return None
         file.truncate(0)
@@ -80,13 +81,29 @@ def lock_run(run_dir: Path) -> RunLock | None:
 
 def is_worked_on(run_dir: Path) -> bool:
     """Whether some process drives the run. Writes nothing."""
+    is_locked = None
     with contextlib.suppress(OSError), open(run_dir / FLOW_LOCK, encoding="utf-8") as file:
-        if not _try_flock(file, fcntl.LOCK_SH):
-            return True
+        is_locked = _try_lock(file, fcntl.LOCK_SH)
+    if is_locked is False:
+        return True
     try:
-        return find_url(run_dir) is not None and is_driven(run_dir)
+        return is_driven(run_dir, has_lock=_tells(run_dir, is_locked))
     except OSError:
         return False
+
+
+def has_locks(run_dir: Path) -> bool:
+    """Whether the locks of a run in a folder hold between processes of this machine at least. Raises StoreError."""
+    try:
+        with _open(run_dir / WORKERS_LOCK) as file:
+            return _tells(run_dir, _try_lock(file, fcntl.LOCK_SH))
+    except OSError as error:
+        raise _explain(run_dir / WORKERS_LOCK, error) from error
+
+
+def _tells(run_dir: Path, is_locked: bool | None) -> bool:
+    """Whether a lock says anything of other processes of this machine: one of a store's copy says it of this copy."""
+    return is_locked is not None and find_url(run_dir) is None
 
 
 def name_holder(run_dir: Path) -> str:
@@ -148,20 +165,23 @@ def _hold(path: Path, kind: int, wait_s: float) -> Iterator[bool]:
     deadline = time.monotonic() + wait_s
     with _open(path) as file:
         try:
-            while not (is_held := _try_flock(file, kind)) and time.monotonic() < deadline:
+            while not (is_held := _try_lock(file, kind) is not False) and time.monotonic() < deadline:
                 time.sleep(RETRY_S)
         except OSError as error:
-            if kind != fcntl.LOCK_SH or error.errno not in NO_LOCKS:
-                raise _explain(path, error) from error
-            is_held = True  # a worker has its lease, which needs none
+            raise _explain(path, error) from error
         yield is_held
 
 
-def _try_flock(file: TextIO, kind: int) -> bool:
+def _try_lock(file: TextIO, kind: int) -> bool | None:
+    """Whether this process has the lock now; None where the file system has none, and beats and leases must do."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        return None
     return True
 
 
@@ -176,7 +196,7 @@ def _open(path: Path) -> TextIO:
 def _explain(path: Path, error: OSError) -> StoreError:
     return StoreError(
         f"The run's lock {path} cannot be made or taken: {error}. The data folder (ASSAYLINE_DATA_DIR) must be "
-        "writable, have space, and be on a file system that has locks (flock)."
+        f"writable. {MAKE_ROOM}"
     )
 
 

@@ -45,7 +45,9 @@ def test_silence_becomes_death_which_the_flow_declares(tmp_path: Path, clock: Cl
         (tmp_path / BEATS / two.owner).write_bytes(b"%020d" % (100 + look))
         found = states(crew)
         assert found == {"worker-0": [ALIVE, SILENT, SILENT, DEAD][look], "worker-1": ALIVE}
-    assert Watch(tmp_path, LEASE_S).find_gone([one.owner, two.owner]) == {one.owner} and not one.is_held()
+    watch = Watch(tmp_path, LEASE_S)
+    watch.look()
+    assert watch.find_gone([one.owner, two.owner]) == {one.owner} and not one.is_held()
     heir = ShardQueue(tmp_path, two, Watch(tmp_path, LEASE_S))
     assert heir.claim() is not None
     taken = heir.take_over()

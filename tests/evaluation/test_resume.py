@@ -1,6 +1,7 @@
 """Nothing lost, nothing twice: a run that was left in the middle is resumed, and asks what has no answer."""
 
 import dataclasses
+import fcntl
 import re
 import threading
 from pathlib import Path
@@ -33,6 +34,7 @@ from assayline.evaluation.prepare import _Shard
 from assayline.evaluation.resume import describe_left, find_driven_here, find_unfinished_here
 from assayline.evaluation.shards.queue import ShardQueue
 from assayline.evaluation.shards.rows import read_shard
+from assayline.runs import drivers
 from assayline.runs.locks import hold_worker_lock, is_worked_on, keep_workers_out, lock_run
 from assayline.runs.manifest import read_manifest, write_manifest
 from assayline.settings import Settings
@@ -386,6 +388,24 @@ def test_two_flows_with_one_spec_are_two_runs(spec: EvalSpec, settings: Settings
         work(evaluation)
         evaluation.finish(counts)
     assert query(settings, "select count(*) from runs where state = 'completed'") == [(2,)]
+
+
+def test_a_run_that_another_machine_drives_is_left_to_it_where_locks_do_not_reach(
+    spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is free for whoever asks: the beat of its driver tells."""
+    monkeypatch.setattr(drivers, "BEAT_INTERVAL_S", 0.02)
+    monkeypatch.setattr(drivers, "SILENCE_S", 0.5)
+    first = begin_evaluation(spec, settings)
+    counts = first.prepare()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(fcntl, "flock", lambda *_: None)
+        elsewhere.setattr(drivers, "boot_id", lambda: "another machine")
+        with pytest.raises(SpecError, match=rf"{first.run_id}.* is in use by process \d+ on "):
+            begin_evaluation(spec, settings, first.run_id)
+    work(first)
+    first.finish(counts)
+    check_sound(settings)
 
 
 def test_a_process_that_is_killed_frees_its_run(tmp_path: Path) -> None:

@@ -346,12 +346,12 @@ def test_several_shards_of_the_dead_are_taken_over_after_one_look(
     queue = ShardQueue(tmp_path, heir, Watch(tmp_path, 3600.0))
     assert queue.claim() is None and queue.take_over() is None
     revoke(tmp_path, dead.owner)
-    queue._survey.forget()
+    queue._lookout.throttle.forget()
     looks = []
     monkeypatch.setattr(
         Claims, "survey", lambda self, own, survey=Claims.survey: looks.append(own) or survey(self, own)
     )
-    monkeypatch.setattr(queue._survey, "is_due", lambda: not looks)
+    monkeypatch.setattr(queue._lookout.throttle, "is_due", lambda: not looks)
     taken = [shard.stem for shard in iter(queue.take_over, None)]
     assert taken == ["shard-000000", "shard-000001", "shard-000002"] and len(looks) == 1
     for lease in (dead, heir):

@@ -7,6 +7,7 @@ from typing import Any, TextIO
 import flow_kit
 import pytest
 from record_kit import fake_spec as spec_of
+from store_kit import environment, make_bucket, serving
 
 from flows.live import runners
 
@@ -32,13 +33,17 @@ def slow_start(data_dir: Path, tmp_path: Path) -> Path:
 
 def evaluate(spec: dict[str, Any], env: dict[str, str], folder: Path) -> None:
     """Runs a spec as a command, and checks that each prompt was answered once and nothing is left running."""
+    answer(spec, env, folder)
+    flow_kit.assert_nothing_runs(folder / "data")
+
+
+def answer(spec: dict[str, Any], env: dict[str, str], folder: Path) -> None:
     file = flow_kit.write_spec(folder / "spec.yaml", spec)
     run = flow_kit.run_command(flow_kit.evaluate_command(file), env, timeout_s=200)
     assert run.code == 0, run.out + run.err
     data_dir = folder / "data"
     assert flow_kit.query(data_dir, "select is_sound from request_integrity") == [True]
     assert flow_kit.query(data_dir, "select count(distinct request_id), count(text) from completions") == [(ROWS, ROWS)]
-    flow_kit.assert_nothing_runs(data_dir)
 
 
 @pytest.fixture
@@ -88,3 +93,17 @@ def test_on_dask_a_worker_asks_for_the_gpus_that_its_engine_spans() -> None:
             runners.placed(spans_two, runner),
         ):
             assert dask.get_annotations() == wish
+
+
+@pytest.mark.rare
+@pytest.mark.ray
+def test_workers_on_ray_share_a_run_in_a_store(
+    slow_spec: dict[str, Any], ray_env: dict[str, str], tmp_path: Path
+) -> None:
+    """No folder is shared but that of the database, which is the flow's."""
+    with serving("localbucket", tmp_path / "server") as port:
+        make_bucket(port, "bucket")
+        env = {**ray_env, **environment(port), "ASSAYLINE_DATA_URL": "s3://bucket/on-ray"}
+        answer(slow_spec | {"workers": 2, "runner": "ray", "shard_requests": 2}, env, tmp_path)
+        stored = list((tmp_path / "server").rglob("parts/completions/*.parquet"))
+    assert {path.name.partition("-")[2][0] for path in stored} == {"0", "1"}, "parts of both workers are objects"

@@ -68,7 +68,7 @@ def elsewhere(settings: Settings, folder: Path) -> Settings:
 
 def vanish(evaluation: Evaluation) -> None:
     """A killed flow: nobody says anything any more."""
-    for beat in (evaluation._beat, evaluation.lock._driver.beat):  # type: ignore[union-attr]
+    for beat in (evaluation._beat, evaluation.lock._driver.beat):
         assert beat is not None
         beat._ended.set()
         beat._thread.join()
@@ -199,7 +199,7 @@ def test_two_flows_that_take_a_run_at_once(spec: EvalSpec, at_moto: Settings) ->
 
     def take() -> None:
         barrier.wait()
-        taken.append(drivers.take_run(evaluation.run_dir, "one of four"))
+        taken.append(drivers.take_run(evaluation.run_dir, "one of four", has_lock=False))
 
     threads = [threading.Thread(target=take) for _ in range(4)]
     for thread in threads:

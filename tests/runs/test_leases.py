@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from assayline.errors import StoreError
+from assayline.runs import leases
 from assayline.runs.leases import (
     BEATS,
     LEASES,
@@ -14,6 +15,7 @@ from assayline.runs.leases import (
     Lease,
     Watch,
     bury,
+    list_far_owners,
     list_owners,
     read_holders,
     revoke,
@@ -33,7 +35,9 @@ class Clock:
 
 
 def is_revoked(run_dir: Path, lease: Lease) -> bool:
-    return bool(Watch(run_dir, LEASE_S).find_gone([lease.owner]))
+    watch = Watch(run_dir, LEASE_S)
+    watch.look([lease.owner])
+    return bool(watch.find_gone([lease.owner]))
 
 
 def beat(run_dir: Path, owner: str, number: int) -> None:
@@ -139,6 +143,19 @@ def test_a_lease_that_was_revoked_is_lost_for_ever(tmp_path: Path) -> None:
     [holder] = read_holders(tmp_path, [lease.owner])
     assert holder.worker == "worker-0" and holder.is_revoked, "who it was can still be told"
     lease.end()
+
+
+def test_a_lease_says_on_which_machine_its_worker_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resume waits for those of other machines, of which no lock tells."""
+    found = []
+    for machine in (leases.boot_id(), "another", "unknown"):
+        with monkeypatch.context() as there:
+            there.setattr(leases, "boot_id", lambda machine=machine: machine)
+            found.append(Lease(tmp_path, "worker", LEASE_S))
+            found[-1].begin()
+    assert set(list_far_owners(tmp_path)) == {lease.owner for lease in found[1:]}
+    for lease in found:
+        lease.end()
 
 
 def test_a_queue_that_was_begun_anew_has_lost_all_leases(tmp_path: Path) -> None:

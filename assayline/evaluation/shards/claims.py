@@ -5,12 +5,11 @@ counts. `done/SHARD` says that all answers of a shard are stored.
 """
 
 import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from assayline.places.home import place_of
-from assayline.runs.leases import Lease, Watch, revoke
+from assayline.runs.leases import Lease, revoke
 from assayline.store.takeovers import note_takeover
 
 CLAIMS, DONE = "claims", "done"
@@ -52,9 +51,17 @@ class Claims:
         self._place.note(f"{DONE}/{shard}")
         self.done.add(shard)
 
+    def is_done(self, shard: str) -> bool:
+        """Whether all answers of the shard are stored, by what is there now."""
+        return self._place.exists(f"{DONE}/{shard}")
+
+    def list_done(self) -> None:
+        """Learns which shards are done."""
+        self.done.update(self._place.names(DONE))
+
     def survey(self, own: str | None) -> list[Claim]:
         """Claims on shards that are not done, but for those of the owner `own`."""
-        self.done.update(self._place.names(DONE))
+        self.list_done()
         terms: dict[str, int] = {}
         for name in self._place.names(CLAIMS):
             shard, _, number = name.partition(".")
@@ -94,12 +101,3 @@ def _name(shard: str, term: int) -> str:
 
 def _key(shard: str, term: int) -> str:
     return f"{CLAIMS}/{_name(shard, term)}"
-
-
-def find_gone(claims: Iterable[Claim], watch: Watch) -> list[Claim]:
-    """Those whose owners are gone."""
-    held = list(claims)
-    owners = {claim.owner for claim in held}
-    watch.look(owners)
-    gone = watch.find_gone(owners)
-    return [claim for claim in held if claim.owner in gone]

@@ -22,13 +22,14 @@ from functools import partial
 from pathlib import Path
 
 from assayline.errors import StoreError
-from assayline.evaluation.shards.claims import CLAIMS, DONE, Claim, Claims, find_gone
+from assayline.evaluation.shards.claims import CLAIMS, DONE, Claim, Claims
+from assayline.evaluation.shards.lookout import Lookout
 from assayline.evaluation.shards.rows import heaviest_first, read_shard
 from assayline.evaluation.shards.suspects import SUSPECTS, Suspicion, note_asked, read_suspicion
 from assayline.evaluation.shards.throttle import Throttle
 from assayline.places.home import place_of
 from assayline.records import Request
-from assayline.runs.leases import BEATS, LEASES, Lease, Watch
+from assayline.runs.leases import BEATS, ENDS, LEASES, Lease, Watch
 from assayline.store.parts import list_part_names, part_folder, parts_dir, read_request_ids, read_texts
 
 ANSWERED = "answered"
@@ -57,9 +58,9 @@ class ShardQueue:
         """
         self._run_dir = run_dir
         self._lease = lease
-        self._watch = watch
         self._on_convicted = on_convicted
         self._claims = Claims(run_dir)
+        self._lookout = None if watch is None else Lookout(run_dir, self._claims, watch)
         self._place = place_of(run_dir)
         self._pending: list[Path] = []
         self._seen: set[str] = set()
@@ -70,7 +71,6 @@ class ShardQueue:
         self._open: dict[str, set[str]] = {}
         self._shard_of: dict[str, str] = {}
         self._scan = Throttle()
-        self._survey = Throttle()
 
     def reset(self) -> None:
         """Makes every shard claimable and the queue open again: at the start of a run. Raises StoreError.
@@ -78,7 +78,7 @@ class ShardQueue:
         Every lease of before is lost by it.
         """
         with _explained(self._run_dir):
-            for folder in (LEASES, BEATS, SUSPECTS, CLAIMS, DONE, ANSWERED):
+            for folder in (LEASES, BEATS, ENDS, SUSPECTS, CLAIMS, DONE, ANSWERED):
                 self._place.clear(folder)
             for mark in (CLOSED, STOP):
                 self._place.remove(mark)
@@ -143,28 +143,27 @@ class ShardQueue:
 
     def take_over(self) -> Path | None:
         """A shard whose owner is gone, for this worker alone; None if there is none now. Raises StoreError."""
-        if self._lease is None or self._watch is None:
+        if self._lease is None or self._lookout is None:
             return None
-        is_due = self._survey.is_due()
+        is_due = self._lookout.throttle.is_due()
         if not (is_due or self._gone) or not self._lease.is_held():
             return None
         with _explained(self._run_dir):
             if is_due:
-                self._look_for_gone(self._lease, self._watch)
+                self._look_for_gone(self._lease, self._lookout)
             while self._gone:
                 claim = self._gone.pop(0)
-                is_still_gone = is_due or find_gone([claim], self._watch)
-                if is_still_gone and self._claims.take_over(claim, self._lease):
+                if self._claims.take_over(claim, self._lease):
                     return self._path_of(claim.shard)
         return None
 
-    def _look_for_gone(self, lease: Lease, watch: Watch) -> None:
-        """What is found is good until the next look, as one costs several requests for each worker of the run."""
-        with self._survey:
-            held = self._claims.survey(lease.owner)
-            own = self._claims.done | self._open.keys()
-            self._is_over = all(name.removesuffix(".parquet") in own for name in self._seen)
-            self._gone = sorted(find_gone(held, watch), key=lambda claim: heaviest_first(self._path_of(claim.shard)))
+    def _look_for_gone(self, lease: Lease, lookout: Lookout) -> None:
+        """What is found is good until the next look: the leases of those who are gone are lost for ever."""
+        with lookout.throttle:
+            seen = [name.removesuffix(".parquet") for name in self._seen]
+            self._is_over = lookout.is_all_done(seen, self._open)
+            gone = [] if self._is_over and self._has_all else lookout.find_gone(lease.owner)
+            self._gone = sorted(gone, key=lambda claim: heaviest_first(self._path_of(claim.shard)))
 
     def pull(self) -> Iterator[Request | None]:
         """Requests of every shard that can be claimed, until the queue is closed and empty; None: nothing now.
