@@ -28,6 +28,8 @@ class Channel:
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
+        # A process that vLLM forks would keep it open: the death of this one would not be seen at once.
+        os.register_at_fork(after_in_child=self._socket.close)
         self._reading, self._writing = threading.Lock(), threading.Lock()
         self._arrived, self._unsent = bytearray(), bytearray()
         self._own: deque[Any] = deque()

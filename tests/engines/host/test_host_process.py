@@ -2,6 +2,9 @@
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -19,6 +22,15 @@ from assayline.engines.process import HostProcess
 host = HostProcess(os.environ, Path(sys.argv[1]), print)
 print(host.pid, flush=True)
 time.sleep(600)
+"""
+
+FORKING = """
+import os, sys, time
+from assayline.engines.host.channel import Channel
+channel = Channel(int(sys.argv[1]))
+if os.fork() == 0:
+    time.sleep(600)
+os.kill(os.getpid(), 9)
 """
 
 
@@ -39,6 +51,21 @@ def test_a_killed_parent_takes_its_host_with_it(tmp_path: Path) -> None:
         assert [process.pid for process in living_members(group)] == [group]
         parent.kill()
     assert wait_until_gone(group, 10)
+
+
+def test_the_death_of_a_host_is_seen_at_once_though_what_it_forked_lives() -> None:
+    """vLLM forks its engine core wherever no device is in use."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-c", FORKING, str(theirs.fileno())]
+        host = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], start_new_session=True)
+        theirs.close()
+        try:
+            ours.settimeout(60)
+            assert ours.recv(1) == b""
+            assert host.wait(10) == -signal.SIGKILL and len(living_members(host.pid)) == 1
+        finally:
+            os.killpg(host.pid, signal.SIGKILL)
 
 
 def test_a_host_that_does_not_move_is_killed_with_its_group(host: HostProcess) -> None:
