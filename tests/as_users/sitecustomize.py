@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,17 @@ from types import ModuleType
 for name in ("datasets", "ray", "scipy", "statsmodels"):
     sys.modules.setdefault(name, None)
 sys.modules.setdefault("prefect_dask", ModuleType("prefect_dask"))  # Prefect would warn that it cannot be imported
+
+
+class WithoutPandas(PathFinder):
+    """Finds everything else. Arrow takes a None among the modules for the package itself."""
+
+    @classmethod
+    def find_spec(cls, fullname, path=None, target=None):
+        return None if fullname == "pandas" else super().find_spec(fullname, path, target)
+
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutPandas
 
 EMPTY = os.environ.get("EMPTY_DATABASE")
 DATABASE = "assayline.store.database"
