@@ -82,6 +82,7 @@ class ForkServer:
         self._lock = threading.Lock()
         self.is_ready = False
         self.has_forked = False
+        self._is_gone = False
 
     @property
     def pid(self) -> int:
@@ -90,8 +91,8 @@ class ForkServer:
 
     @property
     def is_alive(self) -> bool:
-        """Whether there is a process to ask."""
-        return self._process.poll() is None
+        """Whether there is a process to ask. One that is being killed closes its channel before it has an exit code."""
+        return not self._is_gone and self._process.poll() is None
 
     def suits(self, env: Mapping[str, str]) -> bool:
         """Whether what is imported there is what a host with this environment would import.
@@ -138,10 +139,11 @@ class ForkServer:
         self._log_path.unlink(missing_ok=True)
 
     def _receive(self) -> bytes:
-        try:
-            return self._control.recv(16)
-        except (OSError, ValueError):
-            return b""
+        answer = b""
+        with contextlib.suppress(OSError, ValueError):
+            answer = self._control.recv(16)
+        self._is_gone = not answer
+        return answer
 
 
 _lock = threading.Lock()

@@ -92,6 +92,8 @@ class Host:
         check_before_load(order)
         core = VllmCore(order)
         core.put_ready = self._channel.put_own
+        for descriptor in core.watched:
+            self._channel.watch(descriptor)
         self._watch(core)
         self._channel.put(core.describe())
         return core
@@ -120,6 +122,7 @@ class Host:
 
     def _serve(self, core: VllmCore, messages: deque[Any]) -> None:
         while True:
+            core.collect()
             messages.extend(self._channel.take(wait=core.running == 0 and not messages))
             while messages:
                 refused = None

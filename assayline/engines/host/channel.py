@@ -35,6 +35,7 @@ class Channel:
         self._own: deque[Any] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._is_flushing = False
+        self._watched: set[int] = set()
         self._poll = select.poll()
         for descriptor in (self._socket.fileno(), self._wake):
             self._poll.register(descriptor, select.POLLIN)
@@ -44,8 +45,13 @@ class Channel:
         """For an event loop that waits for messages."""
         return self._socket.fileno()
 
+    def watch(self, descriptor: int) -> None:
+        """From now on, whoever waits is woken when this can be read, too, be there a message or not."""
+        self._watched.add(descriptor)
+        self._poll.register(descriptor, select.POLLIN)
+
     def take(self, *, wait: bool) -> list[Any]:
-        """What has come, in its order; with `wait`, at least one message."""
+        """What has come, in its order; with `wait`, at least one message, unless something watched can be read."""
         while True:
             while self._read():
                 pass
@@ -56,7 +62,7 @@ class Channel:
                 messages.append(self._own.popleft())
             if messages or not wait:
                 return messages
-            self._poll.poll()
+            wait = self._watched.isdisjoint(descriptor for descriptor, _ in self._poll.poll())
 
     def put(self, message: Any) -> None:
         """Sends a message, from any thread, without waiting."""

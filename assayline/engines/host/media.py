@@ -31,13 +31,11 @@ class Prepared(Generic[Form]):
 class MediaPool(Generic[Form]):
     """Loads the media of requests and hands them to `convert`, in threads of its own."""
 
-    def __init__(
-        self, order: Open, hearing: Hearing, convert: Callable[[Request, list[Loaded]], Form], threads: int = PREPARERS
-    ) -> None:
+    def __init__(self, order: Open, hearing: Hearing, convert: Callable[[Request, list[Loaded]], Form]) -> None:
         self._order = order
         self._hearing = hearing
         self._convert = convert
-        self.threads = ThreadPoolExecutor(threads, "media")
+        self.threads = ThreadPoolExecutor(PREPARERS, "media")
 
     def prepare(self, request: Request) -> Prepared[Form]:
         """Raises MediaError for media that cannot be used, and whatever `convert` raises."""

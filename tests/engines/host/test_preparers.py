@@ -1,20 +1,24 @@
 """Processes that prepare media, with pictures that end them."""
 
+import multiprocessing
 import os
+import select
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import pytest
+import numpy as np
 
 from assayline.clock import RunClock
 from assayline.engines.host.media import Prepared
-from assayline.engines.host.vllm.preparers import Preparers
+from assayline.engines.host.vllm.preparers import NAME, Preparers
 from assayline.engines.messages import Open
 from assayline.errors import MediaError
 from assayline.records import Request
 
+LARGE = 2**24
 ORDER = Open(backend="offline", model="m", clock=RunClock.start(), has_media=True)
 
 
@@ -37,6 +41,12 @@ def make_prepare(order: Open, config: Any) -> Callable[[Request], Prepared[dict[
                 raise MediaError("truncated", kind="prompt_too_long")
             case "odd":
                 raise OddError("no", "reason")
+            case "ended":
+                raise EOFError("the picture ends early")
+            case "large":
+                return Prepared({"pixels": np.zeros(LARGE, np.uint8)}, {"images": 1})
+            case "echo":
+                return Prepared({"ids": request.prompt_token_ids}, {"images": 1})
             case "fatal":
                 time.sleep(0.2)  # until another request waits behind it
                 os._exit(9)
@@ -45,43 +55,85 @@ def make_prepare(order: Open, config: Any) -> Callable[[Request], Prepared[dict[
     return prepare
 
 
-def ask(preparers: Preparers, request_id: str) -> Prepared[dict[str, Any]] | None:
-    return preparers.prepare(Request(request_id, "", 0, 0, [1], {}), "a configuration")
+class Asking:
+    """What an engine's thread does: it submits, and collects when something can be read."""
+
+    def __init__(self, count: int) -> None:
+        self.preparers = Preparers(ORDER, make_prepare, count)
+        self.outcomes: dict[str, Any] = {}
+        self._poll = select.poll()
+        self._poll.register(self.preparers, select.POLLIN)
+
+    def submit(self, request_id: str, name: str = "one") -> bool:
+        request = Request(request_id, "", 0, 0, [1], {})
+        return self.preparers.submit(request, "a configuration", partial(self.outcomes.__setitem__, name))
+
+    def collect(self, count: int) -> dict[str, Any]:
+        while len(self.outcomes) < count:
+            assert self._poll.poll(30_000), f"nothing came; there are {list(self.outcomes)}"
+            self.preparers.collect()
+        found, self.outcomes = self.outcomes, {}
+        return found
+
+    def ask(self, request_id: str) -> Any:
+        if not self.submit(request_id):
+            return None
+        return self.collect(1)["one"]
 
 
 def test_each_outcome_comes_back_and_one_picture_kills_two_processes_at_most() -> None:
-    preparers = Preparers(ORDER, make_prepare, 3)
-    asked = [ask(preparers, "good") for _ in range(3)]
-    assert len({one.form["process"] for one in asked if one} - {os.getpid()}) == 3
-    assert {one.columns["images"] for one in asked if one} == {1}
-    with pytest.raises(MediaError, match="truncated") as cut:
-        ask(preparers, "cut")
-    assert cut.value.kind == "prompt_too_long"
-    with pytest.raises(RuntimeError, match="OddError: no, reason"):
-        ask(preparers, "odd")
-    with pytest.raises(MediaError, match="2 processes died that prepared its media"):
-        ask(preparers, "fatal")
-    assert ask(preparers, "good") is not None, "one is left"
-    assert ask(preparers, "fatal") is None, "the last one died: the engine's own process is to prepare"
-    assert ask(preparers, "good") is None
+    asking = Asking(3)
+    for number in range(3):
+        asking.submit("good", str(number))
+    asked = asking.collect(3)
+    assert len({one.form["process"] for one in asked.values()} - {os.getpid()}) == 3
+    assert {one.columns["images"] for one in asked.values()} == {1}
+    cut = asking.ask("cut")
+    assert isinstance(cut, MediaError) and cut.kind == "prompt_too_long" and "truncated" in str(cut)
+    odd = asking.ask("odd")
+    assert isinstance(odd, RuntimeError) and "OddError: no, reason" in str(odd)
+    ended = asking.ask("ended")
+    assert isinstance(ended, EOFError), "of a picture, and not of the process"
+    fatal = asking.ask("fatal")
+    assert isinstance(fatal, MediaError) and "2 processes died that prepared its media" in str(fatal)
+    assert asking.ask("good").columns == {"images": 1}, "one is left"
+    assert asking.ask("fatal") is None, "the last one died: the engine's own process is to prepare"
+    assert asking.submit("good") is False
 
 
-def test_a_request_that_waits_behind_a_fatal_one_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("assayline.engines.host.vllm.preparers.TRIES", 1)
-    preparers = Preparers(ORDER, make_prepare, 2)
-    outcomes: dict[str, Any] = {}
+def test_large_outcomes_are_read_elsewhere_and_hold_nobody_up() -> None:
+    asking = Asking(2)
+    for number in range(8):
+        asking.submit("large" if number % 2 else "good", str(number))
+    found = asking.collect(8)
+    assert [len(found[str(number)].form.get("pixels", b"")) for number in range(8)] == [0, LARGE] * 4
+    assert threading.active_count() < 8
 
-    def ask_and_keep(request_id: str, name: str) -> None:
-        try:
-            outcomes[name] = ask(preparers, request_id)
-        except MediaError as error:
-            outcomes[name] = error
 
-    names = [("fatal", "fatal"), *(("good", f"good {number}") for number in range(5))]
-    threads = [threading.Thread(target=ask_and_keep, args=name) for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert isinstance(outcomes.pop("fatal"), MediaError)
-    assert len(outcomes) == 5 and all(isinstance(one, Prepared) for one in outcomes.values())
+def test_requests_that_wait_behind_a_fatal_one_are_not_blamed() -> None:
+    asking = Asking(3)
+    for number in range(9):
+        asking.submit("fatal" if number == 0 else "good", str(number))
+    found = asking.collect(9)
+    assert isinstance(found.pop("0"), MediaError)
+    assert all(isinstance(one, Prepared) for one in found.values())
+
+
+def test_processes_that_are_killed_between_requests_are_nobodys_fault() -> None:
+    asking = Asking(3)
+    for child in multiprocessing.active_children():
+        if child.name == NAME:
+            child.kill()
+            child.join()
+    assert asking.ask("good") is None
+    assert not multiprocessing.active_children()
+
+
+def test_a_long_request_waits_until_its_process_reads() -> None:
+    asking = Asking(1)
+    long = [1] * 10**6
+    for number in range(4):
+        request = Request("echo", "", 0, 0, long, {})
+        asking.preparers.submit(request, "a configuration", partial(asking.outcomes.__setitem__, str(number)))
+    found = asking.collect(4)
+    assert [len(one.form["ids"]) for one in found.values()] == [10**6] * 4

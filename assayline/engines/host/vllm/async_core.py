@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from assayline.engines.host.flight import Live
+from assayline.engines.host.media import Prepared
 from assayline.engines.host.metrics import EngineStats, read_own_stats
 from assayline.engines.host.vllm.checks import build_nested_configs, check_before_load
 from assayline.engines.host.vllm.internals import open_async, take_over_outputs
@@ -43,6 +44,8 @@ class AsyncCore:
         order = self._order
         check_before_load(order)
         self._preparers = fork_preparers(order)
+        if self._preparers:
+            asyncio.get_running_loop().add_reader(self._preparers.fileno(), self._preparers.collect)
         self._engine = open_async({"model": order.model, **build_nested_configs(order.args)}, self._count_step)
         return describe_engine(self._engine.vllm_config)
 
@@ -116,8 +119,7 @@ class AsyncCore:
             return {"type": "token", "prompt_token_ids": request.prompt_token_ids}
         if self._media is None:
             self._media = VllmMedia(self._order, self._engine.renderer, self._engine.vllm_config, self._preparers)
-        prepare = self._media.prepare
-        prepared = await asyncio.get_running_loop().run_in_executor(self._media.pool.threads, prepare, request)
+        prepared = await _prepare(self._media, request)
         live.media = prepared.columns
         return prepared.form
 
@@ -130,6 +132,22 @@ class AsyncCore:
 
     def _count_step(self) -> None:
         self._steps += 1
+
+
+async def _prepare(media: VllmMedia, request: Request) -> Prepared[dict[str, Any]]:
+    """Waits for a request's media. Raises whatever is wrong with them."""
+    loop = asyncio.get_running_loop()
+    prepared: asyncio.Future[Prepared[dict[str, Any]] | Exception] = loop.create_future()
+
+    def finish(outcome: Prepared[dict[str, Any]] | Exception) -> None:
+        if not prepared.done():  # its task may be cancelled
+            prepared.set_result(outcome)
+
+    media.submit(request, lambda outcome: loop.call_soon_threadsafe(finish, outcome))
+    outcome = await prepared
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 class _Outputs:

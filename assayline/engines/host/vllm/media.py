@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from assayline.engines.host.media import PREPARERS, MediaPool, Prepared
+from assayline.engines.host.media import MediaPool, Prepared
 from assayline.engines.host.vllm.internals import find_feature_extractor, make_renderer, render_media
-from assayline.engines.host.vllm.preparers import ASKERS, Preparers
+from assayline.engines.host.vllm.preparers import Preparers
 from assayline.engines.messages import Open
 from assayline.errors import MediaError
 from assayline.media.load import Hearing, Loaded
@@ -19,7 +19,7 @@ from assayline.records import Request
 
 
 class VllmMedia:
-    """Makes engine inputs of requests with media, in threads or, where there are `preparers`, in their processes."""
+    """Makes engine inputs of requests with media, in processes where there are `preparers`, and else in threads."""
 
     def __init__(self, order: Open, renderer: Any, config: Any, preparers: Preparers | None = None) -> None:
         self._renderer = renderer
@@ -28,13 +28,33 @@ class VllmMedia:
         self._hearing = _find_hearing(renderer)
         # One at a time, as in vLLM itself: processors and tokenizers of models are not made for threads.
         self._rendering = threading.Lock()
-        threads = PREPARERS * (ASKERS if preparers else 1)
-        self.pool: MediaPool[dict[str, Any]] = MediaPool(order, self._hearing, self._render, threads)
+        self.pool: MediaPool[dict[str, Any]] = MediaPool(order, self._hearing, self._render)
+
+    def submit(self, request: Request, done: Callable[[Prepared[dict[str, Any]] | Exception], object]) -> None:
+        """Has a request's media prepared beside the engine. Any thread may call `done`: with the input, or an error."""
+
+        def take(outcome: Prepared[dict[str, Any]] | Exception | None) -> None:
+            if outcome is None:
+                self._prepare_here(request, done)
+            else:
+                done(outcome)
+
+        if self._preparers is None or not self._preparers.submit(request, self._config, take):
+            self._prepare_here(request, done)
+
+    def _prepare_here(self, request: Request, done: Callable[[Prepared[dict[str, Any]] | Exception], object]) -> None:
+        def prepare() -> None:
+            outcome: Prepared[dict[str, Any]] | Exception
+            try:
+                outcome = self.prepare(request)
+            except Exception as error:  # decoders and processors of models raise anything
+                outcome = error
+            done(outcome)
+
+        self.pool.threads.submit(prepare)
 
     def prepare(self, request: Request) -> Prepared[dict[str, Any]]:
         """The input that `add_request` takes. Raises MediaError, and what vLLM raises for media it cannot use."""
-        if self._preparers and (elsewhere := self._preparers.prepare(request, self._config)):
-            return elsewhere
         prepared = self.pool.prepare(request)
         placed = prepared.form["mm_placeholders"]
         media_tokens = sum(place.length for places in placed.values() for place in places)

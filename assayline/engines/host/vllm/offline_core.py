@@ -60,7 +60,7 @@ class VllmCore:
         self._media: VllmMedia | None = None
         self._preparing: dict[str, Live] = {}
         self.put_ready: Callable[[Ready], object] = self.add_ready
-        """Takes a request whose media are prepared, in another thread, and brings it back to `add_ready` in this."""
+        """Takes a request whose media are prepared, in any thread, and brings it back to `add_ready` in this one."""
         self.steps = 0
         self.output_tokens = 0
         self._stats_before = EngineStats()
@@ -106,18 +106,20 @@ class VllmCore:
         live.media = ready.outcome.columns
         return self._add(live, ready.outcome.form)
 
+    @property
+    def watched(self) -> list[int]:
+        """Descriptors that can be read when `collect` has something to do."""
+        return [self._preparers.fileno()] if self._preparers else []
+
+    def collect(self) -> None:
+        """Takes what was prepared meanwhile."""
+        if self._preparers:
+            self._preparers.collect()
+
     def _prepare(self, live: Live) -> None:
         media = self._find_media()
         self._preparing[live.message.request.request_id] = live
-
-        def prepare() -> None:
-            try:
-                outcome: Prepared[dict[str, Any]] | Exception = media.prepare(live.message.request)
-            except Exception as error:  # decoders and processors of models raise anything
-                outcome = error
-            self.put_ready(Ready(live, outcome))
-
-        media.pool.threads.submit(prepare)
+        media.submit(live.message.request, lambda outcome: self.put_ready(Ready(live, outcome)))
 
     def _find_media(self) -> VllmMedia:
         if self._media is None:

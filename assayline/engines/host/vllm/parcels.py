@@ -16,6 +16,9 @@ from typing import Any
 LARGE_BYTES = 2**16
 """A tensor of this size travels behind the pickle; a smaller one in it, as each piece costs a call."""
 
+LARGEST_PICKLE_BYTES = 2**18
+"""Of a parcel that is not large: a fraction of a millisecond."""
+
 _HEAD = struct.Struct("=QQ")
 """Bytes of the table of large pieces, and of the pickle."""
 
@@ -61,6 +64,20 @@ def send(channel: socket.socket, parcel: Sequence[bytes | memoryview]) -> None:
     """Raises OSError where nobody is left to take it."""
     for piece in parcel:
         channel.sendall(piece)
+
+
+def is_large(channel: socket.socket) -> bool | None:
+    """Whether reading what comes next will take a while; None where nothing has come. Raises EOFError."""
+    try:
+        head = channel.recv(_HEAD.size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return None
+    if not head:
+        raise EOFError
+    if len(head) < _HEAD.size:
+        return None
+    table_bytes, pickle_bytes = _HEAD.unpack(head)
+    return bool(table_bytes) or bool(pickle_bytes > LARGEST_PICKLE_BYTES)
 
 
 def receive(channel: socket.socket) -> Any:

@@ -2,7 +2,11 @@
 
 They are forked after vLLM is imported and before the engine opens: what is imported is shared, and no thread of OpenMP
 and no context of a GPU exists yet. Each waits for the engine's configuration, which comes with its first request, and
-answers one request at a time. One that dies takes no engine along; a picture that two of them die of is an error row.
+answers one request after another. One that dies takes no engine along; a picture that two of them die of is an error
+row.
+
+The engine's own thread asks them, and reads between two steps what they have prepared: a thread that waits for each
+picture would take Python's lock from it several times. Large ones alone are read by a thread.
 """
 
 import contextlib
@@ -10,17 +14,19 @@ import ctypes
 import multiprocessing
 import os
 import pickle
-import queue
+import select
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from assayline.engines.host.media import PREPARERS, Prepared
-from assayline.engines.host.vllm.parcels import Parcel, pack, receive, send
+from assayline.engines.host.vllm.parcels import Parcel, is_large, pack, receive, send
 from assayline.engines.messages import Open
 from assayline.errors import MediaError
 from assayline.records import Request
@@ -34,8 +40,14 @@ NAME = "media"
 
 TRIES = 2
 
-ASKERS = 2
-"""Threads that ask one process at a time: it has its next request before the answer to the last one is read."""
+LEAST_ASKED, MOST_ASKED = 2, 16
+"""Requests that one process has at a time: its next ones are there before the answer to the last one is read."""
+
+AHEAD_S = 0.02
+"""How long a process is to be busy with what it has: the engine's thread may only look after a step."""
+
+ASKED_BYTES = 2**16
+"""Of all that a process has; a longer request goes to one that has nothing, reads at once, and lets nobody wait."""
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of glibc's mallopt."""
@@ -45,102 +57,152 @@ KEPT_BLOCKS = 8
 """Of 16 MiB, in which Pillow holds pixels."""
 
 
+Done = Callable[[Outcome | Exception | None], object]
+"""Takes what became of a request's media; None where no process is left to say."""
+
+
+@dataclass(slots=True)
+class _Job:
+    request: Parcel
+    done: Done
+    deaths: int = 0
+    """Of processes that had just begun this request."""
+
+
 class Preparers:
-    """Some processes, each asked by a few threads."""
+    """Some processes, used by one thread alone."""
 
     def __init__(self, order: Open, make_prepare: MakePrepare, count: int = PREPARERS) -> None:
         """Forks them; each prepares with what `make_prepare` makes there."""
-        self._left = count * ASKERS
-        self._counting = threading.Lock()
-        self._idle: queue.SimpleQueue[_Preparer | None] = queue.SimpleQueue()
-        started = [_Preparer(order, make_prepare) for _ in range(count)]
-        for preparer in started * ASKERS:
-            self._idle.put(preparer)
+        self._waiting: deque[_Job] = deque()
+        self._config: Any = None
+        self._epoll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK)
+        self._read_elsewhere: deque[tuple[_Preparer, Outcome | Exception | None]] = deque()
+        """What threads have read; None of a process that died."""
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._living = [_Preparer(order, make_prepare) for _ in range(count)]
+        for preparer in self._living:
+            self._epoll.register(preparer.channel, select.EPOLLIN)
 
-    def prepare(self, request: Request, config: Any) -> Outcome | None:
-        """The engine's input; None where no process is left. Raises MediaError, and what vLLM raises."""
-        tries = 0
-        while tries < TRIES:
-            preparer = self._find_idle()
-            if preparer is None:
-                return None
+    def fileno(self) -> int:
+        """Can be read when `collect` has something to do."""
+        return self._epoll.fileno()
+
+    def submit(self, request: Request, config: Any, done: Done) -> bool:
+        """Has a request's media prepared; `collect` calls `done`. False where no process is left."""
+        if not self._living:
+            return False
+        self._config = config
+        self._waiting.append(_Job(pack(request), done))
+        self._send()
+        return True
+
+    def collect(self) -> None:
+        """Takes what was prepared meanwhile, without waiting."""
+        for descriptor, _ in self._epoll.poll(0):
+            if descriptor == self._wake:
+                self._take_elsewhere()
+            for preparer in [one for one in self._living if one.channel.fileno() == descriptor]:
+                self._read(preparer)
+        self._send()
+
+    def _read(self, preparer: "_Preparer") -> None:
+        try:
+            while (large := is_large(preparer.channel)) is False:
+                preparer.settle(receive(preparer.channel))
+        except (EOFError, OSError):
+            self._bury(preparer)
+            return
+        if large:
+            self._epoll.unregister(preparer.channel)
+            threading.Thread(target=self._read_large, args=[preparer], name="media-large", daemon=True).start()
+
+    def _read_large(self, preparer: "_Preparer") -> None:
+        outcome: Outcome | Exception | None = None
+        with contextlib.suppress(EOFError, OSError):
+            outcome = receive(preparer.channel)
+        self._read_elsewhere.append((preparer, outcome))
+        os.eventfd_write(self._wake, 1)
+
+    def _take_elsewhere(self) -> None:
+        os.eventfd_read(self._wake)
+        while self._read_elsewhere:
+            preparer, outcome = self._read_elsewhere.popleft()
+            if outcome is None:
+                self._bury(preparer)
+            else:
+                self._epoll.register(preparer.channel, select.EPOLLIN)
+                preparer.settle(outcome)
+
+    def _bury(self, preparer: "_Preparer") -> None:
+        """Its first request is what it died of. The others, which it had not begun, are asked again."""
+        self._living.remove(preparer)
+        with contextlib.suppress(OSError):  # closing does not: vLLM's own processes may have copies of it
+            self._epoll.unregister(preparer.channel)
+        preparer.channel.close()
+        asked, preparer.asked = preparer.asked, deque()
+        if asked:
+            asked[0].deaths += 1
+            if asked[0].deaths == TRIES:
+                asked.popleft().done(_blame())
+        self._waiting.extendleft(reversed(asked))
+        if not self._living:
+            waiting, self._waiting = self._waiting, deque()
+            for job in waiting:
+                job.done(None)
+
+    def _send(self) -> None:
+        """Gives each process what it may have."""
+        while self._waiting and self._living:
+            preparer = min(self._living, key=lambda one: len(one.asked))
+            if not preparer.may_take(self._waiting[0]):
+                return
             try:
-                outcome = preparer.ask(request, config)
-            except _OtherDiedError:
-                self._forget()
-                continue
-            except (EOFError, OSError):
-                self._forget()
-                tries += 1
-                continue
-            self._idle.put(preparer)
-            if isinstance(outcome, Exception):
-                raise outcome
-            return outcome
-        raise MediaError(
-            f"{TRIES} processes died that prepared its media, which may need more memory than there is. Make them "
-            "smaller, or scale images down with prompts.media.max_pixels."
-        )
-
-    def _find_idle(self) -> "_Preparer | None":
-        """One that lives; None where none is left. One that died meanwhile is no request's fault."""
-        while (preparer := self._idle.get()) is not None and not preparer.is_alive:
-            self._forget()
-        if preparer is None:
-            self._idle.put(None)  # for the next thread
-        return preparer
-
-    def _forget(self) -> None:
-        with self._counting:
-            self._left -= 1
-            if self._left == 0:
-                self._idle.put(None)
+                preparer.ask(self._waiting[0], self._config)
+            except OSError:
+                self._bury(preparer)
+            else:
+                preparer.asked.append(self._waiting.popleft())
 
 
-class _OtherDiedError(OSError):
-    """The process died of the request before this one, which it had not begun."""
+def _blame() -> MediaError:
+    return MediaError(
+        f"{TRIES} processes died that prepared its media, which may need more memory than there is. Make them "
+        "smaller, or scale images down with prompts.media.max_pixels."
+    )
 
 
 class _Preparer:
     """One process, and the channel to it. It ends when the channel does."""
 
     def __init__(self, order: Open, make_prepare: MakePrepare) -> None:
-        self._channel, theirs = socket.socketpair()
+        self.channel, theirs = socket.socketpair()
+        self.asked: deque[_Job] = deque()
         context = multiprocessing.get_context("fork")
         self._process = context.Process(target=_serve, args=(theirs, order, make_prepare), name=NAME, daemon=True)
         self._process.start()
         theirs.close()
-        self._sending, self._receiving = threading.Lock(), threading.Lock()
-        self._is_configured = self._is_dead = False
+        self._is_configured = False
+        self._most_asked = LEAST_ASKED
 
-    @property
-    def is_alive(self) -> bool:
-        return not self._is_dead and self._process.is_alive()
+    def may_take(self, job: _Job) -> bool:
+        """Whether it can be sent another request without making the sender wait."""
+        size = sum(len(piece) for one in (*self.asked, job) for piece in one.request)
+        return not self.asked or (len(self.asked) < self._most_asked and size <= ASKED_BYTES)
 
-    def ask(self, request: Request, config: Any) -> Outcome | Exception:
-        """What became of the request's media. Raises EOFError or OSError where the process died.
+    def settle(self, outcome: Outcome | Exception) -> None:
+        """Its first request is prepared, or cannot be."""
+        if isinstance(outcome, Prepared) and (seconds := outcome.columns.get("media_prepare_s")):
+            self._most_asked = min(max(LEAST_ASKED, round(AHEAD_S / seconds)), MOST_ASKED)
+        self.asked.popleft().done(outcome)
 
-        Answers come in the order of requests: whoever has sent one waits for its turn to read before another sends.
-        """
-        with self._sending:
-            try:
-                if not self._is_configured:
-                    send(self._channel, pack(config))
-                    self._is_configured = True
-                send(self._channel, pack(request))
-            except OSError:
-                raise _OtherDiedError from None
-            self._receiving.acquire()
-        try:
-            if self._is_dead:
-                raise _OtherDiedError
-            outcome: Outcome | Exception = receive(self._channel)
-            return outcome
-        except (EOFError, OSError):
-            self._is_dead = True
-            raise
-        finally:
-            self._receiving.release()
+    def ask(self, job: _Job, config: Any) -> None:
+        """Sends a request. Raises OSError where the process is dead."""
+        if not self._is_configured:
+            send(self.channel, pack(config))
+            self._is_configured = True
+        send(self.channel, job.request)
 
 
 def _serve(channel: socket.socket, order: Open, make_prepare: MakePrepare) -> None:
