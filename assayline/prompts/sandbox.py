@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
 
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
+from jinja2.nodes import Concat
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -24,15 +26,31 @@ WIDE = re.compile(r"%(?:\([^)]*\))?[-+ #0]*\d*\.?(?:\*|\d{6,})|\{[^{}]*:[^{}]*(?
 """A printf-like or a format field that is very wide, or whose width is an argument."""
 
 
+class _BoundedGenerator(CodeGenerator):
+    """Makes `~` say what it made: Jinja asks nobody about this operator."""
+
+    def visit_Concat(self, node: Concat, frame: Frame) -> None:
+        self.write("environment.bound_text(")
+        super().visit_Concat(node, frame)
+        self.write(")")
+
+
 class BoundedSandbox(ImmutableSandboxedEnvironment):
     """The sandbox for every template: those of specs, and chat templates."""
 
+    code_generator_class = _BoundedGenerator
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for name in FILTER_CHARS:
             self.filters[name] = _bound_filter(name, self.filters[name])
+
+    @staticmethod
+    def bound_text(text: str) -> str:
+        """A text that `~` has joined. Raises SecurityError where it is too long to be joined again."""
+        _check_chars(len(text))
+        return text
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:

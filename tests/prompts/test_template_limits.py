@@ -65,11 +65,11 @@ TOO_LARGE = [
     "{{ range(100000)|map('upper')|join('a' * 1000) }}",
     "{{ ('a' * 10 ** 6).join(range(100000)|map('string')|list) }}",
     "{% macro m() %}{{ 'a' * 10 ** 7 }}{% endmacro %}{{ m() }}{{ m() }}",
+    "{% set n = namespace(s='a' * 1000) %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
 ]
 ENDLESS = [
     "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
     "{% macro f(n) %}{{ f(n - 1) if n else '' }}{{ f(n - 1) if n else '' }}{% endmacro %}{{ f(60) }}",
-    "{% set n = namespace(s='a' * 1000) %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
     "{{ range(100000)|map('string')|map('center', 1000000)|list|length }}",
     "{{ lipsum(n=100000) }}",
 ]
