@@ -129,6 +129,8 @@ class Preparers:
         os.eventfd_read(self._wake)
         while self._read_elsewhere:
             preparer, outcome = self._read_elsewhere.popleft()
+            if preparer not in self._living:
+                continue  # it was found dead meanwhile, and what it had is asked again
             if outcome is None:
                 self._bury(preparer)
             else:
