@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # an engine's idle threads 
 for size in ("COLUMNS", "LINES"):  # readline sets them for what pytest starts, the lanes among them
     os.environ.pop(size, None)
 
+from assayline.engines.devices import claims  # noqa: E402
 from assayline.engines.fork_server import keep_imports  # noqa: E402
 from assayline.settings import Settings  # noqa: E402
 from assayline.spec.evaluation import EvalSpec  # noqa: E402
@@ -88,6 +90,22 @@ def own_folders(tmp_path: Path, empty_database: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("ASSAYLINE_LOCK_DIR", str(tmp_path / "locks"))
     yield
+
+
+@pytest.fixture(autouse=True)
+def single_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines of runs in this process have one thread: two that wait for each other crawl beside another lane.
+
+    And all have the environment of those that tests open themselves, so that they are forked from the same server.
+    """
+    if request.path.parent.name == "devices":
+        return
+    share_cores = claims._share_cores
+
+    def share(workers: int, parts: int = 1) -> list[claims.Device]:
+        return [replace(device, env={"OMP_NUM_THREADS": "1"}) for device in share_cores(workers, parts)]
+
+    monkeypatch.setattr(claims, "_share_cores", share)
 
 
 @pytest.fixture(scope="session", autouse=True)

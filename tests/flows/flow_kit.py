@@ -25,6 +25,8 @@ from flows import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 Found = TypeVar("Found")
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+"""An engine's environment: two threads that wait for each other crawl beside another lane."""
 SLOW_ROWS = 60
 """Requests of the fixture slow_spec."""
 
@@ -277,13 +279,14 @@ def endless_spec(model: Path) -> dict[str, Any]:
         },
         "sampling": {"temperature": 0, "max_tokens": 100, "ignore_eos": True},
         "engine": {
+            "env": ONE_THREAD,
             "args": {
                 "max_model_len": 256,
                 "max_num_seqs": 4,
                 "dtype": "float32",
                 "enforce_eager": True,
                 "kv_cache_memory_bytes": 2**27,
-            }
+            },
         },
     }
 

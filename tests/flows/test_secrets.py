@@ -113,7 +113,7 @@ def test_a_real_engine_and_its_log_keep_the_token(
 ) -> None:
     """Good: an engine that answers. Bad: one that does not start, and writes a traceback of vLLM's."""
     args = {"max_model_len": 256 if end == "good" else 10**6, "max_num_seqs": 8, "dtype": "float32"}
-    engine = {"args": {**args, "enforce_eager": True, "kv_cache_memory_bytes": 2**27}}
+    engine = {"env": flow_kit.ONE_THREAD, "args": {**args, "enforce_eager": True, "kv_cache_memory_bytes": 2**27}}
     named_spec |= {"model": str(tiny_model), "engine": engine}
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", named_spec)
     run = flow_kit.run_command(flow_kit.evaluate_command(spec), secret_env, timeout_s=240)

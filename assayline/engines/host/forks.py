@@ -17,7 +17,6 @@ import socket
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 
 from assayline.engines.messages import FORKS_READY
 
@@ -28,7 +27,6 @@ PR_SET_PDEATHSIG = 1
 def serve_forks(control: socket.socket, prepare: Callable[[], object]) -> int:
     """Returns in every forked child, with the descriptor of its channel; in the server itself, never."""
     prepare()
-    _find_title()
     control.send(FORKS_READY)
     libc = ctypes.CDLL(None)
     exits: dict[int, tuple[int, int]] = {}
@@ -67,14 +65,6 @@ def serve_forks(control: socket.socket, prepare: Callable[[], object]) -> int:
             control.send(str(child).encode())
 
 
-def _find_title() -> None:
-    """vLLM names its processes. The place of a name is found beside the environment, before that is replaced."""
-    with suppress(ImportError):
-        import setproctitle
-
-        setproctitle.getproctitle()
-
-
 def _fork() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads, of which none holds a lock of Python's
@@ -82,8 +72,11 @@ def _fork() -> int:
 
 
 def _become_host(env: dict[str, str], log: int) -> None:
-    os.environ.clear()
-    os.environ.update(env)
+    for name in os.environ.keys() - env.keys():
+        del os.environ[name]
+    for name, value in env.items():
+        if os.environ.get(name) != value:  # vLLM names its processes, in a place that is found by what was there first
+            os.environ[name] = value
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(log, 1)
