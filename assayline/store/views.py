@@ -84,7 +84,7 @@ def name_model(file: Path) -> str:
 
 LIVE = "live_metrics"
 KEPT = "kept_metrics"
-LAYERS_VERSION = 3
+LAYERS_VERSION = 4
 """Raise it when this module makes other views of the same files: they are made anew then, and nothing is kept."""
 
 NOT_OF_RUNS = ("baselines", "verdicts")
@@ -146,10 +146,8 @@ def _make_layers(connection: duckdb.DuckDBPyConnection, model: ModelFile, column
     """The views that a model is besides the one in `live_metrics`, which is there."""
     if "run_id" not in columns:
         connection.execute(f"drop view {LIVE}.{model.name}")
-        connection.execute(model.text)
-        return
-    if not model.is_kept:
-        with work_in(connection, KEPT):  # for those who read one kept run and nothing else
+    if "run_id" not in columns or not model.is_kept:
+        with work_in(connection, KEPT):  # for those who read kept runs and no others
             connection.execute(model.definition)
         connection.execute(model.text)
         return

@@ -9,6 +9,7 @@ from assayline.comparison.queries import read_overlap
 from assayline.errors import SpecError
 from assayline.spec.identity import list_changes
 from assayline.store.database import Connection, Row, read_rows
+from assayline.store.kept import read_all_kept, read_kept
 from assayline.words import count, nearest
 
 SETTINGS = ("sampling", "chat", "output", "reasoning", "prompts")
@@ -65,15 +66,17 @@ def read_board(connection: Connection, names: Sequence[str] = ()) -> BoardRows:
 
     Raises SpecError for a name that no run that has ended has.
     """
-    cells = read_rows(connection, "from find_board(?::varchar[])", list(names))
+    with read_all_kept(connection):
+        cells = read_rows(connection, "from find_board(?::varchar[])", list(names))
     _check_names(connection, names, cells)
     entries = [{key: cell[key] for key in ("task", "run_id", "scorer")} for cell in cells if cell["obstacle"] is None]
-    pairs = read_rows(connection, "from compare_board(?)", entries) if len(entries) > 1 else []
-    ranks = {
-        (row["task"], row["run_id"]): row
-        for row in (read_rows(connection, "from rank_board(?)", entries) if pairs else [])
-    }
-    speeds = _read_speeds(connection, [cell["run_id"] for cell in cells])
+    with read_kept(connection, *(cell["run_id"] for cell in cells)):
+        pairs = read_rows(connection, "from compare_board(?)", entries) if len(entries) > 1 else []
+        ranks = {
+            (row["task"], row["run_id"]): row
+            for row in (read_rows(connection, "from rank_board(?)", entries) if pairs else [])
+        }
+        speeds = _read_speeds(connection, [cell["run_id"] for cell in cells])
     unranked = dict.fromkeys(("best_rank", "worst_rank", "is_winner"))
     tasks: dict[str, Task] = {}
     for cell in cells:

@@ -13,6 +13,7 @@ from assayline.comparison.levels import FEWEST_NIGHTS, Shift, find_shifts
 from assayline.errors import SpecError
 from assayline.spec.identity import list_changes
 from assayline.store.database import Connection, Row, read_rows
+from assayline.store.kept import read_all_kept, read_kept
 from assayline.words import nearest, show_change, show_points, show_rate, show_seconds, show_share, show_value
 
 FALSE_ALARMS = 0.05
@@ -99,11 +100,15 @@ def read_history(connection: Connection, name: str, baseline: str | None = None)
     `baseline` is a pinned name or a run's id (default: the one that the newest run's spec names, or that it was last
     judged against). Raises SpecError for a history or a given baseline that is not there.
     """
-    runs = read_rows(connection, "from find_history(?)", name)
+    with read_all_kept(connection):
+        runs = read_rows(connection, "from find_history(?)", name)
     if not runs:
         raise SpecError(_say_unknown(connection, name))
     values: dict[str, list[Row]] = {metric.key: [] for metric in METRICS}
-    for row in read_rows(connection, "from show_history(?)", name):
+    with read_kept(connection, *(run["run_id"] for run in runs)):
+        shown = read_rows(connection, "from show_history(?)", name)
+        changes = read_rows(connection, "from show_changes(?)", name)
+    for row in shown:
         if row["metric"] in values:
             values[row["metric"]].append(row)
     values = {key: rows for key, rows in values.items() if rows}
@@ -115,14 +120,16 @@ def read_history(connection: Connection, name: str, baseline: str | None = None)
             if baseline is not None:
                 raise
             obstacle = str(error)
+    with read_all_kept(connection, *filter(None, [found])):
+        band = read_rows(connection, "from show_band(?)", found) if found else []
     return HistoryRows(
         runs=runs,
         values=values,
-        changes=[_describe_change(connection, row) for row in read_rows(connection, "from show_changes(?)", name)],
+        changes=[_describe_change(connection, row) for row in changes],
         shifts=find_level_shifts(values),
         baseline=named if found else None,
         baseline_run=read_rows(connection, "select * from runs where run_id = ?", found)[0] if found else None,
-        band={row["metric"]: row for row in read_rows(connection, "from show_band(?)", found)} if found else {},
+        band={row["metric"]: row for row in band},
         obstacle=obstacle,
         others=_list_others(connection, runs[-1]),
     )

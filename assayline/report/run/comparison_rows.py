@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from assayline.report.run.rows import cut_and_count
 from assayline.store.database import Connection, Row, read_rows
+from assayline.store.kept import read_kept
 
 FLIPPED = 4
 """Prompts shown that became worse, and as many that became better."""
@@ -26,20 +27,18 @@ class ComparisonRows:
 def read_comparison(connection: Connection, candidate: str, baseline: str) -> ComparisonRows:
     """Reads two runs that the database has."""
     (run,) = read_rows(connection, "select * from runs where run_id = ?", baseline)
-    environments = {
-        row["run_id"]: row["environment"]
-        for row in read_rows(
-            connection, "select run_id, environment from run_conditions where run_id in (?, ?)", candidate, baseline
+    query = "select run_id, environment from run_conditions where run_id in (?, ?)"
+    with read_kept(connection, candidate, baseline):
+        found = read_rows(connection, query, candidate, baseline)
+        environments = {row["run_id"]: row["environment"] for row in found}
+        return ComparisonRows(
+            baseline=run,
+            environments=(environments[candidate], environments[baseline]),
+            scores=read_rows(connection, _SCORES, candidate, baseline, candidate),
+            metrics=read_rows(connection, _SPEEDS, candidate, baseline),
+            worse=read_rows(connection, _FLIPS, candidate, baseline, 1, FLIPPED),
+            better=read_rows(connection, _FLIPS, candidate, baseline, -1, FLIPPED),
         )
-    }
-    return ComparisonRows(
-        baseline=run,
-        environments=(environments[candidate], environments[baseline]),
-        scores=read_rows(connection, _SCORES, candidate, baseline, candidate),
-        metrics=read_rows(connection, _SPEEDS, candidate, baseline),
-        worse=read_rows(connection, _FLIPS, candidate, baseline, 1, FLIPPED),
-        better=read_rows(connection, _FLIPS, candidate, baseline, -1, FLIPPED),
-    )
 
 
 _SCORES = """

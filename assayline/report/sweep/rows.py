@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from assayline.errors import SpecError
 from assayline.store.database import Connection, Row, read_rows
+from assayline.store.kept import read_benchmark_kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ def read_achieved_rates(connection: Connection, benchmark_id: str, config_ids: S
             select run_id from runs where benchmark_id = ? and config_id = ? and state = 'completed'
         )
     """
-    return [connection.execute(query, [benchmark_id, one]).fetchall()[0][0] for one in config_ids]
+    with read_benchmark_kept(connection, benchmark_id):
+        return [connection.execute(query, [benchmark_id, one]).fetchall()[0][0] for one in config_ids]
 
 
 def read_benchmark_rows(connection: Connection, benchmark_id: str) -> BenchmarkRows:
@@ -57,14 +59,15 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str) -> BenchmarkR
             f"There is no run of a benchmark {benchmark_id!r} in the database. Give the id of one, as the column "
             "benchmark_id of the table runs has it."
         )
-    return BenchmarkRows(
-        benchmark_id=benchmark_id,
-        runs=runs,
-        points=of_benchmark(_POINTS),
-        goodput=of_benchmark(_GOODPUT),
-        slos=read_rows(connection, "select * from slos where run_id = ? order by slo, metric", runs[-1]["run_id"]),
-        medians=of_benchmark("select * from benchmark_metric where benchmark_id = ? order by config_id, metric"),
-    )
+    with read_benchmark_kept(connection, benchmark_id):
+        return BenchmarkRows(
+            benchmark_id=benchmark_id,
+            runs=runs,
+            points=of_benchmark(_POINTS),
+            goodput=of_benchmark(_GOODPUT),
+            slos=read_rows(connection, "select * from slos where run_id = ? order by slo, metric", runs[-1]["run_id"]),
+            medians=of_benchmark("select * from benchmark_metric where benchmark_id = ? order by config_id, metric"),
+        )
 
 
 _POINTS = """
