@@ -125,22 +125,20 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def copied_databases(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def copied_databases(empty_database: Path) -> Iterator[None]:
     """New databases of this process are copies of an empty one."""
-    open_database = database._open_database
+    connect_file = database._connect_file
 
-    def copy_and_open(path: Path, wait_s: float, read_only: bool, memory_bytes: int | None) -> Any:
+    def copy_and_connect(path: Path, read_only: bool, config: database.Config) -> Any:
         if path.suffix == ".duckdb" and not path.exists() and not read_only:
-            open_database(path, wait_s, read_only, memory_bytes).close()  # it refuses, and makes folders, by itself
-            monkeypatch.setattr(database, "_open_database", open_database)  # for the one that is copied
-            empty = request.getfixturevalue("empty_database")
-            monkeypatch.setattr(database, "_open_database", copy_and_open)
             with contextlib.suppress(OSError):
-                shutil.copy(empty, path)
-        return open_database(path, wait_s, read_only, memory_bytes)
+                shutil.copy(empty_database, path)
+        return connect_file(path, read_only, config)
 
-    monkeypatch.setattr(database, "_open_database", copy_and_open)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "_connect_file", copy_and_connect)
+        yield
 
 
 @pytest.fixture(scope="session")

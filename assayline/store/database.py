@@ -26,6 +26,7 @@ from assayline.store.views import KEPT, LAYERS_VERSION, LIVE, make_models, name_
 Connection = duckdb.DuckDBPyConnection
 """For annotations elsewhere: only this package imports DuckDB."""
 
+Config = dict[str, str | bool | int | float | list[str]]
 SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
 TABLE_VERSION = 8
 """Raise it when a raw table's columns change, with a file in `sql/migrations/` that takes databases to it."""
@@ -136,7 +137,7 @@ def _open_database(path: Path, wait_s: float, read_only: bool, memory_bytes: int
         )
     if path.stem in (LIVE, KEPT):
         raise StoreError(f"A database cannot be called {path.name}: {path.stem} is a part of it. Give another path.")
-    config: dict[str, str | bool | int | float | list[str]] = {"storage_compatibility_version": _STORAGE_VERSION}
+    config: Config = {"storage_compatibility_version": _STORAGE_VERSION}
     if memory_bytes is not None:
         config |= {"memory_limit": f"{memory_bytes // 2**10}KiB", "threads": _FRUGAL_THREADS}
     deadline = time.monotonic() + wait_s
@@ -144,7 +145,7 @@ def _open_database(path: Path, wait_s: float, read_only: bool, memory_bytes: int
         try:
             if not read_only:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            return duckdb.connect(path, read_only=read_only, config=config)
+            return _connect_file(path, read_only, config)
         except (duckdb.Error, OSError) as error:
             if _LOCKED not in str(error):
                 raise _explain_opening(path, error) from error
@@ -152,6 +153,11 @@ def _open_database(path: Path, wait_s: float, read_only: bool, memory_bytes: int
             if left_s <= 0:
                 raise DatabaseLockedError(_describe_lock(path, wait_s, str(error))) from error
             time.sleep(min(_RETRY_S, left_s))
+
+
+def _connect_file(path: Path, read_only: bool, config: Config) -> duckdb.DuckDBPyConnection:
+    """DuckDB's own opening, by a name of ours: tests put an empty database there first."""
+    return duckdb.connect(path, read_only=read_only, config=config)
 
 
 def _describe_lock(path: Path, wait_s: float, message: str) -> str:

@@ -8,6 +8,7 @@ one where `EMPTY_DATABASE` says where that is: making its views takes two second
 import os
 import shutil
 import sys
+from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -49,15 +50,15 @@ class CopyDatabases(MetaPathFinder, Loader):
 
     def exec_module(self, module):
         self.module.exec_module(module)
-        open_database = module._open_database
+        connect_file = module._connect_file
 
-        def copy_and_open(path, wait_s, read_only, memory_bytes):
+        def copy_and_connect(path, read_only, config):
             if path.suffix == ".duckdb" and not path.exists() and not read_only:
-                open_database(path, wait_s, read_only, memory_bytes).close()  # it refuses, and makes folders, by itself
-                shutil.copy(EMPTY, path)
-            return open_database(path, wait_s, read_only, memory_bytes)
+                with suppress(OSError):
+                    shutil.copy(EMPTY, path)
+            return connect_file(path, read_only, config)
 
-        module._open_database = copy_and_open
+        module._connect_file = copy_and_connect
 
 
 if EMPTY and Path(EMPTY).exists():
