@@ -198,8 +198,8 @@ def test_a_prompt_that_cannot_fit_the_context_is_not_tokenised(tokenizer: Any, m
 
 def test_nothing_is_raised_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A template that ends in the very moment in which it is stopped: many tries, as that moment is short."""
-    monkeypatch.setattr(render_limit, "MOST_SECONDS", 0.1)
-    monkeypatch.setattr(render_limit, "LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(render_limit, "MOST_SECONDS", 0.04)
+    monkeypatch.setattr(render_limit, "LOOK_INTERVAL_S", 0.01)
 
     def render_for(seconds: float) -> str:
         until_s = time.monotonic() + seconds
@@ -210,10 +210,10 @@ def test_nothing_is_raised_after_the_end(monkeypatch: pytest.MonkeyPatch) -> Non
     ends = []
     for number in range(30):
         try:
-            ends.append(render_limited(lambda seconds=0.1 + number / 1000: render_for(seconds)))
+            ends.append(render_limited(lambda seconds=0.04 + number / 2000: render_for(seconds)))
         except RenderStoppedError:
             ends.append("stopped")
-        until_s = time.monotonic() + 0.05
+        until_s = time.monotonic() + 0.025
         while time.monotonic() < until_s:
             pass  # here an exception that comes late would be raised
     assert set(ends) <= {"done", "stopped"}

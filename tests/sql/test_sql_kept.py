@@ -1,5 +1,6 @@
 """Metrics that are kept: the same as computed ones, for every model and run; forgotten with the rows they are of."""
 
+import dataclasses
 import re
 import shutil
 from pathlib import Path
@@ -7,9 +8,20 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from assayline.comparison.queries import read_costs, read_side
 from assayline.errors import StoreError
+from assayline.report.run.comparison_rows import read_comparison
 from assayline.store.database import connect, list_models
-from assayline.store.kept import forget_metrics, is_kept, keep_metrics, list_unkept, read_kept, stage_run
+from assayline.store.kept import (
+    forget_metrics,
+    is_kept,
+    keep_metrics,
+    list_unkept,
+    read_all_kept,
+    read_benchmark_kept,
+    read_kept,
+    stage_run,
+)
 from assayline.store.metric_table import read_metric_table
 from assayline.store.runs import delete_run
 from assayline.store.tables import TABLES
@@ -85,7 +97,7 @@ def test_kept_rows_are_those_that_were_computed_whatever_else_is_kept(runs):
                 assert keep_metrics(runs, run_id)
         else:
             assert keep_metrics(runs, run_id)
-        if number in (1, len(run_ids) // 2, len(run_ids)):
+        if number in (len(run_ids) // 2, len(run_ids)):
             found = read_all(runs, views)
             for view in views:
                 assert rounded(found[view]) == rounded(computed[view]), view
@@ -131,6 +143,55 @@ def test_a_kept_run_is_read_where_it_is_kept(runs):
     with pytest.raises(duckdb.Error), read_kept(runs, "run-000000"):
         runs.execute("select nothing")
     assert runs.execute("select current_schema()").fetchall() == [("main",)]
+
+
+def test_comparisons_of_kept_runs_say_the_same_and_compute_nothing(runs):
+    candidate, baseline = "run-000000", "run-000003"
+
+    def compare():
+        sides = [dataclasses.astuple(read_side(runs, run_id)) for run_id in (candidate, baseline)]
+        costs = [(metric, *cost) for metric, cost in read_costs(runs, candidate).items()]
+        found = read_comparison(runs, candidate, baseline)
+        tables = (found.scores, found.metrics, found.worse, found.better)
+        return [rounded(rows) for rows in (sides, costs, *(map(dict.values, rows) for rows in tables))]
+
+    computed = compare()
+    for run_id in (candidate, baseline):
+        keep_metrics(runs, run_id)
+    runs.execute("update completions set last_token_at_s = 1e6, finished_at_s = 1e6")  # past all that forgets
+    assert compare() == computed and all(computed[:4])
+    forget_metrics(runs, baseline)
+    with read_kept(runs, candidate, baseline):
+        assert runs.execute("select current_schema()").fetchall() == [("main",)], "one is computed, so both are"
+
+
+def test_all_that_ended_is_read_where_it_is_kept_if_nothing_is_left_to_compute(runs):
+    for run_id in list_run_ids(runs)[3:]:
+        delete_run(runs, run_id, list(TABLES))
+
+    def schema_of_all(*run_ids):
+        with read_all_kept(runs, *run_ids):
+            return runs.execute("select current_schema()").fetchall()[0][0]
+
+    keep_metrics(runs, "run-000000")
+    assert schema_of_all() == "main", "run-000001 has ended, too"
+    keep_metrics(runs, "run-000001")
+    assert schema_of_all() == schema_of_all("run-000000") == KEPT
+    assert schema_of_all("run-000002") == "main", "it is under way, and asked for"
+    with read_kept(runs):
+        assert runs.execute("select current_schema()").fetchall() == [("main",)], "of no run in particular"
+
+
+def test_a_benchmark_is_read_where_it_is_kept_if_its_completed_runs_are(runs):
+    read = {}
+    for name in ("before", "after"):
+        with read_benchmark_kept(runs, "sweep"):
+            read[name] = [runs.execute("select current_schema()").fetchall()[0][0]]
+            read[name] += runs.execute("from benchmark_metric order by all").fetchall()
+        for run_id in ("run-000004", "run-000024"):
+            keep_metrics(runs, run_id)
+    assert (read["before"][0], read["after"][0]) == ("main", KEPT)
+    assert rounded(read["before"][1:]) == rounded(read["after"][1:]) and len(read["after"]) > 10
 
 
 def test_a_database_can_be_renamed_and_attached(tmp_path):
