@@ -90,19 +90,23 @@ class Ours:
         answers = list(self.engine.generate(requests))
         seconds = time.monotonic() - started
         assert all(answer.error_kind is None for answer in answers), answers[0].error_message
+        engine_s, beside_s, here_s = (after - before for before, after in zip(cpu, self._count_cpu_s(), strict=True))
         return {
             "seconds": seconds,
-            "cpu_s": self._count_cpu_s() - cpu,
+            "cpu_s": engine_s + beside_s,
+            "engine_cpu_s": engine_s,
+            "beside_cpu_s": beside_s,
+            "here_cpu_s": here_s,
             "idle_share": max(0.0, 1 - (self._count_own_s() - own) / seconds),
             "output_tokens": sum(answer.output_tokens or 0 for answer in answers),
             "engine_steps": self.steps - steps,
             "prepare_s": sum(answer.media_prepare_s or 0 for answer in answers),
         }
 
-    def _count_cpu_s(self) -> float:
-        """Of the engine's process and those that prepare beside it."""
+    def _count_cpu_s(self) -> tuple[float, float, float]:
+        """Of the engine's process, of those that prepare beside it, and of this one, which asks."""
         host = psutil.Process(self.engine.host_pid)
-        return sum(sum(process.cpu_times()[:2]) for process in [host, *host.children()])
+        return read_cpu_s([host]), read_cpu_s(host.children()), read_cpu_s([psutil.Process()])
 
     def _count_own_s(self) -> float:
         """Of the thread that drives the engine: the rest of the time it waited, for media or for a core."""
@@ -153,7 +157,9 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             print(
                 f"pair {number}: raw {theirs['seconds']:.2f} s ({theirs['load_s']:.2f} s of it loading), "
                 f"{theirs['cpu_s']:.2f} CPU-s, {theirs['engine_steps']} steps; ours {mine['seconds']:.2f} s, "
-                f"{mine['cpu_s']:.2f} CPU-s, {mine['engine_steps']} steps, idle {mine['idle_share']:.2f}, "
+                f"{mine['cpu_s']:.2f} CPU-s ({mine['engine_cpu_s']:.2f} in the engine's process, "
+                f"{mine['beside_cpu_s']:.2f} beside it) and {mine['here_cpu_s']:.2f} here, "
+                f"{mine['engine_steps']} steps, idle {mine['idle_share']:.2f}, "
                 f"preparing {mine['prepare_s']:.2f} s; "
                 f"{theirs['seconds'] / mine['seconds']:.3f} x raw",
                 flush=True,
@@ -181,6 +187,11 @@ def watch_memory(ours: Ours, model: Path, pictures: list[Path], options: argpars
         "many_preparer_mib": [beside for _, beside, _ in peaks],
         "many_here_mib": [here for _, _, here in peaks],
     }
+
+
+def read_cpu_s(processes: Iterable[psutil.Process]) -> float:
+    """Processor seconds of processes so far, without their children."""
+    return float(sum(sum(process.cpu_times()[:2]) for process in processes))
 
 
 def read_peak_mib(process: psutil.Process) -> int:

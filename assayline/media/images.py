@@ -31,7 +31,8 @@ def decode_image(content: bytes, spec: MediaSpec) -> Any:
         with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content), formats=FORMATS) as opened:
             _check(opened)
             opened.load()
-            image = _as_rgb(ImageOps.exif_transpose(opened))
+            ImageOps.exif_transpose(opened, in_place=True)  # the other way copies what it need not turn
+            image = _as_rgb(opened)
     except MediaError:
         raise
     except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error, ...

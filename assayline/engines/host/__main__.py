@@ -123,7 +123,8 @@ class Host:
     def _serve(self, core: VllmCore, messages: deque[Any]) -> None:
         while True:
             core.collect()
-            messages.extend(self._channel.take(wait=core.running == 0 and not messages))
+            wait_s = 0.0 if messages else core.find_wait_s()
+            messages.extend(self._channel.take(wait=wait_s != 0, longest_s=wait_s))
             while messages:
                 refused = None
                 match messages.popleft():
@@ -142,7 +143,7 @@ class Host:
                         return
                 if refused is not None:
                     self._channel.put(Finished([refused]))
-            if core.running:
+            if core.find_wait_s() == 0:
                 self._step(core)
 
     def _step(self, core: VllmCore) -> None:
