@@ -9,8 +9,7 @@ is around it the others.
 
 Seconds of CPU of a process include its threads for computing, which spin where one waits for another, whoever made it
 wait. So the thread that drives the engine is counted by itself, too: all Python of an engine's process is there, and
-`engine_over_raw_ms_per_request` is about that thread. It computes itself, and so does wait for the others, but not
-with as many cores as it has threads.
+`engine_over_raw_ms_per_request` is about that thread. Where the engine has several cores it spins as well.
 """
 
 import argparse

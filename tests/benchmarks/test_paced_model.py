@@ -45,6 +45,7 @@ def test_processes_find_the_entry_point_while_it_is_installed(tmp_path: Path, mo
 
 
 @pytest.mark.vllm
+@pytest.mark.rare
 def test_vllm_knows_the_architecture_wherever_a_process_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with install_paced_model(tmp_path / "paced"):
