@@ -1,10 +1,15 @@
 """What the pipeline costs around the engine, in CPU-seconds by process, with a model that computes next to nothing.
 
-    python -m benchmarks.host_cost [--pairs 3] [--requests 1024 4096] [--processes own|vllm]
+    python -m benchmarks.host_cost [--pairs 3] [--requests 1024 4096] [--processes own|vllm] [--shares 2]
 
 Both sides answer the same prompts in the order given, in turn: raw `vllm.LLM.generate` in a process of its own, and
 the pipeline, whose flow and worker are this process and whose engine has a process. With `--processes vllm` the engine
-core has another one, vLLM's own, on both sides. Seconds of CPU include the engine's threads, whoever made them wait.
+core has another one, vLLM's own, on both sides. With `--shares 2` either side's engine has half of the cores, and what
+is around it the others.
+
+Seconds of CPU of a process include its threads for computing, which spin where one waits for another, whoever made it
+wait. So the thread that drives the engine is counted by itself, too: all Python of an engine's process is there, and
+`engine_over_raw_ms_per_request` is about that thread. Where the engine has several cores it spins as well.
 """
 
 import argparse
@@ -26,6 +31,7 @@ from benchmarks.overhead import RawVllm, SteppingEngine, make_spec, measure_pipe
 from benchmarks.random_model import build_random_model
 
 SEATS = 256
+COLUMNS = ("raw_cpu_s", "raw_thread_s", "engine_cpu_s", "engine_thread_s", "flow_cpu_s", "raw_seconds", "seconds")
 PROCESSES = {"own": {}, "vllm": {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}}
 
 
@@ -33,6 +39,11 @@ def read_cpu_s(root: psutil.Process) -> float:
     """CPU-seconds of a process and those that it started, so far."""
     times = [process.cpu_times() for process in [root, *root.children(recursive=True)]]
     return sum(time.user + time.system for time in times)
+
+
+def read_thread_s(process: psutil.Process) -> float:
+    """CPU-seconds of a process's first thread, which drives the engine, so far."""
+    return int(Path(f"/proc/{process.pid}/task/{process.pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def find_host() -> psutil.Process:
@@ -48,44 +59,49 @@ def spend(processes: dict[str, Callable[[], float]], work: Callable[[], Any]) ->
     return result, {name: read() - before[name] for name, read in processes.items()}
 
 
-def measure_size(folder: Path, model: Path, requests: int, pairs: int, env: dict[str, str]) -> dict[str, Any]:
+def measure_size(folder: Path, model: Path, requests: int, options: argparse.Namespace) -> dict[str, Any]:
     """One number of requests: medians over pairs."""
+    env = PROCESSES[options.processes]
     folder.mkdir()
     write_prompts(folder / "prompts.jsonl", requests)
-    options = argparse.Namespace(
+    usual = argparse.Namespace(
         mode="continuous", window=None, token_times=False, dtype="float32", seats=SEATS, order="given"
     )
-    fields = make_spec(model, folder / "prompts.jsonl", options).model_dump(mode="json")
+    fields = make_spec(model, folder / "prompts.jsonl", usual).model_dump(mode="json")
     fields["engine"]["env"] = env
     spec = parse_spec(fields)
     settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
-    device_env = list_devices("auto", 1)[0].env
+    device_env = list_devices("auto", options.shares)[0].env
     stepping = SteppingEngine(spec, settings, device_env, folder / "pipeline.log")
     raw = RawVllm(spec, engine_environment(settings, device_env, env), folder / "raw.log")
     own = psutil.Process()
-    taken: dict[str, list[float]] = {name: [] for name in ("raw", "engine", "flow", "raw_seconds", "seconds")}
+    taken: dict[str, list[float]] = {name: [] for name in COLUMNS}
     steps: list[tuple[int, int]] = []
     with contextlib.closing(stepping.engine), contextlib.closing(raw):
         _, run_id = measure_pipeline(spec, settings, stepping)
         asked = read_requests(settings, run_id)
         raw.measure(asked[:64])
         host, yardstick = find_host(), psutil.Process(raw.pid)
-        watched = {"engine": lambda: read_cpu_s(host), "flow": lambda: sum(own.cpu_times()[:2])}
-        for _ in range(pairs):
-            theirs, cost = spend({"raw": lambda: read_cpu_s(yardstick)}, lambda: raw.measure(asked))
-            (ours, _), more = spend(watched, lambda: measure_pipeline(spec, settings, stepping))
+        theirs_watched = {"raw_cpu_s": lambda: read_cpu_s(yardstick), "raw_thread_s": lambda: read_thread_s(yardstick)}
+        ours_watched = {
+            "engine_cpu_s": lambda: read_cpu_s(host),
+            "engine_thread_s": lambda: read_thread_s(host),
+            "flow_cpu_s": lambda: sum(own.cpu_times()[:2]),
+        }
+        for _ in range(options.pairs):
+            theirs, cost = spend(theirs_watched, lambda: raw.measure(asked))
+            (ours, _), more = spend(ours_watched, lambda: measure_pipeline(spec, settings, stepping))
             for name, value in {**cost, **more, "raw_seconds": theirs.seconds, "seconds": ours.seconds}.items():
                 taken[name].append(value)
             steps.append((theirs.engine_steps, ours.engine_steps))
-    medians = {f"{name}_cpu_s" if "seconds" not in name else name: statistics.median(taken[name]) for name in taken}
+    over_raw = [o - r for o, r in zip(taken["engine_thread_s"], taken["raw_thread_s"], strict=True)]
     row = {
         "requests": requests,
         "output_tokens": theirs.output_tokens,
         "engine_steps": [statistics.median(side) for side in zip(*steps, strict=True)],
-        **{name: round(value, 2) for name, value in medians.items()},
-        "engine_over_raw_ms_per_request": round(
-            1000 * statistics.median(o - r for o, r in zip(taken["engine"], taken["raw"], strict=True)) / requests, 3
-        ),
+        **{name: round(statistics.median(values), 2) for name, values in taken.items()},
+        "engine_over_raw_ms_per_request": round(1000 * statistics.median(over_raw) / requests, 3),
+        "engine_over_raw_ms_range": [round(1000 * value / requests, 3) for value in (min(over_raw), max(over_raw))],
         "wall_ratio_median": round(
             statistics.median(r / o for r, o in zip(taken["raw_seconds"], taken["seconds"], strict=True)), 3
         ),
@@ -99,21 +115,18 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--requests", type=int, nargs="+", default=[1024, 4096])
     parser.add_argument("--processes", choices=list(PROCESSES), default="own", help="whose process the engine core has")
+    parser.add_argument("--shares", type=int, default=1, help="equal parts of the cores, of which the engine has one")
     options = parser.parse_args()
     model = build_random_model(Path(".cache") / "random-1x64", 1, 64)
     with tempfile.TemporaryDirectory(prefix="assayline-host-cost-") as name:
-        rows = [
-            measure_size(Path(name) / str(size), model, size, options.pairs, PROCESSES[options.processes])
-            for size in options.requests
-        ]
+        rows = [measure_size(Path(name) / str(size), model, size, options) for size in options.requests]
     least, most = rows[0], rows[-1]
     between = most["requests"] - least["requests"]
     per_thousand = {
-        f"{name}_cpu_s_per_thousand": round(1000 * (most[f"{name}_cpu_s"] - least[f"{name}_cpu_s"]) / between, 3)
-        for name in ("raw", "engine", "flow")
-        if between
+        f"{name}_per_thousand": round(1000 * (most[name] - least[name]) / between, 3) for name in COLUMNS if between
     }
-    print(json.dumps({"benchmark": "host_cost", "processes": options.processes, **per_thousand, "sizes": rows}))
+    report = {"benchmark": "host_cost", "processes": options.processes, "shares": options.shares}
+    print(json.dumps({**report, **per_thousand, "sizes": rows}))
 
 
 if __name__ == "__main__":

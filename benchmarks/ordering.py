@@ -1,6 +1,6 @@
 """What the order of requests is worth: longest answers first against the order given, against raw `LLM.generate`.
 
-    python -m benchmarks.ordering [--pairs 5] [--layers 1] [--hidden 64] [--only 0 3] [--shares 2]
+    python -m benchmarks.ordering [--pairs 5] [--layers 1] [--hidden 64] [--only 0 3] [--shares 2] [--step-ms 25]
 
 Real vLLM answers three sets with log-normal output lengths and one with those of models that think: raw in the order
 given, the pipeline in the order given, and the pipeline longest first, as in a second run, which knows the lengths of
@@ -9,10 +9,12 @@ one. Steps are vLLM's own count. What is too long for a CPU is played through se
 lengths differ from the first by e^N(0, 0.5): answers that are drawn anew. The bound is the longest answer, or all
 tokens over all seats.
 
-With `--shares 2` either side's engine has half of the cores, and what is around it the others.
+With `--shares 2` either side's engine has half of the cores, and what is around it the others. With `--step-ms 25` each
+forward pass of either side takes at least so long, as on a device that reads its weights whatever runs
+(`paced_model.py`): a device that is simulated, under real vLLM.
 
-A last set asks eight questions about each of 48 documents, in any order, of an engine whose prefix cache holds a third
-of the documents: in the order given, longest first without regard to documents, and as it is done.
+A last set (`--only 4`) asks eight questions about each of 48 documents, in any order, of an engine whose prefix cache
+holds a third of the documents: in the order given, longest first without regard to documents, and as it is done.
 """
 
 import argparse
@@ -31,6 +33,7 @@ from assayline.engines.devices.claims import list_devices
 from assayline.engines.environment import engine_environment
 from assayline.evaluation.order import FAMILY_TOKENS
 from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
 from benchmarks.overhead import (
@@ -42,6 +45,7 @@ from benchmarks.overhead import (
     read_requests,
     write_prompts,
 )
+from benchmarks.paced_model import install_paced_model, pace
 from benchmarks.random_model import build_random_model
 from benchmarks.yardstick import describe_ratios, draw_output_tokens
 
@@ -109,8 +113,17 @@ def describe(row: dict[str, Any]) -> str:
     return "  ".join(f"{name} {value}" for name, value in row.items())
 
 
-def measure_set(folder: Path, model: Path, one: LengthSet, pairs: int, shares: int) -> dict[str, Any]:
-    """One set through real vLLM."""
+def add_args(spec: EvalSpec, args: dict[str, Any]) -> EvalSpec:
+    """The spec with more arguments for the engine."""
+    fields = spec.model_dump(mode="json")
+    fields["engine"]["args"] |= args
+    return parse_spec(fields)
+
+
+def measure_set(
+    folder: Path, model: Path, one: LengthSet, pairs: int, shares: int, args: dict[str, Any]
+) -> dict[str, Any]:
+    """One set through real vLLM, with these arguments beside the usual ones."""
     kind, requests, seats, draw = one
     folder.mkdir()
     prompts = folder / "prompts.jsonl"
@@ -118,14 +131,16 @@ def measure_set(folder: Path, model: Path, one: LengthSet, pairs: int, shares: i
     most_tokens = 256 + (MOST_REASONING_TOKENS if kind == "reasoning-like" else 768)
     settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
     usual = {"mode": "continuous", "window": None, "token_times": False, "dtype": "float32", "seats": seats}
-    given = make_spec(model, prompts, argparse.Namespace(**usual, order="given"), most_tokens)
-    ordered = make_spec(model, prompts, argparse.Namespace(**usual, order="auto"), most_tokens)
+    given, ordered = (
+        add_args(make_spec(model, prompts, argparse.Namespace(**usual, order=order), most_tokens), args)
+        for order in ("given", "auto")
+    )
     device_env = list_devices("auto", shares)[0].env
     stepping = SteppingEngine(given, settings, device_env, folder / "pipeline.log")
     raw = RawVllm(given, engine_environment(settings, device_env, {}), folder / "raw.log")
     measured: list[tuple[Measurement, Measurement]] = []
     with contextlib.closing(stepping.engine), contextlib.closing(raw):
-        first, run_id = measure_pipeline(given, settings, stepping)
+        _, run_id = measure_pipeline(given, settings, stepping)
         asked = read_requests(settings, run_id)
         raw.measure(asked[:64])
         for number in range(pairs):
@@ -136,6 +151,7 @@ def measure_set(folder: Path, model: Path, one: LengthSet, pairs: int, shares: i
             assert theirs.output_tokens == ours.output_tokens, "the sides generated different amounts"
             measured.append((theirs, ours))
             print(f"pair {number + 1}  raw {theirs.seconds:.2f} s  longest first {ours.seconds:.2f} s", flush=True)
+        again, _ = measure_pipeline(given, settings, stepping)  # the first one also warmed the processes up
     lengths = [request["sampling"]["max_tokens"] for request in asked]
     row = {
         "set": kind,
@@ -143,10 +159,10 @@ def measure_set(folder: Path, model: Path, one: LengthSet, pairs: int, shares: i
         "seats": seats,
         "steps_bound": bound_steps(lengths, seats),
         "steps_raw": int(statistics.median(theirs.engine_steps for theirs, _ in measured)),
-        "steps_given": first.engine_steps,
+        "steps_given": again.engine_steps,
         "steps_longest_first": int(statistics.median(ours.engine_steps for _, ours in measured)),
         "raw_seconds_median": round(statistics.median(theirs.seconds for theirs, _ in measured), 2),
-        "seconds_given": round(first.seconds, 2),
+        "seconds_given": round(again.seconds, 2),
         "seconds_longest_first_median": round(statistics.median(ours.seconds for _, ours in measured), 2),
         **describe_ratios("wall", [theirs.seconds / ours.seconds for theirs, ours in measured]),
     }
@@ -166,18 +182,18 @@ def write_documents(path: Path) -> None:
             file.write(json.dumps({"prompt": text, "sampling": {"max_tokens": length, "min_tokens": length}}) + "\n")
 
 
-def measure_documents(folder: Path, model: Path) -> list[dict[str, Any]]:
+def measure_documents(folder: Path, model: Path, args: dict[str, Any]) -> list[dict[str, Any]]:
     """The set whose prompts share prefixes, through real vLLM, in three orders."""
     folder.mkdir()
     prompts = folder / "prompts.jsonl"
     write_documents(prompts)
     settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
     usual = {"mode": "continuous", "window": None, "token_times": False, "dtype": "float32", "seats": 16}
-    specs = {}
-    for order in ("given", "auto"):
-        fields = make_spec(model, prompts, argparse.Namespace(**usual, order=order)).model_dump(mode="json")
-        fields["engine"]["args"] |= {"enable_prefix_caching": True, "kv_cache_memory_bytes": CACHE_BYTES}
-        specs[order] = parse_spec(fields)
+    args = {**args, "enable_prefix_caching": True, "kv_cache_memory_bytes": CACHE_BYTES}
+    specs = {
+        order: add_args(make_spec(model, prompts, argparse.Namespace(**usual, order=order)), args)
+        for order in ("given", "auto")
+    }
     device_env = list_devices("auto", 1)[0].env
     stepping = SteppingEngine(specs["given"], settings, device_env, folder / "pipeline.log")
     rows = []
@@ -216,7 +232,8 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--shares", type=int, default=1, help="equal parts of the cores, of which the engine has one")
-    numbers = range(len(REAL_SETS))
+    parser.add_argument("--step-ms", type=float, help="least milliseconds of a forward pass, slept; a simulated device")
+    numbers = range(len(REAL_SETS) + 1)
     parser.add_argument("--only", type=int, nargs="*", default=[*numbers], choices=numbers, help="sets, from 0")
     options = parser.parse_args()
     played = [play_set(*row) for row in PLAYED_SETS]
@@ -226,19 +243,24 @@ def main() -> None:
         options.hidden,
         max_position_embeddings=MOST_REASONING_TOKENS + 256,
     )
-    with tempfile.TemporaryDirectory(prefix="assayline-ordering-") as name:
+    args = {} if options.step_ms is None else {"hf_overrides": pace(options.step_ms)}
+    with tempfile.TemporaryDirectory(prefix="assayline-ordering-") as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        if options.step_ms is not None:
+            stack.enter_context(install_paced_model(folder / "paced"))
         real = [
-            measure_set(Path(name) / str(number), model, one, options.pairs if one[1] == 800 else 1, options.shares)
+            measure_set(folder / str(number), model, one, options.pairs if one[1] == 800 else 1, options.shares, args)
             for number, one in enumerate(REAL_SETS)
             if number in options.only
         ]
-        documents = measure_documents(Path(name) / "documents", model)
+        documents = measure_documents(folder / "documents", model, args) if len(REAL_SETS) in options.only else []
     report = {
         "benchmark": "ordering",
         "layers": options.layers,
         "hidden": options.hidden,
         "pairs": options.pairs,
         "shares": options.shares,
+        "step_ms": options.step_ms,
     }
     print(json.dumps({**report, "real": real, "played": played, "documents": documents}))
 
