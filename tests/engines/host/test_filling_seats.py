@@ -12,7 +12,7 @@ import pytest
 from assayline.clock import RunClock
 from assayline.engines.host import __main__ as hosts
 from assayline.engines.host.media import Prepared
-from assayline.engines.host.vllm import offline_core
+from assayline.engines.host.vllm import media, offline_core
 from assayline.engines.host.vllm.offline_core import LONGEST_WAIT_S, PATIENCE_S, Ready, VllmCore, choose_wait_s
 from assayline.engines.messages import AbortAll, Aborted, Close, Finished, Generate, Open, Opened
 from assayline.records import Completion, Media, Request
@@ -100,12 +100,17 @@ class Case:
         for name in ("add_request", "abort_request", "has_unfinished_requests", "step"):
             setattr(llm.llm_engine, name, getattr(self.engine, name))
         monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=lambda **_: llm))
-        monkeypatch.setattr(offline_core, "describe_engine", lambda _: Opened(SEATS, 64, {"device": device}))
+        platforms = SimpleNamespace(current_platform=SimpleNamespace(device_type=device))
+        monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
+        monkeypatch.setattr(offline_core, "describe_engine", lambda _: Opened(SEATS, 64, {}))
         monkeypatch.setattr(offline_core, "VllmRows", Rows)
-        monkeypatch.setattr(offline_core, "SHARES_CORE", shares_core)
+        monkeypatch.setattr(media, "SHARES_CORE", shares_core)
+        self.did: list[str] = []
+        monkeypatch.setattr(offline_core, "keep_memory", lambda: self.did.append("keeps memory"))
+        monkeypatch.setattr(offline_core, "fork_preparers", lambda _: self.did.append("forks"))
         monkeypatch.setattr(offline_core, "shut_down", lambda _: None)
         monkeypatch.setattr(offline_core.Live, "take", lambda *_: None)
-        self.core = VllmCore(Open(backend="offline", model="m", clock=RunClock.start()))
+        self.core = VllmCore(Open(backend="offline", model="m", clock=RunClock.start(), has_media=True))
         self.asked: deque[Callable[[Any], object]] = deque()
         self.core._media = SimpleNamespace(submit=lambda request, done: self.asked.append(done))  # type: ignore[assignment]
 
@@ -120,6 +125,15 @@ class Case:
 
 def ask(name: str, media: list[Media] | None = None) -> Generate:
     return Generate(Request(name, "", 0, 0, [1], {}, media=media), 0.0, 5)
+
+
+@pytest.mark.parametrize(
+    ("device", "shares_core", "did"), [("cpu", True, "keeps memory"), ("cpu", False, "forks"), ("cuda", True, "forks")]
+)
+def test_media_are_prepared_beside_the_engine_but_where_one_core_is_all(
+    monkeypatch: pytest.MonkeyPatch, device: str, shares_core: bool, did: str
+) -> None:
+    assert Case(monkeypatch, device, shares_core).did == [did]
 
 
 def test_seats_are_filled_before_a_step(monkeypatch: pytest.MonkeyPatch) -> None:

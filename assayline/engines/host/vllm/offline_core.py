@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from assayline.engines.host.flight import Live
-from assayline.engines.host.media import SHARES_CORE, Prepared
+from assayline.engines.host.media import Prepared
 from assayline.engines.host.metrics import EngineStats, read_own_stats
 from assayline.engines.host.vllm.internals import is_engine_dead, shut_down
-from assayline.engines.host.vllm.media import VllmMedia, fork_preparers
+from assayline.engines.host.vllm.media import VllmMedia, fork_preparers, prepares_here
+from assayline.engines.host.vllm.preparers import keep_memory
 from assayline.engines.host.vllm.rows import VllmRows, describe_engine
 from assayline.engines.messages import Generate, Open, Opened
 from assayline.errors import SpecError
@@ -70,7 +71,10 @@ class VllmCore:
 
         self._order = order
         self._rows = VllmRows(order)
-        self._preparers = fork_preparers(order)
+        self._waits_for_seats = order.has_media and prepares_here()
+        self._preparers = None if self._waits_for_seats else fork_preparers(order)
+        if self._waits_for_seats:
+            keep_memory()
         self._llm = LLM(model=order.model, **{**order.args, "disable_log_stats": False})
         self._engine = self._llm.llm_engine
         self._live: dict[str, Live] = {}
@@ -82,7 +86,6 @@ class VllmCore:
         self.output_tokens = 0
         self._stats_before = EngineStats()
         self._opened = describe_engine(self._engine.vllm_config)
-        self._waits_for_seats = SHARES_CORE and self._opened.details.get("device") == "cpu"
         self._stepped = self._news = time.monotonic()
 
     @property

@@ -207,10 +207,19 @@ class _Preparer:
         send(self.channel, job.request)
 
 
+def keep_memory() -> None:
+    """Lets freed memory be used again. Given back after each picture, every page is a fault at the next one."""
+    with contextlib.suppress(OSError, AttributeError):  # a libc that is not glibc
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD_BYTES)
+        libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+    Image.core.set_blocks_max(KEPT_BLOCKS)  # type: ignore[attr-defined]
+
+
 def _serve(channel: socket.socket, order: Open, make_prepare: MakePrepare) -> None:
     """The process: prepares what it is sent, until nobody is left to send."""
     _keep_only(channel.fileno())
-    _keep_memory()
+    keep_memory()
     prepare: Callable[[Request], Outcome] | Exception
     with contextlib.suppress(EOFError, OSError):
         config = receive(channel)
@@ -220,15 +229,6 @@ def _serve(channel: socket.socket, order: Open, make_prepare: MakePrepare) -> No
             prepare = error
         while True:
             send(channel, _answer(prepare, receive(channel)))
-
-
-def _keep_memory() -> None:
-    """Lets freed memory be used again. Given back after each picture, every page is a fault at the next one."""
-    with contextlib.suppress(OSError, AttributeError):  # a libc that is not glibc
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD_BYTES)
-        libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-    Image.core.set_blocks_max(KEPT_BLOCKS)  # type: ignore[attr-defined]
 
 
 def _answer(prepare: Callable[[Request], Outcome] | Exception, request: Request) -> Parcel:
