@@ -17,7 +17,6 @@ import contextlib
 import json
 import statistics
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,36 +26,13 @@ from assayline.engines.devices.claims import list_devices
 from assayline.engines.environment import engine_environment
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
+from benchmarks.cpu_spent import find_host, read_cpu_s, read_thread_s, spend
 from benchmarks.overhead import RawVllm, SteppingEngine, make_spec, measure_pipeline, read_requests, write_prompts
 from benchmarks.random_model import build_random_model
 
 SEATS = 256
 COLUMNS = ("raw_cpu_s", "raw_thread_s", "engine_cpu_s", "engine_thread_s", "flow_cpu_s", "raw_seconds", "seconds")
 PROCESSES = {"own": {}, "vllm": {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}}
-
-
-def read_cpu_s(root: psutil.Process) -> float:
-    """CPU-seconds of a process and those that it started, so far."""
-    times = [process.cpu_times() for process in [root, *root.children(recursive=True)]]
-    return sum(time.user + time.system for time in times)
-
-
-def read_thread_s(process: psutil.Process) -> float:
-    """CPU-seconds of a process's first thread, which drives the engine, so far."""
-    return int(Path(f"/proc/{process.pid}/task/{process.pid}/schedstat").read_text().split()[0]) / 1e9
-
-
-def find_host() -> psutil.Process:
-    """The engine's process: the only child that is one."""
-    (host,) = (child for child in psutil.Process().children() if "assayline.engines.host" in child.cmdline())
-    return host
-
-
-def spend(processes: dict[str, Callable[[], float]], work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """What `work` gives, and the CPU-seconds that it took in each process."""
-    before = {name: read() for name, read in processes.items()}
-    result = work()
-    return result, {name: read() - before[name] for name, read in processes.items()}
 
 
 def measure_size(folder: Path, model: Path, requests: int, options: argparse.Namespace) -> dict[str, Any]:

@@ -1,12 +1,15 @@
 """What the pipeline costs: everything after the model has loaded, against raw `vllm.LLM.generate`.
 
     python -m benchmarks.overhead [--pairs 5] [--requests 1024] [--layers 12] [--hidden 512] [--mode barrier]
-                                  [--order longest_first]
+                                  [--order longest_first] [--shares 2]
 
 Both sides hold one engine, in a process of its own with the same environment, for all pairs, and answer the same
 prompts with the same log-normal output lengths, in turn: raw, pipeline, pipeline, raw, … so that a drift of the machine
 hits both. Raw is handed token ids and its clock is around `generate` alone. The pipeline's clock runs from opening the
-prompt file to having the metrics: reading, rendering, feeding, Parquet, DuckDB, SQL. Prefix caching is off.
+prompt file to having the metrics: reading, rendering, feeding, Parquet, DuckDB, SQL. Prefix caching is off. With
+`--shares 2` either side's engine has half of the cores, and what is around it the others. CPU-seconds are those of
+raw's process, of the engine's, and of this one, which is flow and worker; an engine's threads that wait for each other
+spend them, too.
 """
 
 import argparse
@@ -19,9 +22,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from assayline.engines import open_engine
 from assayline.engines.base import Engine, EngineHooks
@@ -40,6 +45,7 @@ from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
+from benchmarks.cpu_spent import find_host, read_cpu_s, spend
 from benchmarks.random_model import build_random_model
 from benchmarks.yardstick import Yardstick, describe_ratios, draw_output_tokens
 
@@ -51,6 +57,8 @@ class Measurement:
     seconds: float
     output_tokens: int
     engine_steps: int
+    cpu_s: dict[str, float] = field(default_factory=dict)
+    """By process, where it was counted."""
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -195,6 +203,7 @@ def main() -> None:
     parser.add_argument("--order", default="given")
     parser.add_argument("--seats", type=int, default=64)
     parser.add_argument("--token-times", action="store_true")
+    parser.add_argument("--shares", type=int, default=1, help="equal parts of the cores, of which the engine has one")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="assayline-overhead-") as name:
         report = run_pairs(Path(name), options)
@@ -207,7 +216,7 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     write_prompts(folder / "prompts.jsonl", options.requests)
     spec = make_spec(model, folder / "prompts.jsonl", options)
     settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
-    device_env = list_devices("auto", 1)[0].env
+    device_env = list_devices("auto", options.shares)[0].env
     stepping = SteppingEngine(spec, settings, device_env, folder / "pipeline.log")
     raw = RawVllm(spec, engine_environment(settings, device_env, {}), folder / "raw.log")
     pairs: list[tuple[Measurement, Measurement]] = []
@@ -215,17 +224,29 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         _, run_id = measure_pipeline(spec, settings, stepping)  # not counted: the first run warms both sides' files
         requests = read_requests(settings, run_id)
         raw.measure(requests[:64])
-        print("pair  raw tok/s ours tok/s   ratio  raw steps  our steps   ratio")
+        yardstick, host, here = psutil.Process(raw.pid), find_host(), psutil.Process()
+
+        def measure_raw() -> Measurement:
+            found, cpu_s = spend({"raw": lambda: read_cpu_s(yardstick)}, lambda: raw.measure(requests))
+            return replace(found, cpu_s=cpu_s)
+
+        def measure_ours() -> Measurement:
+            watched = {"engine": lambda: read_cpu_s(host), "flow": lambda: sum(here.cpu_times()[:2])}
+            (found, _), cpu_s = spend(watched, lambda: measure_pipeline(spec, settings, stepping))
+            return replace(found, cpu_s=cpu_s)
+
+        print("pair  raw tok/s ours tok/s   ratio  raw steps  our steps   ratio  CPU-s raw, engine, flow")
         for number in range(options.pairs):
             if number % 2:
-                ours, theirs = measure_pipeline(spec, settings, stepping)[0], raw.measure(requests)
+                ours, theirs = measure_ours(), measure_raw()
             else:
-                theirs, ours = raw.measure(requests), measure_pipeline(spec, settings, stepping)[0]
+                theirs, ours = measure_raw(), measure_ours()
             pairs.append((theirs, ours))
             print(
                 f"{number + 1:>4} {theirs.output_tokens_per_s:>10.1f} {ours.output_tokens_per_s:>10.1f} "
                 f"{ours.output_tokens_per_s / theirs.output_tokens_per_s:>7.3f} {theirs.engine_steps:>10} "
-                f"{ours.engine_steps:>10} {ours.engine_steps / theirs.engine_steps:>7.3f}",
+                f"{ours.engine_steps:>10} {ours.engine_steps / theirs.engine_steps:>7.3f}  "
+                + " ".join(f"{seconds:.2f}" for seconds in {**theirs.cpu_s, **ours.cpu_s}.values()),
                 flush=True,
             )
     return summarize(pairs, options)
@@ -246,9 +267,13 @@ def summarize(pairs: list[tuple[Measurement, Measurement]], options: argparse.Na
         "layers": options.layers,
         "hidden": options.hidden,
         "cores": len(os.sched_getaffinity(0)),
+        "shares": options.shares,
         "output_tokens": pairs[0][0].output_tokens,
         "raw_seconds_median": round(statistics.median(raw.seconds for raw, _ in pairs), 2),
         "pipeline_seconds_median": round(statistics.median(ours.seconds for _, ours in pairs), 2),
+        "raw_cpu_s_median": round(statistics.median(raw.cpu_s["raw"] for raw, _ in pairs), 2),
+        "engine_cpu_s_median": round(statistics.median(ours.cpu_s["engine"] for _, ours in pairs), 2),
+        "flow_cpu_s_median": round(statistics.median(ours.cpu_s["flow"] for _, ours in pairs), 2),
         **describe_ratios("throughput", speed),
         **describe_ratios("engine_steps", steps),
     }

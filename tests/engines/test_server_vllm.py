@@ -1,5 +1,6 @@
 """An engine with a `vllm serve` of our own: started, asked, killed, recovered and gone afterwards."""
 
+import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from engine_helpers import (
     ARGS,
     ONE_CORE,
+    ROOT,
     Asker,
     Control,
     Kept,
@@ -30,9 +32,13 @@ from assayline.engines.recovery.policy import RecoveryPolicy
 from assayline.engines.recovery.sizes import Sizes
 from assayline.engines.streaming import StreamingEngine
 from assayline.errors import EngineDiedError
+from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.worker import run_worker
 from assayline.records import Request
 from assayline.settings import Settings
 from assayline.spec.engine import ServerSpec
+from assayline.spec.file import load_spec
+from assayline.store.database import connect, read_rows
 
 pytestmark = pytest.mark.vllm
 
@@ -121,12 +127,17 @@ def test_it_is_of_no_use_to_others_on_the_machine(served: StreamingEngine) -> No
         urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=30)
 
 
+def find_address(served: StreamingEngine) -> tuple[str, str]:
+    """URL and key of our own server, for those who take it for somebody's."""
+    process = find_server(served.host_pid)
+    url = next(f"http://127.0.0.1:{word.partition('=')[2]}/v1" for word in process.cmdline() if "--port" in word)
+    return url, process.environ()["VLLM_API_KEY"]
+
+
 def test_chats_are_rendered_by_the_server(
     served: StreamingEngine, tiny_model: Path, tmp_path: Path, asker: Asker
 ) -> None:
-    words = find_server(served.host_pid)
-    url = next(f"http://127.0.0.1:{word.partition('=')[2]}/v1" for word in words.cmdline() if "--port" in word)
-    key = words.environ()["VLLM_API_KEY"]
+    url, key = find_address(served)
     env = {**engine_environment(Settings(), {}, {}), "SERVED_KEY": key}
     server = ServerSpec(url=url, endpoint="chat", api_key_env="SERVED_KEY")
     question = asker.rows[0]["question"]
@@ -138,6 +149,29 @@ def test_chats_are_rendered_by_the_server(
         assert (answer.text, answer.output_token_ids) == (same.text, same.output_token_ids)
         assert answer.prompt_tokens == same.prompt_tokens
         assert answer.token_at_s is not None and len(answer.token_at_s) == answer.output_tokens
+
+
+def test_the_served_example_is_measured_at_its_rate(
+    served: StreamingEngine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the server that runs already, as its comment says: by URL, and without arguments of an engine."""
+    monkeypatch.chdir(ROOT)
+    url, key = find_address(served)
+    monkeypatch.setenv("SERVED_KEY", key)
+    server = {"url": url, "endpoint": "completions", "api_key_env": "SERVED_KEY"}
+    engine = json.dumps({"backend": "server", "server": server})
+    spec = load_spec("examples/served.yaml", {"engine": engine, "prompts.limit": "60"})
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    run_worker(evaluation.order(0), lambda _: None, lambda _: None)
+    evaluation.finish(counts)
+    with connect(settings.database_path, 10, read_only=True) as connection:
+        rows = read_rows(connection, "from stg_requests order by due_at_s")
+        goodput = read_rows(connection, "from goodput where slo = 'interactive' and requests > 0")
+    assert len(rows) == 60 and {row["status"] for row in rows} == {"ok"}
+    assert all(row["sent_at_s"] >= row["due_at_s"] and row["ttft_s"] > 0 for row in rows)
+    assert {row["phase"] for row in rows} == {"warmup", "measured", "cooldown"}
+    assert len(goodput) == 1
 
 
 @pytest.mark.parametrize("victim", [pytest.param("server", marks=pytest.mark.rare), "engine"])

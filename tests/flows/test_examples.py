@@ -117,19 +117,6 @@ def test_the_served_example_renders_every_row(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.vllm
-def test_the_served_example_is_measured_at_its_rate(settings: Settings) -> None:
-    evaluation = begin_evaluation(load_spec(ROOT / "examples" / "served.yaml", {"prompts.limit": "60"}), settings)
-    counts = evaluation.prepare()
-    run_worker(evaluation.order(0), lambda _: None, lambda _: None)
-    evaluation.finish(counts)
-    rows = query(settings, "from stg_requests order by due_at_s")
-    assert len(rows) == 60 and {row["status"] for row in rows} == {"ok"}
-    assert all(row["sent_at_s"] >= row["due_at_s"] and row["ttft_s"] > 0 for row in rows)
-    assert {row["phase"] for row in rows} == {"warmup", "measured", "cooldown"}
-    assert len(query(settings, "from goodput where slo = 'interactive' and requests > 0")) == 1
-
-
-@pytest.mark.vllm
 def test_every_answer_of_the_json_example_is_valid(settings: Settings) -> None:
     example = ROOT / "examples" / "json_style.yaml"
     output = load_spec(example).output
