@@ -24,13 +24,13 @@ wheels: ## fill WHEELS=wheels for a machine without internet; TARGET=cpu|cuda, P
 	@$(SETUP) wheels --target "$(TARGET)" --python "$(PYTHON_VERSION)"
 
 demo: setup ## evaluate the tiny model on examples/arithmetic.yaml, with real vLLM
-	@echo "demo: 1 of 2, the tiny model: trained once, in about half a minute"
+	@echo "demo: 1 of 2, the tiny model, from its trained weights: seconds"
 	@$(VENV)/python -m examples.tiny_model
 	@echo "demo: 2 of 2, its answers to 155 questions, by real vLLM: about half a minute"
 	@$(VENV)/python -m flows.evaluate examples/arithmetic.yaml
 
 test: setup-dev ## every test, those against real vLLM included
-	@echo "test: 1 of 2, the tiny model: trained once, in about half a minute"
+	@echo "test: 1 of 2, the tiny model, from its trained weights: seconds"
 	@$(VENV)/python -m examples.tiny_model
 	@echo "test: 2 of 2, every test, in two lanes: a quarter of an hour or more; test-fast takes two: no engines, no servers, no whole runs"
 	@$(VENV)/python -m pytest $(LANES) -m "not rare"

@@ -1,6 +1,7 @@
 """Folders of models that are trained here: built once, under a lock, and never served when damaged or out of date."""
 
 import argparse
+import ast
 import fcntl
 import hashlib
 import json
@@ -9,27 +10,38 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from examples.tiny_tokenizer import END, EOS
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMON = ("tiny_folder", "tiny_llama", "tiny_tokenizer", "tiny_training")
+COMMON = ("tiny_folder", "tiny_llama", "tiny_shape", "tiny_tokenizer", "tiny_training")
 STAMP = "tiny-model.json"  # written last: names the recipe and the content of every file
 
 
 def describe_recipe(own: Iterable[str], seed: int, steps: int) -> str:
-    """The text of the model's own modules and of all models' with seed and steps: a changed recipe is never served from
-    the cache."""
-    texts = b"".join(Path(__file__).with_name(f"{name}.py").read_bytes() for name in (*own, *COMMON))
-    return f"{hashlib.sha256(texts).hexdigest()} seed {seed} steps {steps}"
+    """The code of the model's own modules and of all models' with seed and steps: a changed recipe is never served from
+    the cache. What docstrings say is no part of it."""
+    code = "".join(read_code(Path(__file__).with_name(f"{name}.py")) for name in (*own, *COMMON))
+    return f"{hashlib.sha256(code.encode()).hexdigest()} seed {seed} steps {steps}"
 
 
-def save_model(folder: Path, tokenizer: Any, weights: Mapping[str, Any], config: dict[str, Any]) -> None:
+def read_code(path: Path) -> str:
+    """A module's lines without its docstrings."""
+    lines = path.read_text().splitlines(keepends=True)
+    for node in ast.walk(ast.parse("".join(lines))):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
+                lines[number] = ""
+    return "".join(lines)
+
+
+def save_model(folder: Path, tokenizer: Any, weights: Mapping[str, np.ndarray], config: dict[str, Any]) -> None:
     """Tokenizer, weights and configuration as transformers and vLLM read them."""
-    from safetensors.torch import save_file
+    from safetensors.numpy import save_file
 
     tokenizer.save_pretrained(folder)
-    tensors = {name: weight.detach() for name, weight in weights.items()}
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    save_file(dict(weights), folder / "model.safetensors", {"format": "pt"})
     eos, end = tokenizer.convert_tokens_to_ids([EOS, END])  # only generation knows both ends, as in Llama 3
     ids = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
     write_json(folder / "config.json", {**config, **ids, "eos_token_id": eos})

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from examples import tiny_llama
 from examples.seeing import QUESTIONS, SIDE, draw_look, draw_picture
 from examples.tiny_folder import write_json
 from examples.tiny_media import LAYERS, Sense
+from examples.tiny_shape import CONFIG, LAYOUT
 from examples.tiny_tower import (
     HEADS,
     INNER,
@@ -47,7 +47,7 @@ def build_weights(seed: int) -> dict[str, Tensor]:
     places = torch.randn((SIDE // PATCH) ** 2, SIZE, generator=generator) * 0.3
     weights |= {f"{EMBEDDINGS}.patch_embedding.weight": kernel, f"{EMBEDDINGS}.position_embedding.weight": places}
     weights |= build_layer(generator, LAYER, NAMES) | build_norm("vision_model.post_layernorm")
-    joined = torch.randn(tiny_llama.LAYOUT["hidden_size"], SIZE * JOINED**2, generator=generator) * 0.04
+    joined = torch.randn(LAYOUT["hidden_size"], SIZE * JOINED**2, generator=generator) * 0.04
     return weights | {"connector.modality_projection.proj.weight": joined}
 
 
@@ -92,7 +92,7 @@ def describe_model(tokenizer: Any) -> dict[str, Any]:
         "model_type": "idefics3",
         "dtype": "float32",
         "vision_config": vision,
-        "text_config": tiny_llama.CONFIG | {"num_hidden_layers": LAYERS},
+        "text_config": CONFIG | {"num_hidden_layers": LAYERS},
         "image_token_id": tokenizer.convert_tokens_to_ids(IMAGE),
         "scale_factor": JOINED,
         "tie_word_embeddings": False,

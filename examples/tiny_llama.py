@@ -4,20 +4,13 @@ It is written out because importing the model from transformers, and an optimize
 of the training; and here the last layer is computed only where a token is to be predicted.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from examples.tiny_tokenizer import LONGEST, VOCABULARY
+from examples.tiny_shape import EPSILON, HEADS, LAYOUT, ROTATION
+from examples.tiny_tokenizer import VOCABULARY
 
-LAYOUT = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "max_position_embeddings": LONGEST}
-HEADS = {"num_attention_heads": 4, "num_key_value_heads": 4}  # 32 wide: vLLM on a CPU wants multiples of 32
-KIND = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32", "hidden_act": "silu"}
-EPSILON, ROTATION = 1e-6, 10000.0
-CONFIG: dict[str, Any] = {**KIND, "vocab_size": VOCABULARY, **LAYOUT, **HEADS, "tie_word_embeddings": False}
-CONFIG |= {"rms_norm_eps": EPSILON, "rope_theta": ROTATION}
 RATE_OTHERS = 0.003
 Seen = tuple[int, Tensor]
 
@@ -104,6 +97,12 @@ class Optimizer:
                 moments = self.means[name], self.squares[name]
                 step_adam(weight, weight.grad, *moments, RATE_OTHERS * share, self.steps)
             weight.grad = None
+
+    @torch.no_grad()
+    def round(self) -> None:
+        """Leave of the weights what half precision holds."""
+        for weight in self.weights.values():
+            weight.copy_(weight.half())
 
 
 def step_muon(weight: Tensor, gradient: Tensor, mean: Tensor, rate: float) -> None:

@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from examples import tiny_llama, tiny_training
 from examples.media_rows import ORDINALS, Look
-from examples.tiny_folder import save_model, write_stamp
+from examples.tiny_folder import save_model
 from examples.tiny_tokenizer import BOS, END, build_tokenizer
+from examples.tiny_weights import Weights
 
 ADVICE = ("Answer with one word.", "You are a helpful assistant.", "Be brief.")
 TURNS = 2
@@ -119,23 +120,33 @@ def draw_chat(draw: random.Random, sense: Sense, encode: Callable[[str], list[in
     return tokens, [sense.draw_medium(draw, look) for look in looks]
 
 
-def build_folder(
-    folder: Path, sense: Sense, facts: dict[str, Any], *, batch: int, rate: float, at_least: float
-) -> None:
-    """Train and save; the facts, seed and steps among them, go into the stamp."""
-    seed, steps = facts["seed"], facts["steps"]
+def train_weights(
+    sense: Sense, seed: int, steps: int, *, batch: int, rate: float, at_least: float
+) -> tuple[Weights, float]:
+    """The trained weights, by the names they have here, and their accuracy."""
     print(f"{sense.name}: training {steps} steps, about a minute", flush=True)
     with tiny_training.one_thread():
-        tokenizer = build_tokenizer(sense.texts, sense.chat_template, sense.specials)
         own = {name: weight.requires_grad_() for name, weight in sense.build_weights(seed).items()}
         weights = tiny_llama.build_weights(seed, LAYERS) | own
-        accuracy = train_model(sense, weights, tokenizer, seed, steps, batch, rate)
+        accuracy = train_model(sense, weights, tokenizer_of(sense), seed, steps, batch, rate)
     print(f"{sense.name}: accuracy {accuracy:.3f}")
     if accuracy < at_least:
         raise RuntimeError(f"the {sense.name} learned too little: {accuracy}; try another seed or more steps")
-    save_model(folder, tokenizer, sense.save_outside(weights), sense.describe_model(tokenizer))
+    return {name: weight.detach().numpy() for name, weight in weights.items()}, accuracy
+
+
+def tokenizer_of(sense: Sense) -> Any:
+    """The tokenizer, its merges from the questions."""
+    return build_tokenizer(sense.texts, sense.chat_template, sense.specials)
+
+
+def save_folder(folder: Path, sense: Sense, weights: Weights) -> None:
+    """The model as transformers and vLLM read it."""
+    tokenizer = tokenizer_of(sense)
+    outside = sense.save_outside({name: torch.from_numpy(weight) for name, weight in weights.items()})
+    named = {name: weight.numpy() for name, weight in outside.items()}
+    save_model(folder, tokenizer, named, sense.describe_model(tokenizer))
     sense.write_processor(folder)
-    write_stamp(folder, **facts, accuracy=accuracy)
 
 
 def train_model(

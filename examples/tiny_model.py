@@ -1,9 +1,11 @@
-"""A tiny chat model that really answers: built and trained here, on one CPU core, in about 20 seconds.
+"""A tiny chat model that really answers. It was trained here, on one CPU core, in about 20 seconds.
 
 Examples and tests need a model whose answers can be right or wrong, with nothing to download. This one (a Llama of 430
 thousand parameters) adds and subtracts single digits when asked in its own chat template, and fails in another: it
 shows at once whether chats are rendered properly. Like many real tokenizers, its tokenizer puts a BOS in front by
 itself, and so does its chat template: whoever tokenizes a rendered chat with special tokens sees two.
+
+Its weights come with the project (tiny_weights.py); `--force` trains it again.
 
 Run: python -m examples.tiny_model [--output DIR] [--force]
 """
@@ -22,6 +24,7 @@ from typing import Any
 from examples import tiny_tokenizer
 from examples.tiny_folder import ROOT, STAMP, describe_recipe, ensure_folder, save_model, write_stamp
 from examples.tiny_tokenizer import BOS, END
+from examples.tiny_weights import Weights, read_weights
 
 __all__ = ["BOS", "END", "ROOT", "STAMP"]  # for who has this model only
 CHAT_TEMPLATE = """{{- bos_token }}
@@ -47,7 +50,7 @@ PHRASINGS = {
 PREFILL = "The answer is"  # some answers are trained to continue it, so that a prefilled turn works
 ADVICE = ("Answer with a number only.", "You are a helpful assistant.", "Give the result alone, please.", "Be brief.")
 WORDS, LETTERS = " ".join(ADVICE).split(), string.ascii_lowercase + "<|_>"
-STEPS, BATCH, LENGTH = 330, 16, 56
+NAME, STEPS, BATCH, LENGTH = "tiny-model", 330, 16, 56
 
 
 def build_rows() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -140,10 +143,15 @@ def measure_accuracy(logits_of: Callable[[Any, Any], Any], tokenizer: Any, templ
     return share_answered(prompts, [row["answer"] for row in rows], tokenizer, logits_of)
 
 
-def build_folder(folder: Path, recipe: str, seed: int, steps: int) -> None:
-    """Train and save."""
+def name_recipe(seed: int, steps: int) -> str:
+    """What the model is made by."""
+    return describe_recipe(("tiny_model",), seed, steps)
+
+
+def train_weights(seed: int, steps: int) -> tuple[Weights, dict[str, float]]:
+    """The trained weights, and their accuracy by chat template."""
     print(f"tiny model: training {steps} steps, about {steps // 20 + 5} s", flush=True)
-    from examples.tiny_llama import CONFIG, build_weights, compute_logits
+    from examples.tiny_llama import build_weights, compute_logits
     from examples.tiny_training import one_thread
 
     with one_thread():
@@ -154,15 +162,22 @@ def build_folder(folder: Path, recipe: str, seed: int, steps: int) -> None:
     print("tiny model: accuracy", ", ".join(f"{name} template {share:.3f}" for name, share in accuracy.items()))
     if steps >= STEPS and accuracy["own"] < 0.9:
         raise RuntimeError(f"the tiny model learned too little: {accuracy}; try another seed or more steps")
-    save_model(folder, tokenizer, weights, CONFIG)
-    write_stamp(folder, recipe=recipe, seed=seed, steps=steps, accuracy=accuracy)
+    return {name: weight.detach().numpy() for name, weight in weights.items()}, accuracy
 
 
 def ensure_tiny_model(folder: Path | None = None, *, seed: int = 0, force: bool = False, steps: int = STEPS) -> Path:
     """The folder of the finished model, built now unless it is there."""
-    folder = Path(folder or os.environ.get("ASSAYLINE_TINY_MODEL") or ROOT / ".cache" / "tiny-model")
-    recipe = describe_recipe(("tiny_model",), seed, steps)
-    return ensure_folder(folder, recipe, lambda new: build_folder(new, recipe, seed, steps), force)
+    folder = Path(folder or os.environ.get("ASSAYLINE_TINY_MODEL") or ROOT / ".cache" / NAME)
+    recipe = name_recipe(seed, steps)
+
+    def build(new: Path) -> None:
+        from examples.tiny_shape import CONFIG
+
+        weights, accuracy = (None if force else read_weights(NAME, recipe)) or train_weights(seed, steps)
+        save_model(new, build_tokenizer(), weights, CONFIG)
+        write_stamp(new, recipe=recipe, seed=seed, steps=steps, accuracy=accuracy)
+
+    return ensure_folder(folder, recipe, build, force)
 
 
 def main() -> None:

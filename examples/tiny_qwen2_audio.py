@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from examples import tiny_llama
 from examples.hearing import QUESTIONS, RATE, SECONDS, draw_look, draw_sound
 from examples.tiny_folder import write_json
 from examples.tiny_media import LAYERS, Sense
+from examples.tiny_shape import CONFIG, LAYOUT
 from examples.tiny_tower import (
     HEADS,
     INNER,
@@ -48,7 +48,7 @@ def build_weights(seed: int) -> dict[str, Tensor]:
     for name in ("audio_tower.conv1.weight", "audio_tower.conv2.weight"):
         weights[name] = weights[name].unflatten(1, (-1, 3))
     weights |= build_layer(generator, LAYER, NAMES) | build_norm("audio_tower.layer_norm")
-    size = tiny_llama.LAYOUT["hidden_size"]
+    size = LAYOUT["hidden_size"]
     return weights | build_linear(generator, "multi_modal_projector.linear", size, SIZE, 0.08)
 
 
@@ -96,7 +96,7 @@ def save_outside(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights by the names that vLLM knows, with those that are not trained."""
     added = {"audio_tower.embed_positions.weight": places()}
     for number in range(LAYERS):
-        zeros = torch.zeros(tiny_llama.LAYOUT["hidden_size"])
+        zeros = torch.zeros(LAYOUT["hidden_size"])
         added |= {f"model.layers.{number}.self_attn.{part}_proj.bias": zeros.clone() for part in "qkv"}
     own = ("audio_tower.", "multi_modal_projector.")
     named = (weights | added).items()
@@ -114,7 +114,7 @@ def describe_model(tokenizer: Any) -> dict[str, Any]:
         "encoder_attention_heads": HEADS,
         "max_source_positions": len(places()),
     }
-    text = tiny_llama.CONFIG | {
+    text = CONFIG | {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
         "num_hidden_layers": LAYERS,

@@ -1,31 +1,49 @@
-"""A tiny chat model that really sees: built and trained here, on one CPU core, in about a minute.
+"""A tiny chat model that really sees. It was trained here, on one CPU core, in about a minute.
 
 It has the layout of Idefics3, which vLLM loads without torchvision. It says what colour the squares of a picture have
 and how many there are, of one picture or of two (examples/seeing.py). Any picture is fitted into 32 x 32.
+
+Its weights come with the project (tiny_weights.py); `--force` trains it again.
 
 Run: python -m examples.tiny_vlm [--output DIR] [--force]
 """
 
 from pathlib import Path
 
-from examples.tiny_folder import ROOT, describe_recipe, ensure_folder, run_command
+from examples.tiny_folder import ROOT, describe_recipe, ensure_folder, run_command, write_stamp
+from examples.tiny_weights import Weights, read_weights
 
 SOURCES = ("tiny_vlm", "tiny_idefics3", "seeing", "media_rows", "tiny_media", "tiny_tower")
-STEPS, BATCH, RATE = 400, 24, 0.01
+NAME, STEPS, BATCH, RATE = "tiny-vlm", 400, 24, 0.01
+
+
+def name_recipe(seed: int, steps: int) -> str:
+    """What the model is made by."""
+    return describe_recipe(SOURCES, seed, steps)
+
+
+def train_weights(seed: int, steps: int) -> tuple[Weights, float]:
+    """The trained weights, and their accuracy."""
+    from examples import tiny_media
+    from examples.tiny_idefics3 import SENSE
+
+    at_least = 0.98 if steps >= STEPS else 0
+    return tiny_media.train_weights(SENSE, seed, steps, batch=BATCH, rate=RATE, at_least=at_least)
 
 
 def ensure_tiny_vlm(folder: Path | None = None, *, seed: int = 0, force: bool = False, steps: int = STEPS) -> Path:
     """The folder of the finished model, built now unless it is there."""
-    recipe = describe_recipe(SOURCES, seed, steps)
+    recipe = name_recipe(seed, steps)
 
     def build(new: Path) -> None:
         from examples.tiny_idefics3 import SENSE
-        from examples.tiny_media import build_folder
+        from examples.tiny_media import save_folder
 
-        facts = {"recipe": recipe, "seed": seed, "steps": steps}
-        build_folder(new, SENSE, facts, batch=BATCH, rate=RATE, at_least=0.98 if steps >= STEPS else 0)
+        weights, accuracy = (None if force else read_weights(NAME, recipe)) or train_weights(seed, steps)
+        save_folder(new, SENSE, weights)
+        write_stamp(new, recipe=recipe, seed=seed, steps=steps, accuracy=accuracy)
 
-    return ensure_folder(folder or ROOT / ".cache" / "tiny-vlm", recipe, build, force)
+    return ensure_folder(folder or ROOT / ".cache" / NAME, recipe, build, force)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The tiny model answers in its own chat template and in no other, and its cache never serves a broken or old folder.
 
-The first run trains it (about 20 seconds); later runs take it from the cache.
+Its weights, and those of the models that see and hear, come with the project and are of its recipes.
 """
 
 import importlib.util
@@ -20,8 +20,10 @@ transformers = pytest.importorskip("transformers")
 if not importlib.util.find_spec("torch"):  # importing it takes seconds, and collecting is no reason to
     pytest.skip("torch is not installed", allow_module_level=True)
 
-from examples import tiny_model  # noqa: E402
+from examples import tiny_alm, tiny_model, tiny_vlm  # noqa: E402
+from examples.tiny_folder import read_code  # noqa: E402
 from examples.tiny_model import BOS, END, STAMP, WRONG_TEMPLATES, build_rows, ensure_tiny_model, measure_accuracy  # noqa: E402
+from examples.tiny_weights import read_weights  # noqa: E402
 
 BUILD = """
 import sys, pathlib
@@ -81,7 +83,8 @@ def test_generation_gives_the_measured_answers(trained: tuple[Any, Any]) -> None
 
 def test_the_forward_pass_it_is_trained_with_is_that_of_transformers(trained: tuple[Any, Any]) -> None:
     torch = pytest.importorskip("torch")
-    from examples.tiny_llama import VOCABULARY, compute_logits
+    from examples.tiny_llama import compute_logits
+    from examples.tiny_tokenizer import VOCABULARY
 
     model = trained[0]
     ids = torch.randint(VOCABULARY, (3, 80), generator=torch.Generator().manual_seed(0))
@@ -168,6 +171,36 @@ def test_asked_questions_are_right_and_never_trained() -> None:
     assert not {row["question"] for row in asked} & {row["question"] for row in trained_rows}
     for row in asked:
         assert int(row["answer"]) == (row["a"] + row["b"] if row["operation"] == "addition" else row["a"] - row["b"])
+
+
+@pytest.mark.parametrize("module", [tiny_model, tiny_vlm, tiny_alm])
+def test_the_weights_that_come_with_the_project_are_of_its_recipe(module: Any) -> None:
+    recipe = module.name_recipe(0, module.STEPS)
+    assert read_weights(module.NAME, recipe), "python -m examples.tiny_weights trains and keeps them"
+    assert not read_weights(module.NAME, module.name_recipe(1, module.STEPS))
+
+
+def test_what_a_docstring_says_is_no_part_of_a_recipe(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text('"""Of\ntwo lines."""\nA = 1\n"""What it is."""\nB = """kept"""\n')
+    other.write_text('"""Of one line."""\nA = 1\nB = """kept"""\n')
+    assert read_code(one) == read_code(other) == 'A = 1\nB = """kept"""\n'
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("module", [tiny_model, tiny_vlm, tiny_alm])
+def test_its_recipe_makes_a_model_as_good(module: Any) -> None:
+    weights, accuracy = module.train_weights(0, module.STEPS)
+    kept = read_weights(module.NAME, module.name_recipe(0, module.STEPS))
+    assert kept and kept[0].keys() == weights.keys()
+    assert (accuracy["own"] if isinstance(accuracy, dict) else accuracy) >= 0.98
+
+
+def test_a_model_is_made_of_them_without_training_and_without_torch(tmp_path: Path) -> None:
+    code = f"{BUILD.replace(', steps=2', '')}assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "model")], cwd=tiny_model.ROOT, check=True)
+    made = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    assert made == {path.name: path.read_bytes() for path in ensure_tiny_model().iterdir()}
 
 
 def test_asking_for_a_finished_model_imports_no_torch(hasty: Path) -> None:
