@@ -9,7 +9,6 @@ process group: no orphan keeps a GPU.
 
 import asyncio
 import contextlib
-import gc
 import multiprocessing
 import multiprocessing.process
 import os
@@ -30,8 +29,9 @@ from assayline.engines.host.forks import serve_forks
 from assayline.engines.host.pacing import StreamHost
 from assayline.engines.host.vllm import preparers
 from assayline.engines.host.vllm.checks import check_before_load
+from assayline.engines.host.vllm.imports import import_vllm
 from assayline.engines.host.vllm.internals import is_engine_dead
-from assayline.engines.host.vllm.offline_core import Ready, VllmCore, import_vllm
+from assayline.engines.host.vllm.offline_core import Ready, VllmCore
 from assayline.engines.messages import (
     AbortAll,
     Aborted,
@@ -106,7 +106,7 @@ class Host:
         def take(messages: list[Any]) -> None:
             for message in messages:
                 if isinstance(message, Close):
-                    self._begin_closing()
+                    self._closing = True
                 host.take(message)
 
         loop.call_soon(take, early)
@@ -138,7 +138,7 @@ class Host:
                         core.abort_all()
                         self._channel.put(Aborted())
                     case Close():
-                        self._begin_closing()
+                        self._closing = True
                         core.close()
                         return
                 if refused is not None:
@@ -152,10 +152,6 @@ class Host:
             self._put_beat(core)  # before the last completion, after which the worker may stop listening
         if finished:
             self._channel.put(Finished(finished))
-
-    def _begin_closing(self) -> None:
-        self._closing = True
-        gc.collect = lambda generation=2: 0  # vLLM calls it as it closes: a second or two, for a process that ends
 
     def _warm_up(self, core: VllmCore, request: Any) -> None:
         try:

@@ -4,7 +4,6 @@ It drives `vllm.LLM` one step at a time (`add_request`, `step`) instead of calli
 fed while others finish, and a bad request fails alone. Works with vLLM 0.26 to 0.33.
 """
 
-import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,22 +25,6 @@ PATIENCE_S = 0.25
 
 LONGEST_WAIT_S = 1.0
 """How long it waits for all of them."""
-
-
-def import_vllm() -> None:
-    """Imports what an engine begins with, which is most of its start.
-
-    An import leaves hardly any garbage, and looking for it all the same takes a fifth of the time. What is imported
-    stays, so it is taken out of all later searches: vLLM makes several whole ones as it opens a model.
-    """
-    gc.disable()
-    try:
-        from vllm import LLM
-
-        assert LLM
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
