@@ -123,7 +123,7 @@ class HostedEngine:
 
     def _start(self) -> Opened:
         """A process with a new engine in it: forked where vLLM is imported already, or started."""
-        server = None if self._order.kind.is_served else self._find_fork_server()
+        server = None if self._order.is_remote else self._find_fork_server()
         self._host = HostProcess(self._setup.env, self._setup.log_path, self._hooks.on_log, server)
         try:
             self._host.send(self._order)

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from assayline.settings import Settings
 
 DEFAULTS = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the host is a process of its own already; see docs/decisions.md
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the host is a process of its own already; see docs/decisions.md
     "DO_NOT_TRACK": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUNBUFFERED": "1",
 }
-"""Set unless the surrounding environment or the spec says otherwise."""
+"""Set unless the surrounding environment or the spec says otherwise. The first one never changes in a process that is
+forked: vLLM finds by it where a process's name is."""
 
 MEMORY_LIMIT = "ASSAYLINE_ENGINE_MEMORY_LIMIT_BYTES"
 """The setting's own variable tells the host, whether the setting came from there or from a `.env` file."""

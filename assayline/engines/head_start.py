@@ -67,7 +67,7 @@ def find_head_start() -> HeadStart | None:
 
 def _begin(spec: EvalSpec, settings: Settings) -> HeadStart | None:
     engine = spec.engine
-    if not engine.hosts_vllm or spec.workers != 1 or spec.runner != "local":
+    if not engine.needs_device or spec.workers != 1 or spec.runner != "local":
         return None
     with contextlib.ExitStack() as claim, contextlib.suppress(AssaylineError, OSError):  # the worker will say it
         devices = list_devices(engine.device, 1, count_devices(engine.args))

@@ -55,6 +55,11 @@ class Open:
         """What sets its backend apart."""
         return BACKENDS[self.backend]
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server answers that is not started for it."""
+        return self.server is not None and self.server.url is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:

@@ -157,11 +157,6 @@ class EngineSpec(SpecPart):
         return self.kind.is_streaming
 
     @property
-    def hosts_vllm(self) -> bool:
-        """Whether vLLM runs in the engine's own process, with no server in between."""
-        return self.kind.has_model and not self.kind.is_served
-
-    @property
     def needs_device(self) -> bool:
         """Whether it computes on this machine."""
         return self.kind.has_model and not self.is_remote

@@ -42,6 +42,8 @@ from assayline.store.database import connect, read_rows
 
 pytestmark = pytest.mark.vllm
 
+KEY = "of a test"
+
 
 def open_server(model: Path, log_path: Path, control: Control | None = None, **changes: Any) -> StreamingEngine:
     parts = parts_of("server", model, log_path, **{"server": ServerSpec(), "args": ONE_CORE, "window": 8, **changes})
@@ -49,8 +51,14 @@ def open_server(model: Path, log_path: Path, control: Control | None = None, **c
 
 
 def find_server(host_pid: int) -> psutil.Process:
-    [server] = [p for p in psutil.Process(host_pid).children() if any("api_server" in word for word in words_of(p))]
+    [server] = psutil.Process(host_pid).children()
     return server
+
+
+def find_port(server: psutil.Process) -> int:
+    """Where it listens."""
+    [port] = {one.laddr.port for one in server.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
+    return int(port)
 
 
 def find_engine(server: psutil.Process) -> psutil.Process:
@@ -62,7 +70,8 @@ def find_engine(server: psutil.Process) -> psutil.Process:
 @pytest.fixture(scope="module")
 def kept(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept[StreamingEngine]]:
     log = tmp_path_factory.mktemp("served") / "server.log"
-    with closing(Kept(lambda: open_server(tiny_model, log))) as kept:
+    with pytest.MonkeyPatch.context() as patch, closing(Kept(lambda: open_server(tiny_model, log))) as kept:
+        patch.setenv("VLLM_API_KEY", KEY)
         yield kept
 
 
@@ -121,25 +130,21 @@ def test_what_is_known_of_our_own_server_is_told(served: StreamingEngine) -> Non
 
 
 def test_it_is_of_no_use_to_others_on_the_machine(served: StreamingEngine) -> None:
-    words = find_server(served.host_pid).cmdline()
-    port = next(word.partition("=")[2] for word in words if word.startswith("--port="))
+    port = find_port(find_server(served.host_pid))
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=30)
 
 
-def find_address(served: StreamingEngine) -> tuple[str, str]:
-    """URL and key of our own server, for those who take it for somebody's."""
-    process = find_server(served.host_pid)
-    url = next(f"http://127.0.0.1:{word.partition('=')[2]}/v1" for word in process.cmdline() if "--port" in word)
-    return url, process.environ()["VLLM_API_KEY"]
+def find_url(served: StreamingEngine) -> str:
+    """Of our own server, for those who take it for somebody's."""
+    return f"http://127.0.0.1:{find_port(find_server(served.host_pid))}/v1"
 
 
 def test_chats_are_rendered_by_the_server(
     served: StreamingEngine, tiny_model: Path, tmp_path: Path, asker: Asker
 ) -> None:
-    url, key = find_address(served)
-    env = {**engine_environment(Settings(), {}, {}), "SERVED_KEY": key}
-    server = ServerSpec(url=url, endpoint="chat", api_key_env="SERVED_KEY")
+    env = {**engine_environment(Settings(), {}, {}), "SERVED_KEY": KEY}
+    server = ServerSpec(url=find_url(served), endpoint="chat", api_key_env="SERVED_KEY")
     question = asker.rows[0]["question"]
     message = {"role": "user", "content": question}
     chat = Request("chat", "prompt", 0, 0, [], {"temperature": 0, "max_tokens": None}, messages=[message])
@@ -156,9 +161,8 @@ def test_the_served_example_is_measured_at_its_rate(
 ) -> None:
     """On the server that runs already, as its comment says: by URL, and without arguments of an engine."""
     monkeypatch.chdir(ROOT)
-    url, key = find_address(served)
-    monkeypatch.setenv("SERVED_KEY", key)
-    server = {"url": url, "endpoint": "completions", "api_key_env": "SERVED_KEY"}
+    monkeypatch.setenv("SERVED_KEY", KEY)
+    server = {"url": find_url(served), "endpoint": "completions", "api_key_env": "SERVED_KEY"}
     engine = json.dumps({"backend": "server", "server": server})
     spec = load_spec("examples/served.yaml", {"engine": engine, "prompts.limit": "60"})
     evaluation = begin_evaluation(spec, settings)

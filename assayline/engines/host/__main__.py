@@ -27,6 +27,7 @@ from assayline.engines.host.channel import Channel, end_with_worker
 from assayline.engines.host.core import EngineGoneError, StreamCore
 from assayline.engines.host.forks import serve_forks
 from assayline.engines.host.pacing import StreamHost
+from assayline.engines.host.server import process as serving
 from assayline.engines.host.vllm import preparers
 from assayline.engines.host.vllm.checks import check_before_load
 from assayline.engines.host.vllm.imports import import_vllm
@@ -117,7 +118,8 @@ class Host:
 
     def _watch(self, core: VllmCore | StreamCore) -> None:
         """From now on it beats, and the processes that it started are looked after."""
-        self._children = [child for child in multiprocessing.active_children() if child.name != preparers.NAME]
+        others = (preparers.NAME, serving.NAME)
+        self._children = [child for child in multiprocessing.active_children() if child.name not in others]
         self._core = core
 
     def _serve(self, core: VllmCore, messages: deque[Any]) -> None:
@@ -197,6 +199,8 @@ def make_core(order: Open) -> StreamCore:
     if order.kind.is_served:
         from assayline.engines.host.server.core import ServerCore
 
+        if not order.is_remote:
+            import_early()
         return ServerCore(order)
     import_vllm()
     from assayline.engines.host.vllm.async_core import AsyncCore

@@ -1,24 +1,26 @@
 """Our own `vllm serve`: started, waited for, watched and stopped.
 
-It is a child of the engine host and in its process group, so it ends with it, however that ends. Its output goes where
-the host's goes: into the log of the engine's generation. It listens on the loopback interface alone and wants a key
-that is made up at each start, as others may use this machine too.
+It is forked from the engine host, which was forked from a process that had imported vLLM, and is in its process group,
+so it ends with it, however that ends. Its output goes where the host's goes: into the log of the engine's generation.
+It listens on the loopback interface alone and wants a key, as others may use this machine too: one that is made up at
+each start, unless VLLM_API_KEY has one.
 """
 
 import asyncio
 import contextlib
 import json
+import multiprocessing
 import os
+import runpy
 import secrets
-import signal
 import socket
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Mapping
 from typing import Literal
 
 from assayline.engines.host.core import EngineGoneError
+from assayline.engines.host.vllm.internals import fork_engine_core
 from assayline.engines.messages import Open
 from assayline.records import Json
 
@@ -29,6 +31,12 @@ DYING_S = 10.0
 
 STOP_TIMEOUT_S = 10.0
 HOST = "127.0.0.1"
+MODULE = "vllm.entrypoints.openai.api_server"
+"""vLLM's console script is broken in its CPU build; the module is the same server."""
+
+KEY = "VLLM_API_KEY"
+NAME = "server"
+"""Of the process; those that an engine cannot live without have other names."""
 
 
 class ServeProcess:
@@ -38,12 +46,11 @@ class ServeProcess:
         with socket.socket() as free:
             free.bind((HOST, 0))
             self._port = int(free.getsockname()[1])
-        self.key = secrets.token_urlsafe(24)
-        self._process = subprocess.Popen(
-            self._list_arguments(order),
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "VLLM_API_KEY": self.key, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
-        )
+        self.key = os.environ.get(KEY) or secrets.token_urlsafe(24)
+        variables = {KEY: self.key, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+        context = multiprocessing.get_context("fork")
+        self._process = context.Process(target=_serve, args=(self._list_arguments(order), variables), name=NAME)
+        self._process.start()
         self._dying: asyncio.Task[bool] | None = None
 
     @property
@@ -52,14 +59,14 @@ class ServeProcess:
         return f"http://{HOST}:{self._port}/v1"
 
     @property
-    def pid(self) -> int:
+    def pid(self) -> int | None:
         """Its process id."""
         return self._process.pid
 
     async def start(self) -> None:
         """Waits until it answers; the worker limits how long. Raises EngineGoneError if it ends before."""
         while await asyncio.to_thread(self._look) != "up":
-            if self._process.poll() is not None:
+            if self._process.exitcode is not None:
                 raise EngineGoneError(self._describe_end())
             await asyncio.sleep(HEALTH_INTERVAL_S)
 
@@ -75,38 +82,31 @@ class ServeProcess:
 
     async def stop(self) -> None:
         """Asks it to end. What is left of it after `STOP_TIMEOUT_S` ends with the process group."""
-        if self._process.poll() is not None:
+        if self._process.exitcode is not None:
             return
-        self._process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(self._process.wait, STOP_TIMEOUT_S)
+        self._process.terminate()
+        await asyncio.to_thread(self._process.join, STOP_TIMEOUT_S)
 
     def _list_arguments(self, order: Open) -> list[str]:
         assert order.server is not None
-        # vLLM's console script is broken in its CPU build; the module is the same server.
-        return [
-            sys.executable,
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            *list_flags(
-                {
-                    "model": order.model,
-                    "served_model_name": [order.server.model or order.model],
-                    "host": HOST,
-                    "port": self._port,
-                    "enable_prompt_tokens_details": True,
-                    "disable_uvicorn_access_log": True,
-                    **order.args,
-                }
-            ),
-        ]
+        return list_flags(
+            {
+                "model": order.model,
+                "served_model_name": [order.server.model or order.model],
+                "host": HOST,
+                "port": self._port,
+                "enable_prompt_tokens_details": True,
+                "disable_uvicorn_access_log": True,
+                **order.args,
+            }
+        )
 
     async def _is_dying(self) -> bool:
         """False as soon as it is up, or merely slow; True when it has ended, or stays down."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DYING_S
         while loop.time() < deadline:
-            if self._process.poll() is not None:
+            if self._process.exitcode is not None:
                 return True
             if await asyncio.to_thread(self._look) != "down":
                 return False
@@ -125,10 +125,19 @@ class ServeProcess:
         return "up"
 
     def _describe_end(self) -> str:
-        code = self._process.poll()
+        code = self._process.exitcode
         words = "holds a dead engine" if code is None else f"ended (exit code: {code})"
         print(f"vLLM's server {words}", file=sys.stderr, flush=True)
         return f"vLLM's server {words}. See its log for why."
+
+
+def _serve(arguments: list[str], variables: Mapping[str, str]) -> None:
+    """The forked process: what `python -m` would do."""
+    os.environ.update(variables)
+    sys.argv = [MODULE, *arguments]
+    with contextlib.suppress(ImportError):  # which the server will say itself
+        fork_engine_core()
+    runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
 
 
 def list_flags(args: Mapping[str, Json]) -> list[str]:

@@ -220,6 +220,19 @@ def open_async(args: Mapping[str, Any], count_step: Callable[[], None]) -> Any:
         return AsyncLLM.from_vllm_config(config, usage_context=usage, stat_loggers=[Logger])
 
 
+def fork_engine_core() -> None:
+    """Whoever opens an `AsyncLLM` in this process from now on, as vLLM's server does, has its engine core forked."""
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    open_engine = AsyncLLM.from_vllm_config
+
+    def open_forking(vllm_config: Any, **options: Any) -> Any:
+        with _forking(vllm_config):
+            return open_engine(vllm_config=vllm_config, **options)
+
+    AsyncLLM.from_vllm_config = open_forking
+
+
 @contextmanager
 def _forking(config: Any) -> Iterator[None]:
     """Meanwhile, vLLM forks the process of its engine core on a CPU too, where it would import everything once more.
