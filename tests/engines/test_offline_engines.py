@@ -34,14 +34,12 @@ from engine_helpers import (
     start_python,
     wait_until_gone,
 )
-from pydantic import SecretStr
 
 from assayline.engines import client
 from assayline.engines.offline import OfflineEngine
 from assayline.engines.process import HostProcess
 from assayline.errors import EngineError
 from assayline.records import Request
-from assayline.settings import Settings
 from assayline.spec.answers import ReasoningSpec
 from assayline.store.database import connect
 from assayline.store.ingest import load_parts
@@ -80,7 +78,6 @@ class TinyParser(BaseThinkingReasoningParser):
 
 ReasoningParserManager.register_module("tiny", module=TinyParser)
 """
-HF_TOKEN = "hf_of_a_test"
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +96,6 @@ def thinking(
     options = {
         "args": {**ARGS, "structured_outputs_config": parser},
         "reasoning": ReasoningSpec(close="1"),
-        "settings": Settings(hf_token=SecretStr(HF_TOKEN)),
     }
     with closing(
         Kept(lambda: open_engine(tiny_model, folder / "log" / "engine.log", thinker_control, **options))
@@ -277,22 +273,16 @@ def test_with_vllms_parser_the_thinking_is_free_and_the_answer_is_not(thinker: O
     assert (answer.reasoning, answer.text in ("cat", "dog")) == ("", True)
 
 
-def test_an_exception_leaves_no_process_and_the_host_had_its_token_from_the_start(
-    thinking: Kept[OfflineEngine], thinker_control: Control, asker: Asker
-) -> None:
+def test_an_exception_leaves_no_process(thinking: Kept[OfflineEngine], thinker_control: Control, asker: Asker) -> None:
     """Peers, row 10: their engines were alive 29 minutes later."""
     with pytest.raises(KeyError), closing(thinking.take()) as engine:
-        environment = Path(f"/proc/{engine.host_pid}/environ").read_bytes().split(b"\0")
-        assert f"HF_TOKEN={HF_TOKEN}".encode() in environment and b"VLLM_ENABLE_V1_MULTIPROCESSING=0" in environment
         assert os.getsid(engine.host_pid) == engine.host_pid != os.getsid(0)
         assert living_members(engine.host_pid)
         for _ in engine.generate(asker.ask(max_tokens=99, ignore_eos=True) for _ in range(20)):
             raise KeyError
     assert living_members(engine.host_pid) == []
     engine.close()
-    log = engine._setup.log_path.read_text()
-    assert log.splitlines()[0].strip() in thinker_control.lines
-    assert HF_TOKEN not in log
+    assert engine._setup.log_path.read_text().splitlines()[0].strip() in thinker_control.lines
 
 
 def test_a_killed_host_is_an_error_with_the_signals_name_after_what_had_finished(
@@ -316,6 +306,7 @@ def test_a_killed_host_is_an_error_with_the_signals_name_after_what_had_finished
     assert living_members(engine.host_pid) == []
 
 
+HF_TOKEN = "hf_of_a_test"
 PARENT = """
 import itertools, json, sys
 from pathlib import Path
@@ -327,7 +318,8 @@ from assayline.engines.process import HostSetup
 from assayline.records import Request
 from assayline.settings import Settings
 order = Open(backend="offline", model=sys.argv[1], args=json.loads(sys.argv[3]), clock=RunClock.start())
-setup = HostSetup(engine_environment(Settings(), {"OMP_NUM_THREADS": "1"}, {}), Path(sys.argv[2]))
+settings = Settings(hf_token=sys.argv[4])
+setup = HostSetup(engine_environment(settings, {"OMP_NUM_THREADS": "1"}, {}), Path(sys.argv[2]))
 engine = OfflineEngine(order, setup)
 endless = (Request(str(n), "", 0, 0, [5], {"max_tokens": 200, "ignore_eos": True}) for n in itertools.count())
 for _ in engine.generate(endless):
@@ -335,14 +327,20 @@ for _ in engine.generate(endless):
 """
 
 
-def test_a_killed_parent_takes_its_engine_with_it(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_killed_parent_takes_its_engine_with_it_which_had_its_token_from_the_start(
+    tiny_model: Path, tmp_path: Path
+) -> None:
     """Peers, row 10, and vLLM's own orphans: SIGKILL gives nobody a chance to clean up."""
-    with start_python(PARENT, tiny_model, tmp_path / "engine.log", json.dumps(ARGS)) as parent:
+    log = tmp_path / "engine.log"
+    with start_python(PARENT, tiny_model, log, json.dumps(ARGS), HF_TOKEN) as parent:
         assert parent.stdout is not None
         host = int(parent.stdout.readline())
         assert living_members(host)
+        environment = Path(f"/proc/{host}/environ").read_bytes().split(b"\0")
+        assert f"HF_TOKEN={HF_TOKEN}".encode() in environment and b"VLLM_ENABLE_V1_MULTIPROCESSING=0" in environment
         parent.kill()
     assert wait_until_gone(host, 10)
+    assert HF_TOKEN not in log.read_text()
 
 
 def test_a_model_that_does_not_load_is_an_error_that_names_the_log_and_leaves_no_process(

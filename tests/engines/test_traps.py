@@ -46,7 +46,7 @@ from assayline.engines.recovery.sizes import Sizes
 from assayline.errors import EngineDiedError
 from assayline.settings import Settings
 
-OWN_PROCESSES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "OMP_NUM_THREADS": "1"}
+OWN_PROCESSES = "VLLM_ENABLE_V1_MULTIPROCESSING"
 """vLLM's default, in which the engine core is a child of our host."""
 
 
@@ -55,8 +55,9 @@ CACHING = {**ONE_CORE, "block_size": 32, "enable_prefix_caching": True}
 
 def open_split(model: Path, log_path: Path, **changes: Any) -> OfflineEngine:
     """An engine in vLLM's default, whose core is a process of its own."""
-    env = engine_environment(Settings(), {}, OWN_PROCESSES)
-    return open_engine(model, log_path, env=env, **{"args": CACHING, **changes})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(OWN_PROCESSES, "1")  # what is this process's own makes no other imports, so that it is forked
+        return open_engine(model, log_path, **{"args": CACHING, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +88,12 @@ from pathlib import Path
 from assayline.clock import RunClock
 from assayline.engines.devices.claims import claim_device, list_devices
 from assayline.engines.environment import engine_environment
+from assayline.engines.fork_server import keep_imports
 from assayline.engines.messages import Open
 from assayline.engines.offline import OfflineEngine
 from assayline.engines.process import HostSetup
 from assayline.settings import Settings
-with claim_device(list_devices("cpu", 1), Path(sys.argv[3]), 0) as device:
+with claim_device(list_devices("cpu", 1), Path(sys.argv[3]), 0) as device, keep_imports():
     own_processes = {"OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     env = engine_environment(Settings(), device.env, own_processes)
     order = Open(backend="offline", model=sys.argv[1], args=json.loads(sys.argv[4]), clock=RunClock.start())
@@ -197,30 +199,17 @@ def test_a_session_begun_outside_of_this_container_is_left_alone(
 
 
 FAIL_ONCE = """
-import importlib.abc, importlib.util, os, sys
-class Hook(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "vllm.v1.worker.gpu_model_runner":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        load = spec.loader.exec_module
-        def exec_module(module):
-            load(module)
-            runner = module.GPUModelRunner
-            forward = runner._model_forward
-            def fail_once(self, *given, **named):
-                flag = os.environ["FAIL_FORWARD_FLAG"]
-                if os.path.exists(flag):
-                    os.unlink(flag)
-                    raise MemoryError("out of memory inside the forward pass")
-                return forward(self, *given, **named)
-            runner._model_forward = fail_once
-        spec.loader.exec_module = exec_module
-        return spec
-sys.meta_path.insert(0, Hook())
+import os
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+forward = GPUModelRunner._model_forward
+def fail_once(self, *given, **named):
+    if os.path.exists({flag!r}):
+        os.unlink({flag!r})
+        raise MemoryError("out of memory inside the forward pass")
+    return forward(self, *given, **named)
+GPUModelRunner._model_forward = fail_once
 """
-"""A module that Python imports at start: the next forward pass fails while the flag's file exists."""
+"""A module that vLLM imports as it opens a model: the next forward pass fails while the flag's file exists."""
 
 RETRY = """
 import json, sys
@@ -256,12 +245,16 @@ Path(sys.argv[2]).write_text(json.dumps({"naive": naive, "reset": reset}))
 
 
 @pytest.fixture
-def failing_forward(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Environment of an engine whose forward pass fails once for each time that the flag's file is made."""
-    (tmp_path / "patch").mkdir()
-    (tmp_path / "patch" / "sitecustomize.py").write_text(FAIL_ONCE)
-    paths = [str(tmp_path / "patch"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    yield {"PYTHONPATH": ":".join(paths), "FAIL_FORWARD_FLAG": str(tmp_path / "flag"), "OMP_NUM_THREADS": "1"}
+def flag(tmp_path: Path) -> Path:
+    return tmp_path / "flag"
+
+
+@pytest.fixture
+def failing(flag: Path, tmp_path: Path) -> dict[str, Any]:
+    """Arguments of an engine whose forward pass fails once for each time that the flag's file is made."""
+    plugin = tmp_path / "fail_once.py"
+    plugin.write_text(FAIL_ONCE.format(flag=str(flag)))
+    return {**CACHING, "structured_outputs_config": {"reasoning_parser_plugin": str(plugin)}}
 
 
 def ask_after_one_prefix(asker: Asker) -> list[list[int]]:
@@ -273,7 +266,7 @@ def ask_after_one_prefix(asker: Asker) -> list[list[int]]:
 
 @pytest.mark.vllm
 def test_an_engine_that_failed_inside_its_forward_pass_is_not_asked_again(
-    tiny_model: Path, tmp_path: Path, failing_forward: dict[str, str], split: Kept[OfflineEngine]
+    tiny_model: Path, tmp_path: Path, failing: dict[str, Any], flag: Path, split: Kept[OfflineEngine]
 ) -> None:
     """Trap 3: retrying on it gives wrong text; the next engine gives the right one."""
     asker = Asker(tiny_model)
@@ -287,15 +280,13 @@ def test_an_engine_that_failed_inside_its_forward_pass_is_not_asked_again(
         answers = by_id(engine.generate(asked))
         return [answers[request.request_id].text for request in asked]
 
-    env = engine_environment(Settings(), {}, failing_forward)
-    flag = Path(failing_forward["FAIL_FORWARD_FLAG"])
     events: list[str] = []
 
     def open_next(sizes: Sizes, changed: dict[str, Any], generation: int) -> OfflineEngine:
-        args = {**CACHING, **changed}
         if generation == 0:
-            return open_engine(tiny_model, tmp_path / "engine.log", args=args, env=env)
-        split.keep(open_split(tiny_model, tmp_path / "split.log", args=args, window=sizes.window_requests))
+            return open_engine(tiny_model, tmp_path / "engine.log", args={**failing, **changed})
+        args, window = {**CACHING, **changed}, sizes.window_requests
+        split.keep(open_split(tiny_model, tmp_path / "split.log", args=args, window=window))
         return split.engine
 
     policy = RecoveryPolicy(Sizes())
@@ -310,13 +301,12 @@ def test_an_engine_that_failed_inside_its_forward_pass_is_not_asked_again(
 @pytest.mark.rare
 @pytest.mark.vllm
 def test_vllm_gives_wrong_text_after_a_naive_retry(
-    tiny_model: Path, tmp_path: Path, failing_forward: dict[str, str]
+    tiny_model: Path, tmp_path: Path, failing: dict[str, Any], flag: Path
 ) -> None:
     """Why it is not asked again; vLLM gives the right text once its prefix cache is reset."""
-    flag = Path(failing_forward["FAIL_FORWARD_FLAG"])
     order = {
         "model": str(tiny_model),
-        "args": CACHING,
+        "args": failing,
         "prompts": ask_after_one_prefix(Asker(tiny_model)),
         "flag": str(flag),
         "sampling": {"temperature": 0, "max_tokens": 16},
@@ -324,7 +314,7 @@ def test_vllm_gives_wrong_text_after_a_naive_retry(
     given, found_in = tmp_path / "order", tmp_path / "answers"
     given.write_text(json.dumps(order))
     command = [sys.executable, "-c", RETRY, str(given), str(found_in)]
-    env = engine_environment(Settings(), {}, failing_forward)
+    env = engine_environment(Settings(), {"OMP_NUM_THREADS": "1"}, {})
     subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=200)
     found = json.loads(found_in.read_text())
     assert all(found["reset"]) and len(found["reset"]) == len(found["naive"])

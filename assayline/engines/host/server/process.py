@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from assayline.engines.host.core import EngineGoneError
-from assayline.engines.host.vllm.internals import fork_engine_core
+from assayline.engines.host.vllm.internals import forking
 from assayline.engines.messages import Open
 from assayline.records import Json
 
@@ -135,9 +135,10 @@ def _serve(arguments: list[str], variables: Mapping[str, str]) -> None:
     """The forked process: what `python -m` would do."""
     os.environ.update(variables)
     sys.argv = [MODULE, *arguments]
-    with contextlib.suppress(ImportError):  # which the server will say itself
-        fork_engine_core()
-    runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError):  # which the server will say itself
+            stack.enter_context(forking())
+        runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
 
 
 def list_flags(args: Mapping[str, Json]) -> list[str]:

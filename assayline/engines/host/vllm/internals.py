@@ -50,7 +50,7 @@ NEEDS = {
     "sampling_params.py:RepetitionDetectionParams": "",
     "sampling_params.py:RequestOutputKind": "DELTA FINAL_ONLY",
     "usage/usage_lib.py:UsageContext": "OPENAI_API_SERVER",
-    "platforms/interface.py:Platform": "device_type get_device_name(device_id)",
+    "platforms/interface.py:Platform": "device_type get_device_name(device_id) check_and_update_config(vllm_config)",
     "config/vllm.py:VllmConfig": "model_config scheduler_config cache_config parallel_config "
     "device_config compute_hash()",
     "config/model.py:ModelConfig": "dtype quantization max_model_len enforce_eager",
@@ -215,37 +215,33 @@ def open_async(args: Mapping[str, Any], count_step: Callable[[], None]) -> Any:
         def log_engine_initialized(self) -> None: ...
 
     usage = UsageContext.OPENAI_API_SERVER  # vLLM's default sizes are then those of `vllm serve`
-    config = AsyncEngineArgs(**args).create_engine_config(usage)
-    with _forking(config):
+    with forking():
+        config = AsyncEngineArgs(**args).create_engine_config(usage)
         return AsyncLLM.from_vllm_config(config, usage_context=usage, stat_loggers=[Logger])
 
 
-def fork_engine_core() -> None:
-    """Whoever opens an `AsyncLLM` in this process from now on, as vLLM's server does, has its engine core forked."""
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    open_engine = AsyncLLM.from_vllm_config
-
-    def open_forking(vllm_config: Any, **options: Any) -> Any:
-        with _forking(vllm_config):
-            return open_engine(vllm_config=vllm_config, **options)
-
-    AsyncLLM.from_vllm_config = open_forking
-
-
 @contextmanager
-def _forking(config: Any) -> Iterator[None]:
+def forking() -> Iterator[None]:
     """Meanwhile, vLLM forks the process of its engine core on a CPU too, where it would import everything once more.
 
     For CPUs vLLM's configuration asks for new processes, for the sake of threads of OpenMP. Here none has begun, as
     nothing was computed in this process. Elsewhere it forks as long as no device is in use.
     """
-    before = os.environ.get(START_METHOD)
-    if config.device_config.device_type == "cpu" and config.parallel_config.world_size == 1:
-        os.environ[START_METHOD] = "fork"
+    from vllm.platforms import current_platform
+
+    platform, before = type(current_platform), os.environ.get(START_METHOD)
+    check = platform.check_and_update_config
+
+    def check_and_fork(config: Any) -> None:
+        check(config)
+        if config.device_config.device_type == "cpu" and config.parallel_config.world_size == 1:
+            os.environ[START_METHOD] = "fork"
+
+    platform.check_and_update_config = staticmethod(check_and_fork)
     try:
         yield
     finally:
+        platform.check_and_update_config = check
         if before is not None:
             os.environ[START_METHOD] = before
 
