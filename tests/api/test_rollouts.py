@@ -16,8 +16,8 @@ import pytest
 from assayline import Answer, Engine
 
 ROOT = Path(__file__).resolve().parents[2]
-ROWS = 40
-KILLED_AFTER = 50
+ROWS = 20
+KILLED_AFTER = 30
 ARGS = {
     "max_model_len": 256,
     "max_num_seqs": 8,

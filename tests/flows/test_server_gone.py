@@ -61,6 +61,7 @@ def test_a_server_that_dies_costs_the_page_and_no_result(
     server: Server, env: dict[str, str], slow_spec: dict[str, Any], tmp_path: Path
 ) -> None:
     slow_spec["prompts"]["limit"] = ROWS
+    env["PREFECT_CLIENT_MAX_RETRIES"] = "0"  # each thing that cannot be told is tried again for seconds
     data_dir, log = tmp_path / "data", tmp_path / "run.log"
     with server.started() as process:
         server.wait()
