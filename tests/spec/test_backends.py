@@ -18,21 +18,20 @@ def test_every_backend_of_a_spec_has_a_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "needs_device", "hosts_vllm", "is_streaming", "is_remote"),
+    ("engine", "needs_device", "is_streaming", "is_remote"),
     [
-        ({"backend": "offline"}, True, True, False, False),
-        ({"backend": "async"}, True, True, True, False),
-        ({"backend": "server"}, True, False, True, False),
-        (REMOTE, False, False, True, True),
-        ({"backend": "fake"}, False, False, False, False),
+        ({"backend": "offline"}, True, False, False),
+        ({"backend": "async"}, True, True, False),
+        ({"backend": "server"}, True, True, False),
+        (REMOTE, False, True, True),
+        ({"backend": "fake"}, False, False, False),
     ],
 )
 def test_what_a_backend_needs_follows_from_its_row(
-    engine: dict[str, object], needs_device: bool, hosts_vllm: bool, is_streaming: bool, is_remote: bool
+    engine: dict[str, object], needs_device: bool, is_streaming: bool, is_remote: bool
 ) -> None:
     spec = EngineSpec.model_validate(engine)
-    assert (spec.needs_device, spec.hosts_vllm) == (needs_device, hosts_vllm)
-    assert (spec.is_streaming, spec.is_remote) == (is_streaming, is_remote)
+    assert (spec.needs_device, spec.is_streaming, spec.is_remote) == (needs_device, is_streaming, is_remote)
 
 
 def test_nobody_else_asks_for_a_backends_name() -> None:

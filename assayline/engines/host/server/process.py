@@ -58,11 +58,6 @@ class ServeProcess:
         """Base URL of its interface."""
         return f"http://{HOST}:{self._port}/v1"
 
-    @property
-    def pid(self) -> int | None:
-        """Its process id."""
-        return self._process.pid
-
     async def start(self) -> None:
         """Waits until it answers; the worker limits how long. Raises EngineGoneError if it ends before."""
         while await asyncio.to_thread(self._look) != "up":
