@@ -2,9 +2,12 @@
 
 import os
 import shutil
+import sqlite3
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +33,23 @@ def prefect_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def prefect_api(prefect_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def prefect_database() -> Path:
+    """A database of Prefect's with all its tables and hardly any rows; from one session to the next, once it is there.
+
+    Making it is a hundred migrations, and more than half of a server's first start.
+    """
+    return flow_kit.ROOT / ".cache" / f"prefect-{version('prefect')}.db"
+
+
+@pytest.fixture(scope="session")
+def prefect_api(
+    prefect_env: dict[str, str], prefect_database: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """URL of a real Prefect server's API."""
     port = flow_kit.free_port()
+    own_database = Path(prefect_env["PREFECT_HOME"]) / "prefect.db"
+    if prefect_database.exists():
+        shutil.copy(prefect_database, own_database)
     log = tmp_path_factory.mktemp("prefect-server") / "server.log"
     url = f"http://127.0.0.1:{port}/api"
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
@@ -47,7 +64,18 @@ def prefect_api(prefect_env: dict[str, str], tmp_path_factory: pytest.TempPathFa
                 return False
 
         flow_kit.wait_for(is_up, 300, f"Prefect's server answers; its log is {log}")
+        if not prefect_database.exists():
+            _keep(own_database, prefect_database)
         yield url
+
+
+def _keep(database: Path, kept: Path) -> None:
+    """A copy of a database that is in use; two lanes may make one at the same time."""
+    kept.parent.mkdir(exist_ok=True)
+    unfinished = kept.with_suffix(f".{os.getpid()}")
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(unfinished)) as target:
+        source.backup(target)
+    unfinished.replace(kept)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ Everything is read: files byte by byte, and what is compressed (Parquet, DuckDB)
 the token is shown with the name of the run, which must be in all these places.
 """
 
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +23,13 @@ NAME = "canary-of-a-run"
 def home(tmp_path: Path) -> Path:
     """Prefect's own folder, with the database of the temporary server that the command starts."""
     return tmp_path / "prefect-home"
+
+
+@pytest.fixture
+def begun_home(home: Path, prefect_api: str, prefect_database: Path) -> None:
+    """Not the first run here: Prefect's tables are there."""
+    home.mkdir()
+    shutil.copy(prefect_database, home / "prefect.db")
 
 
 @pytest.fixture
@@ -101,6 +109,7 @@ def test_a_refused_spec_does_not_show_its_secret(
 
 @pytest.mark.prefect
 @pytest.mark.vllm
+@pytest.mark.usefixtures("begun_home")
 @pytest.mark.parametrize("end", [pytest.param("good", marks=pytest.mark.rare), "bad"])
 def test_a_real_engine_and_its_log_keep_the_token(
     named_spec: dict[str, Any],
