@@ -1,5 +1,6 @@
 """Runs on the fake engine for the tests of resuming and rebuilding: begun, left in the middle, looked at."""
 
+import atexit
 import functools
 import shutil
 from pathlib import Path
@@ -27,6 +28,7 @@ def work(evaluation: Evaluation, index: int = 0) -> int:
 
 @functools.cache
 def _reader() -> duckdb.DuckDBPyConnection:
+    atexit.register(_reader.cache_clear)
     return duckdb.connect()
 
 
