@@ -1,9 +1,12 @@
 """Runs on the fake engine for the tests of resuming and rebuilding: begun, left in the middle, looked at."""
 
+import atexit
+import functools
 import shutil
 from pathlib import Path
 from typing import Any
 
+import duckdb
 from record_kit import completion_of
 
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
@@ -13,7 +16,6 @@ from assayline.evaluation.worker import run_worker
 from assayline.records import EngineEvent, Request
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.store.database import connect
 from assayline.store.parts import write_part
 
 FAKE = {"backend": "fake"}
@@ -24,9 +26,22 @@ def work(evaluation: Evaluation, index: int = 0) -> int:
     return run_worker(evaluation.order(index), lambda _: None, lambda _: None).answered_requests
 
 
+@functools.cache
+def _reader() -> duckdb.DuckDBPyConnection:
+    atexit.register(_reader.cache_clear)
+    return duckdb.connect()
+
+
 def query(settings: Settings, sql: str) -> list[tuple[Any, ...]]:
-    with connect(settings.database_path, 10, read_only=True) as connection:
+    """What people read with a client of theirs: to one that is there a file is attached in half the time."""
+    connection = _reader()
+    connection.execute(f"attach '{settings.database_path}' as looked_at (read_only)")
+    try:
+        connection.execute("use looked_at")
         return connection.execute(sql).fetchall()
+    finally:
+        connection.execute("use memory")
+        connection.execute("detach looked_at")
 
 
 def vanish(evaluation: Evaluation) -> None:

@@ -8,12 +8,13 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 from pydantic import ValidationError
 
 from assayline import __version__
 from assayline.clock import RunClock
 from assayline.digests import digest_json
-from assayline.errors import SpecError, StoreError
+from assayline.errors import DatabaseLockedError, SpecError, StoreError
 from assayline.evaluation.inputs import digest_inputs
 from assayline.evaluation.order import keep_lengths
 from assayline.evaluation.orders import count_flow_workers
@@ -60,21 +61,28 @@ def begin_evaluation(
     fresh, model = plan_run(spec)
     fresh = replace(fresh, benchmark_id=benchmark_id)
     database = DatabaseThread(settings)
-    database.run(lambda connection: None)  # whether it can be used is known before anything is made
     runs_dir = open_runs(settings.data_dir, settings.data_url)
     choice = choose_run(fresh, canonical_json(spec), runs_dir, resume)
+    try:
+        lengths = _look_into_database(database, None if choice.manifest else fresh, choice.notes)
+    except BaseException:
+        if choice.lock is not None:
+            choice.lock.release()
+        raise
     if choice.manifest is None or choice.lock is None:
         if settings.data_url is not None:
             attach(settings.run_dir(fresh.run_id), f"{settings.data_url.rstrip('/')}/{fresh.run_id}")
         lock = lock_run(runs_dir / fresh.run_id)
         if lock is None:
             raise StoreError(f"Another process holds the new run {fresh.run_id}. Give the same command again.")
-        evaluation, begin = Evaluation(fresh, spec, settings, model, database, lock, choice.notes), _make_folder
+        evaluation = Evaluation(fresh, spec, settings, model, database, lock, choice.notes)
     else:
         evaluation = Evaluation(choice.manifest, spec, settings, model, database, choice.lock, choice.notes)
-        begin = _take_up
     try:
-        begin(evaluation)
+        if choice.manifest is None:
+            _make_folder(evaluation, lengths)
+        else:
+            _take_up(evaluation)
         evaluation.open_to_workers()
     except BaseException:
         evaluation.stop()
@@ -127,29 +135,36 @@ def plan_run(spec: EvalSpec) -> tuple[Manifest, ModelIdentity]:
     return manifest, model
 
 
-def _make_folder(evaluation: Evaluation) -> None:
+def _look_into_database(database: DatabaseThread, asks: Manifest | None, notes: list[str]) -> pa.Table | None:
+    """Whether the database can be used is known before anything is made. Raises DatabaseLockedError or StoreError.
+
+    Returns what earlier runs tell of the lengths of answers, if the new run `asks`. Not knowing it costs speed, and is
+    no reason to stop.
+    """
+    if asks is None or not asks.is_longest_first:
+        database.run(lambda connection: None)
+        return None
+    try:
+        return database.run(
+            lambda connection: recall_lengths(connection, asks.model_id, asks.prompt_set, asks.benchmark_id)
+        )
+    except DatabaseLockedError:
+        raise
+    except StoreError as error:
+        database.run(lambda connection: None)
+        notes.append(f"Requests are sent in the order given, as earlier answers cannot be read: {error}")
+        return None
+
+
+def _make_folder(evaluation: Evaluation, lengths: pa.Table | None) -> None:
     """Everything that a resume needs; the manifest is last, as it makes the folder a run's."""
     run_dir = evaluation.run_dir
     ShardQueue(run_dir).reset()
-    if evaluation.manifest.is_longest_first:
-        _keep_lengths(evaluation)
+    if lengths is not None and len(lengths):
+        keep_lengths(run_dir, lengths)
     evaluation.manifest = replace(evaluation.manifest, workers=count_flow_workers(evaluation.spec))
     write_run_text(run_dir, SPEC_NAME, canonical_json(evaluation.spec))
     write_manifest(run_dir, evaluation.manifest)
-
-
-def _keep_lengths(evaluation: Evaluation) -> None:
-    """Keeps what earlier runs tell of answers' lengths. Not knowing it costs speed, and is no reason to stop."""
-    asks = evaluation.manifest
-    try:
-        lengths = evaluation.database.run(
-            lambda connection: recall_lengths(connection, asks.model_id, asks.prompt_set, asks.benchmark_id)
-        )
-    except StoreError as error:
-        evaluation.notes.append(f"Requests are sent in the order given, as earlier answers cannot be read: {error}")
-        return
-    if len(lengths):
-        keep_lengths(evaluation.run_dir, lengths)
 
 
 def _take_up(evaluation: Evaluation) -> None:
