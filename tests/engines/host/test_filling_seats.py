@@ -1,5 +1,6 @@
 """On one core a step waits until seats are filled, for as long as requests are being prepared that could fill them."""
 
+import contextlib
 import sys
 import time
 from collections import deque
@@ -102,6 +103,7 @@ class Case:
         monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=lambda **_: llm))
         platforms = SimpleNamespace(current_platform=SimpleNamespace(device_type=device))
         monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
+        monkeypatch.setattr(offline_core, "forking", contextlib.nullcontext)
         monkeypatch.setattr(offline_core, "describe_engine", lambda _: Opened(SEATS, 64, {}))
         monkeypatch.setattr(offline_core, "VllmRows", Rows)
         monkeypatch.setattr(media, "SHARES_CORE", shares_core)
