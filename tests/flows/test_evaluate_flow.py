@@ -176,10 +176,10 @@ def test_database_held_by_another_process_does_not_stop_the_run(
 
 
 class Narrow(FakeEngine):
-    """Runs out of memory with more than ten requests in flight."""
+    """Runs out of memory with more than four requests in flight."""
 
     def _step(self, live: list[Any]) -> Iterator[Completion]:
-        if len(live) > 10:
+        if len(live) > 4:
             raise EngineDiedError("torch cannot have 2 GiB", Death("run", exception="OutOfMemoryError"))
         return super()._step(live)
 
