@@ -5,9 +5,8 @@ VENV := .venv/bin
 WHEELS ?=
 # Without compiled modules every process would compile vLLM anew: three times the time to start.
 unexport PYTHONDONTWRITEBYTECODE
-# Tests of a file stay in one lane, as they share engines and servers; the heaviest files come first. Two cores have a third lane, as
-# each of them waits for a server, a clock or a death one second in six.
-LANES = -n 3 --dist loadfile --no-loadscope-reorder
+# Tests of a file stay in one lane, as they share engines and servers; the heaviest files come first.
+LANES = -n 2 --dist loadfile --no-loadscope-reorder
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
 .PHONY: help setup setup-dev wheels demo test test-rare test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-agreement bench-tasks bench-tasks-memory bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-exports bench-guidellm-report bench-scale gpu-check gpu-bundle clean
@@ -33,7 +32,7 @@ demo: setup ## evaluate the tiny model on examples/arithmetic.yaml, with real vL
 test: setup-dev ## every test, those against real vLLM included
 	@echo "test: 1 of 2, the tiny model, from its trained weights: seconds"
 	@$(VENV)/python -m examples.tiny_model
-	@echo "test: 2 of 2, every test, in three lanes: a bit more than a quarter of an hour; test-fast takes two: no engines, no servers, no whole runs"
+	@echo "test: 2 of 2, every test, in two lanes: a bit more than a quarter of an hour; test-fast takes two: no engines, no servers, no whole runs"
 	@$(VENV)/python -m pytest $(LANES) -m "not rare"
 
 test-rare: setup-dev ## what is left out of test: a Ray node that dies, a server that restarts, the same bytes twice; ten minutes
