@@ -5,8 +5,8 @@
 vLLM takes a request in when its prompt has room, and preempts the newest when answers grow: what that had is computed
 again. Who knows how long answers will be can hold back those that the cache will not hold: to their ends, or for as
 long as it looks ahead (a share of the mean answer; ends known, as in a second run). No engine is needed: each step of
-the play is one of vLLM's. `cost_gpu` and `cost_cpu` are steps and tokens in one number, over vLLM's own way: a token
-costs 1/400 of a step on a GPU that reads its weights in each, and about an eighth on a CPU (docs/benchmarks.md).
+the play is one of vLLM's. `cost_gpu` and `cost_cpu` are steps and tokens in one number, over vLLM's own way. What a
+token costs beside its step is assumed: 1/400 of it on a GPU, which reads its weights in each, and 0.12 on a CPU.
 """
 
 import json
@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.yardstick import draw_output_tokens
 
 TOKEN_STEPS = {"cost_gpu": 1 / 400, "cost_cpu": 0.12}
-"""What a token costs beside its step, in steps."""
+"""What a token is assumed to cost beside its step, in steps."""
 
 TRIES = 16
 """Held requests that are looked at after one that does not fit, and steps after which all are looked at again."""
