@@ -62,16 +62,26 @@ place_requests as (
     window given as (order by source_row, occurrence, repeat_index, request_id)
 ),
 
-gather_lengths as (
+count_lengths as (
     select
         run_id,
         count(*) as requests,
         cast(sum(output_tokens) as bigint) as output_tokens,
-        max(output_tokens) as longest_tokens,
-        case when count(*) <= 20000 then list([cast(output_tokens as bigint)] order by place) end as in_order_given,
-        case when count(*) <= 20000 then list([cast(output_tokens as bigint)] order by output_tokens desc) end
+        max(output_tokens) as longest_tokens
+    from place_requests
+    group by run_id
+),
+
+-- The rows are left out before they are gathered: a list is one piece of memory, however long.
+gather_lengths as (
+    select
+        run_id,
+        list([cast(place_requests.output_tokens as bigint)] order by place) as in_order_given,
+        list([cast(place_requests.output_tokens as bigint)] order by place_requests.output_tokens desc)
             as in_order_longest_first
     from place_requests
+    join count_lengths using (run_id)
+    where count_lengths.requests <= 20000
     group by run_id
 ),
 
@@ -112,9 +122,10 @@ play_orders as (
         barrier_64_steps,
         barrier_256_steps,
         seat_steps - output_tokens as empty_seat_steps
-    from gather_lengths
+    from count_lengths
     join count_seats using (run_id)
     join stop_at_barriers using (run_id)
+    left join gather_lengths using (run_id)
 )
 
 select * from play_orders;
