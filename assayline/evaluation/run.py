@@ -10,6 +10,7 @@ The manifest in the run's folder is written before the database, and says what t
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -198,10 +199,9 @@ class Evaluation:
         """
         if self.manifest.template_id is None:
             return None
+        load = partial(load_parts, run_id=self.run_id, run_dir=self.run_dir, max_age_s=SHOWN_AGE_S)
         try:
-            self.database.run(
-                lambda connection: load_parts(connection, self.run_id, self.run_dir, SHOWN_AGE_S), wait_s=0.0
-            )
+            self.database.run(load, wait_s=0.0, checkpoint=False)
         except StoreError as error:
             return str(error)
         return None

@@ -7,7 +7,6 @@ the memory of a thousand.
 """
 
 import reprlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +21,7 @@ from assayline.prompts.columns import Message, PromptParts, RowReader, check_fir
 from assayline.prompts.few_shot import FewShot
 from assayline.prompts.files import UnreadableRow
 from assayline.prompts.media import identify_media, separate_media
+from assayline.prompts.occurrences import Occurrences
 from assayline.prompts.selection import select_rows
 from assayline.prompts.sharegpt import read_answered, read_conversation
 from assayline.prompts.sources import read_rows, split_head
@@ -131,7 +131,7 @@ def _read_prompts(
     read_id: Callable[[Any], str | None],
     few_shot: FewShot | None = None,
 ) -> Iterator[Prompt | BadRow]:
-    seen: Counter[int] = Counter()
+    seen = Occurrences()
     for source_row, row in select_rows(rows, spec.limit, spec.shuffle_seed):
         try:
             parts = read(row)
@@ -139,7 +139,7 @@ def _read_prompts(
             messages = few_shot.put_before(asked) if few_shot else asked
         except RowError as error:
             prompt_id = _digest_row(row)
-            occurrence = _count_before(seen, prompt_id)
+            occurrence = seen.count_before(prompt_id)
             prompt = Prompt(prompt_id, occurrence, source_row, _try_id(read_id, row), messages=[])
             yield BadRow(prompt, error.kind, str(error))
         else:
@@ -147,7 +147,7 @@ def _read_prompts(
             messages, media = separate_media(messages)
             yield Prompt(
                 prompt_id=prompt_id,
-                occurrence=_count_before(seen, prompt_id),
+                occurrence=seen.count_before(prompt_id),
                 source_row=source_row,
                 source_id=parts.source_id,
                 messages=messages,
@@ -171,17 +171,6 @@ def _choose_turns(spec: PromptSpec, messages: list[Message]) -> tuple[list[Messa
         return cut_first_turn(messages), None
     turns = split_turns(messages)
     return list(chain.from_iterable(turns)), list(map(len, turns))
-
-
-def _count_before(seen: Counter[int], prompt_id: str) -> int:
-    """How many rows before this one have the same id, of which 64 bits are compared, for little memory.
-
-    Among a million different prompts, the chance that any two are taken for duplicates is 3 in 100 million, and then
-    one of them has occurrence 1 instead of 0.
-    """
-    key = int(prompt_id[:16], 16)
-    seen[key] += 1
-    return seen[key] - 1
 
 
 def _identify(parts: PromptParts, messages: list[Message], turn_sizes: list[int] | None) -> str:

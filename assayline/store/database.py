@@ -47,13 +47,17 @@ _HOLDER = re.compile(r"held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
 
 @contextmanager
 def connect(
-    path: Path, wait_s: float, read_only: bool = False, memory_bytes: int | None = None
+    path: Path, wait_s: float, read_only: bool = False, memory_bytes: int | None = None, checkpoint: bool = True
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the database at `path`, made or brought up to date unless `read_only`, and close it at the end.
 
     While another process holds it, try again for `wait_s` seconds. Beyond `memory_bytes` DuckDB uses the disk, in a
     folder beside the database (None: 80 % of the machine's memory). Inside, what the disk or a damaged file does to a
     query becomes a StoreError; a query that is wrong stays DuckDB's error.
+
+    Without `checkpoint`, what is written stays in the journal beside the file (`.wal`), where all who open it find it,
+    until somebody closes with one. A checkpoint writes over blocks that are in use: a process that is killed during it
+    may leave one half written, and then nobody can open the file.
     """
     connection = _open_database(path, wait_s, read_only, memory_bytes)
     try:
@@ -61,6 +65,8 @@ def connect(
             _check_models(connection)
         else:
             apply_schema(connection)
+        if not checkpoint:
+            connection.execute("pragma disable_checkpoint_on_shutdown")
         yield connection
     except duckdb.Error as error:
         if (explained := _explain(path, error)) is None:

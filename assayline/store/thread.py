@@ -29,10 +29,11 @@ class DatabaseThread:
         self._settings = settings
         self._thread = ThreadPoolExecutor(1, "database")
 
-    def run(self, work: Callable[[Connection], Answer], wait_s: float | None = None) -> Answer:
+    def run(self, work: Callable[[Connection], Answer], wait_s: float | None = None, checkpoint: bool = True) -> Answer:
         """The result of `work` on an open connection. It may be called again, if memory did not suffice.
 
-        Raises DatabaseLockedError if the database is not free within `wait_s` (default: the setting), and StoreError.
+        Without `checkpoint` what `work` wrote is left in the journal beside the file, as `connect` says. Raises
+        DatabaseLockedError if the database is not free within `wait_s` (default: the setting), and StoreError.
         """
 
         def connect_and_work() -> Answer:
@@ -47,7 +48,8 @@ class DatabaseThread:
 
         def connect_with(memory_bytes: int | None) -> Answer:
             wait = self._settings.database_wait_s if wait_s is None else wait_s
-            with connect(self._settings.database_path, wait, memory_bytes=memory_bytes) as connection:
+            path = self._settings.database_path
+            with connect(path, wait, memory_bytes=memory_bytes, checkpoint=checkpoint) as connection:
                 return work(connection)
 
         return self._thread.submit(connect_and_work).result()

@@ -89,9 +89,12 @@ def test_results_reach_the_database_while_the_run_goes_on(spec: EvalSpec, settin
     assert evaluation.try_load() is None
     counts = evaluation.prepare()
     work(evaluation)
+    before = settings.database_path.read_bytes()
     assert evaluation.try_load() is None
+    assert settings.database_path.read_bytes() == before, "killed now, the process leaves a file that opens"
     assert query(settings, "select state, (select count(*) from completions) from runs") == [("running", 30)]
     evaluation.finish(counts)
+    assert not settings.database_path.with_name(f"{settings.database_path.name}.wal").exists()
 
 
 def test_a_missing_answer_fails_the_run_and_keeps_the_others(spec: EvalSpec, settings: Settings) -> None:
