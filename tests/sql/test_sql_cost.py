@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from conftest import RUN, Store
+from given_rows import RUN, Store
 
 HOUR = 3600.0
 

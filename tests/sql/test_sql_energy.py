@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from conftest import Store
+from given_rows import Store
 
 SPEC = "{}"
 
