@@ -32,6 +32,8 @@ for file in $(grep -lzx -- "$1" /proc/[0-9]*/environ 2>/dev/null); do
     process=${process%/environ}
     [ "$process" = "$$" ] || kill "$process"
 done"""
+NO_BLOCKS = ("PREFECT_SERVER_REGISTER_BLOCKS_ON_START", "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION")
+"""Settings under which a server knows no types of blocks, for which it would import every integration there is."""
 _heirs: list["subprocess.Popen[bytes]"] = []
 """Kept for their pipes: a forgotten one would be closed."""
 _is_alone = False
@@ -129,6 +131,9 @@ def prefect_api() -> Iterator[None]:
         yield
         return
     end_with_this_process()
+    unset = [name for name in NO_BLOCKS if name not in os.environ]
+    os.environ |= dict.fromkeys(unset, "false")
+    refresh_global_settings_context()
     with _serving() as url:
         os.environ["PREFECT_API_URL"] = url
         refresh_global_settings_context()  # for Prefect's threads, too: they would start a temporary server
@@ -142,7 +147,8 @@ def prefect_api() -> Iterator[None]:
             quiet_shutdown()
             _drain()
             if not is_alone():
-                del os.environ["PREFECT_API_URL"]
+                for name in ("PREFECT_API_URL", *unset):
+                    del os.environ[name]
                 refresh_global_settings_context()
 
 
