@@ -1,7 +1,8 @@
 """Two engines side by side. Kill it anywhere: flow, worker or engine, by SIGKILL, at random moments; then resume.
 
-`make test` kills a worker, an engine and then the flow, `make test-faults` thirty in whatever order. The table at the end is what a person wants to know: how many
-kills, how many resumed attempts, and how many requests were lost or answered twice.
+`make test` kills a worker, an engine and then the flow, `make test-faults` thirty in whatever order. The table at the
+end is what a person wants to know: how many kills, how many resumed attempts, and how many requests were lost or
+answered twice.
 """
 
 import json
