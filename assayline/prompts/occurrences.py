@@ -7,7 +7,7 @@ BUCKETS = 2**16
 
 
 class Occurrences:
-    """Counts ids, of which 64 bits are compared: 14 MB for a million different ones.
+    """Counts ids, of which 64 bits are compared: 16 MB for a million different ones.
 
     Among a million different prompts, the chance that any two are taken for duplicates is 3 in 100 million, and then
     one of them has occurrence 1 instead of 0.
