@@ -45,7 +45,9 @@ def test_a_dry_run_needs_neither_prefect_nor_torch(
 
 @pytest.mark.prefect
 def test_a_runs_own_process_needs_no_torch(
-    served_env: dict[str, str], fake_spec: dict[str, Any], tmp_path: Path
+    command_env: dict[str, str], fake_spec: dict[str, Any], tmp_path: Path
 ) -> None:
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
-    assert not imported(served_env, "-m", "flows.evaluate", spec) & {"torch", "vllm"}
+    modules = imported(command_env, "-m", "flows.evaluate", spec)
+    assert "uvicorn" in modules, "Prefect's server is in that process"
+    assert not modules & {"torch", "vllm", "prefect_dask"}
