@@ -1,6 +1,7 @@
 """What tests share: nothing of the person's own machine is touched, and the tiny model is built once."""
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -82,6 +83,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that start engines and servers first: short ones at the end let the lanes end together."""
     heavy = {item.path for item in items if any(item.get_closest_marker(mark) for mark in ("vllm", "prefect", "ray"))}
     items.sort(key=lambda item: item.path not in heavy)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported is no garbage, and need not be looked through again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

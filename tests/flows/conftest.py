@@ -80,20 +80,26 @@ def _keep(database: Path, kept: Path) -> None:
 
 @pytest.fixture
 def prefect_client(prefect_api: str, prefect_env: dict[str, str]) -> Iterator[Any]:
-    """A client of the server, which the flows of this process talk to as well."""
+    """A client of the server, which the flows of this process and all its threads talk to as well."""
     from prefect import settings as prefect_settings
     from prefect.client.orchestration import get_client
+    from prefect.context import refresh_global_settings_context
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 
     changes = {
         prefect_settings.PREFECT_API_URL: prefect_api,
         prefect_settings.PREFECT_HOME: Path(prefect_env["PREFECT_HOME"]),
+        prefect_settings.PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,  # a flow's end waits up to a second for their thread
     }
-    with prefect_settings.temporary_settings(changes), get_client(sync_client=True) as client:
-        yield client
-        APILogWorker.drain_all(timeout=10)  # left alone, they keep sending when the server is gone
-        EventsWorker.drain_all(timeout=10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_API_URL", prefect_api)  # a thread without the context would start a server of its own
+        refresh_global_settings_context()
+        with prefect_settings.temporary_settings(changes), get_client(sync_client=True) as client:
+            yield client
+            APILogWorker.drain_all(timeout=10)  # left alone, they keep sending when the server is gone
+            EventsWorker.drain_all(timeout=10)
+    refresh_global_settings_context()
 
 
 @pytest.fixture(scope="session")

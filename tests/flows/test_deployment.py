@@ -187,12 +187,10 @@ def test_a_run_of_the_deployment_is_a_worker_and_one_that_is_killed_is_replaced(
     assert set(states[2:]) | {StateType.COMPLETED} <= {StateType.COMPLETED, StateType.CANCELLED}
 
 
-def test_a_deployment_that_is_not_there_is_a_sentence(
-    deployments: None, fake_spec: dict[str, Any], deployed_env: dict[str, str], tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("deployments", "prefect_client", "kept_charts")
+def test_a_deployment_that_is_not_there_is_a_sentence(fake_spec: dict[str, Any], tmp_path: Path) -> None:
     fake_spec |= {"runner": "deployment", "deployment": "work/nowhere"}
-    spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
-    ended = flow_kit.run_command(flow_kit.evaluate_command(spec), deployed_env, timeout_s=240)
+    ended = flow_kit.run_here("evaluate", flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec))
     assert ended.code == 2 and "There is no deployment work/nowhere, which runner: deployment needs" in ended.err
 
 

@@ -275,19 +275,12 @@ def test_spec_may_stand_anywhere() -> None:
 @pytest.mark.prefect
 @pytest.mark.usefixtures("prefect_client")
 def test_data_folder_that_cannot_be_made_is_one_message(
-    command_env: dict[str, str],
-    fake_spec: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    fake_spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
     (tmp_path / "file").write_text("")
-    below_a_file = {**command_env, "ASSAYLINE_DATA_DIR": str(tmp_path / "file" / "data")}
-    monkeypatch.setenv("ASSAYLINE_DATA_DIR", "/proc/data")
-    for ended in (
-        flow_kit.run_command(flow_kit.evaluate_command(spec), below_a_file),
-        answer(capsys, str(spec)),
-    ):
+    for folder in "/proc/data", str(tmp_path / "file" / "data"):
+        monkeypatch.setenv("ASSAYLINE_DATA_DIR", folder)
+        ended = flow_kit.run_here("evaluate", spec)
         assert ended.code == 6, ended.err
         assert "ASSAYLINE_DATA_DIR" in ended.err and "Traceback" not in ended.err + ended.out

@@ -35,11 +35,10 @@ def test_a_flow_evaluates_a_server_and_never_stores_its_key(
     assert stored == [] and key not in run.out + run.err
 
 
-def test_nobody_there_is_a_sentence_and_an_exit_code(
-    served_env: dict[str, str], data_dir: Path, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("prefect_client", "kept_charts")
+def test_nobody_there_is_a_sentence_and_an_exit_code(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{flow_kit.free_port()}/v1"
-    run = flow_kit.run_command(flow_kit.evaluate_command(write_spec(tmp_path, url)), served_env)
+    run = flow_kit.run_here("evaluate", write_spec(tmp_path, url))
     assert run.code == 5
     assert f"No server can be reached at {url}" in run.err and "Traceback" not in run.out + run.err
 

@@ -45,8 +45,10 @@ def test_a_job_that_is_requeued_resumes_its_run(
     flow_kit.assert_nothing_runs(data_dir, 20)
 
 
-def test_a_command_that_fails_is_a_sentence(fake_spec: dict[str, Any], env: dict[str, str], tmp_path: Path) -> None:
-    env["ASSAYLINE_LAUNCH"] = "echo no such partition; exit 3"
-    spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
-    run = flow_kit.run_command(flow_kit.evaluate_command(spec), env, timeout_s=120)
+@pytest.mark.usefixtures("prefect_client", "kept_charts")
+def test_a_command_that_fails_is_a_sentence(
+    fake_spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAYLINE_LAUNCH", "echo no such partition; exit 3")
+    run = flow_kit.run_here("evaluate", flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec))
     assert run.code == 5 and "ended with exit code 3: no such partition" in run.err

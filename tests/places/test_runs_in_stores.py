@@ -47,7 +47,7 @@ def spec(make_spec: Any) -> EvalSpec:
 @pytest.fixture(autouse=True)
 def quick_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drivers, "BEAT_INTERVAL_S", 0.2)
-    monkeypatch.setattr(drivers, "SILENCE_S", 3.0)
+    monkeypatch.setattr(drivers, "SILENCE_S", 2.0)
 
 
 @pytest.fixture
