@@ -32,7 +32,7 @@ demo: setup ## evaluate the tiny model on examples/arithmetic.yaml, with real vL
 test: setup-dev ## every test, those against real vLLM included
 	@echo "test: 1 of 2, the tiny model, from its trained weights: seconds"
 	@$(VENV)/python -m examples.tiny_model
-	@echo "test: 2 of 2, every test, in two lanes: a bit more than a quarter of an hour; test-fast takes two: no engines, no servers, no whole runs"
+	@echo "test: 2 of 2, every test, in two lanes: a quarter of an hour; test-fast takes two: no engines, no servers, no whole runs"
 	@$(VENV)/python -m pytest $(LANES) -m "not rare"
 
 test-rare: setup-dev ## what is left out of test: a Ray node that dies, a server that restarts, the same bytes twice; ten minutes
