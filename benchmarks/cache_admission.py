@@ -1,38 +1,43 @@
-"""What holding requests back would be worth where the KV cache is too small: played through with vLLM's rules.
+"""What holding requests back is worth where the KV cache is too small: played through with vLLM's rules.
 
     python -m benchmarks.cache_admission
 
 vLLM takes a request in when its prompt has room, and preempts the newest when answers grow: what that had is computed
-again. Who knows how long answers will be can hold back those that the cache will not hold: to their ends, or for as
-long as it looks ahead (a share of the mean answer; ends known, as in a second run). No engine is needed: each step of
-the play is one of vLLM's. `cost_gpu` and `cost_cpu` are steps and tokens in one number, over vLLM's own way. What a
-token costs beside its step is assumed: 1/400 of it on a GPU, which reads its weights in each, and 0.12 on a CPU.
+again. `assayline.engines.host.admission` holds back what the cache will not hold to its end, where lengths are known
+and a token costs enough beside its step. Each way answers the same requests, at four costs of a token: 1/400 of a step,
+as it may be on a GPU, which reads its weights in each, to 0.12, as on a CPU. Steps take 0.8 to 1.2 times their
+time by chance, and the costs are measured by that. No engine is needed: each step of the play is one of vLLM's. Ways
+are vLLM's own; the best of five fixed windows; held back by lengths that are known, and by such that are wrong by
+e^N(0, 0.5). `over_best` is the time over that of the best fixed window, vLLM's own among them.
 """
 
 import json
+import math
 import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from assayline.engines.host.admission import Admission, Asked
 from benchmarks.yardstick import draw_output_tokens
 
-TOKEN_STEPS = {"cost_gpu": 1 / 400, "cost_cpu": 0.12}
-"""What a token is assumed to cost beside its step, in steps."""
+COSTS = (1 / 400, 0.02, 0.06, 0.12)
+"""What a token costs beside its step, in steps."""
 
-TRIES = 16
-"""Held requests that are looked at after one that does not fit, and steps after which all are looked at again."""
+WINDOW = 80
+WINDOW_SHARES = (0.5, 0.75, 1.0, 1.25, 1.6)
+"""Fixed windows over the requests of mean length that the cache holds."""
 
 
 @dataclass(eq=False, slots=True)
-class Asked:
+class Playing:
     """One request, and how far its answer is."""
 
+    request_id: str
     prompt_tokens: int
     output_tokens: int
+    expected_tokens: int
     done_tokens: int = 0
 
     @property
@@ -48,62 +53,53 @@ class Played:
     tokens: int = 0
     preemptions: int = 0
 
+    def weigh(self, cost: float) -> float:
+        """Time, in steps without tokens."""
+        return self.steps + cost * self.tokens
+
 
 class Play:
-    """One cache, and the requests that go through it; `ahead_tokens` None: vLLM's own way."""
+    """One cache, and the requests that go through it; `cost` None: in vLLM's own way."""
 
-    def __init__(self, blocks: int, block_tokens: int, window: int, ahead_tokens: int | None) -> None:
-        self._blocks, self._block_tokens, self._window, self._ahead = blocks, block_tokens, window, ahead_tokens
-        self._held: list[Asked] = []
-        self._waiting: deque[Asked] = deque()
-        self._running: list[Asked] = []
+    def __init__(self, blocks: int, block_tokens: int, window: int, cost: float | None = None) -> None:
+        self._blocks, self._block_tokens, self._window, self._cost = blocks, block_tokens, window, cost
+        self._admission = Admission(blocks, block_tokens, window)
+        self._dice = random.Random(0)
+        self._held: dict[str, Playing] = {}
+        self._waiting: deque[Playing] = deque()
+        self._running: list[Playing] = []
         self.played = Played()
 
-    def run(self, sizes: list[tuple[int, int]]) -> Played:
-        """Answers requests of these prompt and output tokens, in this order."""
-        coming = deque(Asked(*size) for size in sizes)
-        has_news = True
+    def run(self, sizes: list[tuple[int, int, int]]) -> Played:
+        """Answers requests of these prompt, output and expected tokens, in this order."""
+        coming = deque(Playing(str(number), *size) for number, size in enumerate(sizes))
         while coming or self._held or self._waiting or self._running:
             while coming and len(self._held) + len(self._waiting) + len(self._running) < self._window:
-                self._held.append(coming.popleft())
-                has_news = True
-            if has_news or self.played.steps % TRIES == 0:
-                self._begin()
-            has_news = self._step()
+                self._take(coming.popleft())
+            if self._admission.is_due:
+                begun = self._admission.begin(self._count_used(), len(self._waiting))
+                self._waiting.extend(self._held.pop(asked.request_id) for asked in begun)
+            self._step()
         return self.played
 
-    def _count_blocks(self, asked: Asked, more: int = 0) -> int:
-        return -(-(asked.tokens + more) // self._block_tokens)
+    def _take(self, playing: Playing) -> None:
+        if self._cost is None:
+            self._waiting.append(playing)
+            return
+        self._held[playing.request_id] = playing
+        self._admission.hold(Asked(playing.request_id, playing.prompt_tokens, playing.expected_tokens))
 
-    def _begin(self) -> None:
-        """Gives the engine what is held back, or that part of it that will fit."""
-        if self._ahead is None:
-            self._waiting.extend(self._held)
-            self._held.clear()
-        place = missed = 0
-        while not self._waiting and place < len(self._held) and missed < TRIES:
-            taken = [*self._running, self._held[place]]
-            if len(taken) == 1 or self._find_peak(taken) <= self._blocks:
-                self._running.append(self._held.pop(place))
-                self.played.tokens += self._running[-1].tokens
-            else:
-                missed += 1
-                place += max(1, len(self._held) // TRIES)
+    def _count_used(self) -> int:
+        return sum(self._count_blocks(playing, -1) for playing in self._running)
 
-    def _find_peak(self, taken: list[Asked]) -> int:
-        """The most blocks in use until the last of these ends, or as far as is looked ahead."""
-        tokens = np.array([asked.tokens for asked in taken])
-        left = np.array([asked.output_tokens - asked.done_tokens for asked in taken])
-        times = np.unique(np.minimum(left, self._ahead))[:, None]
-        blocks = -(-(tokens[None, :] + times) // self._block_tokens)
-        return int((blocks * (left[None, :] >= times)).sum(axis=1).max())
+    def _count_blocks(self, playing: Playing, more: int = 0) -> int:
+        return -(-(playing.tokens + more) // self._block_tokens)
 
-    def _step(self) -> bool:
-        """One step; whether an answer ended."""
-        used = sum(self._count_blocks(asked, 1) for asked in self._running)
+    def _step(self) -> None:
+        before, used = self.played.tokens, sum(map(self._count_blocks, self._running))
         is_full = used > self._blocks
         while used > self._blocks:
-            used -= self._count_blocks(self._running[-1], 1)
+            used -= self._count_blocks(self._running[-1])
             self._waiting.appendleft(self._running.pop())
             self.played.preemptions += 1
         self.played.tokens += len(self._running)
@@ -112,11 +108,13 @@ class Play:
             self._running.append(self._waiting.popleft())
             self.played.tokens += self._running[-1].tokens
         self.played.steps += 1
-        for asked in self._running:
-            asked.done_tokens += 1
-        running = len(self._running)
-        self._running = [asked for asked in self._running if asked.done_tokens < asked.output_tokens]
-        return len(self._running) < running
+        computed = self.played.tokens - before
+        self._admission.count_step((1 + (self._cost or 0.0) * computed) * self._dice.uniform(0.8, 1.2))
+        for playing in self._running:
+            playing.done_tokens += 1
+            if playing.done_tokens == playing.output_tokens:
+                self._admission.end(playing.request_id)
+        self._running = [playing for playing in self._running if playing.done_tokens < playing.output_tokens]
 
 
 def draw_long_tokens(dice: random.Random) -> int:
@@ -124,45 +122,48 @@ def draw_long_tokens(dice: random.Random) -> int:
     return min(max(int(dice.lognormvariate(5.5, 1.0)), 8), 2048)
 
 
+def draw_reasoning_tokens(dice: random.Random) -> int:
+    """As of models that think, from 16 to 4,096 tokens."""
+    return min(max(int(dice.lognormvariate(6.3, 1.2)), 16), 4096)
+
+
 Sets = list[tuple[str, int, int, int, int, Callable[[random.Random], int]]]
 SETS: Sets = [  # name, requests, prompt tokens, blocks, tokens of a block, how lengths are drawn
     ("log-normal", 200, 48, 147, 16, draw_output_tokens),
-    ("log-normal, large blocks", 200, 48, 18, 128, draw_output_tokens),
+    ("log-normal, large blocks", 200, 48, 17, 128, draw_output_tokens),
     ("heavy tail", 400, 200, 1250, 16, draw_long_tokens),
+    ("heavy tail, large blocks", 400, 200, 156, 128, draw_long_tokens),
+    ("reasoning-like", 300, 150, 1500, 16, draw_reasoning_tokens),
+    ("100 to 700 tokens", 200, 40, 95, 16, lambda dice: dice.randint(100, 700)),
     ("all of 400 tokens", 150, 40, 95, 16, lambda _: 400),
 ]
 
 
 def play_set(name: str, requests: int, prompt: int, blocks: int, block_tokens: int, draw: Any) -> list[dict[str, Any]]:
-    """The rows of one set: each way, in the order given and longest first."""
+    """The rows of one set: each cost, in the order given and longest first."""
     dice = random.Random(0)
-    given = [(prompt, draw(dice)) for _ in range(requests)]
-    mean = sum(length for _, length in given) / requests
+    lengths = [draw(dice) for _ in range(requests)]
+    guesses = [max(1, round(length * math.exp(dice.gauss(0, 0.5)))) for length in lengths]
+    known = [(prompt, length, length) for length in lengths]
+    guessed = [(prompt, length, guess) for length, guess in zip(lengths, guesses, strict=True)]
+    fits = blocks * block_tokens / (prompt + sum(lengths) / requests)
     rows = []
-    for order, sizes in (("given", given), ("longest first", sorted(given, key=lambda size: -size[1]))):
-        own = Play(blocks, block_tokens, 80, None).run(sizes)
-        fits = max(2, round(blocks * block_tokens / (prompt + mean)))
-        ways = {"vllm": own}
-        ways |= {
-            f"window {share:.2f} of what fits": Play(blocks, block_tokens, round(share * fits), None).run(sizes)
-            for share in (0.5, 0.75, 1.0, 1.25)
-        }
-        ways |= {
-            f"{share} of the mean ahead": Play(blocks, block_tokens, 80, round(share * mean)).run(sizes)
-            for share in (0.15, 0.3)
-        }
-        ways["to the end"] = Play(blocks, block_tokens, 80, 10**9).run(sizes)
-        for way, played in ways.items():
-            costs = {key: weigh(played, key) / weigh(own, key) for key in TOKEN_STEPS}
-            row = {"set": name, "order": order, "way": way, **vars(played)}
-            rows.append(row | {key: round(cost, 3) for key, cost in costs.items()})
-            print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    for order in ("given", "longest first"):
+        if order != "given":
+            known.sort(key=lambda size: -size[2])
+            guessed.sort(key=lambda size: -size[2])
+        own = Play(blocks, block_tokens, WINDOW).run(known)
+        fixed = [Play(blocks, block_tokens, max(2, round(share * fits))).run(known) for share in WINDOW_SHARES]
+        for cost in COSTS:
+            best = min([own, *fixed], key=lambda played: played.weigh(cost))
+            ways = {"own": own, "best window": best}
+            ways["known"] = Play(blocks, block_tokens, WINDOW, cost).run(known)
+            ways["guessed"] = Play(blocks, block_tokens, WINDOW, cost).run(guessed)
+            for way, played in ways.items():
+                over = round(played.weigh(cost) / best.weigh(cost), 3)
+                rows.append({"set": name, "order": order, "cost": cost, "way": way, **vars(played), "over_best": over})
+                print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     return rows
-
-
-def weigh(played: Played, key: str) -> float:
-    """Steps and tokens in one number."""
-    return played.steps + TOKEN_STEPS[key] * played.tokens
 
 
 if __name__ == "__main__":
