@@ -1,7 +1,5 @@
 """On one core a step waits until seats are filled, for as long as requests are being prepared that could fill them."""
 
-import contextlib
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -9,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from stub_vllm import install
 
 from assayline.clock import RunClock
 from assayline.engines.host import __main__ as hosts
@@ -16,7 +15,7 @@ from assayline.engines.host.media import Prepared
 from assayline.engines.host.vllm import media, offline_core
 from assayline.engines.host.vllm.offline_core import LONGEST_WAIT_S, PATIENCE_S, Ready, VllmCore, choose_wait_s
 from assayline.engines.messages import AbortAll, Aborted, Close, Finished, Generate, Open, Opened
-from assayline.records import Completion, Media, Request
+from assayline.records import Media, Request
 
 SEATS = 4
 PICTURE = Media(kind="image", path="/a.png", digest="d")
@@ -56,62 +55,15 @@ def test_a_step_waits_for_who_may_fill_a_seat(
     assert chosen == pytest.approx(wait_s)
 
 
-class Engine:
-    """vLLM's, with requests that end after two steps."""
-
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-        self._left: dict[str, int] = {}
-
-    def add_request(self, request_id: str, prompt: Any, params: Any) -> None:
-        self._left[request_id] = 2
-
-    def abort_request(self, request_ids: list[str]) -> None:
-        for request_id in request_ids:
-            self._left.pop(request_id, None)
-
-    def has_unfinished_requests(self) -> bool:
-        return bool(self._left)
-
-    def step(self) -> list[Any]:
-        self.steps.append(len(self._left))
-        self._left = {request_id: left - 1 for request_id, left in self._left.items()}
-        ended = [request_id for request_id, left in self._left.items() if not left]
-        self.abort_request(ended)
-        return [SimpleNamespace(request_id=request_id, finished=True) for request_id in ended]
-
-
-class Rows:
-    """As short as can be."""
-
-    def __init__(self, order: Open) -> None: ...
-
-    def build_params(self, request: Request, live: Any) -> None: ...
-
-    def finish(self, live: Any, output: Any, now: float) -> Completion:
-        return Completion(live.message.request.request_id, "w", 0, 1)
-
-
 class Case:
     """A core of four seats over such an engine, and the requests whose pictures are to be prepared."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, device: str = "cpu", shares_core: bool = True) -> None:
-        self.engine = Engine()
-        llm = SimpleNamespace(llm_engine=SimpleNamespace(vllm_config=None))
-        for name in ("add_request", "abort_request", "has_unfinished_requests", "step"):
-            setattr(llm.llm_engine, name, getattr(self.engine, name))
-        monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=lambda **_: llm))
-        platforms = SimpleNamespace(current_platform=SimpleNamespace(device_type=device))
-        monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
-        monkeypatch.setattr(offline_core, "forking", contextlib.nullcontext)
-        monkeypatch.setattr(offline_core, "describe_engine", lambda _: Opened(SEATS, 64, {}))
-        monkeypatch.setattr(offline_core, "VllmRows", Rows)
+        self.engine = install(monkeypatch, Opened(SEATS, 64, {}), device)
         monkeypatch.setattr(media, "SHARES_CORE", shares_core)
         self.did: list[str] = []
         monkeypatch.setattr(offline_core, "keep_memory", lambda: self.did.append("keeps memory"))
         monkeypatch.setattr(offline_core, "fork_preparers", lambda _: self.did.append("forks"))
-        monkeypatch.setattr(offline_core, "shut_down", lambda _: None)
-        monkeypatch.setattr(offline_core.Live, "take", lambda *_: None)
         self.core = VllmCore(Open(backend="offline", model="m", clock=RunClock.start(), has_media=True))
         self.asked: deque[Callable[[Any], object]] = deque()
         self.core._media = SimpleNamespace(submit=lambda request, done: self.asked.append(done))  # type: ignore[assignment]
@@ -244,4 +196,7 @@ def test_who_is_never_prepared_is_not_waited_for_forever(monkeypatch: pytest.Mon
     case = Case(monkeypatch)
     talk = serve(case, (0, asked_and_prepared(case, 3, 2)), (60, [Close()]))
     [finished] = [message for message in talk.put_back if isinstance(message, Finished)]
-    assert case.engine.steps == [2, 2] and [one.request_id for one in finished.completions] == ["0", "1"]
+    assert case.engine.steps == [2, 2] and [one.request_id for one in finished.completions] == [
+        "0",
+        "1",
+    ]
