@@ -123,7 +123,10 @@ class EngineSpec(SpecPart):
         "continuous", description="continuous: fed as requests finish; barrier: a batch at a time, for comparison."
     )
     window: int | None = Field(
-        None, ge=1, description="Maximum requests in flight (default: 1.25 x max_num_seqs). Mode continuous."
+        None,
+        ge=1,
+        description="Maximum requests in flight (default: 1.25 x max_num_seqs, of which an offline engine lets those wait "
+        "whose answers a small KV cache would not hold). Mode continuous.",
     )
     batch_size: int = Field(32, ge=1, description="Requests per batch. Mode barrier.")
     order: Literal["auto", "given", "longest_first"] = Field(

@@ -19,7 +19,7 @@ GROUP_STEPS = 8
 FIRST_GROUPS, LAST_GROUPS = 16, 64
 """Groups before the cost is known at all, and after which it is known for good."""
 
-LEAST_COSTS = ((0.7, 0.015), (0.3, 0.04))
+LEAST_COSTS = ((0.45, 0.015), (0.3, 0.04))
 """Spread of lengths (standard deviation over mean), and the least cost of a token, in steps, from which holding back is
 worth it. What costs less is cheaper computed again than seats are that stay empty. The less lengths differ, the more
 answers that begin together end together and leave the cache empty; preemptions bring them out of step."""
