@@ -7,8 +7,8 @@ again. `assayline.engines.host.admission` holds back what the cache will not hol
 and a token costs enough beside its step. Each way answers the same requests, at four costs of a token: 1/400 of a step,
 as it may be on a GPU, which reads its weights in each, to 0.12, as on a CPU. Steps take 0.8 to 1.2 times their
 time by chance, and the costs are measured by that. No engine is needed: each step of the play is one of vLLM's. Ways
-are vLLM's own; the best of five fixed windows; held back by lengths that are known, and by such that are wrong by
-e^N(0, 0.5). `over_best` is the time over that of the best fixed window, vLLM's own among them.
+are vLLM's own, the best of five fixed windows, and held back; lengths are known, or wrong by e^N(0, 0.5). `over_best`
+is the time over that of the best fixed window, vLLM's own among them, in the same order.
 """
 
 import json
@@ -152,17 +152,17 @@ def play_set(name: str, requests: int, prompt: int, blocks: int, block_tokens: i
         if order != "given":
             known.sort(key=lambda size: -size[2])
             guessed.sort(key=lambda size: -size[2])
-        own = Play(blocks, block_tokens, WINDOW).run(known)
-        fixed = [Play(blocks, block_tokens, max(2, round(share * fits))).run(known) for share in WINDOW_SHARES]
-        for cost in COSTS:
-            best = min([own, *fixed], key=lambda played: played.weigh(cost))
-            ways = {"own": own, "best window": best}
-            ways["known"] = Play(blocks, block_tokens, WINDOW, cost).run(known)
-            ways["guessed"] = Play(blocks, block_tokens, WINDOW, cost).run(guessed)
-            for way, played in ways.items():
-                over = round(played.weigh(cost) / best.weigh(cost), 3)
-                rows.append({"set": name, "order": order, "cost": cost, "way": way, **vars(played), "over_best": over})
-                print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+        for way, sizes in (("known", known), ("guessed", guessed)):
+            own = Play(blocks, block_tokens, WINDOW).run(sizes)
+            fixed = [Play(blocks, block_tokens, max(2, round(share * fits))).run(sizes) for share in WINDOW_SHARES]
+            for cost in COSTS:
+                best = min([own, *fixed], key=lambda played: played.weigh(cost))
+                held = Play(blocks, block_tokens, WINDOW, cost).run(sizes)
+                for name_of_way, played in {"own": own, "best window": best, "held back": held}.items():
+                    over = round(played.weigh(cost) / best.weigh(cost), 3)
+                    of = {"set": name, "order": order, "lengths": way, "cost": cost, "way": name_of_way}
+                    rows.append({**of, **vars(played), "over_best": over})
+                    print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     return rows
 
 

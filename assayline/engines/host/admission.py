@@ -85,6 +85,8 @@ class Asked:
     begun_step: int = 0
     passed_requests: int = 0
     """Those that came later and began before."""
+    end_blocks: int = 0
+    """What it will take of the cache at its end."""
 
 
 class Admission:
@@ -98,6 +100,7 @@ class Admission:
         self._known = 0  # requests whose length was expected, and the sums of these
         self._sum = self._squares = 0.0
         self._step = self._begun_tokens = 0
+        self._end_blocks = 0  # of all that are held or have begun
         self._has_news = False
         self.is_on = False
         """Whether requests are held back."""
@@ -114,6 +117,9 @@ class Admission:
             self._known += 1
             self._sum += asked.expected_tokens
             self._squares += asked.expected_tokens**2
+        if self._known:
+            asked.end_blocks = -(-(asked.prompt_tokens + self._count_left(asked, 0)) // self._block_tokens)
+            self._end_blocks += asked.end_blocks
         self._held.append(asked)
         self._has_news = True
 
@@ -121,7 +127,7 @@ class Admission:
         """The requests that begin now. Both arguments are what the engine says of itself, where it does."""
         self._has_news = False
         self.is_on = self._is_worth_it()
-        if not self.is_on:
+        if not self.is_on or self._end_blocks <= self.blocks:
             chosen = list(self._held)
         elif waiting_requests and self._begun:
             chosen = []  # preempted after all: what room there is, is theirs
@@ -137,7 +143,8 @@ class Admission:
 
     def end(self, request_id: str) -> None:
         """A request is answered, or was refused."""
-        self._begun.pop(request_id, None)
+        ended = self._begun.pop(request_id, None)
+        self._end_blocks -= ended.end_blocks if ended else 0
         self._has_news = True
 
     def count_step(self, seconds: float) -> None:
@@ -151,6 +158,7 @@ class Admission:
         """Forgets all requests."""
         self._held.clear()
         self._begun.clear()
+        self._end_blocks = 0
 
     def _is_worth_it(self) -> bool:
         if not self._known:

@@ -54,8 +54,17 @@ def test_one_that_fits_nowhere_begins_alone() -> None:
 
 
 def test_seats_bound_what_begins() -> None:
-    held = hold(1000, ("a", 16, 10), ("b", 16, 90), ("c", 16, 20), seats=2)
+    held = hold(9, ("a", 16, 10), ("b", 16, 90), ("c", 16, 20), seats=2)
     assert begin(held) == ["a", "b"]
+
+
+def test_nothing_is_held_where_all_fit_to_their_ends() -> None:
+    asked = (("a", 16, 10), ("b", 16, 90), ("c", 16, 20))  # 2 + 7 + 3 blocks at their ends
+    held = hold(12, *asked, seats=2)
+    assert begin(held) == ["a", "b", "c"], "vLLM's own queue is as good"
+    held.end("a")
+    held.hold(ask("d", 16, 30))
+    assert begin(held) == [], "it takes one block more than a did"
 
 
 def test_nothing_is_held_without_a_length() -> None:
@@ -138,7 +147,7 @@ def test_a_group_with_tokens_that_nobody_counted_is_forgotten() -> None:
 
 
 def test_who_was_preempted_after_all_goes_first() -> None:
-    held = hold(30, ("a", 16, 200), ("b", 16, 20))
+    held = hold(16, ("a", 16, 200), ("b", 16, 20))
     assert begin(held) == ["a", "b"]
     held.hold(ask("c", 16, 10))
     assert begin(held, used_blocks=3, waiting_requests=1) == []
