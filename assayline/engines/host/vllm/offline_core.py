@@ -133,8 +133,9 @@ class VllmCore:
 
     def _hold(self, live: Live, admission: Admission) -> None:
         request = live.message.request
-        most = (request.expected_output_tokens, request.sampling.get("max_tokens"))
-        expected = min(most) if isinstance(most[0], int) and isinstance(most[1], int) else most[0]
+        expected, most = request.expected_output_tokens, request.sampling.get("max_tokens")
+        if expected is not None and most is not None:
+            expected = min(expected, int(most))
         admission.hold(Asked(request.request_id, len(request.prompt_token_ids), expected))
         live.queued = live.arrived
         self._held[request.request_id] = live
