@@ -161,7 +161,7 @@ class Admission:
         self._end_blocks = 0
 
     def _is_worth_it(self) -> bool:
-        if not self._known:
+        if not self._sum:
             return False
         mean = self._sum / self._known
         spread = math.sqrt(max(self._squares / self._known - mean**2, 0.0)) / mean

@@ -67,8 +67,9 @@ def test_nothing_is_held_where_all_fit_to_their_ends() -> None:
     assert begin(held) == [], "it takes one block more than a did"
 
 
-def test_nothing_is_held_without_a_length() -> None:
-    held = hold(2, ("a", 16, None), ("b", 16, None), ("c", 16, None))
+@pytest.mark.parametrize("expected_tokens", [None, 0])
+def test_nothing_is_held_without_a_length(expected_tokens: int | None) -> None:
+    held = hold(2, *((name, 16, expected_tokens) for name in "abc"))
     assert begin(held) == ["a", "b", "c"]
     assert not held.is_on
 
