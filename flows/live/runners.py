@@ -78,7 +78,8 @@ def _ray_runner(spec: EvalSpec, workers: int) -> TaskRunner[Any]:
     except ImportError:
         raise SpecError("runner: ray needs the extra `ray`: pip install 'assayline[ray]'.") from None
     # The engine's threads are its own host's business: to Ray a local worker is one slot.
-    local = {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False}
+    # Without an address Ray would join what RAY_ADDRESS or its temporary folder names, whosever cluster that is.
+    local = {"address": "local", "num_cpus": workers, "include_dashboard": False, "log_to_driver": False}
     runner: TaskRunner[Any] = RayTaskRunner(address=spec.ray_address, init_kwargs={} if spec.ray_address else local)
     return runner
 

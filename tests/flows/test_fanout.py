@@ -49,7 +49,8 @@ def answer(spec: dict[str, Any], env: dict[str, str], folder: Path) -> None:
 @pytest.fixture
 def ray_env(served_env: dict[str, str]) -> dict[str, str]:
     pytest.importorskip("prefect_ray")
-    return {**served_env, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": ""}  # where Ray is to be found
+    elsewhere = {"RAY_ADDRESS": "127.0.0.1:1"}  # a cluster that no spec names
+    return {**served_env, **elsewhere, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": ""}  # where Ray is to be found
 
 
 @pytest.mark.ray
