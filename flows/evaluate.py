@@ -90,6 +90,8 @@ def evaluate(spec: EvalSpec | str, resume: str = AUTO, benchmark_id: str | None 
         if isinstance(error, Exception):
             reporting.write()
         raise
+    if result.held:
+        get_run_logger().warning(result.held)
     path, report = reporting.write()
     result = dataclasses.replace(result, report=path)
     if reachable:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from assayline import __version__
 from assayline.clock import RunClock
 from assayline.digests import digest_json
-from assayline.errors import DatabaseLockedError, SpecError, StoreError
+from assayline.errors import SpecError, StoreError
 from assayline.evaluation.inputs import digest_inputs
 from assayline.evaluation.order import keep_lengths
 from assayline.evaluation.orders import count_flow_workers
@@ -42,7 +42,7 @@ from assayline.store.parts import remove_unfinished
 from assayline.store.runs import save_run
 from assayline.store.scoring import check_scorers
 from assayline.store.takeovers import note_takeover
-from assayline.store.thread import DatabaseThread
+from assayline.store.thread import DatabaseThread, describe_stand_in
 
 __all__ = ["Evaluation", "RunResult", "begin_evaluation", "new_run_id", "plan_run"]
 
@@ -54,7 +54,7 @@ def begin_evaluation(
 
     `resume` is auto (the newest unfinished run of this spec, if there is one), never, or the id of a run. A new run is
     part of the benchmark `benchmark_id`, if that is given.
-    Raises SpecError, ModelError, DatabaseLockedError or StoreError.
+    Raises SpecError, ModelError or StoreError.
     """
     settings.pass_on_token()
     spec = add_price(spec, settings)
@@ -78,6 +78,8 @@ def begin_evaluation(
         evaluation = Evaluation(fresh, spec, settings, model, database, lock, choice.notes)
     else:
         evaluation = Evaluation(choice.manifest, spec, settings, model, database, choice.lock, choice.notes)
+    if held := describe_stand_in(database):
+        evaluation.notes.append(held)
     try:
         if choice.manifest is None:
             _make_folder(evaluation, lengths)
@@ -136,7 +138,7 @@ def plan_run(spec: EvalSpec) -> tuple[Manifest, ModelIdentity]:
 
 
 def _look_into_database(database: DatabaseThread, asks: Manifest | None, notes: list[str]) -> pa.Table | None:
-    """Whether the database can be used is known before anything is made. Raises DatabaseLockedError or StoreError.
+    """Whether the database can be used is known before anything is made. Raises StoreError.
 
     Returns what earlier runs tell of the lengths of answers, if the new run `asks`. Not knowing it costs speed, and is
     no reason to stop.
@@ -148,8 +150,6 @@ def _look_into_database(database: DatabaseThread, asks: Manifest | None, notes: 
         return database.run(
             lambda connection: recall_lengths(connection, asks.model_id, asks.prompt_set, asks.benchmark_id)
         )
-    except DatabaseLockedError:
-        raise
     except StoreError as error:
         database.run(lambda connection: None)
         notes.append(f"Requests are sent in the order given, as earlier answers cannot be read: {error}")

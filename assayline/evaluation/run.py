@@ -51,7 +51,7 @@ from assayline.store.metric_table import read_metric_table
 from assayline.store.parts import ANSWERS, SHOWN_AGE_S, count_named_rows, list_part_names
 from assayline.store.runs import save_run
 from assayline.store.scoring import score_run
-from assayline.store.thread import DatabaseThread
+from assayline.store.thread import DatabaseThread, describe_stand_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,16 @@ class RunResult:
     metrics: list[dict[str, Any]]
     report: str | None = None
     """Path of the page, if it was written."""
+    held: str | None = None
+    """Why the results are in the database's stand-in, if they are."""
 
 
 def read_result(run: Manifest, settings: Settings) -> RunResult:
     """The result of a completed run, from its parts and the database, without its report. Raises StoreError."""
-    metrics = DatabaseThread(settings).run(lambda connection: read_metric_table(connection, run.run_id))
+    database = DatabaseThread(settings)
+    metrics = database.run(lambda connection: read_metric_table(connection, run.run_id))
     answered = run.prompts.requests if run.prompts else 0
-    return RunResult(run.run_id, str(settings.database_path), answered, metrics)
+    return RunResult(run.run_id, str(database.path), answered, metrics, held=describe_stand_in(database))
 
 
 @dataclass(slots=True)
@@ -201,7 +204,7 @@ class Evaluation:
             return None
         load = partial(load_parts, run_id=self.run_id, run_dir=self.run_dir, max_age_s=SHOWN_AGE_S)
         try:
-            self.database.run(load, wait_s=0.0, checkpoint=False)
+            self.database.run(load, wait_s=0.0, checkpoint=False, may_stand_in=False)
         except StoreError as error:
             return str(error)
         return None
@@ -227,7 +230,8 @@ class Evaluation:
         self._let_go()
         if self.manifest.state == "failed":
             raise RunFailedError(str(self.manifest.message))
-        return RunResult(self.run_id, str(self.settings.database_path), counts.requests, metrics)
+        database = self.database
+        return RunResult(self.run_id, str(database.path), counts.requests, metrics, held=describe_stand_in(database))
 
     def abandon(self, state: str, message: str | None = None) -> None:
         """Stops everything and stores what there is, with the state `failed` or `cancelled`. Raises StoreError.

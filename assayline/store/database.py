@@ -170,8 +170,8 @@ def _describe_lock(path: Path, wait_s: float, message: str) -> str:
     found = _HOLDER.search(message)
     holder = f"process {found['pid']} ({found['program']})" if found else "another process"
     return (
-        f"{path} is held by {holder} and was not free within {wait_s:g} s. Close that shell or let that run end, or "
-        "raise ASSAYLINE_DATABASE_WAIT_S. Meanwhile read_parquet can read a run's part files, which have no lock."
+        f"{path} is held by {holder} and was not free within {wait_s:g} s (ASSAYLINE_DATABASE_WAIT_S). "
+        "hint: close that shell or wait for that run; part files can be read with read_parquet meanwhile."
     )
 
 

@@ -8,8 +8,9 @@ import pytest
 from record_kit import completion_of, read_line, rows_of, start_python
 
 from assayline.clock import RunClock
-from assayline.errors import DatabaseLockedError, ModelError, PromptError, RunFailedError, SpecError, StoreError
+from assayline.errors import ModelError, PromptError, RunFailedError, SpecError, StoreError
 from assayline.evaluation.begin import Evaluation, begin_evaluation
+from assayline.evaluation.resume import NEVER
 from assayline.evaluation.run import read_result
 from assayline.evaluation.shards.queue import ShardQueue
 from assayline.evaluation.worker import run_worker
@@ -23,24 +24,34 @@ pytestmark = pytest.mark.slow
 
 HOLD = """
 import sys, duckdb
-connection = duckdb.connect(sys.argv[1])
+connection = duckdb.connect(sys.argv[1], read_only=sys.argv[2] == "reader")
 print("held", flush=True)
 sys.stdin.readline()
 """
 FAKE = {"backend": "fake"}
 
 
+class Holder:
+    """A process that holds the database; called, it lets go."""
+
+    def __init__(self, process: Any) -> None:
+        self.pid = process.pid
+        self._process = process
+
+    def __call__(self) -> None:
+        self._process.communicate("\n", timeout=30)
+
+
 @pytest.fixture
 def lock(settings: Settings) -> Iterator[Any]:
-    """Another process that holds the database."""
+    """Another process that holds the database until what this returns is called."""
     started = []
 
-    def hold() -> int:
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
-        process = start_python(HOLD, settings.database_path)
+    def hold(role: str) -> Any:
+        process = start_python(HOLD, settings.database_path, role)
         started.append(process)
         assert read_line(process) == "held"
-        return process.pid
+        return Holder(process)
 
     yield hold
     for process in started:
@@ -60,6 +71,13 @@ def impatient(settings: Settings) -> Settings:
 
 def work(evaluation: Evaluation, index: int = 0) -> None:
     run_worker(evaluation.order(index), lambda _: None, lambda _: None)
+
+
+def complete_run(spec: EvalSpec, settings: Settings) -> str:
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    work(evaluation)
+    return evaluation.finish(counts).run_id
 
 
 def query(settings: Settings, sql: str) -> list[tuple[Any, ...]]:
@@ -146,26 +164,52 @@ def test_a_bad_row_is_an_error_row_and_the_run_adds_up(make_spec: Any, settings:
     assert kinds == [("none", 2), ("prompt_too_long", 1)]
 
 
-def test_a_database_locked_at_the_start_is_a_sentence_and_nothing_has_started(
-    spec: EvalSpec, settings: Settings, lock: Any
+@pytest.mark.parametrize("role", ["reader", "writer"])
+def test_run_completes_while_another_program_holds_the_database(
+    spec: EvalSpec, settings: Settings, lock: Any, role: str
 ) -> None:
-    pid = lock()
-    with pytest.raises(DatabaseLockedError, match=rf"assayline\.duckdb is held by process {pid}"):
-        begin_evaluation(spec, impatient(settings))
-    assert not (settings.data_dir / "runs").exists()
+    settings = impatient(settings)
+    with_history = complete_run(spec, settings)
+    release = lock(role)
 
-
-def test_a_database_locked_in_the_middle_costs_nothing(spec: EvalSpec, settings: Settings, lock: Any) -> None:
-    evaluation = begin_evaluation(spec, impatient(settings))
+    evaluation = begin_evaluation(spec, settings, NEVER)
+    assert any(f"held by process {release.pid}" in note and "stand-in" in note for note in evaluation.notes)
     counts = evaluation.prepare()
-    pid = lock()
     work(evaluation)
-    obstacle = evaluation.try_load()
-    assert obstacle is not None and f"held by process {pid}" in obstacle
-    assert "not free within 0 s" in obstacle, "the middle of a run does not wait"
-    with pytest.raises(DatabaseLockedError):
-        evaluation.finish(counts)
-    assert evaluation.count_answered() == 30
+    assert "not free within 0 s" in str(evaluation.try_load()), "the middle of a run does not wait"
+    result = evaluation.finish(counts)
+    assert result.metrics and result.database == str(settings.data_dir / "stand-in" / "assayline.duckdb")
+    assert evaluation.manifest.state == "completed"
+    assert read_result(evaluation.manifest, settings) == result
+
+    release()
+    read_result(evaluation.manifest, settings)  # as the next command does
+    runs = query(
+        settings,
+        "select run_id, state, (select count(*) from completions as c where c.run_id = r.run_id) from runs as r",
+    )
+    assert sorted(runs) == sorted((run_id, "completed", 30) for run_id in (with_history, evaluation.run_id))
+    assert not list((settings.data_dir / "stand-in").iterdir())
+
+
+def test_resume_works_while_another_program_holds_the_database(spec: EvalSpec, settings: Settings, lock: Any) -> None:
+    settings = impatient(settings)
+    first = begin_evaluation(spec, settings)
+    counts = first.prepare()
+    ShardQueue(first.run_dir).mark_answered("shard-000000")
+    work(first)
+    first.abandon("cancelled")
+    release = lock("reader")
+    again = begin_evaluation(spec, settings)
+    assert again.run_id == first.run_id and again.earlier is not None and again.earlier.answered == 22
+    again.prepare()
+    work(again)
+    assert again.finish(counts).answered_requests == counts.requests
+    release()
+    read_result(again.manifest, settings)
+    assert query(settings, "select attempt, state, (select count(*) from completions) from runs") == [
+        (2, "completed", 30)
+    ]
 
 
 def test_a_database_that_is_none_is_a_sentence(spec: EvalSpec, settings: Settings) -> None:

@@ -50,6 +50,20 @@ def test_repeats_of_a_sweep_are_runs_that_can_be_compared(
     assert page.key == "benchmark" and "engine.window=20" in page.data
 
 
+@pytest.mark.usefixtures("prefect_client")
+def test_benchmark_is_compared_while_another_program_holds_the_database(
+    fake_spec: dict[str, Any], data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "0.5")
+    fake_spec["prompts"]["limit"] = 5
+    with flow_kit.database_held(data_dir):
+        result = benchmark(parse_spec(fake_spec), 2, {"engine.window": ["2", "4"]})
+        assert [one["repeats"] for one in result["measured"]] == [2, 2]
+    again = benchmark(resume=result["benchmark_id"])
+    assert again["measured"] == result["measured"]
+    assert flow_kit.query(data_dir, "select state, count(*) from runs group by state") == [("completed", 4)]
+
+
 def test_a_configuration_that_fails_does_not_keep_the_others_from_being_measured(
     prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,3 +197,21 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         assert "trial against nights" in told[0] and "from 1.0000 to 0.0000 over 40 prompts" in told[0]
     with pytest.raises(SpecError, match="There is no baseline 'days'"):
         nightly(parse_spec(fake_spec), "days")
+
+
+@pytest.mark.usefixtures("prefect_client")
+def test_nightly_is_judged_while_another_program_holds_the_database(
+    runs: Runs, data_dir: Path, modest_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "0.5")
+    spec = flow_kit.trial_spec(modest_model, flow_kit.write_rows(tmp_path / "sums.jsonl", 40))
+    limits = {"baseline": "good", "max_slowdown": {}}
+    with flow_kit.database_held(data_dir):
+        night = nightly(parse_spec({**wrong(spec), "gate": limits}), return_state=True)
+        with pytest.raises(GateFailedError, match="exact_match"):
+            night.result()
+    gate(runs.same, "good")  # the first command that gets the database
+    assert flow_kit.query(data_dir, "select count(*) from runs") == [5]
+    broken = "select limit_on from verdicts where verdict = 'broken'"
+    assert flow_kit.query(data_dir, broken) == ["accuracy, exact_match"]
+    assert not list((data_dir / "stand-in").iterdir())
