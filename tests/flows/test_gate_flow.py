@@ -154,17 +154,15 @@ def listening(told: list[str]) -> Iterator[str]:
         listener.server_close()
 
 
-def create_automation(url: str, folder: Path, env: dict[str, str]) -> None:
+def create_automations(url: str, env: dict[str, str]) -> None:
     """As docs/comparison.md has it, "Every night, and who is told", with a listener of our own."""
     from prefect.blocks.webhook import Webhook
 
-    block = Webhook(method="POST", url=url, allow_private_urls=True).save("told", overwrite=True)
-    (recipe,) = re.findall(r"```yaml\n(automations:.*?)```", (flow_kit.ROOT / "docs/comparison.md").read_text(), re.S)
-    file = folder / "notify.yaml"
-    file.write_text(recipe.replace("ID-OF-THE-BLOCK", str(block)))
-    command = [sys.executable, "-m", "prefect", "automation", "create", "--from-file", str(file)]
-    created = flow_kit.run_command(command, env)
+    Webhook(method="POST", url=url, allow_private_urls=True).save("told", overwrite=True)
+    created = flow_kit.run_command([sys.executable, "scripts/notify.py", "webhook/told"], env)
     assert created.code == 0, created.out + created.err
+    unknown = flow_kit.run_command([sys.executable, "scripts/notify.py", "webhook/nobody"], env)
+    assert unknown.code == 2 and "There is no block webhook/nobody." in unknown.err
 
 
 def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_a_failed_one(
@@ -172,7 +170,7 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
 ) -> None:
     told: list[str] = []
     with listening(told) as url:
-        create_automation(url, tmp_path, served_env)
+        create_automations(url, served_env)
         first = nightly(parse_spec(fake_spec), return_state=True)
         assert first.is_completed() and first.result()["gate"] is None, "nothing is pinned yet"
         pin(load_settings(), "nights", first.result()["run_id"])
