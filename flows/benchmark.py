@@ -26,11 +26,10 @@ from assayline.engines.parking import park_engines
 from assayline.errors import RunFailedError, SpecError, StoreError
 from assayline.runs.locks import lock_run, name_holder
 from assayline.settings import Settings, load_settings
-from assayline.spec.evaluation import EvalSpec
 from flows.benchmark_end import conclude_benchmark
 from flows.benchmark_runs import do_all_runs
 from flows.cli.benchmark import choose_profile, choose_repeats
-from flows.evaluate import as_spec
+from flows.evaluate import SpecParameter, as_spec, check_deployed_spec
 from flows.live.logs import speak_in_sentences
 
 
@@ -45,7 +44,7 @@ def name_benchmark() -> str:
 
 @flow(name="benchmark", flow_run_name=name_benchmark, persist_result=False)
 def benchmark(
-    spec: EvalSpec | str | None = None,
+    spec: SpecParameter | None = None,
     repeats: int | None = None,
     sweep: dict[str, list[str]] | None = None,
     resume: str | None = None,
@@ -58,7 +57,7 @@ def benchmark(
     """Runs every configuration several times, in turn, and compares them with the first; or sweeps the load.
 
     Args:
-        spec: the spec, or the path of a YAML file with one.
+        spec: the spec, the path of a YAML file with one, or {file, overrides} to set some of its fields.
         repeats: runs per configuration (default 5, which a comparison needs; 1 for a profile's points).
         sweep: values, as YAML text, by dotted field: {"engine.window": ["16", "32"]}.
         resume: id of a benchmark to resume; then without the others.
@@ -75,6 +74,7 @@ def benchmark(
     if resume is not None:
         plan, configurations = read_plan(resume, settings)
     elif spec is not None:
+        check_deployed_spec(spec)
         options = {"points": points, "arrival": arrival, "seconds": seconds, "requests": requests}
         chosen = choose_profile(profile, {name: value for name, value in options.items() if value is not None})
         asked = choose_repeats(repeats, chosen)

@@ -41,7 +41,8 @@ def _do_runs(plan: Plan, configurations: list[Configuration], settings: Settings
             continue
         log.info("Run %d of %d: %s", number, plan.total, configuration.label)
         try:
-            evaluate(configuration.spec, NEVER, plan.benchmark_id)
+            named = evaluate.with_options(flow_run_name=f"{configuration.label} · {number} of {plan.total}")
+            named(configuration.spec, NEVER, plan.benchmark_id)
         except (EngineError, RunFailedError) as error:  # that of a size that does not fit, say
             failed[configuration.label] = str(error)
             log.error("%s is left out from here on: %s", configuration.label, error)

@@ -15,21 +15,24 @@ if __name__ == "__main__":  # before Prefect is imported, which --help and --dry
 import dataclasses
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from prefect import flow, get_run_logger
+from prefect.client.orchestration import get_client
 from prefect.futures import PrefectFuture
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from assayline.errors import StoreError
+from assayline.errors import SpecError, StoreError
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
 from assayline.evaluation.resume import AUTO
 from assayline.evaluation.shards.throttle import Throttle
 from assayline.runs.manifest import PromptCounts
 from assayline.settings import load_settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.file import load_spec
+from assayline.spec.file import SpecFile, find_lost_template, load_spec, parse_spec
 from flows.cli.tables import describe_run
 from flows.live.crew import open_crew
 from flows.live.logs import speak_in_sentences
@@ -45,30 +48,55 @@ from tasks.prepare import prepare_prompts
 from tasks.publish import publish_metrics
 
 POLL_INTERVAL_S = 0.5
+SpecParameter = EvalSpec | SpecFile | str
+"""What the flows take for a spec."""
 
 
 def name_run() -> str:
-    """The run's name in the UI: model and prompt set."""
+    """The run's name in the UI: spec and model."""
     try:
         spec = as_spec(flow_run.parameters["spec"])
     except Exception:
         return "evaluate"  # the flow itself says what is wrong with its spec
-    return f"{spec.model.rstrip('/').rsplit('/', 1)[-1]} on {spec.prompts.set_name}"
+    return f"{spec.name} · {spec.model.rstrip('/').rsplit('/', 1)[-1]}"
 
 
-def as_spec(spec: EvalSpec | str | dict[str, Any]) -> EvalSpec:
-    """A spec from a spec, its JSON form, or the path of a YAML file."""
+def as_spec(spec: SpecParameter | dict[str, Any]) -> EvalSpec:
+    """The spec that a flow's parameter means. Raises SpecError."""
     if isinstance(spec, str):
         return load_spec(spec)
-    return spec if isinstance(spec, EvalSpec) else EvalSpec.model_validate(spec)
+    if isinstance(spec, dict):
+        spec = SpecFile.model_validate(spec) if "file" in spec else parse_spec(spec)
+    return spec.load() if isinstance(spec, SpecFile) else spec
+
+
+def check_deployed_spec(spec: SpecParameter) -> None:
+    """Refuses a spec of prefect.yaml whose template did not survive `prefect deploy`. Raises SpecError."""
+    if deployment.id is None or not isinstance(spec, EvalSpec):
+        return
+    if template := find_lost_template(spec.model_dump(mode="json"), Path("prefect.yaml")):
+        raise SpecError(
+            f"The template {template!r} in prefect.yaml did not reach this run: Prefect replaces {{{{ }}}} there. "
+            "hint: put the spec into a file of its own and give `spec: path.yaml`, or "
+            "`spec: {file: path.yaml, overrides: {prompts.limit: 100}}`."
+        )
+
+
+def show_run_id(run_id: str) -> None:
+    """Puts the end of the run's id behind the flow run's name, so that two runs of a spec can be told apart."""
+    try:
+        with get_client(sync_client=True) as client:
+            client.update_flow_run(UUID(str(flow_run.id)), name=f"{flow_run.name} · {run_id[-4:]}")
+    except Exception as error:  # a name is not worth a run
+        get_run_logger().debug("The flow run keeps its name: %s", error)
 
 
 @flow(name="evaluate", flow_run_name=name_run, persist_result=False)
-def evaluate(spec: EvalSpec | str, resume: str = AUTO, benchmark_id: str | None = None) -> dict[str, Any]:
+def evaluate(spec: SpecParameter, resume: str = AUTO, benchmark_id: str | None = None) -> dict[str, Any]:
     """Evaluates a model on a prompt set and returns the run's id and metrics.
 
     Args:
-        spec: the spec, or the path of a YAML file with one.
+        spec: the spec, the path of a YAML file with one, or {file, overrides} to set some of its fields.
         resume: auto resumes the newest unfinished run of this spec, if there is one; never starts a new run; the
             id of a run resumes that one.
         benchmark_id: the benchmark that a new run is part of; set by the flow `benchmark`.
@@ -76,7 +104,9 @@ def evaluate(spec: EvalSpec | str, resume: str = AUTO, benchmark_id: str | None 
     settings = load_settings()
     if not settings.tracebacks:
         speak_in_sentences()
+    check_deployed_spec(spec)
     evaluation = begin_evaluation(as_spec(spec), settings, resume, benchmark_id)
+    show_run_id(evaluation.run_id)
     for note in evaluation.notes:
         get_run_logger().warning(note)
     get_run_logger().info("Run %s, parts and logs in %s", evaluation.run_id, evaluation.run_dir)

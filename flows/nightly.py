@@ -12,7 +12,7 @@ from prefect.runtime import flow_run
 
 from assayline.evaluation.resume import NEVER
 from assayline.spec.evaluation import EvalSpec
-from flows.evaluate import as_spec, evaluate
+from flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
 from flows.gate import gate
 from flows.live.history import write_history
 from flows.live.leaderboard import write_leaderboard
@@ -28,16 +28,17 @@ def name_night() -> str:
 
 
 @flow(name="nightly", flow_run_name=name_night, persist_result=False)
-def nightly(spec: EvalSpec | str, baseline: str | None = None, resume: str = NEVER) -> dict[str, Any]:
+def nightly(spec: SpecParameter, baseline: str | None = None, resume: str = NEVER) -> dict[str, Any]:
     """Evaluates, then fails if the run is worse than its baseline beyond the limits of its spec.
 
     Args:
-        spec: the spec, or the path of a YAML file with one.
+        spec: the spec, the path of a YAML file with one, or {file, overrides} to set some of its fields.
         baseline: name of a pinned baseline, or id of a run (default: gate.baseline of the spec; with neither, nothing
             is judged, and the log says so).
         resume: never starts a new run each time, as each night is a measurement of its own; auto resumes an
             unfinished one.
     """
+    check_deployed_spec(spec)
     wanted = as_spec(spec)
     result: dict[str, Any] = evaluate(wanted, resume)
     try:

@@ -1,7 +1,7 @@
 """work: a worker of a run that is under way, as a Prefect flow.
 
-Deployed by `prefect.yaml` as `work/on-demand`. A spec with `runner: deployment` starts a run of it for each worker; by
-hand, `prefect deployment run work/on-demand -p run=RUN_ID` adds one. Elsewhere than in a pool, `assayline worker RUN`
+Deployed by `prefect.yaml` as `work/work`. A spec with `runner: deployment` starts a run of it for each worker; by
+hand, `prefect deployment run work/work -p run=RUN_ID` adds one. Elsewhere than in a pool, `assayline worker RUN`
 is the same without Prefect.
 """
 

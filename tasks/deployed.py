@@ -23,7 +23,7 @@ from assayline.evaluation.orders import WorkOrder
 from assayline.evaluation.shards.queue import ShardQueue
 from tasks.launch import END_WAIT_S, wait_for_workers
 
-DEPLOYMENT = "work/on-demand"
+DEPLOYMENT = "work/work"
 """The one in prefect.yaml."""
 LOOK_INTERVAL_S = 3.0
 MOST_CRASHES_PER_WORKER = 3
@@ -71,7 +71,7 @@ class _Deployed:
             except ObjectNotFound:
                 raise SpecError(
                     f"There is no deployment {self.deployment}, which runner: deployment needs. Expected FLOW/NAME of "
-                    "one of the flow `work`: `prefect deploy --all` makes work/on-demand, and `deployment` in the "
+                    "one of the flow `work`: `prefect deploy --all` makes work/work, and `deployment` in the "
                     "spec names another one."
                 ) from None
             self._runs[run.id] = run

@@ -66,7 +66,7 @@ class EvalSpec(SpecPart):
     deployment: str | None = Field(
         None,
         exclude_if=operator.not_,
-        description="For runner deployment: FLOW/NAME of the one that works for a run (unset: work/on-demand).",
+        description="For runner deployment: FLOW/NAME of the one that works for a run (unset: work/work).",
     )
     max_error_fraction: float = Field(
         0.5, ge=0, le=1, description="Largest share of requests that may be error rows; beyond it the run fails."

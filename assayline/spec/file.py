@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from assayline.errors import SpecError
 from assayline.spec.evaluation import EvalSpec
@@ -25,6 +25,41 @@ def load_spec(path: str | Path, overrides: Mapping[str, str] | None = None) -> E
     for field, text in (overrides or {}).items():
         _set_field(data, field, _parse_value(text))
     return parse_spec(data, origin=str(path))
+
+
+class SpecFile(BaseModel):
+    """A spec in a file, with some fields set to other values."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    file: str = Field(description="Path of a YAML file with the spec.")
+    overrides: dict[str, Any] = Field(
+        default_factory=dict, description='Values by dotted field, such as {"prompts.limit": 100}.'
+    )
+
+    def load(self) -> EvalSpec:
+        """Reads the file and sets the fields. Raises SpecError."""
+        data = _read_yaml(Path(self.file))
+        for field, value in self.overrides.items():
+            _set_field(data, field, value)
+        return parse_spec(data, origin=self.file)
+
+
+def find_lost_template(data: Mapping[str, Any], deployments: Path) -> str | None:
+    """The template that a deployment's spec had in prefect.yaml and that Prefect took for a placeholder of its own.
+
+    `prefect deploy` replaces `{{ … }}` in parameters, and drops a field whose placeholder it does not know.
+    """
+    prompts = data.get("prompts")
+    if not isinstance(prompts, Mapping) or prompts.get("template") is not None or not deployments.is_file():
+        return None
+    for deployment in _read_yaml(deployments).get("deployments") or ():
+        written = (deployment.get("parameters") or {}).get("spec")
+        if isinstance(written, dict) and written.get("name") == data.get("name"):
+            template = (written.get("prompts") or {}).get("template")
+            if isinstance(template, str) and "{{" in template:
+                return template
+    return None
 
 
 def override_spec(spec: EvalSpec, overrides: Mapping[str, str], origin: str = "spec") -> EvalSpec:

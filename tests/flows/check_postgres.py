@@ -108,7 +108,7 @@ def test_a_deployment_runs_on_postgresql(
         for words in (
             ["work-pool", "create", "evaluations", "--type", "process", "--overwrite"],
             ["--no-prompt", "deploy", "--all"],
-            ["deployment", "run", "evaluate/on-demand", "-p", f"spec={spec}", "--watch", "--watch-interval", "1"],
+            ["deployment", "run", "evaluate/evaluate", "-p", f"spec={spec}", "--watch", "--watch-interval", "1"],
         ):
             ended = flow_kit.run_command([*prefect, *words], env, timeout_s=400)
             assert ended.code == 0, ended.out + ended.err + (tmp_path / "worker.log").read_text()

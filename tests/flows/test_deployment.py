@@ -77,10 +77,10 @@ def worker(deployments: None, deployed_env: dict[str, str], deployed_data: Path)
 @pytest.mark.usefixtures("deployments")
 def test_deployments_are_as_written(prefect_client: Any) -> None:
     nightly = prefect_client.read_deployment_by_name("nightly/nightly")
-    on_demand = prefect_client.read_deployment_by_name("evaluate/on-demand")
-    benchmark = prefect_client.read_deployment_by_name("benchmark/on-demand")
-    gate = prefect_client.read_deployment_by_name("gate/on-demand")
-    work = prefect_client.read_deployment_by_name("work/on-demand")
+    on_demand = prefect_client.read_deployment_by_name("evaluate/evaluate")
+    benchmark = prefect_client.read_deployment_by_name("benchmark/benchmark")
+    gate = prefect_client.read_deployment_by_name("gate/gate")
+    work = prefect_client.read_deployment_by_name("work/work")
     assert (nightly.entrypoint, on_demand.entrypoint) == ("flows.nightly.nightly", "flows.evaluate.evaluate")
     assert (benchmark.entrypoint, gate.entrypoint) == ("flows.benchmark.benchmark", "flows.gate.gate")
     assert benchmark.parameters == {"spec": "examples/arithmetic.yaml", "sweep": {}}
@@ -116,12 +116,12 @@ def test_run_on_demand_is_completed_and_its_page_is_filled(
     example["prompts"] |= {"limit": 20, "template": "{{ question }} {{ answer }}"}
     example["engine"] = {"backend": "fake"}  # it answers with the prompt's last word
     spec = flow_kit.write_spec(tmp_path / "arithmetic.yaml", example)
-    command = ["deployment", "run", "evaluate/on-demand", "-p", f"spec={spec}", "--watch", "--watch-interval", "1"]
+    command = ["deployment", "run", "evaluate/evaluate", "-p", f"spec={spec}", "--watch", "--watch-interval", "1"]
     started = prefect(deployed_env, *command)
 
     flow_run = prefect_client.read_flow_run(UUID(re.search(r"UUID: ([0-9a-f-]{36})", started.out)[1]))
     assert flow_run.state.is_completed(), worker.read_text()
-    assert flow_run.name == "modest on arithmetic"
+    assert re.fullmatch(r"arithmetic · modest · [0-9a-f]{4}", flow_run.name)
     state, prompts, sound = flow_kit.query(
         deployed_data,
         "select state, prompt_rows, is_sound from runs join request_integrity using (run_id) where name = 'arithmetic'",
@@ -144,8 +144,8 @@ def test_run_on_demand_is_completed_and_its_page_is_filled(
 
 
 def list_workers_flow_runs(client: Any) -> list[Any]:
-    """Runs of the deployment work/on-demand, oldest first."""
-    wanted = DeploymentFilter(name=DeploymentFilterName(any_=["on-demand"]))
+    """Runs of the deployment work/work, oldest first."""
+    wanted = DeploymentFilter(name=DeploymentFilterName(any_=["work"]))
     flow = FlowFilter(name=FlowFilterName(any_=["work"]))
     runs = client.read_flow_runs(flow_filter=flow, deployment_filter=wanted)
     return sorted(runs, key=lambda run: run.created)
@@ -199,7 +199,7 @@ def test_cancelled_run_stops_soon_and_keeps_what_had_finished(
     worker: Path, prefect_client: Any, deployed_data: Path, tiny_model: Path
 ) -> None:
     """Prefect's worker sends SIGTERM. Until then a real engine answered, whose lines are where they are looked for."""
-    deployment = prefect_client.read_deployment_by_name("evaluate/on-demand")
+    deployment = prefect_client.read_deployment_by_name("evaluate/evaluate")
     before = flow_kit.count_in_parts(deployed_data)
     flow_run = prefect_client.create_flow_run_from_deployment(
         deployment.id, parameters={"spec": flow_kit.endless_spec(tiny_model)}

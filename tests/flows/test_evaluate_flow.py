@@ -1,6 +1,7 @@
 """The flow in this process, with the fake engine, against a real Prefect server."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -62,7 +63,7 @@ def test_run_answers_stores_and_shows_every_prompt(
     ]
 
     flow_run = prefect_client.read_flow_run(state.state_details.flow_run_id)
-    assert flow_run.name == "modest on sums"
+    assert re.fullmatch(r"trial · modest · [0-9a-f]{4}", flow_run.name)
     artifacts = artifacts_of(prefect_client, state)
     assert set(artifacts) == {"progress", "metrics", "summary", "report"}
     assert artifacts["progress"].data == 100
@@ -74,16 +75,19 @@ def test_run_answers_stores_and_shows_every_prompt(
     assert len(flow_kit.query(data_dir, query)) > 0
 
 
-@pytest.mark.parametrize("form", ["path", "dict"])
+@pytest.mark.parametrize("form", ["path", "dict", "file"])
 def test_spec_may_be_a_path_or_plain_data(
     prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path, form: str
 ) -> None:
     path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
-    state = run(str(path) if form == "path" else fake_spec)
+    plain = {**fake_spec, "prompts": {**fake_spec["prompts"], "limit": 3}}
+    forms = {"path": str(path), "dict": fake_spec, "file": {"file": str(path), "overrides": {"prompts.limit": 3}}}
+    state = run(forms[form])
     assert state.is_completed()
     (stored,) = flow_kit.query(data_dir, "select spec_json from runs")
-    assert json.loads(stored) == load_spec(path).model_dump(mode="json")
-    assert prefect_client.read_flow_run(state.state_details.flow_run_id).name == "modest on sums"
+    wanted = load_spec(path) if form != "file" else parse_spec(plain)
+    assert json.loads(stored) == wanted.model_dump(mode="json")
+    assert prefect_client.read_flow_run(state.state_details.flow_run_id).name.startswith("trial · modest")
 
 
 def test_duplicates_and_bad_rows_are_counted_and_said(

@@ -8,7 +8,7 @@ import yaml
 
 from assayline.errors import SpecError
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.file import load_spec, override_spec, parse_spec
+from assayline.spec.file import SpecFile, find_lost_template, load_spec, override_spec, parse_spec
 from assayline.spec.identity import canonical_json, config_id, spec_hash
 
 SOURCE = {"kind": "inline", "rows": [{"prompt": "1 + 1"}]}
@@ -261,3 +261,24 @@ def test_fields_are_laid_over_a_spec_and_nothing_else_changes() -> None:
     assert changed.model_copy(update={"engine": spec.engine, "reasoning": None}) == spec
     with pytest.raises(SpecError, match="sweep is not a usable spec"):
         override_spec(spec, {"engine.widnow": "16"}, origin="sweep")
+
+
+def test_lost_template_is_found_in_the_deployment_that_had_it(tmp_path: Path) -> None:
+    """`prefect deploy` drops fields whose `{{ … }}` it takes for placeholders of its own."""
+    written = {"name": "sums", "model": "m", "prompts": {"template": "{{ question }}", "source": {"kind": "inline"}}}
+    deployments = tmp_path / "prefect.yaml"
+    deployments.write_text(yaml.safe_dump({"deployments": [{"name": "x"}, {"parameters": {"spec": written}}]}))
+    arrived = {"name": "sums", "model": "m", "prompts": {"source": {"kind": "inline"}}}
+    assert find_lost_template(arrived, deployments) == "{{ question }}"
+    assert find_lost_template({**arrived, "name": "other"}, deployments) is None
+    assert find_lost_template(written, deployments) is None
+    assert find_lost_template(arrived, tmp_path / "none.yaml") is None
+
+
+def test_spec_file_sets_fields_to_values(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text("name: sums\nmodel: m\nprompts: {source: {kind: file, path: rows.jsonl}}\n")
+    spec = SpecFile(file=str(path), overrides={"prompts.limit": 3, "prompts.template": "{{ a }}: {{ b }}"}).load()
+    assert (spec.prompts.limit, spec.prompts.template) == (3, "{{ a }}: {{ b }}")
+    with pytest.raises(SpecError, match=r"prompts\.limi: unknown key"):
+        SpecFile(file=str(path), overrides={"prompts.limi": 3}).load()
