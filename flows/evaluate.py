@@ -40,6 +40,7 @@ from flows.live.progress import Progress
 from flows.live.reporting import Reporting
 from flows.live.runners import are_apart, placed, worker_runner
 from flows.live.screen import Screen, open_screen
+from flows.live.states import completed, describe_figures
 from flows.live.watched import Watched, wait_for_one
 from tasks.deployed import deploy_workers
 from tasks.generate import generate
@@ -128,7 +129,7 @@ def evaluate(spec: SpecParameter, resume: str = AUTO, benchmark_id: str | None =
         _publish(result, evaluation.spec, report)
     else:
         get_run_logger().error("The run is complete and stored; its page has no metrics, as the API does not answer.")
-    return dataclasses.asdict(result)
+    return completed(describe_figures(result.metrics), dataclasses.asdict(result))
 
 
 def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:

@@ -29,6 +29,7 @@ from assayline.store.database import Connection
 from assayline.store.thread import DatabaseThread
 from flows.cli.tables import describe_gate
 from flows.live.logs import speak_in_sentences
+from flows.live.states import completed, worse
 from tasks.publish import publish_gate
 
 
@@ -66,9 +67,8 @@ def gate(run_id: str, baseline: str | None = None, limits: dict[str, str] | None
     report = DatabaseThread(settings).run(judge)
     _publish(report)
     if report.broken:
-        raise GateFailedError(report.sentence, report)
-    get_run_logger().info(report.sentence)
-    return dataclasses.asdict(report)
+        return worse(report.sentence, GateFailedError(report.sentence, report))
+    return completed(report.sentence, dataclasses.asdict(report))
 
 
 def read_limits(connection: Connection, run_id: str, overrides: dict[str, str]) -> GateSpec:

@@ -10,12 +10,14 @@ from typing import Any
 from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
+from assayline.comparison.gate import GateFailedError
 from assayline.evaluation.resume import NEVER
 from assayline.spec.evaluation import EvalSpec
 from flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
 from flows.gate import gate
 from flows.live.history import write_history
 from flows.live.leaderboard import write_leaderboard
+from flows.live.states import completed, describe_figures, worse
 
 
 def name_night() -> str:
@@ -41,11 +43,17 @@ def nightly(spec: SpecParameter, baseline: str | None = None, resume: str = NEVE
     check_deployed_spec(spec)
     wanted = as_spec(spec)
     result: dict[str, Any] = evaluate(wanted, resume)
+    figures = describe_figures(result["metrics"])
     try:
-        return _judge(wanted, result["run_id"], baseline)
+        judged = _judge(wanted, result["run_id"], baseline)
+    except GateFailedError as error:
+        return worse(f"{figures}. {error}", error)
     finally:
         write_history(result["run_id"], baseline)
         write_leaderboard(wanted.prompts.set_name)
+    verdict = judged["gate"]
+    how = "not judged, as it has no baseline" if verdict is None else f"within its limits against {verdict['baseline']}"
+    return completed(f"{figures}; {how}", judged)
 
 
 def _judge(wanted: EvalSpec, run_id: str, baseline: str | None) -> dict[str, Any]:

@@ -176,6 +176,8 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
 
         second = nightly(parse_spec(fake_spec), "nights", return_state=True)
         assert second.is_completed()
+        words = r"100\s%\scorrect, [\d,.]+\stokens/s; within its limits against \S+"
+        assert re.fullmatch(words, str(second.message))
         assert "2 runs that count cannot tell a shift of level from chance" in page_of(
             prefect_client, second, "history"
         )
@@ -183,7 +185,8 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         assert prefect_client.read_flow_run(second.state_details.flow_run_id).name == "trial against nights"
 
         third = nightly(parse_spec(wrong(fake_spec)), "nights", return_state=True)
-        assert third.is_failed()
+        assert third.is_failed() and third.name == "Worse"
+        assert str(third.message).startswith("0\u00a0% correct, ") and "McNemar" in str(third.message)
         history = page_of(prefect_client, third, "history")
         assert "Of 2 runs that a gate judged, 1 broke a limit." in history and "# trial over time" in history
         assert "| settings | chat.template: " in history, "a night that failed its gate is in the history, too"
