@@ -2,7 +2,8 @@
 
     python -m flows.gate RUN_ID [--baseline NAME|RUN_ID] [--max_accuracy_drop 0.02] [--FIELD VALUE ...]
 
-A failed limit is a failed flow run, which an automation can notify on (docs/comparison.md), and exit code 1.
+A broken limit ends the flow run in the state Worse, of which an automation can notify people (docs/comparison.md), and
+gives exit code 1.
 """
 
 if __name__ == "__main__":  # before Prefect is imported, which --help need not wait for

@@ -1,5 +1,6 @@
 """The gate as a flow and as a command: states, exit codes, what the page shows; and evaluate → gate in one flow."""
 
+import re
 import shutil
 import sys
 import threading
