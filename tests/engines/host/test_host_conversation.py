@@ -5,6 +5,7 @@ import pickle
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,6 +55,7 @@ class Scripted:
         self.sent: list[Any] = []
         self._answer, self._loads_s = answer, loads_s
         self._inbox: deque[Any] = deque()
+        self._log = SimpleNamespace(on_line=None)
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
