@@ -373,7 +373,8 @@ class HostLog:
 
     def _report_skipped(self) -> None:
         if self._skipped:
-            self.on_line(f"{self._skipped:,} more lines in {self._path}")
+            now = time.strftime("%m-%d %H:%M:%S")  # in the form of vLLM's lines, which have a level
+            self.on_line(f"WARNING {now} [process.py:0] {self._skipped:,} more lines in {self._path}")
             self._skipped = 0
 
 
