@@ -231,7 +231,8 @@ class HostProcess:
             self._log.close()
             self._channel.close()
         for segment in segments:
-            segment.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                segment.unlink()
 
 
 class WorkerChannel:
