@@ -62,7 +62,7 @@ DRAIN_S = 5.0
 """How long the rest of a dead engine's log is searched for its cause."""
 
 SHARED_MEMORY = Path("/dev/shm")
-SEGMENT_NAMES = ("psm_", "sem.mp-", "sem.loky-", "nccl-", "torch_")
+SEGMENT_NAMES = ("psm_", "vllm_dist_", "sem.mp-", "sem.loky-", "nccl-", "torch_")
 """How libraries of an engine name their segments. Anything else there, such as a model's weights, is not theirs."""
 
 
