@@ -177,7 +177,7 @@ class Death:
     """Name of the exception's type, where one arrived."""
     message: str = ""
     log: str = ""
-    """The end of the log."""
+    """The log's lines that match a known cause, from first on, and then its end."""
     oom_kills: int = 0
     """Processes that the kernel killed for memory while the engine lived."""
     witness: Witness = Witness.EXCEPTION

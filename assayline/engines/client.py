@@ -41,6 +41,9 @@ WINDOW_WITHOUT_FACTS = 64
 SILENCE_LIMIT_S = 120.0
 """A host that sends no beat for so long is taken for dead."""
 
+LONGEST_TURN_S = 10.0
+"""More than this between two looks does not count as waiting: the job was suspended, and its host with it."""
+
 REJOIN_TIMEOUT_S = 60.0
 """A parked engine that does not answer within this is not well, and another one is opened."""
 
@@ -61,8 +64,7 @@ class HostedEngine:
         self._closed = False
         self._lost = False
         self._progress: tuple[int | None, int] = (0, 0)
-        self._stepped_s = time.monotonic()
-        self._heard_s = time.monotonic()
+        self._without_step, self._silence = _Waiting(), _Waiting()
         started = time.monotonic()
         self._own_variables = own_variables(setup.env)
         opened = self._take_over()
@@ -166,7 +168,7 @@ class HostedEngine:
     def _generating(self) -> Iterator[None]:
         """Around everything that `generate` does: however that ends, the engine is usable afterwards, or lost."""
         self._host.phase = "run"
-        self._stepped_s = time.monotonic()
+        self._without_step.restart()
         try:
             yield
         except EngineError as error:
@@ -186,7 +188,7 @@ class HostedEngine:
             case None:
                 return []
             case Finished(completions):
-                self._stepped_s = time.monotonic()
+                self._without_step.restart()
                 self._in_flight -= len(completions)
                 return completions
             case Beat(sample):
@@ -210,17 +212,17 @@ class HostedEngine:
         """The next message, or None; raises when the host has been silent for too long."""
         message = self._host.receive(timeout_s)
         if message is not None:
-            self._heard_s = time.monotonic()
-        elif time.monotonic() - self._heard_s > SILENCE_LIMIT_S:
+            self._silence.restart()
+        elif self._silence.look() > SILENCE_LIMIT_S:
             raise self._stalled(f"The engine's process has been silent for {SILENCE_LIMIT_S:.0f} s.")
         return message
 
     def _expect(self, kind: type[Answer], timeout_s: float, heed_stop: bool = True) -> Answer:
         """Waits for one kind of message, passing over completions and beats that were under way before it."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
+        waiting = _Waiting()
+        while waiting.look() < timeout_s:
             message = self._host.receive()
-            self._heard_s = time.monotonic()  # a host that loads a model sends no beats: the deadline alone counts
+            self._silence.restart()  # a host that loads a model sends no beats: the deadline alone counts
             if isinstance(message, kind):
                 return message
             if isinstance(message, Refused):
@@ -240,8 +242,9 @@ class HostedEngine:
         """Raises EngineDiedError for an engine that beats, has requests, and makes no step."""
         progress = (sample.engine_steps, sample.output_tokens)
         if progress != self._progress or not self._in_flight:
-            self._progress, self._stepped_s = progress, time.monotonic()
-        elif time.monotonic() - self._stepped_s > self._setup.stall_timeout_s:
+            self._progress = progress
+            self._without_step.restart()
+        elif self._without_step.look() > self._setup.stall_timeout_s:
             raise self._stalled(
                 f"The engine has made no step for {self._setup.stall_timeout_s:.0f} s, with {self._in_flight} "
                 "requests in flight."
@@ -257,6 +260,24 @@ class HostedEngine:
         self._host.send(AbortAll())
         self._expect(Aborted, self._setup.close_timeout_s, heed_stop=False)
         self._in_flight = 0
+
+
+class _Waiting:
+    """Seconds since the start, as far as somebody looked: one turn adds at most `LONGEST_TURN_S`."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """From 0."""
+        self._seconds, self._looked_s = 0.0, time.monotonic()
+
+    def look(self) -> float:
+        """Counts the turn since the last look. Returns seconds."""
+        now = time.monotonic()
+        self._seconds += min(now - self._looked_s, LONGEST_TURN_S)
+        self._looked_s = now
+        return self._seconds
 
 
 def default_window(opened: Opened) -> int:

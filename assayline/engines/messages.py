@@ -4,7 +4,10 @@ The worker opens the host with `Open`; the host answers `Opened`, `Refused` or `
 way and `Finished` the other, with a `Beat` a second so that silence means death.
 """
 
+import pickle
+import struct
 from dataclasses import dataclass, field
+from typing import Any
 
 from assayline.clock import RunClock
 from assayline.engines.event_details import OpenedDetails
@@ -13,6 +16,12 @@ from assayline.records import NOT_SENT, Completion, Json, Request, TelemetrySamp
 from assayline.spec.answers import ReasoningSpec
 from assayline.spec.engine import BACKENDS, Backend, ServerSpec
 from assayline.spec.media import MediaSpec
+
+CHUNK_BYTES = 1 << 18
+"""What either end reads from the socket at once."""
+
+_SHORT, _LONG = struct.Struct("!i"), struct.Struct("!Q")
+_LARGEST_SHORT = 0x7FFFFFFF
 
 FORKS_READY = b"ready"
 """What a fork server says as soon as it can fork."""
@@ -166,3 +175,36 @@ class Close:
 def unsent(request_id: str, worker: str, engine_generation: int, reason: str) -> Completion:
     """The row of a request whose turn never came."""
     return Completion(request_id, worker, engine_generation, None, error_kind=NOT_SENT, error_message=reason)
+
+
+def pack(message: Any) -> bytes:
+    """Frames a message as `multiprocessing.connection.Connection` does: its size, then its pickle."""
+    content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    size = len(content)
+    head = _SHORT.pack(size) if size <= _LARGEST_SHORT else _SHORT.pack(-1) + _LONG.pack(size)
+    return head + content
+
+
+def cut_frames(arrived: bytearray) -> list[bytes]:
+    """Takes the complete frames off the front of `arrived`. Returns their pickles."""
+    frames = []
+    start = 0
+    while (frame := _find_frame(arrived, start)) is not None:
+        begin, start = frame
+        frames.append(bytes(arrived[begin:start]))
+    del arrived[:start]
+    return frames
+
+
+def _find_frame(arrived: bytearray, start: int) -> tuple[int, int] | None:
+    """Where the next frame's content begins and ends, if it is all there."""
+    begin = start + _SHORT.size
+    if len(arrived) < begin:
+        return None
+    (size,) = _SHORT.unpack_from(arrived, start)
+    if size == -1:
+        if len(arrived) < begin + _LONG.size:
+            return None
+        (size,) = _LONG.unpack_from(arrived, begin)
+        begin += _LONG.size
+    return (begin, begin + size) if len(arrived) >= begin + size else None

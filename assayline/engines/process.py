@@ -2,38 +2,68 @@
 
 The host's output goes to a file, one per engine generation, so that a death can be explained afterwards; its lines are
 relayed while it lives. `kill` ends the whole process group and waits until it is gone: process exit is the one
-dependable way to get a GPU's memory back.
+dependable way to get a GPU's memory back. Nothing here waits longer than it is told to, whatever the host does.
 """
 
 import contextlib
 import os
+import pickle
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from assayline.engines.environment import engine_environment
 from assayline.engines.fork_server import Forked, ForkServer
-from assayline.engines.messages import Close
-from assayline.errors import Death, EngineDiedError, Witness
+from assayline.engines.messages import CHUNK_BYTES, Close, cut_frames, pack
+from assayline.engines.recovery.causes import KNOWN_CAUSE
+from assayline.errors import Death, DeviceError, EngineDiedError, Witness
 from assayline.settings import Settings
 from assayline.spec.engine import EngineSpec
 
 POLL_INTERVAL_S = 0.5
-TAIL_LINES = 30
+TAIL_LINES = 8
 EXIT_WAIT_S = 5.0
+KILL_WAIT_S = 60.0
+"""How long a killed process may take to be gone: a driver that unpins the memory of eight GPUs takes its time."""
+
 STALL_MARGIN_S = 60.0
 """A server's requests end by their own time limit before the whole of it is taken for dead."""
 
 EVIDENCE_BYTES = 1 << 17
-"""How much of a log's end is read for the cause of a death: vLLM prints pages after the line that matters."""
+"""How much of a log's end belongs to the evidence of a death, after the lines that match a known cause."""
+
+CAUSE_LINES = 20
+"""The first so many lines that match a known cause are kept."""
+
+LONGEST_LINE = 4096
+"""Characters of a line that are relayed and searched."""
+
+READ_BYTES = 1 << 14
+READ_S = 0.2
+"""One reading of the log takes at most about so long; what is left waits for the next."""
+
+READ_SHARE = 0.2
+"""Of the worker's time, what reading the log may take."""
+
+RELAYED_LINES = 200
+"""At most so many lines a second are passed on; the log has them all."""
+
+DRAIN_S = 5.0
+"""How long the rest of a dead engine's log is searched for its cause."""
+
+SHARED_MEMORY = Path("/dev/shm")
+SEGMENT_NAMES = ("psm_", "vllm_dist_", "sem.mp-", "sem.loky-", "nccl-", "torch_")
+"""How libraries of an engine name their segments. Anything else there, such as a model's weights, is not theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +110,10 @@ class HostProcess:
         self.log_path = log_path
         self.phase = "start"
         """start, or run once it generates: the same words in a log mean different things."""
-        self._on_log = on_log
         self._oom_kills_before = count_oom_kills()
-        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         ours, theirs = socket.socketpair()
         with open(log_path, "ab") as log:
-            self._log_start = log.tell()
+            log_start = log.tell()
             is_first = server is not None and not server.has_forked
             forked = server.fork(env, theirs.fileno(), log.fileno()) if server is not None else None
             if server is not None and forked is not None and is_first:
@@ -100,9 +128,8 @@ class HostProcess:
                 stderr=log,
             )
         theirs.close()
-        self._log = open(log_path, "rb")  # noqa: SIM115 - lives as long as the process
-        self._log.seek(self._log_start)
-        self._connection = Connection(ours.detach())
+        self._log = HostLog(log_path, log_start, on_log)
+        self._channel = WorkerChannel(ours)
 
     @property
     def pid(self) -> int:
@@ -115,33 +142,28 @@ class HostProcess:
         return self._process.poll()
 
     def send(self, message: Any) -> None:
-        """Sends one message. Raises EngineDiedError if the host is gone."""
+        """Sends one message without waiting. Raises EngineDiedError if the host is gone.
+
+        What the host does not take yet goes out with later calls of `send` and `receive`.
+        """
         try:
-            self._connection.send(message)
+            self._channel.send(message)
         except OSError:
             raise EngineDiedError(self.describe_death(), self.evidence()) from None
 
     def receive(self, timeout_s: float = POLL_INTERVAL_S) -> Any | None:
-        """The next message, or None after `timeout_s` of silence. Raises EngineDiedError if the host is gone."""
+        """The next message, or None after `timeout_s` without a complete one. Raises EngineDiedError if it is gone."""
         try:
-            message = self._connection.recv() if self._connection.poll(timeout_s) else None
+            message = self._channel.receive(timeout_s)
         except (EOFError, OSError):
             raise EngineDiedError(self.describe_death(), self.evidence()) from None
-        self.relay_log()
+        self._log.read(self.phase)
         return message
-
-    def relay_log(self) -> None:
-        """Passes on the log's new lines."""
-        while not self._log.closed and (line := self._log.readline()):
-            if text := line.decode("utf-8", "replace").strip():
-                self._tail.append(text)
-                self._on_log(text)
 
     def listen(self, on_log: Callable[[str], None]) -> None:
         """From now on the log's new lines go there, and what it says of causes counts from here."""
-        self.relay_log()
-        self._on_log = on_log
-        self._log_start = self._log.tell()
+        self._log.read(self.phase)
+        self._log.restart(on_log)
         self.phase = "start"
 
     def end(self, timeout_s: float) -> None:
@@ -150,7 +172,7 @@ class HostProcess:
         What it prints meanwhile is in its log alone: a server that is told to stop complains of it.
         """
         deadline = time.monotonic() + timeout_s
-        self._on_log = lambda line: None
+        self._log.on_line = lambda line: None
         try:
             if self.exit_code is None:
                 self.send(Close())
@@ -165,19 +187,19 @@ class HostProcess:
         """A sentence with the exit code and the end of the log."""
         code = self._await_exit()
         how = "is unreachable" if code is None else f"died of {_name_exit(code)}"
-        tail = "\n".join(f"    {line}" for line in list(self._tail)[-8:])
+        tail = "\n".join(f"    {line}" for line in self._log.list_last(TAIL_LINES))
         return f"The engine's process {how}. The end of its log, {self.log_path}:\n{tail}"
 
     def evidence(self, exception: str = "", message: str = "", witness: Witness = Witness.EXCEPTION) -> Death:
         """What there is to say why it died; `exception` and `message` are what is known of it already, if anything."""
         code = self.exit_code if exception or message else self._await_exit()
         oom_kills = count_oom_kills() - self._oom_kills_before
-        return Death(self.phase, code, exception, message, self._read_log_end(), oom_kills, witness)
+        log = self._log.explain(self.phase)
+        return Death(self.phase, code, exception, message, log, oom_kills, witness)
 
     def _await_exit(self) -> int | None:
         """The exit code, as soon as there is one; None if it lives on."""
         self.wait(EXIT_WAIT_S)
-        self.relay_log()
         return self.exit_code
 
     def wait(self, timeout_s: float) -> bool:
@@ -188,23 +210,207 @@ class HostProcess:
             return False
         return True
 
-    def _read_log_end(self) -> str:
-        with open(self.log_path, "rb") as log:
-            log.seek(max(self._log_start, os.fstat(log.fileno()).st_size - EVIDENCE_BYTES))
+    def kill(self) -> None:
+        """Kills what is left of the process group and waits until it is gone. Safe to call twice.
+
+        Raises DeviceError for a process that cannot be killed: it may still use the device.
+        """
+        if self._log.is_closed:
+            return  # its number may be another process's by now
+        segments = _list_segments(self.pid)
+        deadline = time.monotonic() + KILL_WAIT_S
+        try:
+            while _signal_group(self.pid) and (alive := _list_members(self.pid)):
+                if time.monotonic() > deadline:
+                    raise DeviceError(_describe_unkillable(alive))
+                self._process.poll()
+                time.sleep(0.02)
+            self.wait(EXIT_WAIT_S)
+        finally:
+            self._log.drain(self.phase)
+            self._log.close()
+            self._channel.close()
+        for segment in segments:
+            with contextlib.suppress(OSError):
+                segment.unlink()
+
+
+class WorkerChannel:
+    """The worker's end of the channel: reads and writes what the socket has and takes, and keeps the rest."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._socket.setblocking(False)
+        self._arrived, self._unsent = bytearray(), bytearray()
+        self._frames: deque[bytes] = deque()
+
+    def send(self, message: Any) -> None:
+        """Sends without waiting. Raises OSError if the other end is gone."""
+        self._unsent += pack(message)
+        self._flush()
+
+    def receive(self, timeout_s: float) -> Any | None:
+        """The next message, or None after `timeout_s`. Raises EOFError or OSError if the other end is gone."""
+        left_s, deadline = timeout_s, time.monotonic() + timeout_s
+        while not self._frames and left_s >= 0:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+            if not poll.poll(left_s * 1000):
+                return None
+            self._read()
+            with contextlib.suppress(OSError):  # it is gone: reading says so, after what it sent before
+                self._flush()
+            left_s = deadline - time.monotonic()
+        return pickle.loads(self._frames.popleft()) if self._frames else None
+
+    def close(self) -> None:
+        """Closes it. Safe to call twice."""
+        self._socket.close()
+
+    def _read(self) -> None:
+        try:
+            content = self._socket.recv(CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        if not content:
+            raise EOFError
+        self._arrived += content
+        self._frames.extend(cut_frames(self._arrived))
+
+    def _flush(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._unsent:
+                count = self._socket.send(self._unsent)
+                del self._unsent[:count]
+
+
+class HostLog:
+    """A host's log: read as it grows, relayed within limits, searched for causes of a death."""
+
+    def __init__(self, path: Path, start: int, on_line: Callable[[str], None]) -> None:
+        """`on_line` gets the lines from `start` on, a position in bytes."""
+        self.on_line = on_line
+        self._path = path
+        self._start = start
+        self._file = open(path, "rb")  # noqa: SIM115 - lives as long as the process
+        self._file.seek(start)
+        self._rest = b""
+        self._causes: dict[str, list[str]] = defaultdict(list)
+        """The first lines that match a known cause, by the phase in which they came."""
+        self._next_s = self._second = 0.0
+        self._relayed = self._skipped = 0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is read any more."""
+        return self._file.closed
+
+    def read(self, phase: str) -> None:
+        """Takes in new lines, for a short time; the next reading waits so long that it takes a share of all time."""
+        began = time.monotonic()
+        if began >= self._next_s:
+            self._read_until(began + READ_S, phase)
+            self._next_s = began + (time.monotonic() - began) / READ_SHARE
+
+    def drain(self, phase: str) -> None:
+        """Takes in what is left, for a longer time: nothing more is to come."""
+        self._read_until(time.monotonic() + DRAIN_S, phase)
+        self._take(self._rest, phase)
+        self._rest = b""
+        self._report_skipped()
+
+    def restart(self, on_line: Callable[[str], None]) -> None:
+        """From now on it is another run's: earlier lines are skipped."""
+        self._report_skipped()
+        self.on_line = on_line
+        self._start = self._file.seek(0, os.SEEK_END)
+        self._rest = b""
+        self._causes.clear()
+
+    def explain(self, phase: str) -> str:
+        """The lines of a phase that match a known cause, then the log's end."""
+        self.drain(phase)
+        return "\n".join([*self._causes[phase], self._read_end()])
+
+    def list_last(self, count: int) -> list[str]:
+        """The last lines that are not empty."""
+        return [text for line in self._read_end().splitlines() if (text := line.strip()[:LONGEST_LINE])][-count:]
+
+    def close(self) -> None:
+        """Reads no more. Safe to call twice."""
+        self._file.close()
+
+    def _read_end(self) -> str:
+        with open(self._path, "rb") as log:
+            log.seek(max(self._start, os.fstat(log.fileno()).st_size - EVIDENCE_BYTES))
             return log.read().decode("utf-8", "replace")
 
-    def kill(self) -> None:
-        """Kills what is left of the process group and waits until it is gone. Safe to call twice."""
-        if self._log.closed:
-            return  # its number may be another process's by now
-        deadline = time.monotonic() + 10
-        while _signal_group(self.pid) and time.monotonic() < deadline:
-            self._process.poll()
-            time.sleep(0.02)
-        self._process.wait(timeout=10)
-        self.relay_log()
-        self._connection.close()
-        self._log.close()
+    def _read_until(self, deadline: float, phase: str) -> None:
+        while not self._file.closed and (content := self._file.read(READ_BYTES)):
+            *lines, self._rest = (self._rest + content).replace(b"\r", b"\n").split(b"\n")
+            for line in lines:
+                self._take(line, phase)
+            if len(self._rest) > READ_BYTES:
+                self._take(self._rest, phase)
+                self._rest = b""
+            if time.monotonic() > deadline:
+                return
+
+    def _take(self, line: bytes, phase: str) -> None:
+        text = line[: 4 * LONGEST_LINE].decode("utf-8", "replace").strip()[:LONGEST_LINE]
+        if not text:
+            return
+        is_cause = len(self._causes[phase]) < CAUSE_LINES and KNOWN_CAUSE.search(text) is not None
+        if is_cause:
+            self._causes[phase].append(text)
+        if time.monotonic() >= self._second + 1:
+            self._report_skipped()
+            self._second, self._relayed = time.monotonic(), 0
+        if is_cause or self._relayed < RELAYED_LINES:
+            self._relayed += 1
+            self.on_line(text)
+        else:
+            self._skipped += 1
+
+    def _report_skipped(self) -> None:
+        if self._skipped:
+            now = time.strftime("%m-%d %H:%M:%S")  # in the form of vLLM's lines, which have a level
+            self.on_line(f"WARNING {now} [process.py:0] {self._skipped:,} more lines in {self._path}")
+            self._skipped = 0
+
+
+def _list_members(group: int) -> list[psutil.Process]:
+    """Processes of a group that still run. A zombie has ended, whether or not anybody takes its exit code."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getpgid(process.pid) == group and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                found.append(process)
+    return found
+
+
+def _list_segments(group: int) -> set[Path]:
+    """Shared memory that a group's processes have mapped. Killed together, they leave it behind."""
+    found = set()
+    for process in _list_members(group):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+                path = Path(line.partition("/")[1] + line.partition("/")[2])
+                if path.parent == SHARED_MEMORY and path.name.startswith(SEGMENT_NAMES):
+                    found.add(path)
+    return found
+
+
+def _describe_unkillable(alive: list[psutil.Process]) -> str:
+    names = []
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            names.append(f"{process.pid} ({process.name()}, {process.status()})")
+    return (
+        f"The engine's processes could not be killed within {KILL_WAIT_S:.0f} s: {', '.join(names)}. They may still "
+        "use the device. hint: look for errors of its driver in `dmesg` (NVIDIA: Xid), and reset the device or restart "
+        "the machine before you resume the run."
+    )
 
 
 def _signal_group(group: int) -> bool:

@@ -40,7 +40,8 @@ class ServerSpec(SpecPart):
     retries: int = Field(
         5,
         ge=0,
-        description="How often a request is sent again after a failed connection, 429 or 503; never once a token came.",
+        description="How often a request is sent again after a failed connection, 429, 502 or 503; never once a token "
+        "came. In a closed loop a server that is away is waited for, within timeout_s.",
     )
     ca_file: str | None = Field(None, description="Certificates to trust, in PEM (default: the system's).")
 

@@ -220,6 +220,43 @@ def test_a_killed_server_is_replaced_and_nothing_is_left(
     kept.keep(opened[1])
 
 
+STREAMS = 256
+
+
+def test_no_request_is_lost_when_a_servers_engine_runs_out_of_memory(
+    tiny_model: Path, tmp_path: Path, asker: Asker
+) -> None:
+    """With so many streams in flight vLLM's server has much to say about it, and says it instead of its health."""
+    args = {
+        **ONE_CORE, "max_num_seqs": STREAMS, "worker_extension_cls": "tests.engines.out_of_memory.Extension",
+        "kv_cache_memory_bytes": 2**28,
+    }  # fmt: skip
+    once = tmp_path / "once"
+    env = engine_environment(Settings(), {"OMP_NUM_THREADS": "1"}, {"ASSAYLINE_OOM_ONCE": str(once)})
+    events: list[tuple[int, str, Any]] = []
+
+    def open_one(sizes: Sizes, changed: dict[str, Any], generation: int) -> StreamingEngine:
+        return open_server(
+            tiny_model, tmp_path / f"generation-{generation}.log", args={**args, **changed}, env=env,
+            window=sizes.window_requests, engine_generation=generation,
+        )  # fmt: skip
+
+    def record(generation: int, event: str, *_: Any, **values: Any) -> None:
+        events.append((generation, event, values.get("details") or {}))
+
+    policy = RecoveryPolicy(Sizes(window_requests=STREAMS))
+    requests = [asker.ask(f"What is {i} + {i}?", min_tokens=16, max_tokens=16) for i in range(STREAMS + 100)]
+    with closing(AdaptiveEngine(open_one, policy, record, DeviceMemory(()))) as adaptive:
+        answers = by_id(adaptive.generate(requests))
+    assert once.exists() and set(answers) == {request.request_id for request in requests}
+    assert {answer.error_kind for answer in answers.values()} == {None}
+    [failed] = [details for _, event, details in events if event == "failed"]
+    assert failed["kind"] == "device_oom" and "CUDA out of memory" in failed["summary"]
+    first, second = [details for _, event, details in events if event == "opened"]
+    assert second["max_num_seqs"] == first["max_num_seqs"] // 2
+    assert (tmp_path / "generation-0.log").stat().st_size < 2**18, "one traceback, not one for every stream"
+
+
 def test_nothing_is_left_of_a_server_that_is_closed(kept: Kept[StreamingEngine]) -> None:
     engine = kept.take()
     with closing(engine):

@@ -2,8 +2,8 @@
 
 A thread that waits for messages takes Python's lock from the engine several times for each of them. Here the engine's
 own thread looks between two steps what has come, and writes what the socket takes at once; only what a slow worker
-leaves unread is written by a thread. Frames are those of `multiprocessing.connection.Connection`, which is the other
-end. When the worker is gone, however it died, whoever notices kills the whole process group.
+leaves unread is written by a thread. When the worker is gone, however it died, whoever notices kills the whole process
+group.
 """
 
 import contextlib
@@ -12,15 +12,12 @@ import pickle
 import select
 import signal
 import socket
-import struct
 import threading
 import time
 from collections import deque
 from typing import Any, NoReturn
 
-CHUNK_BYTES = 1 << 18
-_SHORT, _LONG = struct.Struct("!i"), struct.Struct("!Q")
-_LARGEST_SHORT = 0x7FFFFFFF
+from assayline.engines.messages import CHUNK_BYTES, cut_frames, pack
 
 
 class Channel:
@@ -71,11 +68,9 @@ class Channel:
 
     def put(self, message: Any) -> None:
         """Sends a message, from any thread, without waiting."""
-        content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        size = len(content)
-        head = _SHORT.pack(size) if size <= _LARGEST_SHORT else _SHORT.pack(-1) + _LONG.pack(size)
+        frame = pack(message)
         with self._writing:
-            self._unsent += head + content
+            self._unsent += frame
             self._send()
             if self._unsent and not self._is_flushing:
                 self._is_flushing = True
@@ -116,27 +111,8 @@ class Channel:
 
     def _cut(self) -> list[bytes]:
         """The whole frames of what has arrived."""
-        frames = []
         with self._reading:
-            start = 0
-            while (frame := self._find_frame(start)) is not None:
-                begin, start = frame
-                frames.append(bytes(self._arrived[begin:start]))
-            del self._arrived[:start]
-        return frames
-
-    def _find_frame(self, start: int) -> tuple[int, int] | None:
-        """Where the next frame's content begins and ends, if it is all there."""
-        begin = start + _SHORT.size
-        if len(self._arrived) < begin:
-            return None
-        (size,) = _SHORT.unpack_from(self._arrived, start)
-        if size == -1:
-            if len(self._arrived) < begin + _LONG.size:
-                return None
-            (size,) = _LONG.unpack_from(self._arrived, begin)
-            begin += _LONG.size
-        return (begin, begin + size) if len(self._arrived) >= begin + size else None
+            return cut_frames(self._arrived)
 
     def _send(self) -> None:
         try:

@@ -50,6 +50,12 @@ RUN_PATTERNS: tuple[tuple[Kind, str], ...] = (
     (Kind.DEVICE_OOM, rf".*(OutOfMemoryError|{DEVICE_MEMORY}).*"),
     (Kind.HOST_OOM, rf".*({HOST_MEMORY}).*"),
 )
+KNOWN_CAUSE = re.compile(
+    "|".join(f"(?:{text.removeprefix('.*').removesuffix('.*')})" for _, text in (*START_PATTERNS, *RUN_PATTERNS))
+    + "|exit code: -9"
+)
+"""Finds any line that can decide, without the `.*` around the words, which would cost a long line its square."""
+
 _SHARE = re.compile(r"\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\)")
 _LENGTH = re.compile(r"estimated maximum model length is (?P<length>\d+)")
 

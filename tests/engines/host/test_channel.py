@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from assayline.engines import messages
 from assayline.engines.host import channel as channels
 from assayline.engines.host.channel import CHUNK_BYTES, Channel
 
@@ -72,10 +73,10 @@ def test_half_a_message_is_none(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_message_of_more_than_two_gigabytes_has_a_longer_head(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "_LARGEST_SHORT", 100)
+    monkeypatch.setattr(messages, "_LARGEST_SHORT", 100)
     pair.host.put("x" * 1000)
     assert pair.worker.recv() == "x" * 1000
-    pair.worker._send(channels._SHORT.pack(-1) + channels._LONG.pack(5) + b"\x80\x05K\x07.")
+    pair.worker._send(messages._SHORT.pack(-1) + messages._LONG.pack(5) + b"\x80\x05K\x07.")
     assert take(pair.host, 1) == [7]
 
 

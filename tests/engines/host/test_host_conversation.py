@@ -5,6 +5,7 @@ import pickle
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,6 +55,7 @@ class Scripted:
         self.sent: list[Any] = []
         self._answer, self._loads_s = answer, loads_s
         self._inbox: deque[Any] = deque()
+        self._log = SimpleNamespace(on_line=None)
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
@@ -144,6 +146,25 @@ def test_a_silent_host_is_taken_for_dead(converse: Any) -> None:
     with pytest.raises(EngineError, match="silent for 120 s"):
         list(engine.generate(requests(1)))
     assert host.now_s == pytest.approx(hosted.SILENCE_LIMIT_S, abs=5)
+
+
+@pytest.mark.parametrize("host_is_first", [False, True])
+def test_generate_takes_nobody_for_dead_when_the_job_was_suspended(converse: Any, host_is_first: bool) -> None:
+    """SIGSTOP and SIGCONT to a worker and its host: monotonic time goes on, and the worker may be the first to run."""
+    engine, host = converse(silent_host)
+    answers = engine.generate(itertools.chain(requests(1), itertools.repeat(None)))
+    quiet, turns = host.receive, itertools.count()
+
+    def receive(timeout_s: float = 0.5) -> Any:
+        turn = next(turns)
+        if turn == 5:
+            host.now_s += 3600
+            return beat_of(0) if host_is_first else None
+        quiet(timeout_s)
+        return Finished([Completion("0", "w", 0, 4)]) if turn == 20 else beat_of(0) if turn % 3 == 0 else None
+
+    host.receive = receive
+    assert next(answers).request_id == "0" and host.now_s > 3600
 
 
 def test_a_host_that_beats_is_alive_however_long_a_request_takes(converse: Any) -> None:

@@ -1,19 +1,26 @@
 """An engine host's process, before any engine is in it: it starts alone and never outlives its worker."""
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import psutil
 import pytest
 from engine_helpers import ROOT, living_members, start_python, wait_until_gone
 
-from assayline.engines.process import HostProcess
-from assayline.errors import EngineError
+from assayline.engines import process as processes
+from assayline.engines.messages import pack
+from assayline.engines.process import RELAYED_LINES, HostProcess, WorkerChannel
+from assayline.engines.recovery.causes import classify
+from assayline.errors import DeviceError, EngineError, Kind, Witness
 
 PARENT = """
 import os, sys, time
@@ -92,6 +99,195 @@ def test_a_death_is_told_with_the_signals_name_and_the_end_of_the_log(host: Host
     host.kill()
     with pytest.raises(EngineError, match="died of signal SIGTERM"):
         host.send("anything")
+
+
+LARGE = "x" * 2**23
+"""More than a socket holds."""
+
+
+def test_send_does_not_wait_for_a_host_that_does_not_read(host: HostProcess) -> None:
+    os.kill(host.pid, signal.SIGSTOP)
+    started = time.monotonic()
+    for _ in range(5):
+        host.send(LARGE)
+        assert host.receive(0.1) is None
+    assert time.monotonic() - started < 5
+    host.kill()
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[WorkerChannel, Connection]]:
+    """The worker's end, and the other one."""
+    ours, theirs = socket.socketpair()
+    with Connection(theirs.detach()) as other:
+        yield WorkerChannel(ours), other
+
+
+def test_receive_does_not_wait_for_the_rest_of_a_frame(ends: tuple[WorkerChannel, Connection]) -> None:
+    worker, other = ends
+    frame = pack("a message")
+    os.write(other.fileno(), frame[:7])
+    started = time.monotonic()
+    assert worker.receive(0.1) is None
+    assert 0.1 <= time.monotonic() - started < 2
+    os.write(other.fileno(), frame[7:] + pack("another"))
+    assert [worker.receive(1), worker.receive(1), worker.receive(0)] == ["a message", "another", None]
+
+
+def test_receive_sends_what_the_other_end_takes_meanwhile(ends: tuple[WorkerChannel, Connection]) -> None:
+    worker, other = ends
+    worker.send(LARGE)
+    worker.send("last")
+    os.set_blocking(other.fileno(), False)
+    got = b""
+    deadline = time.monotonic() + 20
+    while not got.endswith(pack("last")) and time.monotonic() < deadline:
+        worker.receive(0.01)
+        with contextlib.suppress(BlockingIOError):
+            got += os.read(other.fileno(), 1 << 20)
+    assert got == pack(LARGE) + pack("last")
+
+
+def test_receive_returns_what_came_before_the_end(ends: tuple[WorkerChannel, Connection]) -> None:
+    worker, other = ends
+    other.send("Failed")
+    worker.send(LARGE)
+    other.close()
+    with contextlib.suppress(OSError):
+        worker.send("to nobody")
+    assert worker.receive(1) == "Failed"
+    with pytest.raises((EOFError, OSError)):
+        worker.receive(1)
+
+
+# torch 2.13's line that decides, as vLLM 0.32 prints it for its engine core. What follows comes from vLLM's server, for
+# every stream.
+OOM = "(EngineCore pid=7) ERROR 11-24 22:35:34 [core.py:1512] torch.OutOfMemoryError: CUDA out of memory. Tried to"
+NOISE = '(ApiServer pid=9) ERROR 11-24 22:35:34 [serving.py:500]   File "vllm/v1/engine/async_llm.py", line 604\n'
+GONE = {"exception": "EngineGoneError", "message": "vLLM's server ended", "witness": Witness.LOG}
+
+
+def test_evidence_holds_the_cause_however_much_was_printed_after_it(host: HostProcess, lines: list[str]) -> None:
+    host.phase = "run"
+    with open(host.log_path, "a") as log:
+        log.write("a line\n" * 1000 + f"{OOM} allocate 2.00 GiB.\n" + NOISE * 100_000)
+    assert classify(host.evidence(**GONE)).kind is Kind.DEVICE_OOM
+    assert any(line.startswith(OOM) for line in lines), "and it is shown, whatever else is not"
+    host.kill()
+
+
+def test_evidence_of_a_run_leaves_out_causes_from_the_start(host: HostProcess) -> None:
+    with open(host.log_path, "a") as log:
+        log.write(f"{OOM}: tried something smaller\n")
+    host.receive(0.01)
+    host.phase = "run"
+    with open(host.log_path, "a") as log:
+        log.write(NOISE * 10_000)
+    assert classify(host.evidence(**GONE)).kind is Kind.OTHER
+    host.kill()
+
+
+def test_receive_relays_a_flood_of_lines_within_limits(host: HostProcess, lines: list[str]) -> None:
+    with open(host.log_path, "a") as log:
+        log.write(NOISE * 60_000)  # 6 MB
+    longest_s = 0.0
+    began = time.monotonic()
+    while time.monotonic() - began < 1.5:
+        started = time.monotonic()
+        host.receive(0.01)
+        longest_s = max(longest_s, time.monotonic() - started)
+    assert longest_s < 1.5, "nobody waits for a log"
+    assert 1 < len(lines) <= 3 * (RELAYED_LINES + 1)
+    host.kill()
+    told = [int(line.split()[4].replace(",", "")) for line in lines if line.endswith(f"more lines in {host.log_path}")]
+    shown = sum("async_llm" in line for line in lines)
+    assert shown + sum(told) == 60_000
+
+
+STUBBORN = """#!{python}
+import os, subprocess, sys, time
+from multiprocessing.shared_memory import SharedMemory
+{work}
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def start_other(path: Path, monkeypatch: pytest.MonkeyPatch, work: str) -> HostProcess:
+    """A host that does something else."""
+    script = path / "python"
+    script.write_text(STUBBORN.format(python=sys.executable, work=work))
+    script.chmod(0o755)
+    monkeypatch.setattr(processes.sys, "executable", str(script))
+    lines: list[str] = []
+    host = HostProcess(dict(os.environ), path / "host.log", lines.append)
+    while "ready" not in lines:
+        host.receive(0.05)
+    return host
+
+
+WITHOUT_REAPER = """
+import ctypes, sys, time
+from pathlib import Path
+from assayline.engines.process import HostProcess
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans come here, and nobody asks for their exit codes
+sys.executable = sys.argv[1]
+lines = []
+host = HostProcess({}, Path(sys.argv[1] + ".log"), lines.append)
+while "ready" not in lines:
+    host.receive(0.05)
+started = time.monotonic()
+host.kill()
+print(time.monotonic() - started, host.exit_code)
+"""
+
+
+def test_kill_does_not_wait_for_zombies(tmp_path: Path) -> None:
+    """As in a container whose first process reaps nobody."""
+    script = tmp_path / "python"
+    script.write_text(STUBBORN.format(python=sys.executable, work="subprocess.Popen(['sleep', '600'])"))
+    script.chmod(0o755)
+    with start_python(WITHOUT_REAPER, script) as parent:
+        told = parent.communicate(timeout=60)[0].split()
+    assert float(told[0]) < 3 and told[1] == str(-signal.SIGKILL)
+
+
+def test_kill_raises_with_a_hint_when_a_process_cannot_be_killed(
+    host: HostProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread in the driver's uninterruptible sleep."""
+    monkeypatch.setattr(processes, "KILL_WAIT_S", 0.2)
+    monkeypatch.setattr(processes, "_signal_group", lambda group: True)
+    monkeypatch.setattr(processes, "_list_members", lambda group: [psutil.Process()])
+    with pytest.raises(DeviceError, match=rf"(?s)could not be killed.*{os.getpid()} \(.*hint: .*dmesg"):
+        host.kill()
+    host.kill()
+    monkeypatch.undo()
+    os.killpg(host.pid, signal.SIGKILL)
+    assert host.wait(10)
+
+
+def test_kill_unlinks_the_shared_memory_of_the_group_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What vLLM's workers share has multiprocessing's names, and the process that would unlink it is killed too."""
+    foreign = SharedMemory(create=True, size=4096)
+    weights = Path("/dev/shm") / f"weights-{os.getpid()}"
+    weights.write_bytes(bytes(4096))
+    work = (
+        "memory = SharedMemory(create=True, size=4096)\n"
+        f"import mmap; mapped = mmap.mmap(os.open({str(weights)!r}, os.O_RDWR), 0)\n"
+        "print(memory.name, flush=True)"
+    )
+    try:
+        host = start_other(tmp_path, monkeypatch, work)
+        name = host.log_path.read_text().split()[0]
+        assert (Path("/dev/shm") / name).exists()
+        host.kill()
+        assert not (Path("/dev/shm") / name).exists()
+        assert weights.exists() and (Path("/dev/shm") / foreign.name).exists()
+    finally:
+        weights.unlink()
+        foreign.close()
+        foreign.unlink()
 
 
 def test_silence_is_none_and_costs_no_more_than_was_asked(host: HostProcess) -> None:

@@ -14,6 +14,7 @@ import pytest
 from fake_server import ANSWER, FakeServer, Script
 
 from assayline.clock import RunClock
+from assayline.engines.host.core import EngineGoneError
 from assayline.engines.host.server import failures as served_failure
 from assayline.engines.host.server.core import ServerCore
 from assayline.engines.host.server.events import EventReader, MalformedStreamError
@@ -312,6 +313,136 @@ def test_a_server_that_goes_away_and_comes_back_is_waited_for(server: FakeServer
 
     answer = asyncio.run(run())
     assert answer.error_kind is None and answer.retries is not None and answer.retries > 0
+
+
+def ask_in_closed_loop(order: Open, *requests: Request, before: Any = lambda: None) -> list[Completion]:
+    """Opens a core, calls `before`, and asks everything at once."""
+
+    async def run() -> list[Completion]:
+        core = ServerCore(order)
+        await core.open()
+        before()
+        try:
+            return list(await asyncio.gather(*(core.answer(Generate(r, 0.0, 64)) for r in requests)))
+        finally:
+            await core.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("proxy", [502, 503])
+def test_answer_waits_for_a_server_that_is_away_in_a_closed_loop(
+    server: FakeServer, proxy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few retries are allowed; what a proxy says of it counts too."""
+    monkeypatch.setattr(served_failure, "LONGEST_WAIT_S", 0.2)
+
+    def leave() -> None:
+        server.stop()
+        server.call_later(1.0, server.start)
+
+    server.scripts += [Script(status=proxy)] * 12
+    answers = ask_in_closed_loop(
+        make_order(server.url, retries=1, timeout_s=60), *map(make_request, range(4)), before=leave
+    )
+    assert all(answer.error_kind is None and answer.output_tokens == 4 for answer in answers)
+    assert all((answer.retries or 0) > 1 for answer in answers)
+
+
+def test_answer_ends_the_run_when_the_server_stays_away(server: FakeServer) -> None:
+    """Error rows would be final; a run that ends can be resumed."""
+    with pytest.raises(ServerError, match=r"has been away for 1 s .*hint: start the server, then resume"):
+        ask_in_closed_loop(make_order(server.url, timeout_s=1), make_request(), before=server.stop)
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_answer_does_not_wait_where_failures_are_measured(server: FakeServer, retries: int) -> None:
+    """In an open loop, and where no retry is wanted."""
+    order = make_order(server.url, retries=retries, timeout_s=60)
+
+    async def run() -> Completion:
+        core = ServerCore(order)
+        await core.open()
+        server.stop()
+        answer = await core.answer(Generate(make_request(), 0.0, 64 if retries == 0 else None))
+        await core.close()
+        return answer
+
+    answer = asyncio.run(run())
+    assert answer.error_kind == "server_unreachable" and answer.retries == retries
+
+
+class OwnServer:
+    """What a core knows of a server of its own."""
+
+    def __init__(self, is_dead: bool = False) -> None:
+        self.is_dead = is_dead
+        self.looks = 0
+
+    async def check_alive(self) -> None:
+        self.looks += 1
+        await asyncio.sleep(0.05)
+        if self.is_dead:
+            raise self.describe_death()
+
+    def describe_death(self) -> EngineGoneError:
+        return EngineGoneError("vLLM's server holds a dead engine. See its log for why.")
+
+    async def stop(self) -> None: ...
+
+
+# vllm/v1/engine/exceptions.py of vLLM 0.32, as its server sends it in a stream and as the body of a 500.
+ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+DEAD_EVENT = json.dumps({"error": {"message": ENGINE_DEAD, "type": "InternalServerError", "code": 500}})
+
+
+@pytest.mark.parametrize(
+    ("script", "is_dead", "looks"),
+    [
+        (Script(break_after=2, break_with=DEAD_EVENT), False, 0),  # its own word is enough
+        (Script(status=500, message=ENGINE_DEAD), False, 0),
+        (Script(break_after=2, break_with=DEAD_EVENT.replace("500", "400")), True, 1),
+        (Script(break_after=2), True, 1),
+        (Script(break_after=2, break_with="end"), True, 1),
+        (Script(reset=True), True, 1),
+        (Script(status=500), True, 1),
+        (Script(delay_s=3600), True, 1),  # its time is over
+    ],
+)
+def test_answer_raises_when_our_own_server_is_dead(
+    server: FakeServer, script: Script, is_dead: bool, looks: int
+) -> None:
+    server.default = script
+    own = OwnServer(is_dead)
+
+    async def run() -> None:
+        core = ServerCore(make_order(server.url, timeout_s=2))
+        await core.open()
+        core._process = own  # type: ignore[assignment]
+        with pytest.raises(EngineGoneError, match="dead engine"):
+            await core.answer(Generate(make_request(), 0.0, 8))
+        await core.close()
+
+    asyncio.run(run())
+    assert own.looks == looks
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [(Script(break_after=2), "stream_cut"), (Script(status=500), "server_error"), (Script(delay_s=3600), "timed_out")],
+)
+def test_answer_is_an_error_row_when_our_own_server_is_well(server: FakeServer, script: Script, kind: str) -> None:
+    server.default = script
+
+    async def run() -> Completion:
+        core = ServerCore(make_order(server.url, timeout_s=2))
+        await core.open()
+        core._process = OwnServer()  # type: ignore[assignment]
+        answer = await core.answer(Generate(make_request(), 0.0, 8))
+        await core.close()
+        return answer
+
+    assert asyncio.run(run()).error_kind == kind
 
 
 def test_nothing_limits_the_connections_of_an_open_loop(server: FakeServer) -> None:

@@ -25,7 +25,7 @@ from assayline.engines.host.server.process import ServeProcess
 from assayline.engines.host.server.watch import ServerWatch
 from assayline.engines.messages import Generate, Open, Opened
 from assayline.engines.reasoning import split_reasoning, thinks
-from assayline.errors import MediaError, SpecError
+from assayline.errors import MediaError, ServerError, SpecError
 from assayline.media.load import Hearing
 from assayline.records import Completion, Json, Request, TelemetrySample
 
@@ -41,6 +41,8 @@ class ServerCore:
         self._live: set[_Call] = set()
         self._counting = threading.Lock()
         self._output_tokens = 0
+        self._reached_s = time.monotonic()
+        """When a request last reached the server."""
         self._media = MediaPool(order, Hearing(), fill_messages)
         self._client: ServedClient
         self._writer: RequestWriter
@@ -79,7 +81,8 @@ class ServerCore:
     async def answer(self, message: Generate) -> Completion:
         """Sends now, and again where that may help; a result or an error row.
 
-        Raises EngineGoneError if our own server is gone, SpecError for what no request of this spec can do.
+        Raises EngineGoneError if our own server is gone, ServerError if the one that runs was away for the whole time
+        of this request, SpecError for what no request of this spec can do.
         """
         call = _Call(message)
         request = message.request
@@ -99,6 +102,7 @@ class ServerCore:
                 async with asyncio.timeout(self._server.timeout_s):
                     await self._ask(call, body)
         except TimeoutError:
+            await self._check_server(call)
             words = f"No complete answer within {self._server.timeout_s:g} s"
             return self._complete(call, error_kind=TIMED_OUT, error_message=f"{words}{call.describe()}.")
         except ServedFailure as failure:
@@ -139,21 +143,59 @@ class ServerCore:
         return replace(request, messages=prepared.form.messages)
 
     async def _ask(self, call: "_Call", body: dict[str, Json]) -> None:
-        """Tries until an answer is complete or nothing more may be tried. Raises ServedFailure or EngineGoneError."""
+        """Tries until an answer is complete or nothing more may be tried.
+
+        Raises ServedFailure, EngineGoneError or ServerError. Only tries that reached the server count as `retries`.
+        """
         while True:
             call.answer = ServedAnswer()
             try:
                 await self._client.stream(self._writer.path, body, call.answer)
+                self._reached_s = time.monotonic()
                 return
             except ServedFailure as failure:
                 if self._process is not None and failure.may_be_death:
-                    await self._process.check_alive()
+                    await self._check_process(failure)
+                call.is_waiting = self._may_wait(call, failure)
+                if not call.is_waiting:
+                    self._reached_s = time.monotonic()
+                    call.tries += 1
+                if not failure.may_retry or call.answer.tokens or call.tries > self._server.retries:
+                    raise
                 wait_s = choose_wait(call.retries, failure)
-                is_late = time.monotonic() + wait_s >= call.sent + self._server.timeout_s
-                if not failure.may_retry or call.answer.tokens or call.retries >= self._server.retries or is_late:
+                if time.monotonic() + wait_s >= call.sent + self._server.timeout_s:
+                    await self._check_server(call)
                     raise
             await asyncio.sleep(wait_s)
             call.retries += 1
+
+    def _may_wait(self, call: "_Call", failure: ServedFailure) -> bool:
+        """Whether a server that is away is waited for, as long as a request may take.
+
+        Not in an open loop, which measures how a server fails, too.
+        """
+        is_closed_loop = call.message.window_requests is not None
+        return is_closed_loop and failure.is_away and failure.retry_after_s is None and self._server.retries > 0
+
+    async def _check_process(self, failure: ServedFailure) -> None:
+        """Raises EngineGoneError unless our own server proves, after a failure, that it is well."""
+        assert self._process is not None
+        if failure.is_death:
+            raise self._process.describe_death()
+        await self._process.check_alive()
+
+    async def _check_server(self, call: "_Call") -> None:
+        """For a call whose time is over. Raises EngineGoneError or ServerError if no other request would fare better.
+
+        An error row is final. A run that ends here can be resumed.
+        """
+        if self._process is not None:
+            await self._process.check_alive()
+        elif call.is_waiting and self._reached_s <= call.sent:
+            raise ServerError(
+                f"The server at {self._client.url} has been away for {self._server.timeout_s:g} s "
+                "(engine.server.timeout_s). What was answered is kept. hint: start the server, then resume the run."
+            )
 
     def _check_stops(self, request: Request) -> None:
         if self._order.reasoning is not None and request.sampling.get("stop"):
@@ -223,7 +265,7 @@ class ServerCore:
 class _Call:
     """One request on its way: the first sending, the tries, and what the last of them brought."""
 
-    __slots__ = ("answer", "media", "message", "retries", "sent")
+    __slots__ = ("answer", "is_waiting", "media", "message", "retries", "sent", "tries")
 
     def __init__(self, message: Generate) -> None:
         self.message = message
@@ -231,6 +273,10 @@ class _Call:
         self.media: dict[str, Json] = {}
         self.sent = time.monotonic()
         self.retries = 0
+        self.tries = 0
+        """Those that reached the server and failed."""
+        self.is_waiting = False
+        """Whether the last try found no server."""
 
     def describe(self) -> str:
         """What a person should know of a call that failed, as the end of a sentence."""

@@ -1,7 +1,7 @@
 """What goes wrong between a client and a server, as kinds of error rows, and which of it is worth another try.
 
 Another try is worth it where the server has not begun to answer and says, or shows, that it may do so later: a failed
-connection, 429 and 503. Once a token has come there is none, as it would be counted twice.
+connection, 429, 502 and 503. Once a token has come there is none, as it would be counted twice.
 """
 
 import email.utils
@@ -10,6 +10,8 @@ import ssl
 import time
 from collections.abc import Iterator
 
+import aiohttp
+import httpx2
 import openai
 
 from assayline.engines.host.server.events import ServerReportedError, read_error
@@ -22,6 +24,13 @@ STREAM_CUT = "stream_cut"
 MALFORMED = "malformed_stream"
 TIMED_OUT = "timed_out"
 OVERLOADED_CODES = (429, 503)
+AWAY_CODES = (502, 503)
+"""What a proxy answers when nothing is behind it."""
+
+ENGINE_DEAD = "EngineCore encountered an issue"
+"""How the message of vLLM's EngineDeadError begins, 0.26 to 0.33."""
+
+NO_CONNECTION = (httpx2.ConnectError, httpx2.ConnectTimeout, aiohttp.ClientConnectorError)
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 LONGEST_MESSAGE = 500
@@ -31,17 +40,32 @@ LONGEST_MESSAGE = 500
 class ServedFailure(Exception):
     """One failed try."""
 
-    def __init__(self, kind: str, message: str, *, may_retry: bool = False, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        *,
+        may_retry: bool = False,
+        is_away: bool = False,
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         self.may_retry = may_retry
+        self.is_away = is_away
+        """Whether the request has reached no server."""
         self.retry_after_s = retry_after_s
         """How long the server asks to be left alone, where it does."""
 
     @property
     def may_be_death(self) -> bool:
         """Whether it looks as it would if the server had died."""
-        return self.kind in (UNREACHABLE, OVERLOADED, SERVER_ERROR, STREAM_CUT)
+        return self.kind in (UNREACHABLE, OVERLOADED, SERVER_ERROR, STREAM_CUT) or ENGINE_DEAD in str(self)
+
+    @property
+    def is_death(self) -> bool:
+        """Whether vLLM says itself that its engine is dead."""
+        return self.kind == SERVER_ERROR and ENGINE_DEAD in str(self)
 
 
 def explain_status(error: openai.APIStatusError) -> ServedFailure:
@@ -50,14 +74,17 @@ def explain_status(error: openai.APIStatusError) -> ServedFailure:
     words = f"The server answered {code}: {read_body(error)}"
     if code in OVERLOADED_CODES:
         wait_s = read_retry_after(error.response.headers.get("retry-after"))
-        return ServedFailure(OVERLOADED, words, may_retry=True, retry_after_s=wait_s)
-    return ServedFailure(REJECTED if code < 500 else SERVER_ERROR, words)
+        return ServedFailure(OVERLOADED, words, may_retry=True, is_away=code in AWAY_CODES, retry_after_s=wait_s)
+    is_away = code in AWAY_CODES
+    return ServedFailure(REJECTED if code < 500 else SERVER_ERROR, words, may_retry=is_away, is_away=is_away)
 
 
 def explain_connection(error: BaseException) -> ServedFailure:
     """A connection that could not be made, or ended before the answer began."""
-    cause = find_cause(error)
-    return ServedFailure(UNREACHABLE, f"The connection failed: {cause}", may_retry=not is_certificate_error(error))
+    may_retry = not is_certificate_error(error)
+    is_away = may_retry and any(isinstance(cause, NO_CONNECTION) for cause in _list_causes(error))
+    words = f"The connection failed: {find_cause(error)}"
+    return ServedFailure(UNREACHABLE, words, may_retry=may_retry, is_away=is_away)
 
 
 def explain_event(error: ServerReportedError) -> ServedFailure:

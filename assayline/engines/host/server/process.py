@@ -9,26 +9,30 @@ each start, unless VLLM_API_KEY has one.
 import asyncio
 import contextlib
 import json
+import logging
 import multiprocessing
 import os
 import runpy
 import secrets
 import socket
 import sys
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from assayline.engines.host.core import EngineGoneError
-from assayline.engines.host.vllm.internals import forking
+from assayline.engines.host.vllm.internals import forking, is_engine_dead
 from assayline.engines.messages import Open
 from assayline.records import Json
 
 HEALTH_INTERVAL_S = 0.2
 HEALTH_TIMEOUT_S = 5.0
-DYING_S = 10.0
-"""How long a server whose engine is dead may take to end by itself: it looks every few seconds."""
+PROOF_S = 60.0
+"""After a failure, how long a server may take to prove that it is well: one that does not is taken for dead."""
 
+ENGINE_DEAD_CODE = 503
 STOP_TIMEOUT_S = 10.0
 HOST = "127.0.0.1"
 MODULE = "vllm.entrypoints.openai.api_server"
@@ -43,15 +47,19 @@ class ServeProcess:
     """One server process. `start` before anything else."""
 
     def __init__(self, order: Open) -> None:
-        with socket.socket() as free:
-            free.bind((HOST, 0))
-            self._port = int(free.getsockname()[1])
+        self._held = socket.socket()
+        """Holds the port, as nothing else gets one that is bound; vLLM binds it, too, since both ask to reuse it."""
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held.bind((HOST, 0))
+        self._port = int(self._held.getsockname()[1])
         self.key = os.environ.get(KEY) or secrets.token_urlsafe(24)
         variables = {KEY: self.key, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
         context = multiprocessing.get_context("fork")
         self._process = context.Process(target=_serve, args=(self._list_arguments(order), variables), name=NAME)
         self._process.start()
-        self._dying: asyncio.Task[bool] | None = None
+        self._looking = asyncio.Lock()
+        self._well_s = 0.0
+        """When the last look began that found it well."""
 
     @property
     def url(self) -> str:
@@ -60,23 +68,35 @@ class ServeProcess:
 
     async def start(self) -> None:
         """Waits until it answers; the worker limits how long. Raises EngineGoneError if it ends before."""
-        while await asyncio.to_thread(self._look) != "up":
-            if self._process.exitcode is not None:
-                raise EngineGoneError(self._describe_end())
-            await asyncio.sleep(HEALTH_INTERVAL_S)
+        while (seen := await self._look_once()) != "well":
+            if seen == "dead":
+                raise self.describe_death()
 
     async def check_alive(self) -> None:
-        """Raises EngineGoneError if this server will not answer again. Called after a failure; waits until it is clear.
+        """Waits, after a failure, for proof that this server is well. Raises EngineGoneError if it is dead or has none.
 
-        However many requests fail at once, one look is enough.
+        The proof is a look that began after the failure. One is enough for all requests that failed before it.
         """
-        if self._dying is None or self._dying.done():
-            self._dying = asyncio.create_task(self._is_dying())
-        if await asyncio.shield(self._dying):
-            raise EngineGoneError(self._describe_end())
+        failed_s = time.monotonic()
+        while self._well_s < failed_s:
+            async with self._looking:
+                if self._well_s < failed_s and await self._look_once() == "dead":
+                    raise self.describe_death()
+            if time.monotonic() > failed_s + PROOF_S:
+                raise self.describe_death()
+
+    async def _look_once(self) -> Literal["well", "dead", "unclear"]:
+        began_s = time.monotonic()
+        seen = "dead" if self._process.exitcode is not None else await asyncio.to_thread(self._look)
+        if seen == "well":
+            self._well_s = began_s
+        elif seen == "unclear":
+            await asyncio.sleep(HEALTH_INTERVAL_S)
+        return seen
 
     async def stop(self) -> None:
         """Asks it to end. What is left of it after `STOP_TIMEOUT_S` ends with the process group."""
+        self._held.close()
         if self._process.exitcode is not None:
             return
         self._process.terminate()
@@ -96,44 +116,55 @@ class ServeProcess:
             }
         )
 
-    async def _is_dying(self) -> bool:
-        """False as soon as it is up, or merely slow; True when it has ended, or stays down."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + DYING_S
-        while loop.time() < deadline:
-            if self._process.exitcode is not None:
-                return True
-            if await asyncio.to_thread(self._look) != "down":
-                return False
-            await asyncio.sleep(HEALTH_INTERVAL_S)
-        return True
-
-    def _look(self) -> Literal["up", "slow", "down"]:
-        """Its health: a dead engine makes it down, and so does a port that refuses. Takes seconds: not in the loop."""
+    def _look(self) -> Literal["well", "dead", "unclear"]:
+        """Asks for its health, which vLLM refuses when its engine is dead. Takes seconds: not in the loop."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy is between us and us
         try:
             opener.open(f"http://{HOST}:{self._port}/health", timeout=HEALTH_TIMEOUT_S).close()
-        except TimeoutError:
-            return "slow"
-        except (OSError, ValueError):  # HTTP errors are OSErrors too
-            return "down"
-        return "up"
+        except urllib.error.HTTPError as error:
+            return "dead" if error.code == ENGINE_DEAD_CODE else "unclear"
+        except (OSError, ValueError):  # it is busy, begins or ends
+            return "unclear"
+        return "well"
 
-    def _describe_end(self) -> str:
+    def describe_death(self) -> EngineGoneError:
+        """The error for what is in flight, which it says in the log as well."""
         code = self._process.exitcode
         words = "holds a dead engine" if code is None else f"ended (exit code: {code})"
         print(f"vLLM's server {words}", file=sys.stderr, flush=True)
-        return f"vLLM's server {words}. See its log for why."
+        return EngineGoneError(f"vLLM's server {words}. See its log for why.")
 
 
 def _serve(arguments: list[str], variables: Mapping[str, str]) -> None:
     """The forked process: what `python -m` would do."""
     os.environ.update(variables)
     sys.argv = [MODULE, *arguments]
+    print_dead_engine_once()
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(ImportError):  # which the server will say itself
             stack.enter_context(forking())
         runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+
+
+def print_dead_engine_once() -> None:
+    """Keeps all but one traceback of a dead engine out of the log.
+
+    One exception object ends every stream. Each raises it again, which makes its traceback longer, and prints it: 512
+    streams would print 160 MB before the server does anything else.
+    """
+    make = logging.getLogRecordFactory()
+    printed = False
+
+    def make_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        nonlocal printed
+        record = make(*args, **kwargs)
+        if record.exc_info and record.exc_info[1] is not None and is_engine_dead(record.exc_info[1]):
+            if printed:
+                record.exc_info = None
+            printed = True
+        return record
+
+    logging.setLogRecordFactory(make_record)
 
 
 def list_flags(args: Mapping[str, Json]) -> list[str]:
