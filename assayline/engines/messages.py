@@ -14,9 +14,6 @@ from assayline.spec.answers import ReasoningSpec
 from assayline.spec.engine import BACKENDS, Backend, ServerSpec
 from assayline.spec.media import MediaSpec
 
-FORKS_READY = b"ready"
-"""What a fork server says as soon as it can fork."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
