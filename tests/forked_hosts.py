@@ -74,6 +74,7 @@ class ForkedHosts:
         self._env: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket
+        self._log_path = Path(tempfile.gettempdir()) / f"forked-hosts-{os.getpid()}.log"
 
     def launch(self, env: Mapping[str, str], channel: int, log: int) -> Any:
         """Forks a host that talks through `channel` and prints to `log`."""
@@ -92,11 +93,12 @@ class ForkedHosts:
                 self._process.kill()
                 self._process.wait()
                 self._process = None
+                self._log_path.unlink(missing_ok=True)
 
     def _start(self, env: Mapping[str, str]) -> None:
         self._env = dict(env)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, open(Path(tempfile.gettempdir()) / f"forked-hosts-{os.getpid()}.log", "wb") as log:
+        with theirs, open(self._log_path, "wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())],
                 env=self._env,
