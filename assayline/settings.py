@@ -4,7 +4,6 @@
 """
 
 import os
-import tempfile
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ class Settings(BaseSettings):
     )
     database: Path | None = Field(None, description="The DuckDB file (default: assayline.duckdb in the data folder).")
     lock_dir: Path = Field(
-        Path(tempfile.gettempdir()) / "assayline-locks", description="Folder of device locks, one per machine."
+        Path("/tmp/assayline-locks"), description="Folder of device locks, one per machine, for all of its users."
     )
     database_wait_s: float = Field(
         30.0, ge=0, description="How long to wait for another process's lock on the database."

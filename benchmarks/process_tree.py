@@ -75,13 +75,14 @@ def _watch(samples: CpuSamples, process: subprocess.Popen[bytes]) -> None:
 def find_host(worker_pid: int) -> psutil.Process | None:
     """The engine's process below a worker, the newest if one is just being replaced; None where there is none.
 
-    It is forked by a server that has the same command line and holds no engine.
+    Processes that it forks have the same command line.
     """
     hosts = []
     with contextlib.suppress(psutil.Error):
         for process in psutil.Process(worker_pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 parent = process.parent()
-                if parent is not None and all("assayline.engines.host" in one.cmdline() for one in (process, parent)):
+                is_forked = parent is not None and parent.cmdline() == process.cmdline()
+                if "assayline.engines.host" in process.cmdline() and not is_forked:
                     hosts.append((process.create_time(), process))
     return max(hosts, key=lambda host: host[0])[1] if hosts else None

@@ -13,6 +13,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from forked_hosts import HOSTS
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # examples/ is no installed package
@@ -27,7 +28,7 @@ for size in ("COLUMNS", "LINES"):  # readline sets them for what pytest starts, 
     os.environ.pop(size, None)
 
 from assayline.engines.devices import claims  # noqa: E402
-from assayline.engines.fork_server import keep_imports  # noqa: E402
+from assayline.engines.process import HostSetup  # noqa: E402
 from assayline.settings import Settings  # noqa: E402
 from assayline.spec.evaluation import EvalSpec  # noqa: E402
 from assayline.spec.file import parse_spec  # noqa: E402
@@ -115,9 +116,11 @@ def single_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture(scope="session", autouse=True)
-def kept_imports() -> Iterator[None]:
+def forked_hosts() -> Iterator[None]:
     """Engines that this process opens are forked from one server, whatever test they belong to."""
-    with keep_imports():
+    make_setup = HostSetup.of
+    with pytest.MonkeyPatch.context() as patch, contextlib.closing(HOSTS):
+        patch.setattr(HostSetup, "of", lambda *given: replace(make_setup(*given), launch=HOSTS.launch))
         yield
 
 

@@ -17,9 +17,7 @@ from assayline.api.answers import Answer, Ask, Content
 from assayline.api.asking import Asking, wait_for
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
-from assayline.engines.devices.claims import list_devices
-from assayline.engines.fork_server import keep_imports
-from assayline.engines.parking import hold_device
+from assayline.engines.devices.claims import claim_device, list_devices
 from assayline.errors import EngineError
 from assayline.evaluation.opening import NO_DEVICE, Opening, locate_model
 from assayline.evaluation.orders import WorkOrder, write_engine_order
@@ -110,12 +108,11 @@ class Engine:
             self._reader = RowReader(
                 self._spec.prompts.columns, None, self._spec.prompts.media, Shelf(self._folder.absolute())
             )
-            stack.enter_context(keep_imports())
             device = NO_DEVICE
             if self._spec.engine.needs_device:
                 devices = list_devices(self._spec.engine.device, 1, count_devices(self._spec.engine.args))
                 device = stack.enter_context(
-                    hold_device(devices, self._settings.lock_dir, self._settings.device_wait_s)
+                    claim_device(devices, self._settings.lock_dir, self._settings.device_wait_s)
                 )
             model_path, model_args = locate_model(self._spec, identity)
             order = WorkOrder(

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from assayline.engines.base import EngineFacts, EngineHooks
-from assayline.engines.fork_server import ForkServer, begin_fork_server
 from assayline.engines.messages import (
     AbortAll,
     Aborted,
@@ -67,10 +66,7 @@ class HostedEngine:
         self._without_step, self._silence = _Waiting(), _Waiting()
         started = time.monotonic()
         self._own_variables = own_variables(setup.env)
-        opened = self._take_over()
-        if opened is None:
-            opened = self._start()
-            started = self._host.started_s  # before this engine was asked for, where vLLM was imported before
+        opened = self._take_over() or self._start()
         self._window_requests = self._first_window(opened)
         self._facts = EngineFacts(
             self._window_requests, opened.max_model_len, time.monotonic() - started, opened.details
@@ -124,21 +120,14 @@ class HostedEngine:
         return False
 
     def _start(self) -> Opened:
-        """A process with a new engine in it: forked where vLLM is imported already, or started."""
-        server = None if self._order.is_remote else self._find_fork_server()
-        self._host = HostProcess(self._setup.env, self._setup.log_path, self._hooks.on_log, server)
+        """A process with a new engine in it."""
+        self._host = HostProcess(self._setup.env, self._setup.log_path, self._hooks.on_log, self._setup.launch)
         try:
             self._host.send(self._order)
             return self._expect(Opened, self._setup.start_timeout_s)
         except BaseException:
             self._host.kill()
             raise
-
-    def _find_fork_server(self) -> ForkServer | None:
-        """One that has imported all that an engine begins with."""
-        server = begin_fork_server(self._setup.env, self._setup.log_path.with_suffix(".imports"))
-        is_ready = server is not None and server.wait_until_ready(self._setup.start_timeout_s, self._check_stop)
-        return server if is_ready else None
 
     def _take_over(self) -> Opened | None:
         """The engine of a run before, if one is parked that was ordered alike and still answers."""

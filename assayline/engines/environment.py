@@ -15,9 +15,9 @@ DEFAULTS = {
     "DO_NOT_TRACK": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUNBUFFERED": "1",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as the driver's library and nvidia-smi number GPUs, not the fastest first
 }
-"""Set unless the surrounding environment or the spec says otherwise. The first one never changes in a process that is
-forked: vLLM finds by it where a process's name is."""
+"""Set unless the surrounding environment or the spec says otherwise."""
 
 MEMORY_LIMIT = "ASSAYLINE_ENGINE_MEMORY_LIMIT_BYTES"
 """The setting's own variable tells the host, whether the setting came from there or from a `.env` file."""

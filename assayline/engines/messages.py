@@ -23,9 +23,6 @@ CHUNK_BYTES = 1 << 18
 _SHORT, _LONG = struct.Struct("!i"), struct.Struct("!Q")
 _LARGEST_SHORT = 0x7FFFFFFF
 
-FORKS_READY = b"ready"
-"""What a fork server says as soon as it can fork."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from assayline.clock import RunClock
 from assayline.engines.devices.claims import Device, claim_device
-from assayline.engines.fork_server import keep_imports
-from assayline.engines.head_start import find_head_start
 from assayline.engines.messages import Open
 from assayline.engines.process import HostProcess
 
@@ -99,34 +97,14 @@ def park_engines() -> Iterator[ParkingLot]:
     """Meanwhile, engines of this process are parked when they are closed. However it ends, none is left."""
     global _lot
     assert _lot is None, "engines are parked here already"
-    with keep_imports():
-        lot = _lot = ParkingLot()
-        try:
-            yield lot
-        finally:
-            _lot = None
-            lot.clear()
+    lot = _lot = ParkingLot()
+    try:
+        yield lot
+    finally:
+        _lot = None
+        lot.clear()
 
 
 def find_lot() -> ParkingLot | None:
     """Where engines of this process are parked, if they are. Workers ask, and hand it to whom it concerns."""
     return _lot
-
-
-@contextlib.contextmanager
-def hold_device(
-    devices: list[Device], lock_dir: Path, wait_s: float, lot: ParkingLot | None = None
-) -> Iterator[Device]:
-    """`claim_device`, but a device that was claimed for a head start is taken over from it.
-
-    With a `lot` the device stays claimed after the block, with the engine that is parked on it.
-    """
-    if lot is not None:
-        yield lot.claim(devices, lock_dir, wait_s)
-        return
-    if (begun := find_head_start()) and (claim := begun.take_claim(devices)):
-        with claim:
-            yield begun.device
-        return
-    with claim_device(devices, lock_dir, wait_s) as device:
-        yield device

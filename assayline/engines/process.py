@@ -18,12 +18,11 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 
 from assayline.engines.environment import engine_environment
-from assayline.engines.fork_server import Forked, ForkServer
 from assayline.engines.messages import CHUNK_BYTES, Close, cut_frames, pack
 from assayline.engines.recovery.causes import KNOWN_CAUSE
 from assayline.errors import Death, DeviceError, EngineDiedError, Witness
@@ -66,6 +65,33 @@ SEGMENT_NAMES = ("psm_", "vllm_dist_", "sem.mp-", "sem.loky-", "nccl-", "torch_"
 """How libraries of an engine name their segments. Anything else there, such as a model's weights, is not theirs."""
 
 
+class Launched(Protocol):
+    """A started process: the part of `subprocess.Popen` that is used here."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+Launch = Callable[[Mapping[str, str], int, int], Launched]
+"""Starts an engine host, given its environment and the descriptors of its channel and its log."""
+
+
+def start_host(env: Mapping[str, str], channel: int, log: int) -> "subprocess.Popen[bytes]":
+    """Starts an engine host as a Python process in a session of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "assayline.engines.host", str(channel)],
+        env=dict(env),
+        pass_fds=[channel],
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class HostSetup:
     """What an engine's process gets on this machine, and how long it may take."""
@@ -77,6 +103,7 @@ class HostSetup:
     close_timeout_s: float = 20.0
     stall_timeout_s: float = 600.0
     """An engine that has requests and makes no step for so long is taken for dead."""
+    launch: Launch = start_host
 
     @classmethod
     def of(cls, settings: Settings, engine: EngineSpec, device_env: Mapping[str, str], log_path: Path) -> "HostSetup":
@@ -101,12 +128,10 @@ class HostProcess:
         env: Mapping[str, str],
         log_path: Path,
         on_log: Callable[[str], None],
-        server: ForkServer | None = None,
+        launch: Launch = start_host,
     ) -> None:
-        """Starts it, or has it forked by a server that is ready."""
+        """Starts it."""
         log_path.parent.mkdir(parents=True, exist_ok=True)
-        self.started_s = time.monotonic()
-        """For the first host of a server, when that was started: what it imported, it imported for this host."""
         self.log_path = log_path
         self.phase = "start"
         """start, or run once it generates: the same words in a log mean different things."""
@@ -114,19 +139,7 @@ class HostProcess:
         ours, theirs = socket.socketpair()
         with open(log_path, "ab") as log:
             log_start = log.tell()
-            is_first = server is not None and not server.has_forked
-            forked = server.fork(env, theirs.fileno(), log.fileno()) if server is not None else None
-            if server is not None and forked is not None and is_first:
-                self.started_s = server.started_s
-            self._process: subprocess.Popen[bytes] | Forked = forked or subprocess.Popen(
-                [sys.executable, "-m", "assayline.engines.host", str(theirs.fileno())],
-                env=dict(env),
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            self._process = launch(env, theirs.fileno(), log.fileno())
         theirs.close()
         self._log = HostLog(log_path, log_start, on_log)
         self._channel = WorkerChannel(ours)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from assayline.engines import open_engine
 from assayline.engines.base import Engine, EngineHooks
+from assayline.engines.devices import claims
 from assayline.engines.devices.claims import Device, list_devices
 from assayline.engines.devices.memory import DeviceMemory
 from assayline.engines.messages import Open
-from assayline.engines.parking import ParkingLot, hold_device
+from assayline.engines.parking import ParkingLot
 from assayline.engines.process import HostSetup
 from assayline.engines.recovery.engine import AdaptiveEngine, Recorder
 from assayline.engines.recovery.policy import RecoveryPolicy
@@ -105,11 +106,16 @@ def find_model(order: WorkOrder) -> ModelIdentity:
 
 
 def claim_device(order: WorkOrder, lot: ParkingLot | None, stack: contextlib.ExitStack) -> Device:
-    """A device for a worker's engine, held until `stack` is undone. Raises DeviceError or SpecError."""
+    """A device for a worker's engine, held until `stack` is undone, or for as long as `lot` has room for it.
+
+    Raises DeviceError or SpecError.
+    """
     spec, settings = order.spec, order.settings
     if not spec.engine.needs_device:
         return NO_DEVICE
     devices = list_devices(
         spec.engine.device, order.workers_here, count_devices(spec.engine.args), whole_machine=order.whole_machine
     )
-    return stack.enter_context(hold_device(devices, settings.lock_dir, settings.device_wait_s, lot))
+    if lot is not None:
+        return lot.claim(devices, settings.lock_dir, settings.device_wait_s)
+    return stack.enter_context(claims.claim_device(devices, settings.lock_dir, settings.device_wait_s))

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.devices.telemetry import DeviceSampler
 from assayline.engines.event_details import IsolatedDetails, LoadEndedDetails, OpenedDetails
-from assayline.engines.fork_server import keep_imports
 from assayline.engines.messages import unsent
 from assayline.engines.parking import find_lot
 from assayline.engines.recovery.engine import AdaptiveEngine
@@ -124,7 +123,6 @@ class Worker:
         self.device = claim_device(self.order, self.lot, stack)
         for orphan in self.device.orphans:
             self.log(f"Ended {orphan}, which a killed run had left on {self.device.name}")
-        stack.enter_context(keep_imports())
         stack.enter_context(self.writer)
         stack.callback(self._keep_device_samples)
         self.sampler = stack.enter_context(DeviceSampler(self.device.gpus, self.order.worker, self.clock))

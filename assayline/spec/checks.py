@@ -30,7 +30,14 @@ OURS = {
 }
 """Engine arguments that the spec sets in another way."""
 
-PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+PARALLEL_SIZES = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "prefill_context_parallel_size",
+    "data_parallel_size",
+)
+"""Arguments whose product is the number of GPUs; decode_context_parallel_size divides the tensor shards' own GPUs."""
+
 PARSE_TRIES = 5
 
 
@@ -59,7 +66,7 @@ def check_arguments(spec: EvalSpec) -> None:
 
 
 def count_devices(args: Mapping[str, Json]) -> int:
-    """GPUs that one engine spans: its replicas x pipeline stages x tensor shards.
+    """GPUs that one engine spans: the product of its parallel sizes.
 
     Raises SpecError for sizes that are no whole numbers.
     """

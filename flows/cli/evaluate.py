@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from assayline.errors import AssaylineError, SpecError
@@ -36,7 +35,7 @@ Exit codes: 0 every request has a result or an error row, 2 spec,
 def run(arguments: list[str]) -> int:
     """Runs the flow for a command line and prints its result. Returns the exit code.
 
-    In a process of its own the engine is begun early, and torch is left out.
+    In a process of its own torch is left out.
     """
     parser = _make_parser()
     known, rest = parser.parse_known_args(arguments)
@@ -71,16 +70,8 @@ def _run(parser: argparse.ArgumentParser, known: argparse.Namespace, rest: list[
         print_dry_run(spec, settings, resume, plain_console())
         return 0
     announce(f"{spec.model} on {spec.prompts.set_name}: starting", settings)
-    with _head_start(spec, settings) if is_alone() else contextlib.nullcontext(), prefect_api():
+    with prefect_api():
         return _evaluate(spec, resume)
-
-
-@contextlib.contextmanager
-def _head_start(spec: "EvalSpec", settings: "Settings") -> Iterator[None]:
-    from assayline.engines.head_start import head_start
-
-    with head_start(spec, settings):
-        yield
 
 
 def _evaluate(spec: "EvalSpec", resume: str) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import psutil
+from forked_hosts import HOSTS
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
@@ -92,7 +93,7 @@ def parts_of(backend: str, model: Path | str, log_path: Path, **changes: Any) ->
     values = {**known, "log_path": log_path, "env": env, **changes}
     order = {name: values.pop(name) for name in Open.__dataclass_fields__ if name in values}
     setup = {name: values.pop(name) for name in HostSetup.__dataclass_fields__ if name in values}
-    return {"order": Open(**order), "setup": HostSetup(**setup), **values}
+    return {"order": Open(**order), "setup": HostSetup(**{"launch": HOSTS.launch, **setup}), **values}
 
 
 def open_engine(model: Path | str, log_path: Path, control: Control | None = None, **changes: Any) -> OfflineEngine:

@@ -286,17 +286,6 @@ def engine_core(host: int) -> psutil.Process:
     return core
 
 
-def test_the_engine_core_is_forked_and_imports_nothing(plain: Kept[StreamingEngine]) -> None:
-    """A process that is started gets a stack at an address of its own; one that is forked has its parent's."""
-
-    def end_of_stack(pid: int) -> str:
-        [line] = [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if line.endswith("[stack]")]
-        return line.split()[0].split("-")[1]
-
-    host = plain.engine.host_pid
-    assert end_of_stack(engine_core(host).pid) == end_of_stack(host) != end_of_stack(os.getpid())
-
-
 def test_a_killed_engine_core_is_replaced_and_nothing_is_lost_or_doubled(
     plain: Kept[StreamingEngine], thinking: Kept[StreamingEngine], asker: Asker, tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -19,6 +19,16 @@ def test_the_spec_wins_over_the_device_over_this_process_over_defaults(monkeypat
     assert "PATH" in env
 
 
+def test_engine_environment_numbers_gpus_as_the_driver_does_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NVML and nvidia-smi go by the PCI bus, CUDA's own default is the fastest first."""
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    assert engine_environment(Settings(), {}, {})["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    assert engine_environment(Settings(), {}, {})["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+
+
 def test_the_settings_token_reaches_the_hub_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "from the shell")
     assert engine_environment(Settings(hf_token=None), {}, {})["HF_TOKEN"] == "from the shell"

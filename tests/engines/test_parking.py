@@ -16,7 +16,7 @@ from assayline.engines.devices.claims import Device, claim_device
 from assayline.engines.environment import engine_environment
 from assayline.engines.messages import Open
 from assayline.engines.offline import OfflineEngine
-from assayline.engines.parking import Parked, ParkingLot, find_lot, hold_device, own_variables, park_engines
+from assayline.engines.parking import Parked, ParkingLot, find_lot, own_variables, park_engines
 from assayline.engines.process import HostProcess
 from assayline.engines.streaming import StreamingEngine
 from assayline.errors import DeviceError
@@ -154,7 +154,6 @@ def test_what_is_parked_makes_room_for_an_engine_of_another_kind(
             pass
         assert psutil.pid_exists(first.host_pid)
         monkeypatch.setattr(client, "HostProcess", start)
-        monkeypatch.setattr(client, "begin_fork_server", lambda *_: None)
         with pytest.raises(ChildProcessError):
             OfflineEngine(lot=lot, **parts_of("offline", "model", tmp_path / "log"))
         assert wait_until_gone(first.host_pid, 10)
@@ -186,18 +185,13 @@ def test_none_is_left_however_the_block_ends(server: FakeServer, tmp_path: Path)
 
 def test_the_device_of_a_parked_engine_is_taken_until_the_end(tmp_path: Path) -> None:
     with park_engines() as lot:
-        with hold_device([DEVICE], tmp_path, 0, lot) as held:
-            pass
+        held = lot.claim([DEVICE], tmp_path, 0)
         with pytest.raises(DeviceError, match="Every device is taken"):
             claim_device([DEVICE], tmp_path, 0).__enter__()
-        with hold_device([DEVICE], tmp_path, 0, lot) as again:
-            assert (again.name, again.env) == (held.name, held.env)
+        again = lot.claim([DEVICE], tmp_path, 0)
+        assert (again.name, again.env) == (held.name, held.env)
         other = Device("cpu-0-0", {}, ("cpu-0",))
-        with hold_device([other], tmp_path, 0, lot) as small:
-            assert small.name == "cpu-0-0", "another cut of the machine: what was held is given back first"
-    with claim_device([DEVICE], tmp_path, 0):
-        pass
-    with hold_device([DEVICE], tmp_path, 0):
-        pass
+        small = lot.claim([other], tmp_path, 0)
+        assert small.name == "cpu-0-0", "another cut of the machine: what was held is given back first"
     with claim_device([DEVICE], tmp_path, 0):
         pass

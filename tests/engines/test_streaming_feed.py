@@ -36,8 +36,6 @@ from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
 class PlayedHost:
     """Answers each request `service_s` after it is sent, with at most `servers` at once; beats once a second."""
 
-    started_s = 0.0
-
     pid = exit_code = None
     phase = "start"
     log_path = Path("engine.log")
@@ -140,7 +138,6 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Play]
             return host
 
         monkeypatch.setattr(hosted, "HostProcess", start_host)
-        monkeypatch.setattr(hosted, "begin_fork_server", lambda *_: None)
         monkeypatch.setattr(hosted.time, "monotonic", lambda: host.now_s)
         notes: list[str] = []
         ends: list[LoadEnd] = []

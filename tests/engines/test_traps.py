@@ -21,7 +21,6 @@ from typing import Any
 import psutil
 import pytest
 from engine_helpers import (
-    ARGS,
     ONE_CORE,
     ROOT,
     Asker,
@@ -36,7 +35,7 @@ from engine_helpers import (
 
 from assayline.engines.devices.claims import claim_device, list_devices
 from assayline.engines.devices.memory import DeviceMemory
-from assayline.engines.devices.orphans import end_orphans, locks_variable
+from assayline.engines.devices.orphans import end_orphans, locks_variable, note_engine
 from assayline.engines.environment import engine_environment
 from assayline.engines.offline import OfflineEngine
 from assayline.engines.recovery.causes import classify
@@ -50,6 +49,7 @@ OWN_PROCESSES = "VLLM_ENABLE_V1_MULTIPROCESSING"
 """vLLM's default, in which the engine core is a child of our host."""
 
 
+NOBODY = 65534
 CACHING = {**ONE_CORE, "block_size": 32, "enable_prefix_caching": True}
 
 
@@ -85,19 +85,20 @@ def is_at_work(process: psutil.Process) -> bool:
 PARENT = """
 import json, sys
 from pathlib import Path
+sys.path.insert(0, "tests")
+from forked_hosts import HOSTS
 from assayline.clock import RunClock
 from assayline.engines.devices.claims import claim_device, list_devices
 from assayline.engines.environment import engine_environment
-from assayline.engines.fork_server import keep_imports
 from assayline.engines.messages import Open
 from assayline.engines.offline import OfflineEngine
 from assayline.engines.process import HostSetup
 from assayline.settings import Settings
-with claim_device(list_devices("cpu", 1), Path(sys.argv[3]), 0) as device, keep_imports():
+with claim_device(list_devices("cpu", 1), Path(sys.argv[3]), 0) as device:
     own_processes = {"OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     env = engine_environment(Settings(), device.env, own_processes)
     order = Open(backend="offline", model=sys.argv[1], args=json.loads(sys.argv[4]), clock=RunClock.start())
-    engine = OfflineEngine(order, HostSetup(env, Path(sys.argv[2])))
+    engine = OfflineEngine(order, HostSetup(env, Path(sys.argv[2]), launch=HOSTS.launch))
     print(engine.host_pid, flush=True)
     sys.stdin.read()
 """
@@ -109,7 +110,7 @@ def test_what_a_killed_worker_and_a_killed_host_leave_behind_is_ended_by_the_nex
 ) -> None:
     """Trap 2, at its worst: nobody is left who could clean up."""
     locks = tmp_path / "locks"
-    with start_python(PARENT, tiny_model, tmp_path / "engine.log", locks, json.dumps(ARGS)) as parent:
+    with start_python(PARENT, tiny_model, tmp_path / "engine.log", locks, json.dumps(ONE_CORE)) as parent:
         assert parent.stdout is not None
         host = int(parent.stdout.readline())
         cores = engine_cores(host)
@@ -175,7 +176,7 @@ def test_only_what_was_noted_beside_the_own_locks_is_ended(tmp_path: Path) -> No
     ids=["a number given again", "another machine", "no number", "no note"],
 )
 def test_a_session_that_may_be_somebody_elses_is_left_alone(tmp_path: Path, wrong: dict[str, Any] | None) -> None:
-    lock, note = tmp_path / "cpu-0.lock", tmp_path / "cpu-0.engine"
+    lock, note = tmp_path / "cpu-0.lock", tmp_path / f"cpu-0.{os.getuid()}.engine"
     with sleeper(lock) as process:
         note.write_text("not JSON" if wrong is None else json.dumps({**json.loads(note.read_text()), **wrong}))
         assert end_orphans([lock]) == []
@@ -186,7 +187,7 @@ def test_a_session_begun_outside_of_this_container_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such processes see 0 for their session: a note of it once ended everything in the container."""
-    lock, note = tmp_path / "cpu-0.lock", tmp_path / "cpu-0.engine"
+    lock, note = tmp_path / "cpu-0.lock", tmp_path / f"cpu-0.{os.getuid()}.engine"
     killed: list[int] = []
     monkeypatch.setattr(psutil.Process, "kill", lambda process: killed.append(process.pid))
     with sleeper(lock):
@@ -196,6 +197,24 @@ def test_a_session_begun_outside_of_this_container_is_left_alone(
             monkeypatch.setattr(psutil.Process, "create_time", lambda _: time.time())
             assert end_orphans([lock]) == []
     assert killed == []
+
+
+def test_end_orphans_believes_no_note_of_another_user(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    lock, note = tmp_path / "cpu-0.lock", tmp_path / "cpu-0.0.engine"
+    with sleeper(lock) as process:
+        os.chown(note, NOBODY, -1)
+        assert end_orphans([lock]) == []
+        os.chown(note, 0, -1)
+        assert len(end_orphans([lock])) == 2 and not living_members(process)
+
+
+def test_note_engine_leaves_an_engine_alone_when_its_note_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note_engine(locks_variable([tmp_path / "missing" / "cpu-0.lock"]))
+    assert "Cannot note this engine" in capsys.readouterr().err
 
 
 FAIL_ONCE = """

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from assayline.engines.host.vllm.imports import OPENING
 from assayline.spec.checks import engine_argument_names, sampling_parameter_names
 
 pytestmark = pytest.mark.vllm
@@ -25,17 +24,14 @@ from assayline.engines.host.__main__ import Host
 from assayline.engines.host.channel import Channel
 from assayline.engines.host.server.process import list_flags
 from assayline.engines.host.vllm.checks import check_before_load
-from assayline.engines.host.vllm.imports import import_vllm
 from assayline.engines.messages import Failed, Open, Refused
 
-import_vllm()
-early = set(sys.modules)
 from vllm import EngineArgs, SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 asked = json.loads(Path(sys.argv[1]).read_text())
-told = {"imported": sorted(early & set(asked["opening"]))}
+told = {}
 told["engine arguments"] = [field.name for field in dataclasses.fields(EngineArgs)]
 told["sampling parameters"] = list(inspect.signature(SamplingParams).parameters)
 
@@ -124,7 +120,6 @@ def told(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "bad": [order[:3] for order in BAD],
         "flags": {"model": str(tiny_model), **FLAGS},
         "empty folder": str(folder / "empty"),
-        "opening": OPENING,
     }
     (folder / "asked").write_text(json.dumps(asked))
     command = [sys.executable, "-c", QUESTIONS, str(folder / "asked"), str(folder / "told")]
@@ -138,12 +133,6 @@ def test_the_names_are_those_of_the_installed_vllm(told: dict[str, Any]) -> None
     """Peers, row 15: every argument reaches vLLM."""
     assert engine_argument_names() == set(told["engine arguments"])
     assert sampling_parameter_names() == {name for name in told["sampling parameters"] if not name.startswith("_")}
-
-
-def test_what_a_model_is_opened_with_is_imported_before(told: dict[str, Any]) -> None:
-    """Else each engine that is forked would import it for itself. Older versions have other names for some of it."""
-    missing = set(OPENING) - set(told["imported"])
-    assert missing <= {"vllm.entrypoints.launchers.cli_args", "vllm.model_executor.layers.quantization.online.base"}
 
 
 def test_flags_are_read_as_the_arguments_that_they_were(told: dict[str, Any]) -> None:

@@ -101,24 +101,24 @@ def api_of(pid: int) -> str:
 
 
 def hosts_of(data_dir: Path) -> list[psutil.Process]:
-    """Those of them that hold an engine; a fork server, from which they come, holds none."""
+    """Those of them that hold an engine, without the processes that they forked."""
     found = []
     for process in processes_of(data_dir):
         with contextlib.suppress(psutil.Error):
-            words, parent = process.cmdline(), process.parent()
-            is_forked = parent is not None and "assayline.engines.host" in parent.cmdline()
-            if "assayline.engines.host" in words and ("forks" not in words or is_forked):
+            parent = process.parent()
+            if is_host(process) and not (parent is not None and is_host(parent)):
                 found.append(process)
     return found
 
 
+def is_host(process: psutil.Process) -> bool:
+    return "assayline.engines.host" in process.cmdline()
+
+
 def worker_of(host: psutil.Process) -> psutil.Process | None:
-    """Whose engine it is, be it forked or started."""
+    """Whose engine it is."""
     with contextlib.suppress(psutil.Error):
-        parent = host.parent()
-        while parent is not None and "assayline.engines.host" in parent.cmdline():
-            parent = parent.parent()
-        return parent
+        return host.parent()
     return None
 
 

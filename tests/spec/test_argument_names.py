@@ -51,6 +51,7 @@ def test_a_server_of_our_own_may_have_replicas_which_take_gpus() -> None:
     args = {"data_parallel_size": 2, "tensor_parallel_size": 4}
     check_arguments(fake_spec(engine={"backend": "server", "args": args}))
     assert count_devices(args) == 8
+    assert count_devices({**args, "prefill_context_parallel_size": 2, "decode_context_parallel_size": 2}) == 16
 
 
 def test_without_vllm_the_fake_engine_still_runs_and_the_real_one_says_what_to_install(

@@ -3,23 +3,28 @@
 On CUDA a device is a GPU, or as many as an engine spans; on a machine without, it is an equal share of the CPU's cores,
 because every vLLM CPU engine would otherwise bind to the same first core. A claim is an exclusive `flock` on a file per
 GPU or core, held open for as long as the worker lives; the kernel releases it however the worker dies. So runs that cut
-the machine up differently do not overlap either.
+the machine up differently do not overlap either. A GPU's file has its UUID for a name: a process in a control group
+sees only its own GPU, as number 0. The files' folder serves all users of the machine.
 """
 
 import contextlib
 import fcntl
+import importlib.metadata
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from assayline.engines.devices.nvidia import can_ask, list_gpus, name_unit
+from assayline.engines.devices.nvidia import Gpu, can_ask, identify_gpus, list_gpus
 from assayline.engines.devices.orphans import end_orphans, locks_variable
 from assayline.errors import DeviceError
 
 CLAIM_POLL_INTERVAL_S = 0.5
 WITHOUT_MODULE = " GPUs are found by the package nvidia-ml-py, which is not installed; vLLM's CUDA build brings it."
+KFD = Path("/dev/kfd")
+"""Device file of AMD's compute driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,7 @@ def list_devices(kind: str, workers: int, gpus_per_worker: int = 1, whole_machin
     Raises DeviceError when this machine has fewer than that; where the workers are spread over a cluster
     (`whole_machine` false), one is enough.
     """
-    if kind == "auto":
-        kind = "cuda" if cuda_driver_answers() else "cpu"
+    kind = _choose_kind(kind)
     devices = _group_all_gpus(gpus_per_worker) if kind == "cuda" else _share_cores(workers, gpus_per_worker)
     is_blind = kind == "cuda" and not can_ask()
     if len(devices) < (workers if whole_machine else 1):
@@ -66,18 +70,41 @@ def list_devices(kind: str, workers: int, gpus_per_worker: int = 1, whole_machin
 
 def count_workers(kind: str, gpus_per_worker: int = 1) -> int:
     """How many engines this machine has devices for: as many groups of GPUs as there are, or one on its cores."""
-    if kind == "auto":
-        kind = "cuda" if cuda_driver_answers() else "cpu"
+    kind = _choose_kind(kind)
     return max(1, len(_group_all_gpus(gpus_per_worker))) if kind == "cuda" else 1
+
+
+def _choose_kind(kind: str) -> str:
+    """`auto` is cuda if a driver answers, else cpu. Raises DeviceError if vLLM would use an AMD GPU instead."""
+    if kind == "cpu":
+        return kind
+    if cuda_driver_answers():
+        return "cuda"
+    if _has_amd_gpu():
+        raise DeviceError(
+            "This machine has an AMD GPU; assayline claims NVIDIA GPUs only. hint: start `vllm serve` on the AMD GPU "
+            "and set engine.backend: server and engine.server.url, or install vLLM's CPU build and set "
+            "engine.device: cpu."
+        )
+    return "cpu" if kind == "auto" else kind
+
+
+def _has_amd_gpu() -> bool:
+    """Whether torch is a ROCm build, or is a CUDA build on a machine with an AMD GPU. Torch is not imported."""
+    try:
+        source = Path(str(importlib.metadata.distribution("torch").locate_file("torch/version.py"))).read_text("utf-8")
+    except (importlib.metadata.PackageNotFoundError, OSError):
+        return False
+    builds = re.findall(r"^(cuda|hip)\b[^=\n]*= *'", source, re.MULTILINE)
+    return "hip" in builds or ("cuda" in builds and KFD.exists())
 
 
 @contextlib.contextmanager
 def claim_device(devices: list[Device], lock_dir: Path, wait_s: float) -> Iterator[Device]:
     """Holds the first free device of `devices` for as long as the block runs, rid of orphans of earlier holders.
 
-    Raises DeviceError if all are taken for longer than `wait_s` seconds.
+    Raises DeviceError if all are taken for longer than `wait_s` seconds, or if the folder of locks is not writable.
     """
-    lock_dir.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + wait_s
     while (claimed := _try_claim(devices, lock_dir)) is None:
         if time.monotonic() >= deadline:
@@ -94,15 +121,45 @@ def claim_device(devices: list[Device], lock_dir: Path, wait_s: float) -> Iterat
 
 
 def _try_claim(devices: list[Device], lock_dir: Path) -> tuple[Device, contextlib.ExitStack] | None:
-    for device in devices:
-        with contextlib.ExitStack() as locks:
-            if all(_try_lock(lock_dir / f"{unit}.lock", locks) for unit in device.units):
-                return device, locks.pop_all()
+    try:
+        _make_folder(lock_dir)
+        for device in devices:
+            with contextlib.ExitStack() as locks:
+                if all(_try_lock(lock_dir / f"{unit}.lock", locks) for unit in device.units):
+                    return device, locks.pop_all()
+    except OSError as error:
+        raise DeviceError(
+            f"Cannot lock a device in {lock_dir}: {error}. hint: run `chmod 1777 {lock_dir} && chmod 666 "
+            f"{lock_dir}/*.lock` as the owner of these files, or set ASSAYLINE_LOCK_DIR to a folder that every user "
+            "of this machine can write."
+        ) from error
     return None
 
 
+def _make_folder(lock_dir: Path) -> None:
+    """Makes the folder of locks, unless it is there, in which every user may make files and delete their own."""
+    lock_dir.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        lock_dir.mkdir()
+        lock_dir.chmod(0o1777)
+
+
+def _open_lock(path: Path) -> int:
+    """Opens a lock file for reading and writing; makes it if need be, for every user.
+
+    Opening one that is there goes without O_CREAT, which kernels refuse for another user's file in such a folder.
+    """
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+        with contextlib.suppress(FileExistsError):
+            made = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT | os.O_EXCL)
+            os.fchmod(made, 0o666)  # whatever the umask
+            return made
+
+
 def _try_lock(path: Path, locks: contextlib.ExitStack) -> bool:
-    lock = locks.enter_context(open(path, "a+"))  # noqa: SIM115 - held by the caller
+    lock = locks.enter_context(open(_open_lock(path), "r+"))  # noqa: SIM115 - held by the caller
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -124,15 +181,17 @@ def _holder(lock_dir: Path, device: Device) -> str:
 
 
 def _group_all_gpus(size: int) -> list[Device]:
-    gpus = list_gpus()
+    gpus = identify_gpus(list_gpus())
     return [_group_gpus(gpus[i : i + size]) for i in range(0, len(gpus) - size + 1, size)]
 
 
-def _group_gpus(gpus: list[str]) -> Device:
-    names = [name_unit(gpu) for gpu in gpus]
-    return Device(
-        f"cuda-{'-'.join(names)}", {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}, tuple(f"cuda-{n}" for n in names)
-    )
+def _group_gpus(gpus: list[Gpu]) -> Device:
+    env = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.visible for gpu in gpus)}
+    if any(gpu.is_slice for gpu in gpus):
+        # Importing vLLM initialises CUDA if it sees a slice, and no process forked after that can use it.
+        env["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+    units = tuple(f"cuda-{gpu.uuid.replace('/', '_')}" for gpu in gpus)  # slices of old drivers have slashes
+    return Device("-".join(["cuda", *(gpu.label.replace("/", "_") for gpu in gpus)]), env, units)
 
 
 def _share_cores(workers: int, parts: int = 1) -> list[Device]:

@@ -18,6 +18,22 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU, or a MIG slice of one."""
+
+    visible: str
+    """Its name in CUDA_VISIBLE_DEVICES."""
+    label: str
+    """Its index among the GPUs that this process sees; a slice's UUID."""
+    uuid: str
+    """The same in every process, whichever GPUs that sees."""
+
+    @property
+    def is_slice(self) -> bool:
+        return self.uuid.startswith("MIG-")
+
+
+@dataclass(frozen=True, slots=True)
 class GpuProcess:
     """A process that computes on a GPU."""
 
@@ -36,10 +52,9 @@ def list_gpus() -> list[str]:
     return list(itertools.takewhile(lambda name: name != "-1", names))  # CUDA ends its list at the first -1
 
 
-def name_unit(gpu: str) -> str:
-    """One name for a GPU, whether it was given by its index or by its UUID; a MIG slice has its UUID alone."""
-    index = None if gpu.isdigit() else _ask(lambda nvml: _find_index(nvml, gpu))
-    return (gpu if index is None else str(index)).replace("/", "_")  # as MIG slices of old drivers have it
+def identify_gpus(names: list[str]) -> list[Gpu]:
+    """The GPUs that have these names in CUDA_VISIBLE_DEVICES: indices, UUIDs or the beginnings of UUIDs."""
+    return _ask(lambda nvml: [_identify(nvml, name) for name in names]) or [Gpu(name, name, name) for name in names]
 
 
 def name_gpu(gpu: str) -> str | None:
@@ -217,6 +232,15 @@ def _find_index(nvml: Any, gpu: str) -> int | None:
         if _text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))).startswith(gpu):
             return index
     return None
+
+
+def _identify(nvml: Any, name: str) -> Gpu:
+    index = int(name) if name.isdigit() else _find_index(nvml, name)
+    try:
+        uuid = _text(nvml.nvmlDeviceGetUUID(_find(nvml, name)))
+    except nvml.NVMLError:
+        uuid = name
+    return Gpu(name, name if index is None else str(index), uuid)
 
 
 def _find(nvml: Any, gpu: str) -> Any:

@@ -7,12 +7,14 @@ their environment and their names, but their session stays.)
 
 Numbers of sessions mean something only where they were given: a note from before a restart, or from another container
 that shares the folder of locks, is left alone, and so is every session that no host of ours can have, such as 0, which
-is what a container's own processes see when their session was begun outside of it.
+is what a container's own processes see when their session was begun outside of it. As every user can write into that
+folder, each has notes of their own and believes no others.
 """
 
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -32,12 +34,17 @@ def locks_variable(locks: Iterable[Path]) -> dict[str, str]:
 
 
 def note_engine(environ: Mapping[str, str]) -> None:
-    """For a host at its start: notes its session, whose number is its own, beside the locks of its device."""
+    """Notes the session of a host that starts, whose number is its own, beside the locks of its device."""
     note = json.dumps(
         {"session": os.getsid(0), "started_s": psutil.Process().create_time(), "numbered_by": _numbered_by()}
     )
     for lock in filter(None, environ.get(LOCKS, "").split(":")):
-        _note_of(Path(lock)).write_text(note, encoding="utf-8")
+        try:
+            descriptor = os.open(_note_of(Path(lock)), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(note)
+        except OSError as error:
+            print(f"Cannot note this engine, which nobody will end if it is orphaned: {error}", file=sys.stderr)
 
 
 def end_orphans(locks: Iterable[Path]) -> list[str]:
@@ -60,13 +67,16 @@ def end_orphans(locks: Iterable[Path]) -> list[str]:
 
 
 def _note_of(lock: Path) -> Path:
-    return lock.with_suffix(".engine")
+    return lock.with_name(f"{lock.stem}.{os.getuid()}.engine")
 
 
 def _sessions_of(lock: Path) -> list[int]:
     """The session noted beside a lock; none if its number belongs to somebody else by now."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        note = json.loads(_note_of(lock).read_text(encoding="utf-8"))
+        path = _note_of(lock)
+        if path.lstat().st_uid != os.getuid():
+            return []
+        note = json.loads(path.read_text(encoding="utf-8"))
         session, started_s = int(note["session"]), float(note["started_s"])
         if note["numbered_by"] != _numbered_by():
             return []

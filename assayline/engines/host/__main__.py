@@ -1,19 +1,16 @@
 """The engine host: the process that holds vLLM, so that a worker outlives whatever happens to it.
 
-Forked by a fork server (`forks.py`), or started by `engines/process.py` as `python -m assayline.engines.host FD`: in a
-session of its own, with its environment complete before the first import. It builds the engine that the first message
-orders: `vllm.LLM`, which it drives here, one step after another, taking in new requests between steps, or a streaming
-core, which `pacing.py` drives in an event loop. When the worker is gone, however it died, `channel.py` kills the whole
-process group: no orphan keeps a GPU.
+`engines/process.py` starts it as `python -m assayline.engines.host FD`: in a session of its own, with its environment
+complete before the first import. It builds the engine that the first message orders: `vllm.LLM`, which it drives here,
+one step after another, taking in new requests between steps, or a streaming core, which `pacing.py` drives in an event
+loop. When the worker is gone, however it died, `channel.py` kills the whole process group: no orphan keeps a GPU.
 """
 
 import asyncio
-import contextlib
 import multiprocessing
 import multiprocessing.process
 import os
 import resource
-import socket
 import sys
 import threading
 import time
@@ -23,14 +20,12 @@ from typing import Any
 
 from assayline.engines.devices.orphans import note_engine
 from assayline.engines.environment import MEMORY_LIMIT
-from assayline.engines.host.channel import Channel, end_with_worker
+from assayline.engines.host.channel import Channel
 from assayline.engines.host.core import EngineGoneError, StreamCore
-from assayline.engines.host.forks import serve_forks
 from assayline.engines.host.pacing import StreamHost
 from assayline.engines.host.server import process as serving
 from assayline.engines.host.vllm import preparers
 from assayline.engines.host.vllm.checks import check_before_load
-from assayline.engines.host.vllm.imports import import_vllm
 from assayline.engines.host.vllm.internals import is_engine_dead
 from assayline.engines.host.vllm.offline_core import Ready, VllmCore
 from assayline.engines.messages import (
@@ -89,7 +84,6 @@ class Host:
         return 0
 
     def _open(self, order: Open) -> VllmCore:
-        import_vllm()
         check_before_load(order)
         core = VllmCore(order)
         core.put_ready = self._channel.put_own
@@ -199,38 +193,21 @@ def make_core(order: Open) -> StreamCore:
     if order.kind.is_served:
         from assayline.engines.host.server.core import ServerCore
 
-        if not order.is_remote:
-            import_early()
         return ServerCore(order)
-    import_vllm()
     from assayline.engines.host.vllm.async_core import AsyncCore
 
     return AsyncCore(order)
 
 
-def import_early() -> None:
-    """Imports vLLM before there is an order. What fails here fails again with the order, which has words for it."""
-    with contextlib.suppress(Exception):
-        import_vllm()
-
-
-def main() -> None:
-    """Entry of the child process: a socket's file descriptor, and `forks` for a fork server, whose socket it is then.
-
-    A server goes on from here in every host that it forks, with the channel of that.
-    """
-    channel, *how = sys.argv[1:]
-    if "forks" in how:
-        control = socket.socket(fileno=int(channel))
-        threading.Thread(target=end_with_worker, args=[control.fileno()], name="end", daemon=True).start()
-        channel = str(serve_forks(control, import_early))
+def main(descriptor: int) -> None:
+    """Serves the worker at the other end of a socket, and exits."""
     note_engine(os.environ)
     if limit := os.environ.get(MEMORY_LIMIT):
         resource.setrlimit(resource.RLIMIT_AS, (int(limit), int(limit)))
-    code = Host(Channel(int(channel))).run()
+    code = Host(Channel(descriptor)).run()
     sys.stdout.flush()
     os._exit(code)  # vLLM's interpreter-exit handlers have nothing left to do and can hang
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

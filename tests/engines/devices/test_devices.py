@@ -1,10 +1,13 @@
 """Devices: which there are, and claims that no other process shares."""
 
 import os
+import re
+import shutil
 import signal
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ with claim_device(list_devices("cuda", 1, int(sys.argv[2])), Path(sys.argv[1]), 
     print(device.name, flush=True)
     sys.stdin.readline()
 """
+NOBODY = 65534
 ALONE = [Device("cuda-0", {}, ("cuda-0",))]
 
 
@@ -44,12 +48,13 @@ def holder(gpus: None, tmp_path: Path) -> Iterator[Any]:
 
 def test_a_claim_excludes_other_processes_until_they_are_killed(holder: Any, tmp_path: Path) -> None:
     process, name = holder()
+    alone = list_devices("cuda", 1)[:1]
     assert name == "cuda-0"
     with pytest.raises(DeviceError, match=rf"Every device is taken: cuda-0 by process {process.pid}\. .*DEVICE_WAIT_S"):
-        claim_device(ALONE, tmp_path, 0).__enter__()
+        claim_device(alone, tmp_path, 0).__enter__()
     process.send_signal(signal.SIGKILL)
     process.wait()
-    with claim_device(ALONE, tmp_path, 0) as device:
+    with claim_device(alone, tmp_path, 0) as device:
         assert device.name == "cuda-0"
 
 
@@ -77,10 +82,11 @@ def test_a_failed_claim_leaves_no_part_of_a_group_behind(gpus: None, tmp_path: P
 def test_a_message_names_holders_that_there_are(gpus: None, tmp_path: Path) -> None:
     pair, *_ = list_devices("cuda", 1, 2)
     for device in list_devices("cuda", 1)[:2]:
-        (tmp_path / f"{device.name}.lock").touch()
+        (tmp_path / f"{device.units[0]}.lock").touch()
     with claim_device([pair], tmp_path, 0):
         pass
-    with claim_device(ALONE, tmp_path, 0), pytest.raises(DeviceError, match=rf"cuda-0-1 by process {os.getpid()}\. "):
+    alone = list_devices("cuda", 1)[:1]
+    with claim_device(alone, tmp_path, 0), pytest.raises(DeviceError, match=rf"cuda-0-1 by process {os.getpid()}\. "):
         claim_device([pair], tmp_path, 0).__enter__()
 
 
@@ -194,12 +200,124 @@ def test_slices_of_a_gpu_are_devices_of_their_own(show_gpus: Any, tmp_path: Path
     found = list_devices("cuda", 3)
     assert [device.env["CUDA_VISIBLE_DEVICES"] for device in found] == ["MIG-1", "MIG-GPU-2/1/0", "1"]
     assert [device.name for device in found] == ["cuda-MIG-1", "cuda-MIG-GPU-2_1_0", "cuda-1"]
+    assert [device.units for device in found] == [("cuda-MIG-1",), ("cuda-MIG-GPU-2_1_0",), ("cuda-GPU-b",)]
+    assert [device.env.get("VLLM_WORKER_MULTIPROC_METHOD") for device in found] == ["spawn", "spawn", None]
     with claim_device(found[1:2], tmp_path, 0) as device:
         assert device.gpus == ("MIG-GPU-2/1/0",)
 
 
-def test_a_gpu_is_one_unit_whether_by_index_or_by_uuid(gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-c,0")
-    by_uuid, by_index = list_devices("cuda", 2)
-    assert (by_uuid.units, by_uuid.env["CUDA_VISIBLE_DEVICES"]) == (("cuda-2",), "GPU-c")
-    assert by_index.units == ("cuda-0",)
+@pytest.mark.parametrize("visible", ["2", "GPU-3f5a-77", "GPU-3f"])
+def test_a_gpu_is_one_unit_however_it_is_named(show_gpus: Any, monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    show_gpus({"uuid": "GPU-a"}, {"uuid": "GPU-b"}, {"uuid": "GPU-3f5a-77"})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"{visible},0")
+    named, by_index = list_devices("cuda", 2)
+    assert (named.name, named.units, named.env["CUDA_VISIBLE_DEVICES"]) == ("cuda-2", ("cuda-GPU-3f5a-77",), visible)
+    assert by_index.units == ("cuda-GPU-a",)
+
+
+def test_claim_device_keeps_gpus_apart_that_are_number_0_in_their_control_groups(
+    show_gpus: Any, tmp_path: Path
+) -> None:
+    """Slurm with ConstrainDevices: each task sees one GPU, index 0 (NVIDIA/deepops#1102, NVIDIA/nccl-tests#300)."""
+    show_gpus({"uuid": "GPU-a"})
+    [first] = list_devices("cuda", 1)
+    show_gpus({"uuid": "GPU-b"})
+    [second] = list_devices("cuda", 1)
+    assert first.name == second.name == "cuda-0"
+    with claim_device([first], tmp_path, 0), claim_device([second], tmp_path, 0):
+        pass
+
+
+def as_nobody(claim: Callable[[], object]) -> str:
+    """What comes of a claim in a process of another user: an error's message, or nothing."""
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        os.umask(0o077)
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        try:
+            claim()
+        except BaseException as error:
+            os.write(writer, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(writer)
+    with open(reader, encoding="utf-8") as told:
+        words = told.read()
+    os.waitpid(child, 0)
+    return words
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that another user can reach and write."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_claim_device_serves_a_second_user_of_the_machine(public: Path) -> None:
+    locks = public / "locks"
+    claim = lambda: claim_device(ALONE, locks, 0).__enter__()  # noqa: E731
+    with claim_device(ALONE, locks, 0):
+        assert re.match(rf"DeviceError: Every device is taken: cuda-0 by process {os.getpid()}\.", as_nobody(claim))
+    assert as_nobody(claim) == ""
+    other = [Device("cuda-1", {}, ("cuda-1",))]
+    assert as_nobody(lambda: claim_device(other, locks, 0).__enter__()) == ""
+    with claim_device(other, locks, 0):
+        pass
+    assert locks.stat().st_mode & 0o7777 == 0o1777
+    assert {file.stat().st_mode & 0o777 for file in locks.iterdir()} == {0o666}
+
+
+def test_claim_device_hints_at_permissions_when_another_user_owns_the_folder(public: Path) -> None:
+    locks = public / "locks"
+    locks.mkdir(mode=0o755)
+    words = as_nobody(lambda: claim_device(ALONE, locks, 0).__enter__())
+    assert words.startswith(f"DeviceError: Cannot lock a device in {locks}: [Errno 13] Permission denied")
+    assert "hint: run `chmod 1777" in words and "ASSAYLINE_LOCK_DIR" in words
+
+
+@pytest.fixture
+def install_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts a torch before the installed one, of which only the version file can be read."""
+
+    def install(*builds: str) -> None:
+        (tmp_path / "torch-2.13.0.dist-info").mkdir()
+        (tmp_path / "torch-2.13.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.13.0\n")
+        (tmp_path / "torch").mkdir()
+        lines = [f"{name}: Optional[str] = {'1.0' if name in builds else None!r}" for name in ("cuda", "hip", "xpu")]
+        (tmp_path / "torch" / "version.py").write_text("\n".join(["__version__ = '2.13.0'", *lines]))
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("builds", "has_kfd", "is_refused"),
+    [(["hip"], False, True), (["cuda"], True, True), (["cuda"], False, False), ([], True, False)],
+    ids=["ROCm", "CUDA on AMD", "CUDA without a GPU", "a CPU build beside AMD graphics"],
+)
+def test_list_devices_takes_no_machine_with_an_amd_gpu_for_a_cpu(
+    no_driver: None,
+    install_torch: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    builds: list[str],
+    has_kfd: bool,
+    is_refused: bool,
+) -> None:
+    install_torch(*builds)
+    monkeypatch.setattr(devices, "KFD", tmp_path if has_kfd else tmp_path / "none")
+    refused = pytest.raises(DeviceError, match=r"has an AMD GPU.*hint: start `vllm serve`.*engine\.server\.url")
+    for kind in ("auto", "cuda"):
+        if is_refused:
+            with refused:
+                list_devices(kind, 1)
+            with refused:
+                count_workers(kind)
+    if not is_refused:
+        assert list_devices("auto", 1)[0].name.startswith("cpu-")
+    assert list_devices("cpu", 1)[0].name.startswith("cpu-")

@@ -19,14 +19,35 @@ class Nameless:
         raise NotImplementedError
 
 
+class Sliced:
+    """vLLM's platform on a MIG slice: it asks NVML by a number that the slice does not have."""
+
+    device_type = "cuda"
+
+    def get_device_name(self) -> NoReturn:
+        raise NVMLError_InvalidArgument
+
+
+class NVMLError_InvalidArgument(Exception):
+    """As in vLLM's own copy of pynvml, which shares no base with another's."""
+
+
 class Processor:
     """vLLM's platform of a CPU, whose own name for it is "cpu"."""
 
     device_type = "cpu"
 
 
-@pytest.mark.parametrize(("platform", "name"), [(Nameless(), "npu"), (Processor(), name_cpu())])
+@pytest.mark.parametrize(("platform", "name"), [(Nameless(), "npu"), (Sliced(), "cuda"), (Processor(), name_cpu())])
 def test_a_device_has_the_name_that_can_be_had(platform: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "list_gpus", list)
     monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=platform))
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(platforms=sys.modules["vllm.platforms"]))
     assert rows._device_name() == name and name != "cpu"
+
+
+def test_device_name_is_the_drivers_when_vllm_cannot_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=Sliced()))
+    monkeypatch.setattr(rows, "list_gpus", lambda: ["MIG-77"])
+    monkeypatch.setattr(rows, "name_gpu", {"MIG-77": "NVIDIA H100 MIG 1g.10gb"}.get)
+    assert rows._device_name() == "NVIDIA H100 MIG 1g.10gb"

@@ -43,8 +43,6 @@ BEAT = beat_of(0)
 class Scripted:
     """A host that answers by `answer`, on a clock of its own: a wait for a message that never comes takes its time."""
 
-    started_s = 0.0
-
     pid = exit_code = None
     phase = "start"
     log_path = Path("engine.log")
@@ -100,7 +98,6 @@ def converse(
             return host
 
         monkeypatch.setattr(hosted, "HostProcess", start_host)
-        monkeypatch.setattr(hosted, "begin_fork_server", lambda *_: None)
         monkeypatch.setattr(hosted.time, "monotonic", lambda: host.now_s)
         order = Open(backend="offline", model="model", clock=RunClock(0.0, 0.0, "boot"))
         setup, hooks = HostSetup({}, tmp_path / "engine.log"), EngineHooks(should_stop=should_stop)

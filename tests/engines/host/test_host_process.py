@@ -41,6 +41,27 @@ os.kill(os.getpid(), 9)
 """
 
 
+SERVING = """
+import sys
+from assayline.clock import RunClock
+from assayline.engines.host.__main__ import make_core
+from assayline.engines.host.server import process
+from assayline.engines.messages import Open
+from assayline.spec.engine import ServerSpec
+order = Open(backend="server", model="model", clock=RunClock.start(), server=ServerSpec())
+process._serve = lambda *_: print(sorted({"vllm", "torch"} & sys.modules.keys()), flush=True)
+make_core(order)
+server = process.ServeProcess(order)
+server._process.join()
+"""
+
+
+def test_a_server_is_forked_from_a_host_without_vllm() -> None:
+    """Importing vLLM initialises CUDA where a MIG slice is visible, and a fork of that process could not use it."""
+    with start_python(SERVING) as host:
+        assert host.communicate()[0] == "[]\n"
+
+
 @pytest.fixture
 def lines() -> list[str]:
     return []

@@ -1,13 +1,12 @@
 """Our own `vllm serve`: started, waited for, watched and stopped.
 
-It is forked from the engine host, which was forked from a process that had imported vLLM, and is in its process group,
-so it ends with it, however that ends. Its output goes where the host's goes: into the log of the engine's generation.
+It is forked from the engine host, which has not imported vLLM, and is in its process group, so it ends with it, however
+that ends. Its output goes where the host's goes: into the log of the engine's generation.
 It listens on the loopback interface alone and wants a key, as others may use this machine too: one that is made up at
 each start, unless VLLM_API_KEY has one.
 """
 
 import asyncio
-import contextlib
 import json
 import logging
 import multiprocessing
@@ -23,7 +22,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from assayline.engines.host.core import EngineGoneError
-from assayline.engines.host.vllm.internals import forking, is_engine_dead
+from assayline.engines.host.vllm.internals import is_engine_dead
 from assayline.engines.messages import Open
 from assayline.records import Json
 
@@ -140,10 +139,7 @@ def _serve(arguments: list[str], variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
     sys.argv = [MODULE, *arguments]
     print_dead_engine_once()
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError):  # which the server will say itself
-            stack.enter_context(forking())
-        runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
 
 
 def print_dead_engine_once() -> None:

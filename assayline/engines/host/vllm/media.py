@@ -107,7 +107,12 @@ def prepares_here() -> bool:
 
 def fork_preparers(order: Open) -> Preparers | None:
     """Before the engine opens: the processes that will prepare its media, if it is to have any."""
-    return Preparers(order, _make_prepare) if order.has_media else None
+    if not order.has_media:
+        return None
+    from vllm import LLM
+
+    assert LLM  # what is imported before the fork is shared
+    return Preparers(order, _make_prepare)
 
 
 def _make_prepare(order: Open, config: Any) -> Callable[[Request], Prepared[dict[str, Any]]]:

@@ -13,7 +13,7 @@ from assayline.engines.host.admission import Admission, Asked
 from assayline.engines.host.flight import Live
 from assayline.engines.host.media import Prepared
 from assayline.engines.host.metrics import EngineStats, read_own_stats
-from assayline.engines.host.vllm.internals import forking, is_engine_dead, shut_down
+from assayline.engines.host.vllm.internals import is_engine_dead, shut_down
 from assayline.engines.host.vllm.media import VllmMedia, fork_preparers, prepares_here
 from assayline.engines.host.vllm.preparers import keep_memory
 from assayline.engines.host.vllm.rows import VllmRows, describe_engine
@@ -59,8 +59,7 @@ class VllmCore:
         self._preparers = None if self._waits_for_seats else fork_preparers(order)
         if self._waits_for_seats:
             keep_memory()
-        with forking():
-            self._llm = LLM(model=order.model, **{**order.args, "disable_log_stats": False})
+        self._llm = LLM(model=order.model, **{**order.args, "disable_log_stats": False})
         self._engine = self._llm.llm_engine
         self._live: dict[str, Live] = {}
         self._held: dict[str, Live] = {}

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from assayline.engines.devices.claims import name_cpu
-from assayline.engines.devices.nvidia import read_driver_version
+from assayline.engines.devices.nvidia import list_gpus, name_gpu, read_driver_version
 from assayline.engines.event_details import OpenedDetails
 from assayline.engines.host.flight import Live
 from assayline.engines.host.vllm.checks import build_sampling_params
@@ -117,5 +117,6 @@ def _device_name() -> str:
         return name_cpu()
     try:
         return str(current_platform.get_device_name())
-    except NotImplementedError:  # of a plugin's platform: vLLM's base class asks none for a name
-        return str(current_platform.device_type)
+    except Exception:  # a plugin's platform that has none; NVML's errors, as vLLM takes a MIG slice for a whole GPU
+        names = (name_gpu(gpu) for gpu in list_gpus())
+        return next(filter(None, names), str(current_platform.device_type))

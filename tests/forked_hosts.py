@@ -1,0 +1,240 @@
+"""Engine hosts that are forked from one process that has imported vLLM, so that a session's engines import it once.
+
+A user's engine host is a process of its own and imports vLLM itself; tests open a hundred. `HOSTS.launch` is a
+`process.Launch`: it forks a host, or starts one as a user's is started if its environment asks for other imports.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).resolve().parents[1]
+OWN = "ASSAYLINE_"
+"""Prefix of the variables that only our modules read, and those again in every host."""
+
+FORK_TIMEOUT_S = 600.0
+LARGEST_REQUEST_BYTES = 1 << 17
+PR_SET_PDEATHSIG = 1
+START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+OPENING = (
+    "vllm.v1.worker.cpu_worker",
+    "vllm.v1.attention.backends.cpu_attn",
+    "vllm.v1.core.sched.scheduler",
+    "vllm.v1.engine.async_llm",
+    "vllm.model_executor.layers.quantization.online.base",
+    "vllm.entrypoints.launchers.cli_args",
+)
+"""Modules that vLLM imports as it opens a model on a CPU, with 850 others."""
+
+
+class Forked:
+    """A forked process: a `process.Launched`."""
+
+    def __init__(self, pid: int, exit_pipe: int) -> None:
+        self.pid = pid
+        self._pipe: int | None = exit_pipe
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self._pipe is not None:
+            if not select.select([self._pipe], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("a forked host", timeout or 0.0)
+            told = os.read(self._pipe, 16)
+            os.close(self._pipe)
+            self._pipe = None
+            self._code = int(told) if told else -signal.SIGKILL  # the server is dead, which ends its hosts
+        assert self._code is not None
+        return self._code
+
+
+class ForkedHosts:
+    """A server process that starts with the first host; `close` ends it, and with it all hosts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._env: dict[str, str] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket
+        self._log_path = Path(tempfile.gettempdir()) / f"forked-hosts-{os.getpid()}.log"
+
+    def launch(self, env: Mapping[str, str], channel: int, log: int) -> Any:
+        """Forks a host that talks through `channel` and prints to `log`."""
+        from assayline.engines.process import start_host
+
+        with self._lock:
+            if self._process is None or self._process.poll() is not None:
+                self._start(env)
+            forked = self._fork(env, channel, log) if self._suits(env) else None
+        return forked or start_host(env, channel, log)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._process is not None:
+                self._control.close()
+                self._process.kill()
+                self._process.wait()
+                self._process = None
+                self._log_path.unlink(missing_ok=True)
+
+    def _start(self, env: Mapping[str, str]) -> None:
+        self._env = dict(env)
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, open(self._log_path, "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                env=self._env,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def _suits(self, env: Mapping[str, str]) -> bool:
+        """Whether a host with this environment imports the same as the server.
+
+        Variables that libraries have set or removed in this process since then make no difference.
+        """
+        differing = {name for name in env.keys() | self._env.keys() if env.get(name) != self._env.get(name)}
+        return all(name.startswith(OWN) or env.get(name) == os.environ.get(name) for name in differing)
+
+    def _fork(self, env: Mapping[str, str], channel: int, log: int) -> Forked | None:
+        exit_pipe, theirs = os.pipe()
+        answer = b""
+        try:
+            with contextlib.suppress(OSError, ValueError):  # it is gone, or the environment is larger than a packet
+                socket.send_fds(self._control, [pickle.dumps(dict(env))], [channel, log, theirs])
+                if select.select([self._control], [], [], FORK_TIMEOUT_S)[0]:
+                    answer = self._control.recv(16)
+        finally:
+            os.close(theirs)
+        if not answer:
+            os.close(exit_pipe)
+            return None
+        return Forked(int(answer), exit_pipe)
+
+
+HOSTS = ForkedHosts()
+
+
+def serve(control: socket.socket) -> NoReturn:
+    """The server: imports vLLM, and forks a host for every request."""
+    _import_vllm()
+    exits: dict[int, tuple[int, int]] = {}  # descriptor of a child → its process id and the pipe for its exit code
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor in exits:
+                poll.unregister(descriptor)
+                _tell_exit(descriptor, *exits.pop(descriptor))
+                continue
+            request, fds, _, _ = socket.recv_fds(control, LARGEST_REQUEST_BYTES, 3)
+            if not request:
+                os._exit(0)  # the session is over
+            channel, log, exit_pipe = fds
+            begun, begin = os.pipe()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of threads, none of which holds a lock
+                child = os.fork()
+            if child == 0:
+                os.setsid()
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                os.write(begin, b"!")
+                for each in (begun, begin, exit_pipe, control.detach(), *exits, *(pipe for _, pipe in exits.values())):
+                    os.close(each)
+                _become_host(pickle.loads(request), channel, log)
+            os.close(begin)
+            os.read(begun, 1)  # it has its session, or is dead
+            for each in (begun, channel, log):
+                os.close(each)
+            watched = os.pidfd_open(child)
+            exits[watched] = child, exit_pipe
+            poll.register(watched, select.POLLIN)
+            control.send(str(child).encode())
+
+
+def _become_host(env: dict[str, str], channel: int, log: int) -> NoReturn:
+    from assayline.engines.host.__main__ import main
+
+    for name in os.environ.keys() - env.keys():
+        del os.environ[name]
+    for name, value in env.items():
+        if os.environ.get(name) != value:  # vLLM names its processes, in a place that it finds by the first variable
+            os.environ[name] = value
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for descriptor in (1, 2):
+        os.dup2(log, descriptor)
+    os.close(log)
+    main(channel)
+    os._exit(0)
+
+
+def _tell_exit(descriptor: int, child: int, pipe: int) -> None:
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with contextlib.suppress(BrokenPipeError):  # nobody asks any more
+        os.write(pipe, str(code).encode())
+    os.close(pipe)
+    os.close(descriptor)
+
+
+def _import_vllm() -> None:
+    """Imports what an engine begins with, and takes it out of all later searches for garbage."""
+    gc.disable()
+    from vllm import LLM
+    from vllm.platforms import current_platform
+
+    assert LLM
+    if current_platform.device_type == "cpu":
+        for name in OPENING:
+            with contextlib.suppress(ImportError):  # of another version
+                importlib.import_module(name)
+        _spare_the_cpu(type(current_platform))
+    gc.freeze()
+    gc.unfreeze = lambda: None
+    gc.enable()
+
+
+def _spare_the_cpu(platform: Any) -> None:
+    """Has vLLM look for kernels to replace once, and fork engine cores, which on a CPU it would start."""
+    if hasattr(platform, "register_triton_kernel_overrides"):
+        platform.register_triton_kernel_overrides()
+        platform.register_triton_kernel_overrides = classmethod(lambda cls: None)
+    check = platform.check_and_update_config
+
+    def check_and_fork(config: Any) -> None:
+        check(config)
+        if config.parallel_config.world_size == 1:
+            os.environ[START_METHOD] = "fork"
+
+    platform.check_and_update_config = staticmethod(check_and_fork)
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(ROOT)
+    from assayline.engines.host import __main__ as _  # noqa: F401 - before the first fork
+    from assayline.engines.host.channel import end_with_worker
+
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    threading.Thread(target=end_with_worker, args=[connection.fileno()], name="end", daemon=True).start()
+    serve(connection)
