@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from assayline.engines.host.core import EngineGoneError
-from assayline.engines.host.vllm.internals import forking
+from assayline.engines.host.vllm.internals import adapting
 from assayline.engines.messages import Open
 from assayline.records import Json
 
@@ -132,7 +132,7 @@ def _serve(arguments: list[str], variables: Mapping[str, str]) -> None:
     sys.argv = [MODULE, *arguments]
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(ImportError):  # which the server will say itself
-            stack.enter_context(forking())
+            stack.enter_context(adapting())
         runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
 
 
