@@ -77,7 +77,7 @@ class AdaptiveEngine:
         self._warm_up_s = 0.0
         self._history: list[str] = []
         self._last: EngineDiedError | None = None
-        self._isolated = 0
+        self._isolated = self._culprits_in_a_row = 0
         self._missing_bytes: int | None = None
         """Memory that others held when an engine was to start, and did not give back in time."""
         self.generation = first_generation - 1
@@ -141,6 +141,7 @@ class AdaptiveEngine:
             yield completion
             if completion.error_kind == NOT_SENT:
                 continue  # no engine had anything to do with it
+            self._culprits_in_a_row = 0
             if changes := self._policy.answered():
                 self._engine.set_window(self._policy.window_requests)
                 self._record(self.generation, "grown", message=describe_changes(changes), details=changes)
@@ -155,8 +156,6 @@ class AdaptiveEngine:
         for completion in self._probe(suspects):
             if completion.error_kind == KILLED_ENGINE:
                 culprits.append(completion)
-                if len(culprits) > MOST_CULPRITS:
-                    raise self._give_up(f"{len(culprits)} requests in a row killed it, each by itself")
                 has_found = True
                 continue
             for settled in (*culprits, completion):
@@ -194,10 +193,13 @@ class AdaptiveEngine:
 
     def _convict(self, request: Request, cause: Cause) -> Completion:
         self._isolated += 1
+        self._culprits_in_a_row += 1
         words = f"Request {request.request_id} kills an engine that has nothing else to do"
         self._record(self.generation, "isolated", message=words, details=IsolatedDetails(request_id=request.request_id))
         if not self._may_isolate(self._isolated):
             raise self._give_up(f"{self._isolated} requests killed it, more than max_error_fraction allows")
+        if self._culprits_in_a_row > MOST_CULPRITS:
+            raise self._give_up(f"{self._culprits_in_a_row} requests in a row killed it, each by itself")
         window_requests = self._policy.sizes.window_requests
         if changes := self._policy.isolated(request.request_id):
             undone = f"The reductions were that request's doing: back to {describe_changes(changes)}"
