@@ -186,7 +186,7 @@ class RecoveryPolicy:
         self._fruitless = 0 if has_found else self._fruitless + 1
         if self._fruitless < FRUITLESS_SEARCHES:
             return None
-        return Stop("engines of every size that is allowed die, and no single request is to blame")
+        return Stop("engines keep dying, and no single request is to blame")
 
     def lift_utilization(self) -> Changes:
         """Memory that others had taken is free again: an engine may have the share that was given at first."""
