@@ -168,9 +168,10 @@ def test_choose_cache_bytes_holds_one_request_of_the_full_context_if_that_is_fre
 
 
 @pytest.mark.usefixtures("free")
-def test_choose_cache_bytes_shares_the_memory_like_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cores", ["0|1", "0,1", "2-3"])
+def test_choose_cache_bytes_shares_the_memory_like_the_cores(monkeypatch: pytest.MonkeyPatch, cores: str) -> None:
     monkeypatch.setattr(internals.os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", cores)
     config = config_of()
     config.parallel_config.world_size = 2
     assert internals.choose_cache_bytes(config) == 0.5 * GIB, "half of the machine, for two processes"

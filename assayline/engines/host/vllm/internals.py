@@ -321,8 +321,9 @@ def _full_context_bytes(config: Any) -> int | None:
 
 def _share_of_cores() -> float:
     """Share of this process's cores that the engine is bound to: as many engines side by side share the memory."""
-    bound = re.findall(r"\d+", os.environ.get("VLLM_CPU_OMP_THREADS_BIND", ""))
-    return min(1.0, len(bound) / len(os.sched_getaffinity(0))) if bound else 1.0
+    spans = re.findall(r"(\d+)(?:-(\d+))?", os.environ.get("VLLM_CPU_OMP_THREADS_BIND", ""))
+    bound = sum(int(last or first) - int(first) + 1 for first, last in spans)
+    return min(1.0, bound / len(os.sched_getaffinity(0))) if bound else 1.0
 
 
 def read_sizes(config: Any) -> OpenedDetails:
