@@ -30,7 +30,11 @@ def test_an_engine_on_two_groups_of_cores_answers(make_spec: Any, settings: Sett
 
 def test_a_rank_that_runs_out_of_memory_is_found_in_the_log(make_spec: Any, settings: Settings, tmp_path: Path) -> None:
     """The rank that replies waits in the collective for VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, 300 by default."""
-    env = {"PYTHONPATH": str(Path(__file__).parent), "FAILED_ONCE": str(tmp_path / "failed")}
+    env = {
+        "PYTHONPATH": str(Path(__file__).parent),
+        "FAILED_ONCE": str(tmp_path / "failed"),
+        "VLLM_CPU_OMP_THREADS_BIND": "0|1",
+    }
     args = {**ARGS, "tensor_parallel_size": 2, "worker_cls": "failing_worker.FailingWorker"}
     spec = make_spec(prompts={"limit": 20}, engine={"args": args, "env": env, "warm_up": False})
     evaluation = begin_evaluation(spec, settings)

@@ -197,6 +197,8 @@ def test_adapting_gives_the_cache_a_size_if_nothing_else_does(
     config = config_of(kv_cache_memory_bytes=given)
     with internals.adapting(told.append):
         Platform.check_and_update_config(config)
+        monkeypatch.setattr(internals.os, "getpid", lambda: 0)  # as in a forked engine core
+        Platform.check_and_update_config(config)
     assert config.cache_config.kv_cache_memory_bytes == expected
     [sizes] = told
     assert (sizes["max_num_seqs"], sizes["max_num_batched_tokens"]) == (256, 4096)

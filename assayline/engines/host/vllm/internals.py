@@ -237,7 +237,7 @@ def adapting(tell: Callable[[OpenedDetails], object] = lambda sizes: None) -> It
     """
     from vllm.platforms import current_platform
 
-    platform, before = type(current_platform), os.environ.get(START_METHOD)
+    platform, before, process = type(current_platform), os.environ.get(START_METHOD), os.getpid()
     check = platform.check_and_update_config
 
     def check_and_adapt(config: Any) -> None:
@@ -252,7 +252,8 @@ def adapting(tell: Callable[[OpenedDetails], object] = lambda sizes: None) -> It
                 cache.kv_cache_memory_bytes = choose_cache_bytes(config)
             if config.parallel_config.world_size == 1:
                 os.environ[START_METHOD] = "fork"
-        tell(read_sizes(config))
+        if os.getpid() == process:  # the engine core, which was forked, makes configurations of its own
+            tell(read_sizes(config))
 
     platform.check_and_update_config = staticmethod(check_and_adapt)
     try:
