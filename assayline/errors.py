@@ -4,9 +4,11 @@ A message says what was given, what was expected and what to do. The command lin
 (no traceback) and exits with the class's `exit_code`; anything outside this tree is a defect of ours.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 
 class AssaylineError(Exception):
@@ -181,3 +183,5 @@ class Death:
     oom_kills: int = 0
     """Processes that the kernel killed for memory while the engine lived."""
     witness: Witness = Witness.EXCEPTION
+    resolved: Mapping[str, Any] = field(default_factory=dict)
+    """Sizes that vLLM had chosen before it died; empty if it had not come that far, or nobody said."""

@@ -49,13 +49,17 @@ class Settings(BaseSettings):
         60.0, gt=0, description="Silence of a worker after which others take over what it has not stored."
     )
     load_interval_s: float = Field(30.0, gt=0, description="Time between loads of part files into the database.")
-    engine_start_timeout_s: float = Field(900.0, gt=0, description="How long an engine may take to start.")
+    engine_start_timeout_s: float = Field(
+        900.0,
+        gt=0,
+        description="How long an engine may start without a new line in its log; four times as long in all.",
+    )
     engine_close_timeout_s: float = Field(20.0, gt=0, description="How long an engine may take to close by itself.")
     engine_stall_timeout_s: float = Field(
         600.0, gt=0, description="How long an engine with requests may make no step before it is taken for dead."
     )
     engine_memory_wait_s: float = Field(
-        30.0, ge=0, description="How long to wait for a dead engine's device memory to come back."
+        30.0, ge=0, description="How long to wait for device memory that a dead engine or another process holds."
     )
     engine_memory_limit_bytes: int | None = Field(
         None, ge=1, description="Address space that an engine's process may use (RLIMIT_AS); for CPU engines."

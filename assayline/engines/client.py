@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from assayline.engines.base import EngineFacts, EngineHooks
+from assayline.engines.event_details import OpenedDetails
 from assayline.engines.messages import (
     AbortAll,
     Aborted,
@@ -22,6 +23,7 @@ from assayline.engines.messages import (
     Opened,
     Refused,
     Rejoin,
+    Resolved,
     Warm,
     WarmUp,
 )
@@ -43,6 +45,15 @@ SILENCE_LIMIT_S = 120.0
 LONGEST_TURN_S = 10.0
 """More than this between two looks does not count as waiting: the job was suspended, and its host with it."""
 
+LONGEST_START = 4.0
+"""A start that still writes its log gets its time limit anew with each line, and so many times the limit in all."""
+
+RANK_FAILED = "WorkerProc hit an exception."
+"""vLLM's log line for a failure in one process of a model that is split over several."""
+
+RANK_GRACE_S = 15.0
+"""How long after that line vLLM may take to end: a rank that waits for the one that failed does not for minutes."""
+
 REJOIN_TIMEOUT_S = 60.0
 """A parked engine that does not answer within this is not well, and another one is opened."""
 
@@ -63,7 +74,9 @@ class HostedEngine:
         self._closed = False
         self._lost = False
         self._progress: tuple[int | None, int] = (0, 0)
-        self._without_step, self._silence = _Waiting(), _Waiting()
+        self._without_step, self._silence, self._without_log = _Waiting(), _Waiting(), _Waiting()
+        self._rank_failed_s: float | None = None
+        self._resolved: OpenedDetails = {}
         started = time.monotonic()
         self._own_variables = own_variables(setup.env)
         opened = self._take_over() or self._start()
@@ -121,10 +134,14 @@ class HostedEngine:
 
     def _start(self) -> Opened:
         """A process with a new engine in it."""
-        self._host = HostProcess(self._setup.env, self._setup.log_path, self._hooks.on_log, self._setup.launch)
+        self._host = HostProcess(self._setup.env, self._setup.log_path, self._read_log, self._setup.launch)
         try:
             self._host.send(self._order)
             return self._expect(Opened, self._setup.start_timeout_s)
+        except EngineDiedError as error:
+            self._host.kill()
+            error.death = replace(error.death, resolved=self._resolved)
+            raise
         except BaseException:
             self._host.kill()
             raise
@@ -136,7 +153,7 @@ class HostedEngine:
             return None
         self._host = parked.host
         try:
-            self._host.listen(self._hooks.on_log)
+            self._host.listen(self._read_log)
             self._host.send(Rejoin(self._order))
             opened = self._expect(Opened, REJOIN_TIMEOUT_S)
         except EngineDiedError:
@@ -194,6 +211,20 @@ class HostedEngine:
                     f"The engine's process sent {type(unexpected).__name__}, which was not expected here."
                 )
 
+    def _read_log(self, line: str) -> None:
+        self._without_log.restart()
+        if RANK_FAILED in line and self._rank_failed_s is None:
+            self._rank_failed_s = time.monotonic()
+        self._hooks.on_log(line)
+
+    def _check_ranks(self) -> None:
+        """Raises EngineDiedError if a part of a split model failed and the others still wait for it."""
+        if self._rank_failed_s is not None and time.monotonic() - self._rank_failed_s > RANK_GRACE_S:
+            self._lost = True
+            words = "A process of the split model failed, and the others wait for it."
+            death = self._host.evidence(message=words, witness=Witness.LOG)
+            raise EngineDiedError(f"{words} {self._host.describe_death()}", death)
+
     def _observe(self, sample: TelemetrySample) -> None:
         """Looks at the engine's counters, about once a second."""
 
@@ -209,15 +240,19 @@ class HostedEngine:
     def _expect(self, kind: type[Answer], timeout_s: float, heed_stop: bool = True) -> Answer:
         """Waits for one kind of message, passing over completions and beats that were under way before it."""
         waiting = _Waiting()
-        while waiting.look() < timeout_s:
+        self._without_log.restart()
+        while self._without_log.look() < timeout_s and waiting.look() < LONGEST_START * timeout_s:
             message = self._host.receive()
             self._silence.restart()  # a host that loads a model sends no beats: the deadline alone counts
             if isinstance(message, kind):
                 return message
+            if isinstance(message, Resolved):
+                self._resolved = message.sizes
             if isinstance(message, Refused):
                 raise message.error
             if isinstance(message, Failed):
                 raise self._explain(message)
+            self._check_ranks()
             if heed_stop and self._hooks.should_stop():
                 raise EngineInterruptedError("The engine was stopped on request while it was busy.")
         raise self._stalled(f"The engine did not answer within {timeout_s:.0f} s.")
@@ -231,9 +266,11 @@ class HostedEngine:
         """Raises EngineDiedError for an engine that beats, has requests, and makes no step."""
         progress = (sample.engine_steps, sample.output_tokens)
         if progress != self._progress or not self._in_flight:
-            self._progress = progress
+            self._progress, self._rank_failed_s = progress, None
             self._without_step.restart()
-        elif self._without_step.look() > self._setup.stall_timeout_s:
+            return
+        self._check_ranks()
+        if self._without_step.look() > self._setup.stall_timeout_s:
             raise self._stalled(
                 f"The engine has made no step for {self._setup.stall_timeout_s:.0f} s, with {self._in_flight} "
                 "requests in flight."

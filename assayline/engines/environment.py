@@ -13,6 +13,7 @@ DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the host is a process of its own already; see docs/decisions.md
     "DO_NOT_TRACK": "1",
+    "NCCL_DEBUG": "WARN",  # the reason of an "unhandled cuda error" is in its log alone
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUNBUFFERED": "1",
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as the driver's library and nvidia-smi number GPUs, not the fastest first

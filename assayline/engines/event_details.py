@@ -32,6 +32,8 @@ class OpenedDetails(TypedDict, total=False):
     enable_chunked_prefill: bool | None
     gpu_memory_utilization: float | None
     kv_cache_memory_bytes: int | None
+    min_kv_cache_bytes: int | None
+    """What one request of the full context takes of it."""
     tensor_parallel_size: int
     enable_prefix_caching: bool | None
     block_size_tokens: int | None

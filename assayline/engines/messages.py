@@ -1,7 +1,7 @@
 """The messages between a worker and its engine host, pickled over a socket pair that nobody else can reach.
 
-The worker opens the host with `Open`; the host answers `Opened`, `Refused` or `Failed`. After that `Generate` goes one
-way and `Finished` the other, with a `Beat` a second so that silence means death.
+The worker opens the host with `Open`; the host answers `Resolved`, then `Opened`, `Refused` or `Failed`. After that
+`Generate` goes one way and `Finished` the other, with a `Beat` a second so that silence means death.
 """
 
 import pickle
@@ -77,6 +77,13 @@ class Rejoin:
     """
 
     order: Open
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """vLLM has chosen the sizes of the engine, which takes memory from now on."""
+
+    sizes: OpenedDetails
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ import psutil
 
 from assayline.engines.environment import engine_environment
 from assayline.engines.messages import CHUNK_BYTES, Close, cut_frames, pack
-from assayline.engines.recovery.causes import KNOWN_CAUSE
+from assayline.engines.recovery.causes import CAUSE_LINE
 from assayline.errors import Death, DeviceError, EngineDiedError, Witness
 from assayline.settings import Settings
 from assayline.spec.engine import EngineSpec
@@ -373,7 +373,7 @@ class HostLog:
         text = line[: 4 * LONGEST_LINE].decode("utf-8", "replace").strip()[:LONGEST_LINE]
         if not text:
             return
-        is_cause = len(self._causes[phase]) < CAUSE_LINES and KNOWN_CAUSE.search(text) is not None
+        is_cause = len(self._causes[phase]) < CAUSE_LINES and CAUSE_LINE.search(text) is not None
         if is_cause:
             self._causes[phase].append(text)
         if time.monotonic() >= self._second + 1:

@@ -16,7 +16,7 @@ comment on column engine_events.run_id is 'The run.';
 comment on column engine_events.worker is 'The worker that owns the engine.';
 comment on column engine_events.attempt is 'Which start of the run it belongs to, 1 for the first.';
 comment on column engine_events.engine_generation is 'Engines that this worker had started before this one, over all attempts. A change is filed under the engine whose death led to it.';
-comment on column engine_events.event is 'opened; warmed_up; failed: it died or did not start; reduced: what the next engine gets less of; isolated: a request that kills engines became an error row; restored: the reductions were its doing and are undone; grown: its window grew; load_ended: nothing more was sent, though there was more; closed.';
+comment on column engine_events.event is 'opened; warmed_up; failed: it died or did not start; reduced: what the next engine gets less of; isolated: a request that kills engines became an error row; restored: reductions are undone, because that request was to blame or others gave memory back; grown: its window grew; load_ended: nothing more was sent, though there was more; closed.';
 comment on column engine_events.at_s is 'When it was over, in seconds since the run''s start.';
 comment on column engine_events.duration_s is 'How long it took: start-up, warm-up or closing.';
 comment on column engine_events.message is 'In words, where there is something to say.';

@@ -1,5 +1,7 @@
 """A model that is split over two processes of an engine, on the cores of this machine. `make test-parallel` runs it."""
 
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,3 +26,28 @@ def test_an_engine_on_two_groups_of_cores_answers(make_spec: Any, settings: Sett
     assert query(settings, "select is_sound from request_integrity") == [(True,)]
     [(accuracy,)] = query(settings, "select accuracy from run_summary")
     assert accuracy > 0.5
+
+
+def test_a_rank_that_runs_out_of_memory_is_found_in_the_log(make_spec: Any, settings: Settings, tmp_path: Path) -> None:
+    """The rank that replies waits in the collective for VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, 300 by default."""
+    env = {
+        "PYTHONPATH": str(Path(__file__).parent),
+        "FAILED_ONCE": str(tmp_path / "failed"),
+        "VLLM_CPU_OMP_THREADS_BIND": "0|1",
+    }
+    args = {**ARGS, "tensor_parallel_size": 2, "worker_cls": "failing_worker.FailingWorker"}
+    spec = make_spec(prompts={"limit": 20}, engine={"args": args, "env": env, "warm_up": False})
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    began, failed_s = time.monotonic(), []
+
+    def note(event: Any) -> None:
+        if event.event == "failed":
+            failed_s.append(time.monotonic() - began)
+
+    report = run_worker(evaluation.order(0), print, print, note)
+    assert report.answered_requests == 20
+    evaluation.finish(counts)
+    failed = query(settings, "select details_json ->> 'kind' from engine_events where event = 'failed'")
+    assert failed == [("device_oom",)]
+    print("noticed after", failed_s)

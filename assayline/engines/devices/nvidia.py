@@ -67,6 +67,12 @@ def read_driver_version() -> str | None:
     return _ask(lambda nvml: _text(nvml.nvmlSystemGetDriverVersion())) or None
 
 
+def read_cuda_version() -> tuple[int, int] | None:
+    """The newest CUDA that the driver runs, as major and minor version."""
+    number = _ask(lambda nvml: int(nvml.nvmlSystemGetCudaDriverVersion_v2()))  # 12040 is 12.4
+    return None if number is None else (number // 1000, number % 1000 // 10)
+
+
 def read_free_bytes(gpu: str) -> int | None:
     """How much of its memory is free."""
     return _ask(lambda nvml: int(nvml.nvmlDeviceGetMemoryInfo(_find(nvml, gpu)).free))

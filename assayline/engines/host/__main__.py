@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from assayline.engines.devices.orphans import note_engine
@@ -38,6 +39,7 @@ from assayline.engines.messages import (
     Generate,
     Open,
     Refused,
+    Resolved,
     Warm,
     WarmUp,
 )
@@ -85,7 +87,7 @@ class Host:
 
     def _open(self, order: Open) -> VllmCore:
         check_before_load(order)
-        core = VllmCore(order)
+        core = VllmCore(order, self._channel.put)
         core.put_ready = self._channel.put_own
         for descriptor in core.watched:
             self._channel.watch(descriptor)
@@ -95,7 +97,7 @@ class Host:
 
     async def _stream(self, order: Open, early: list[Any]) -> None:
         loop = asyncio.get_running_loop()
-        core = make_core(order)
+        core = make_core(order, self._channel.put)
         host = StreamHost(core, order, self._channel.put)
 
         def take(messages: list[Any]) -> None:
@@ -188,7 +190,7 @@ def tell_failure(error: Exception) -> Failed:
     return Failed(type(error).__name__, str(error), Witness.LOG if is_gone else Witness.EXCEPTION)
 
 
-def make_core(order: Open) -> StreamCore:
+def make_core(order: Open, tell: Callable[[Resolved], object]) -> StreamCore:
     """The streaming core that an order asks for. Its libraries are imported when it opens."""
     if order.kind.is_served:
         from assayline.engines.host.server.core import ServerCore
@@ -196,7 +198,7 @@ def make_core(order: Open) -> StreamCore:
         return ServerCore(order)
     from assayline.engines.host.vllm.async_core import AsyncCore
 
-    return AsyncCore(order)
+    return AsyncCore(order, tell)
 
 
 def main(descriptor: int) -> None:

@@ -24,6 +24,10 @@ class Cause:
     free_share: float | None = None
     """Free memory over all memory of the device, 0 to 1."""
     free_bytes: int | None = None
+    wanted_bytes: int | None = None
+    """Memory that the engine would have taken: its share of the device's."""
+    has_passed: bool = False
+    """Whether the memory that was missing came back while the worker waited for it."""
     fitting_model_len: int | None = None
     """The context length that vLLM says would fit, in tokens."""
 
@@ -33,30 +37,56 @@ class Cause:
         return self.kind in MEMORY_KINDS
 
 
-DEVICE_MEMORY = r"(CUDA|HIP|XPU) out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|NCCL.*out of memory"
-HOST_MEMORY = r"can't allocate memory|Cannot allocate memory|MemoryError|std::bad_alloc"
+DEVICE_MEMORY = (
+    r"OutOfMemoryError|(?i:cuda|hip|xpu)[^\n]{0,40}out of memory"
+    r"|(CU|HIP)BLAS_STATUS_ALLOC_FAILED"
+    r"|(CU|HIP)BLAS_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR) when calling `?(cu|hip)blasCreate"
+    r"|CUDNN_STATUS_\w*ALLOC\w*_FAILED|Buffer overflow when allocating memory for"
+)
+"""An allocation on the device that failed: torch, Triton, NCCL, cuBLAS (which names the lack of room for its handle in
+two more ways), cuDNN, FlashInfer's workspace."""
+
+HOST_MEMORY = (
+    r"can't allocate memory|Cannot allocate memory|MemoryError|std::bad_alloc"
+    r"|could not (create|execute) a (primitive(?! descriptor)|memory object)"
+)
+"""The same in main memory: torch, Python, C++, oneDNN."""
+
+WEIGHTS_MEMORY = (
+    r"Failed to load model - not enough (GPU )?memory.*"
+    r"|unable to mmap \d+ bytes from file.*"
+    rf"|, in load_model\b(.*\n){{1,60}}?.*({HOST_MEMORY}).*"
+)
+"""The weights did not fit; the last form is a traceback that leads through vLLM's loader."""
+
 START_PATTERNS: tuple[tuple[Kind, str], ...] = (
     (Kind.MEMORY_TAKEN, r"(Free|Available) memory on .* on startup is less than desired .* memory utilization.*"),
     (Kind.CACHE_TOO_LARGE, r"Available memory on .* on kv cache allocation is less than requested memory.*"),
     (Kind.NO_CACHE_ROOM, r"No available memory for the cache blocks.*|Cannot auto-fit max_model_len.*"),
     (Kind.LENGTH_TOO_LONG, r"To serve at least one request with the model.s max seq len.*"),
     (Kind.PROFILE_DISTURBED, r"Error in memory profiling.*"),
-    (Kind.MODEL_TOO_LARGE, r"Failed to load model - not enough (GPU )?memory.*"),
-    (Kind.START_OOM, rf".*(OutOfMemoryError|{DEVICE_MEMORY}|{HOST_MEMORY}).*"),
+    (Kind.MODEL_TOO_LARGE, WEIGHTS_MEMORY),
+    (Kind.START_OOM, rf".*({DEVICE_MEMORY}|{HOST_MEMORY}).*"),
 )
 """In order: the first text that is found decides, since several hold the words of a later one."""
 
 RUN_PATTERNS: tuple[tuple[Kind, str], ...] = (
-    (Kind.DEVICE_OOM, rf".*(OutOfMemoryError|{DEVICE_MEMORY}).*"),
+    (Kind.DEVICE_OOM, rf".*({DEVICE_MEMORY}).*"),
     (Kind.HOST_OOM, rf".*({HOST_MEMORY}).*"),
 )
-KNOWN_CAUSE = re.compile(
-    "|".join(f"(?:{text.removeprefix('.*').removesuffix('.*')})" for _, text in (*START_PATTERNS, *RUN_PATTERNS))
-    + "|exit code: -9"
+
+INDIRECT = re.compile(r"RPC call to \w+ timed out|Executor failed|cancelled|NCCL error: unhandled")
+"""Exceptions of a rank that waits for another one, or of a library that logs the reason: the log has the cause."""
+
+CAUSE_LINE = re.compile(
+    "|".join([*(f"({pattern})" for _, pattern in START_PATTERNS[:-2]), DEVICE_MEMORY, HOST_MEMORY])
+    + r"|Failed to load model - not enough|unable to mmap|, in load_model\b|estimated maximum model length is"
+    r"|exit code: -9|WorkerProc hit an exception"
 )
-"""Finds any line that can decide, without the `.*` around the words, which would cost a long line its square."""
+"""Matches every line of a log that `classify` may need, however far before the log's end."""
 
 _SHARE = re.compile(r"\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\)")
+_WANTED = re.compile(r"memory utilization \([\d.]+, (?P<wanted>[\d.]+) GiB\)")
 _LENGTH = re.compile(r"estimated maximum model length is (?P<length>\d+)")
 
 
@@ -70,13 +100,14 @@ def classify(death: Death) -> Cause:
     for text in texts:
         for kind, pattern in patterns:
             if found := re.search(pattern, text):
-                return _with_numbers(kind, death.phase, found.group(0).strip(), text)
+                return _with_numbers(kind, death.phase, found.group(0).strip().splitlines()[-1].strip(), text)
     return Cause(_kind_by_exit(death), death.phase, _first_line(death))
 
 
 def _speaks(death: Death) -> bool:
     """Whether the exception is the cause itself, and not the word that a process of the engine's own is gone."""
-    return death.witness is Witness.EXCEPTION and bool(death.exception)
+    is_named = death.witness is Witness.EXCEPTION and bool(death.exception)
+    return is_named and not INDIRECT.search(death.message)
 
 
 def _kind_by_exit(death: Death) -> Kind:
@@ -90,7 +121,7 @@ def _kind_by_exit(death: Death) -> Kind:
 
 
 def _with_numbers(kind: Kind, phase: str, line: str, text: str) -> Cause:
-    share, length = _SHARE.search(line), _LENGTH.search(text)
+    share, wanted, length = _SHARE.search(line), _WANTED.search(line), _LENGTH.search(text)
     free = float(share["free"]) if share else None
     return Cause(
         kind,
@@ -98,6 +129,7 @@ def _with_numbers(kind: Kind, phase: str, line: str, text: str) -> Cause:
         line[:500],
         free_share=None if share is None or free is None else free / float(share["total"]),
         free_bytes=None if free is None else int(free * GIB),
+        wanted_bytes=int(float(wanted["wanted"]) * GIB) if wanted else None,
         fitting_model_len=int(length["length"]) if length else None,
     )
 

@@ -3,12 +3,13 @@
 It holds one engine at a time. When that dies, it records why, closes it and waits until its memory is back, opens the
 next one as `policy.py` says, and sends again what had not been answered, in the old order. A completion is passed on
 once, whatever happens to the engine afterwards. A dead engine is never asked again: vLLM would hang, or give wrong text
-from cache blocks that were never computed. When not even the smallest engine lives, the request that kills it is found
-by bisection and becomes an error row.
+from cache blocks that were never computed. When no other size helps, the request that kills engines is found by
+bisection and becomes an error row.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from assayline.engines.base import Engine, EngineFacts
@@ -18,15 +19,17 @@ from assayline.engines.recovery.causes import Cause, classify
 from assayline.engines.recovery.ledger import Ledger
 from assayline.engines.recovery.policy import Isolate, Rebuild, RecoveryPolicy, Stop
 from assayline.engines.recovery.sizes import Sizes, describe_changes
-from assayline.errors import EngineDiedError, EngineError
+from assayline.errors import EngineDiedError, EngineError, EngineInterruptedError, Kind
 from assayline.records import NOT_SENT, Completion, Json, Request
 
 KILLED_ENGINE = "killed_engine"
-"""error_kind of a request that kills even the smallest engine."""
+"""error_kind of a request that kills an engine that has nothing else to do."""
 
 PHASES = {"start": "starting", "run": "generating"}
-FRUITLESS_SEARCHES = 2
-"""Searches in a row that found no culprit, after which the engine itself is at fault."""
+MOST_CULPRITS = 8
+"""Requests in a row that kill an engine by themselves, with no answer between them: more, and it is the engine."""
+
+PAUSE_POLL_S = 0.5
 
 
 class Recorder(Protocol):
@@ -74,7 +77,9 @@ class AdaptiveEngine:
         self._warm_up_s = 0.0
         self._history: list[str] = []
         self._last: EngineDiedError | None = None
-        self._isolated = self._fruitless = 0
+        self._isolated = self._culprits_in_a_row = 0
+        self._missing_bytes: int | None = None
+        """Memory that others held when an engine was to start, and did not give back in time."""
         self.generation = first_generation - 1
         self._current: Engine | None = None
         self._open()
@@ -136,46 +141,65 @@ class AdaptiveEngine:
             yield completion
             if completion.error_kind == NOT_SENT:
                 continue  # no engine had anything to do with it
+            self._culprits_in_a_row = 0
             if changes := self._policy.answered():
                 self._engine.set_window(self._policy.window_requests)
                 self._record(self.generation, "grown", message=describe_changes(changes), details=changes)
 
     def _search(self, suspects: list[Request], ledger: Ledger) -> Iterator[Completion]:
-        """Finds the request that kills engines: asks the suspects alone, then each half of those that still kill."""
-        convicted = self._isolated
-        for completion in self._probe(suspects):
-            ledger.settle(completion.request_id)
-            yield completion
-        self._fruitless = 0 if self._isolated > convicted else self._fruitless + 1
-        if self._fruitless >= FRUITLESS_SEARCHES:
-            raise self._give_up("even the smallest engine that is allowed dies, and no single request is to blame")
+        """Finds the request that kills engines: asks the suspects alone, then each half of those that still kill.
 
-    def _probe(self, group: list[Request]) -> Iterator[Completion]:
+        Culprits are reported with the next answer, which proves that engines live without them.
+        """
+        culprits: list[Completion] = []
+        has_found = False
+        for completion in self._probe(suspects):
+            if completion.error_kind == KILLED_ENGINE:
+                culprits.append(completion)
+                has_found = True
+                continue
+            for settled in (*culprits, completion):
+                ledger.settle(settled.request_id)
+                yield settled
+            culprits = []
+        for culprit in culprits:
+            ledger.settle(culprit.request_id)
+            yield culprit
+        if stop := self._policy.searched(has_found):
+            raise self._give_up(stop.reason)
+
+    def _probe(self, group: list[Request], is_repeat: bool = False) -> Iterator[Completion]:
+        """Answers of the group, and error rows of those in it that kill engines. `is_repeat`: it has killed before."""
         ledger = Ledger(group)
         try:
             yield from self._answer(ledger)
             return
         except EngineDiedError as error:
             cause = self._bury(error, ledger.in_flight())
-            if not cause.is_memory:
-                self._follow(cause, ledger.in_flight())
         left = ledger.unanswered()
-        if cause.is_memory and len(left) == 1:
-            yield self._convict(left[0], cause)
+        if len(left) == 1:
+            is_guilty = self._follow(cause, left) if cause.is_memory else is_repeat
+            if is_guilty:
+                yield self._convict(left[0], cause)
             self._open()
+            if not is_guilty:
+                yield from self._probe(left, is_repeat=True)
             return
         self._open()
-        half = (len(left) + 1) // 2 if cause.is_memory else len(left)
+        half = (len(left) + 1) // 2
         for part in (left[:half], left[half:]):
             if part:
                 yield from self._probe(part)
 
     def _convict(self, request: Request, cause: Cause) -> Completion:
         self._isolated += 1
+        self._culprits_in_a_row += 1
         words = f"Request {request.request_id} kills an engine that has nothing else to do"
         self._record(self.generation, "isolated", message=words, details=IsolatedDetails(request_id=request.request_id))
         if not self._may_isolate(self._isolated):
             raise self._give_up(f"{self._isolated} requests killed it, more than max_error_fraction allows")
+        if self._culprits_in_a_row > MOST_CULPRITS:
+            raise self._give_up(f"{self._culprits_in_a_row} requests in a row killed it, each by itself")
         window_requests = self._policy.sizes.window_requests
         if changes := self._policy.isolated(request.request_id):
             undone = f"The reductions were that request's doing: back to {describe_changes(changes)}"
@@ -200,6 +224,7 @@ class AdaptiveEngine:
     def _open(self) -> None:
         """Opens and warms up an engine, or as many as it takes."""
         while self._current is None:
+            self._lift_utilization()
             self.generation += 1
             try:
                 self._current = self._open_engine(self._policy.sizes, self._policy.changed_arguments, self.generation)
@@ -209,7 +234,16 @@ class AdaptiveEngine:
                 self._record(self.generation, "opened", facts.load_s, details=details)
                 self._warm()
             except EngineDiedError as error:
+                self._policy.resolved(error.death.resolved)
                 self._follow(self._bury(error, []), [])
+
+    def _lift_utilization(self) -> None:
+        """Asks for as much memory as at first, if others have given it back meanwhile."""
+        if self._missing_bytes and self._memory.is_free(self._missing_bytes):
+            self._missing_bytes = None
+            if changes := self._policy.lift_utilization():
+                words = f"The memory that others held is free: {describe_changes(changes)}"
+                self._record(self.generation, "restored", message=words, details=changes)
 
     def _warm(self) -> None:
         if self._warm_up_request is not None:
@@ -243,7 +277,13 @@ class AdaptiveEngine:
         if self._current is not None:
             engine, self._current = self._current, None
             engine.close()
-        self._memory.wait_until_back(self._memory_wait_s, self._should_stop)
+        wanted = cause.wanted_bytes
+        if cause.kind is not Kind.MEMORY_TAKEN or wanted is None:
+            self._memory.wait_until_back(self._memory_wait_s, self._should_stop)
+        elif self._memory.wait_until_free(wanted, self._memory_wait_s, self._should_stop):
+            cause = replace(cause, has_passed=True)
+        else:
+            self._missing_bytes = max(wanted, self._missing_bytes or 0)
         return cause
 
     def _follow(self, cause: Cause, in_flight: list[Request]) -> bool:
@@ -257,12 +297,20 @@ class AdaptiveEngine:
                 raise self._give_up(reason)
             case Isolate():
                 return True
-            case Rebuild(changes):
+            case Rebuild(changes, pause_s):
                 if changes:
                     words = f"The next engine gets {describe_changes(changes)} ({cause.kind})"
                     self._history.append(words)
                     self._record(self.generation, "reduced", message=words, details=changes)
+                self._pause(pause_s)
         return False
+
+    def _pause(self, pause_s: float) -> None:
+        until = time.monotonic() + pause_s
+        while (left_s := until - time.monotonic()) > 0:
+            if self._should_stop():
+                raise EngineInterruptedError("The engine was stopped on request before it started again.")
+            time.sleep(min(PAUSE_POLL_S, left_s))
 
     def _give_up(self, reason: str) -> EngineError:
         """The last engine's error, after all that led to it."""

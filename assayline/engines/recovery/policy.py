@@ -2,9 +2,10 @@
 
 A death of memory is answered by the next smaller size of what helps: in flight, the window and max_num_seqs (halved),
 then max_num_batched_tokens; at start, what vLLM's message asks for. A death that is not memory is answered by one
-engine of the same size; if that dies too before much was answered, the run stops. Where nothing is left to reduce, the
-requests in flight are suspects: one of them kills engines, and `engine.py` finds it by bisection. Every decision
-depends on the order of deaths alone, so a run that dies alike recovers alike.
+engine of the same size. If that dies too before much was answered, or nothing is left to reduce, the requests in flight
+are suspects: one of them kills engines, and `engine.py` finds it by bisection. A start that fails for another reason
+than memory is final for an engine that has not answered anything yet, and tried again after a pause for a later one.
+Every decision depends on the order of deaths alone, so a run that dies alike recovers alike.
 """
 
 import math
@@ -24,7 +25,7 @@ UTILIZATION_STEP = 0.05
 MIN_UTILIZATION, MAX_UTILIZATION = 0.1, 0.97
 DEFAULT_UTILIZATION = 0.92
 DEFAULT_NUM_SEQS, DEFAULT_BATCHED_TOKENS = 256, 8192
-"""vLLM's own, for an engine that never came up and so could not tell."""
+"""For an engine that died before vLLM had chosen its sizes: those of a small GPU."""
 
 FREE_SHARE_MARGIN = 0.98
 """Of the memory that is free at start, what is asked for."""
@@ -32,8 +33,14 @@ FREE_SHARE_MARGIN = 0.98
 MAX_DEATHS = 50
 """Engines in a row that may die without an answer between them; halving everything takes about thirty."""
 
-MAX_STARTS = 10
+MAX_STARTS = 12
 """Engines in a row that may fail to start."""
+
+RESTART_PAUSES_S = (5.0, 30.0, 120.0)
+"""Pauses before the tries to start again after a start failed for another reason than memory."""
+
+FRUITLESS_SEARCHES = 2
+"""Searches in a row that found no culprit, after which the engine itself is at fault."""
 
 STEADY_WINDOWS = 8
 """A window's worth of answers so many times over is sustained success."""
@@ -50,11 +57,12 @@ class Rebuild:
     """Open another engine; `changes` is what it gets less (or more) of, {} for the same size."""
 
     changes: Changes
+    pause_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Isolate:
-    """Nothing is left to reduce: find the request that kills engines among those in flight."""
+    """No other size helps: find the request that kills engines among those in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,7 @@ class RecoveryPolicy:
         min_batch_size: int = 1,
         grow: bool = False,
         has_window: bool = True,
+        restart_pauses_s: tuple[float, ...] = RESTART_PAUSES_S,
     ) -> None:
         """`has_window` is False in an open loop, where nothing but vLLM's max_num_seqs bounds what runs at once."""
         self.sizes = sizes
@@ -83,9 +92,13 @@ class RecoveryPolicy:
         self._min = min_batch_size
         self._grow = grow
         self._has_window = has_window
+        self._pauses_s = restart_pauses_s
         self._chunked_prefill = True
-        self._failed_starts = self._strikes = self._answered = self._deaths = 0
+        self._failed_starts = self._strikes = self._answered = self._deaths = self._restarts = self._fruitless = 0
+        self._has_answered = self._has_waited = False
         self._utilization_limit = MAX_UTILIZATION
+        self._untaken_utilization: float | None = None
+        self._least_cache_bytes = 1
         self._dead_window: int | None = None
         self._before_descent: Sizes | None = None
         self._suspects: frozenset[str] = frozenset()
@@ -102,22 +115,33 @@ class RecoveryPolicy:
         changes = list_changes(replace(self._given, window_requests=None), replace(self.sizes, window_requests=None))
         return {name: change["to"] for name, change in changes.items()}
 
-    def opened(self, details: Mapping[str, Json], window_requests: int | None) -> None:
-        """An engine is up and says what it resolved."""
-        unchanged = self.sizes == self._given
+    def resolved(self, details: Mapping[str, Json], window_requests: int | None = None) -> None:
+        """vLLM has chosen the sizes of an engine, which need not come up."""
+        if not details:
+            return
+        cache = details.get("kv_cache_memory_bytes")
+        if cache and self.sizes.kv_cache_memory_bytes == self._given.kv_cache_memory_bytes:  # chosen for each engine
+            self.sizes, self._given = (replace(s, kv_cache_memory_bytes=cache) for s in (self.sizes, self._given))
         self.sizes = self.sizes.resolve(details, window_requests)
-        self._given = self.sizes if unchanged else self._given.resolve(details, window_requests)
+        self._given = self._given.resolve(details, window_requests)
         self._chunked_prefill = bool(details.get("enable_chunked_prefill", True))
+        self._least_cache_bytes = details.get("min_kv_cache_bytes") or self._least_cache_bytes
+
+    def opened(self, details: Mapping[str, Json], window_requests: int | None) -> None:
+        """An engine is up, with these sizes."""
+        self.resolved(details, window_requests)
         self._failed_starts = 0
+        self._has_waited = False
 
     def answered(self) -> Changes:
         """One more request is answered. Returns how the window grows, when it is time for that."""
         self._answered += 1
-        self._deaths = 0
+        self._deaths = self._restarts = 0
+        self._has_answered = True
         window = self.window_requests
         if self._answered < STEADY_WINDOWS * window:
             return {}
-        self._answered = self._strikes = 0
+        self._answered = self._strikes = self._fruitless = 0
         self._before_descent, self._suspects = None, frozenset()  # later deaths are another story
         before = self.sizes
         if self._grow and self._has_window:
@@ -137,10 +161,11 @@ class RecoveryPolicy:
         self._deaths += 1
         if self._deaths > MAX_DEATHS:
             return Stop(f"{MAX_DEATHS} engines in a row died without an answer between them")
-        if not cause.is_memory:
-            return self._strike(cause)
         if cause.phase == "start":
             return self._react_to_start(cause, before)
+        if not cause.is_memory:
+            self._strikes += 1
+            return Isolate() if self._strikes > 1 else Rebuild({})
         self._note_descent(before, suspects)
         if not self._reduce(cause, len(suspects), longest_prompt_tokens, prompt_logprobs):
             return Isolate()
@@ -155,13 +180,21 @@ class RecoveryPolicy:
         self._before_descent, self._suspects = None, frozenset()
         return list_changes(before, self.sizes)
 
-    def _strike(self, cause: Cause) -> Rebuild | Stop:
-        self._strikes += 1
-        if cause.kind is Kind.START_FAILED:
-            return Stop("a start that fails for another reason than memory fails again")
-        if self._strikes > 1:
-            return Stop("it was not memory, and another engine of the same size died too")
-        return Rebuild({})
+    def searched(self, has_found: bool) -> Stop | None:
+        """A search among the requests in flight is over."""
+        self._strikes = 0
+        self._fruitless = 0 if has_found else self._fruitless + 1
+        if self._fruitless < FRUITLESS_SEARCHES:
+            return None
+        return Stop("engines keep dying, and no single request is to blame")
+
+    def lift_utilization(self) -> Changes:
+        """Memory that others had taken is free again: an engine may have the share that was given at first."""
+        before = self.sizes
+        if self._untaken_utilization is not None:
+            self.sizes = replace(self.sizes, gpu_memory_utilization=self._untaken_utilization)
+            self._utilization_limit, self._untaken_utilization = MAX_UTILIZATION, None
+        return list_changes(before, self.sizes)
 
     def _note_descent(self, before: Sizes, suspects: frozenset[str]) -> None:
         if self._before_descent is None:
@@ -210,21 +243,37 @@ class RecoveryPolicy:
         return self.window_requests <= self._min
 
     def _react_to_start(self, cause: Cause, before: Sizes) -> Rebuild | Stop:
+        if not cause.is_memory or cause.kind is Kind.MODEL_TOO_LARGE:
+            return self._start_again(cause)
         self._failed_starts += 1
         if self._failed_starts > MAX_STARTS:
             return Stop(f"{MAX_STARTS} engines in a row failed to start")
         if cause.kind is Kind.PROFILE_DISTURBED:
             return Rebuild({})
+        if cause.has_passed and not self._has_waited:
+            self._has_waited = True  # a second such message is not about somebody else's memory
+            return Rebuild({})
         if not self._resize_start(cause):
             return Stop(f"nothing is left to change about it: {cause.summary}")
         return Rebuild(list_changes(before, self.sizes))
+
+    def _start_again(self, cause: Cause) -> Rebuild | Stop:
+        """Tries the same start again if it may succeed: after answers, or once for an engine that was killed."""
+        self._restarts += 1
+        if self._has_answered and self._restarts <= len(self._pauses_s):
+            return Rebuild({}, pause_s=self._pauses_s[self._restarts - 1])
+        if self._has_answered:
+            return Stop(f"{self._restarts} starts in a row failed, and not for memory")
+        if cause.kind in (Kind.START_FAILED, Kind.MODEL_TOO_LARGE):
+            return Stop("the first engine does not start, and another size does not help")
+        return Rebuild({}) if self._restarts == 1 else Stop("the first engine does not start, and not for memory")
 
     def _resize_start(self, cause: Cause) -> bool:
         match cause.kind:
             case Kind.MEMORY_TAKEN:
                 return self._fit_utilization(cause.free_share)
             case Kind.CACHE_TOO_LARGE:
-                return self._shrink_cache(cause.free_bytes)
+                return self._shrink_cache(int(FREE_SHARE_MARGIN * (cause.free_bytes or 0)))
             case Kind.NO_CACHE_ROOM:
                 return self._raise_utilization() or self._reduce_batched_tokens(0)
             case Kind.LENGTH_TOO_LONG:
@@ -234,10 +283,14 @@ class RecoveryPolicy:
         return False
 
     def _reduce_start_peak(self) -> bool:
-        """Profiling, graphs and the sampler's warm-up all run with as many sequences and tokens as are allowed."""
+        """Halves the KV cache, down to one request of the full context, then sequences and tokens.
+
+        Profiling, graphs and the sampler's warm-up all run with as many of these as are allowed.
+        """
         sizes = self.sizes
-        if sizes.kv_cache_memory_bytes is not None:
-            return self._shrink_cache(sizes.kv_cache_memory_bytes // 2)
+        cache = sizes.kv_cache_memory_bytes
+        if cache is not None and cache > self._least_cache_bytes:
+            return self._shrink_cache(max(self._least_cache_bytes, cache // 2))
         num_seqs = sizes.max_num_seqs or DEFAULT_NUM_SEQS
         fewer = max(self._min, num_seqs // 2)
         if fewer >= num_seqs:
@@ -247,12 +300,12 @@ class RecoveryPolicy:
         if not self._chunked_prefill and sizes.max_model_len:
             tokens = max(tokens, sizes.max_model_len)
         self.sizes = replace(sizes, max_num_seqs=fewer, window_requests=window, max_num_batched_tokens=tokens)
-        self._lower_utilization(UTILIZATION_STEP)
+        if cache is None:
+            self._lower_utilization(UTILIZATION_STEP)
         return True
 
-    def _shrink_cache(self, free_bytes: int | None) -> bool:
+    def _shrink_cache(self, smaller: int | None) -> bool:
         size = self.sizes.kv_cache_memory_bytes
-        smaller = int(FREE_SHARE_MARGIN * free_bytes) if free_bytes else None
         if not smaller or (size is not None and smaller >= size):
             return False
         self.sizes = replace(self.sizes, kv_cache_memory_bytes=smaller)
@@ -262,6 +315,8 @@ class RecoveryPolicy:
         fitting = math.floor(100 * FREE_SHARE_MARGIN * (free_share or 0.0)) / 100
         if not MIN_UTILIZATION <= fitting < self._utilization():
             return False
+        if self._untaken_utilization is None:
+            self._untaken_utilization = self._utilization()
         self._set_utilization(fitting)
         return True
 

@@ -254,7 +254,7 @@ comment on column engine_history.exit_code is 'Exit code of its process, where i
 comment on column engine_history.failed_requests is 'Requests in flight when it failed, all to be asked again.';
 comment on column engine_history.reductions is 'Times that something was reduced for the engine after it: 1 after a death that was answered so, otherwise 0.';
 comment on column engine_history.reduced_arguments is 'What the engine after it got less of: a JSON object of {from, to} by argument. The last, where there are several.';
-comment on column engine_history.restored_arguments is 'Reductions that were undone after it, because one request was to blame for them; likewise.';
+comment on column engine_history.restored_arguments is 'Reductions that were undone after it, because one request was to blame for them or others gave memory back; likewise.';
 comment on column engine_history.isolated_requests is 'Requests that became error rows after it because they kill engines.';
 comment on column engine_history.opened_at_s is 'When its start-up was over, in seconds since the run''s start, as all *_at_s. NULL for one that did not start.';
 comment on column engine_history.warmed_up_at_s is 'When its warm-up was over. NULL without one.';

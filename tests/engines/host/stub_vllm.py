@@ -1,5 +1,6 @@
 """vLLM with nothing in it, for tests of the core around it: requests end after as many steps as they ask for."""
 
+import contextlib
 import sys
 from collections.abc import Iterable
 from types import SimpleNamespace
@@ -73,6 +74,7 @@ def install(monkeypatch: pytest.MonkeyPatch, opened: Opened, device: str = "cpu"
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=lambda **_: llm))
     platforms = SimpleNamespace(current_platform=SimpleNamespace(device_type=device))
     monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
+    monkeypatch.setattr(offline_core, "adapting", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(offline_core, "describe_engine", lambda _: opened)
     monkeypatch.setattr(offline_core, "read_own_stats", lambda: EngineStats(waiting_requests=0))
     monkeypatch.setattr(offline_core, "VllmRows", StubRows)

@@ -13,9 +13,22 @@ import pytest
 from assayline.clock import RunClock
 from assayline.engines import client as hosted
 from assayline.engines.base import EngineHooks
+from assayline.engines.event_details import OpenedDetails
 from assayline.engines.host.__main__ import tell_failure
 from assayline.engines.host.core import EngineGoneError
-from assayline.engines.messages import AbortAll, Aborted, Beat, Close, Failed, Finished, Generate, Open, Opened, Refused
+from assayline.engines.messages import (
+    AbortAll,
+    Aborted,
+    Beat,
+    Close,
+    Failed,
+    Finished,
+    Generate,
+    Open,
+    Opened,
+    Refused,
+    Resolved,
+)
 from assayline.engines.offline import OfflineEngine
 from assayline.engines.process import HostProcess, HostSetup
 from assayline.engines.recovery.causes import classify
@@ -51,6 +64,7 @@ class Scripted:
     def __init__(self, answer: Callable[[Any], list[Any]], loads_s: float) -> None:
         self.now_s = 0.0
         self.sent: list[Any] = []
+        self.on_log: Callable[[str], None] = lambda line: None
         self._answer, self._loads_s = answer, loads_s
         self._inbox: deque[Any] = deque()
         self._log = SimpleNamespace(on_line=None)
@@ -94,7 +108,8 @@ def converse(
         host = Scripted(answer, loads_s)
         started.append(host)
 
-        def start_host(*_: Any) -> Scripted:
+        def start_host(env: Any, log_path: Any, on_log: Callable[[str], None], server: Any) -> Scripted:
+            host.on_log = on_log
             return host
 
         monkeypatch.setattr(hosted, "HostProcess", start_host)
@@ -195,6 +210,94 @@ def test_a_host_that_beats_but_makes_no_step_is_taken_for_dead(converse: Any) ->
     assert host.now_s == pytest.approx(600, abs=5)
     engine.close()
     assert not any(isinstance(message, Close) for message in host.sent), "it would not answer"
+
+
+RANK_LINE = "(Worker_TP1 pid=4) ERROR 08-02 23:01:30 [multiproc_executor.py:1007] WorkerProc hit an exception."
+
+
+def test_a_rank_that_failed_is_not_waited_for_by_the_others(converse: Any) -> None:
+    """vLLM's rank that replies waits for 300 s in the collective; the log has the failure at once."""
+    engine, host = converse(silent_host)
+    quiet = host.receive
+
+    def receive(timeout_s: float = 0.5) -> Any:
+        if host.now_s < 5:
+            host.on_log(RANK_LINE)
+        quiet(timeout_s)
+        return beat_of(7)
+
+    host.receive = receive
+    with pytest.raises(EngineDiedError, match="A process of the split model failed") as caught:
+        list(engine.generate(itertools.chain(requests(1), itertools.repeat(None))))
+    assert caught.value.death.witness is Witness.LOG
+    assert host.now_s == pytest.approx(hosted.RANK_GRACE_S, abs=5)
+
+
+def test_a_rank_whose_failure_the_engine_survives_is_left_alone(converse: Any) -> None:
+    engine, host = converse(silent_host)
+    quiet = host.receive
+
+    def receive(timeout_s: float = 0.5) -> Any:
+        if host.now_s < 2:
+            host.on_log(RANK_LINE)
+        quiet(timeout_s)
+        return beat_of(int(host.now_s)) if host.now_s < 200 else Finished([Completion("0", "w", 0, 4)])
+
+    host.receive = receive
+    assert [answer.request_id for answer in engine.generate(requests(1))] == ["0"]
+
+
+def test_a_rank_that_fails_as_the_engine_starts_is_noticed(
+    converse: Any, started: list[Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive = Scripted.receive
+
+    def fail(host: Scripted, timeout_s: float = 0.5) -> Any:
+        if host.now_s < 3:
+            host.on_log(RANK_LINE)
+        return receive(host, timeout_s)
+
+    monkeypatch.setattr(Scripted, "receive", fail)
+    with pytest.raises(EngineDiedError, match="A process of the split model failed"):
+        converse(lambda message: [])
+    assert started[0].now_s < 60
+
+
+def test_a_start_that_writes_its_log_gets_more_time(converse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights from a cold disk, or a compiler: every shard and every stage has a line."""
+    receive = Scripted.receive
+
+    def load(host: Scripted, timeout_s: float = 0.5) -> Any:
+        if int(host.now_s) % 600 == 0:
+            host.on_log("Loading safetensors checkpoint shards: 10% Completed")
+        return receive(host, timeout_s) if host.now_s < 2000 else Opened(8, 64)
+
+    monkeypatch.setattr(Scripted, "receive", load)
+    engine, host = converse(lambda message: [])
+    assert host.now_s == pytest.approx(2000, abs=5) and engine.facts.window_requests == 4
+
+
+def test_a_start_that_writes_its_log_for_ever_is_given_up(
+    converse: Any, started: list[Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive = Scripted.receive
+
+    def wait(host: Scripted, timeout_s: float = 0.5) -> Any:
+        host.on_log("No available shared memory broadcast block found in 60 seconds.")
+        return receive(host, timeout_s)
+
+    monkeypatch.setattr(Scripted, "receive", wait)
+    with pytest.raises(EngineDiedError, match="did not answer"):
+        converse(lambda message: [])
+    assert started[0].now_s == pytest.approx(hosted.LONGEST_START * 900, abs=5)
+
+
+def test_sizes_that_vllm_chose_are_part_of_the_evidence_when_a_start_fails(converse: Any) -> None:
+    """A kill by the kernel leaves no message: the sizes are sent ahead of it."""
+    sizes = OpenedDetails(max_num_seqs=1024, max_num_batched_tokens=16384)
+    with pytest.raises(EngineDiedError) as caught:
+        converse(lambda message: [Resolved(sizes), Failed("OutOfMemoryError", "CUDA out of memory.")])
+    assert caught.value.death.resolved == sizes
 
 
 def test_the_window_can_change_while_it_generates(converse: Any) -> None:

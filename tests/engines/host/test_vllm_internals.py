@@ -5,9 +5,12 @@ import importlib.util
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from assayline.engines.event_details import OpenedDetails
 from assayline.engines.host.vllm import internals
 from assayline.engines.host.vllm.internals import NEEDS, check_installed, find_missing, find_version
 from assayline.errors import DeviceError
@@ -98,3 +101,104 @@ def test_nothing_else_reaches_into_vllm() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "vllm":
                 assert node.module in public, f"{path} imports {node.module}"
+
+
+GIB = 2**30
+TOKEN_BYTES = 2 * 3 * 64 * 30 * 2
+"""SmolLM2-135M: keys and values of 3 heads of 64 in 30 layers, two bytes each."""
+
+
+def config_of(
+    *, max_model_len: int = 2048, max_num_seqs: int = 256, folder: Path = Path("/nowhere"), **cache: Any
+) -> Any:
+    model = SimpleNamespace(
+        max_model_len=max_model_len,
+        model=str(folder),
+        use_mla=False,
+        dtype=SimpleNamespace(itemsize=2),
+        get_num_kv_heads=lambda parallel: 3,
+        get_head_size=lambda: 64,
+        get_num_layers=lambda parallel: 30,
+    )
+    return SimpleNamespace(
+        model_config=model,
+        parallel_config=SimpleNamespace(world_size=1),
+        cache_config=SimpleNamespace(
+            **{
+                "block_size": 128,
+                "cache_dtype": "auto",
+                "kv_cache_memory_bytes": None,
+                "gpu_memory_utilization": 0.92,
+                **cache,
+            }
+        ),
+        scheduler_config=SimpleNamespace(
+            max_num_seqs=max_num_seqs, max_num_batched_tokens=4096, enable_chunked_prefill=True
+        ),
+        device_config=SimpleNamespace(device_type="cpu"),
+    )
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(internals, "read_free_main_memory", lambda: 4 * GIB)
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
+
+
+@pytest.mark.usefixtures("free")
+def test_choose_cache_bytes_takes_a_share_of_what_is_free_beside_the_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open(tmp_path / "model.safetensors", "wb") as weights:
+        weights.truncate(GIB)
+    assert internals.choose_cache_bytes(config_of(folder=tmp_path)) == 1.5 * GIB
+    assert capsys.readouterr().out == "KV cache: 1.50 GiB of 4.00 GiB free\n"
+
+
+@pytest.mark.usefixtures("free")
+def test_choose_cache_bytes_takes_no_more_than_all_sequences_fill() -> None:
+    assert internals.choose_cache_bytes(config_of(max_num_seqs=4)) == 4 * (2048 + 128) * TOKEN_BYTES
+
+
+@pytest.mark.usefixtures("free")
+def test_choose_cache_bytes_holds_one_request_of_the_full_context_if_that_is_free() -> None:
+    room = config_of(max_model_len=2**17)
+    assert internals.choose_cache_bytes(room) == (2**17 + 128) * TOKEN_BYTES > 2 * GIB
+    assert internals.choose_cache_bytes(config_of(max_model_len=2**18)) == int(0.9 * 4 * GIB)
+
+
+@pytest.mark.usefixtures("free")
+@pytest.mark.parametrize("cores", ["0|1", "0,1", "2-3"])
+def test_choose_cache_bytes_shares_the_memory_like_the_cores(monkeypatch: pytest.MonkeyPatch, cores: str) -> None:
+    monkeypatch.setattr(internals.os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", cores)
+    config = config_of()
+    config.parallel_config.world_size = 2
+    assert internals.choose_cache_bytes(config) == 0.5 * GIB, "half of the machine, for two processes"
+
+
+@pytest.mark.usefixtures("free")
+@pytest.mark.parametrize(
+    ("given", "space", "expected"), [(None, None, 2 * GIB), (None, GIB, GIB), (GIB // 2, GIB, GIB // 2)]
+)
+def test_adapting_gives_the_cache_a_size_if_nothing_else_does(
+    monkeypatch: pytest.MonkeyPatch, given: int | None, space: int | None, expected: int
+) -> None:
+    """The spec's own bytes go before VLLM_CPU_KVCACHE_SPACE, which vLLM's platform puts in."""
+
+    class Platform:
+        @staticmethod
+        def check_and_update_config(config: Any) -> None:
+            config.cache_config.kv_cache_memory_bytes = space or config.cache_config.kv_cache_memory_bytes
+
+    monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=Platform()))
+    told: list[OpenedDetails] = []
+    config = config_of(kv_cache_memory_bytes=given)
+    with internals.adapting(told.append):
+        Platform.check_and_update_config(config)
+        monkeypatch.setattr(internals.os, "getpid", lambda: 0)  # as in a forked engine core
+        Platform.check_and_update_config(config)
+    assert config.cache_config.kv_cache_memory_bytes == expected
+    [sizes] = told
+    assert (sizes["max_num_seqs"], sizes["max_num_batched_tokens"]) == (256, 4096)
+    assert (sizes["kv_cache_memory_bytes"], sizes["min_kv_cache_bytes"]) == (expected, (2048 + 128) * TOKEN_BYTES)

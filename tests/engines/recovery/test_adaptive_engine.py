@@ -72,9 +72,10 @@ class Bench:
         self.events: list[tuple[int, str, dict[str, Any]]] = []
         self.messages: list[str] = []
         recovery = {name: options.pop(name) for name in ("enabled", "min_batch_size", "grow") if name in options}
-        self.policy = RecoveryPolicy(Sizes(), **recovery)
+        self.policy = RecoveryPolicy(Sizes(), restart_pauses_s=(0.0, 0.0), **recovery)
+        memory = options.pop("memory", Memory(()))
         self.engine = AdaptiveEngine(
-            self.open, self.policy, self.record, Memory(()), worker="w", memory_wait_s=0, **options
+            self.open, self.policy, self.record, memory, worker="w", memory_wait_s=0, **options
         )
 
     def open(self, sizes: Sizes, changed: dict[str, Any], generation: int) -> Mortal:
@@ -109,9 +110,9 @@ def more_than(capacity: int) -> Rule:
     return lambda engine, live: OOM if len(live) > capacity else None
 
 
-def holding(*poison: int) -> Rule:
+def holding(*poison: int, death: Death = OOM) -> Rule:
     names = {request_of(number).request_id for number in poison}
-    return lambda engine, live: OOM if names & set(live) else None
+    return lambda engine, live: death if names & set(live) else None
 
 
 def test_an_engine_that_is_too_wide_is_halved_until_it_lives() -> None:
@@ -206,7 +207,43 @@ def test_a_crash_that_is_not_memory_gets_one_engine_of_the_same_size() -> None:
     assert "reduced" not in bench.names()
 
 
-def test_a_second_crash_stops_with_the_whole_history() -> None:
+@hypothesis_settings(deadline=None)
+@given(st.sets(st.integers(0, 59), max_size=6), st.integers(1, 20))
+def test_a_request_that_crashes_engines_becomes_an_error_row(poison: set[int], window: int) -> None:
+    bench = Bench(holding(*poison, death=CRASH), window=window)
+    answers = bench.answers(requests(60))
+    assert len(answers) == 60
+    bad = {answer.request_id for answer in answers.values() if answer.error_kind == KILLED_ENGINE}
+    assert bad == {request_of(number).request_id for number in poison}
+    assert all(engine._window_requests == window for engine in bench.engines), "no other size helps"
+
+
+def test_requests_that_crash_engines_are_limited_by_max_error_fraction() -> None:
+    bench = Bench(holding(*range(5, 30, 3), death=CRASH), may_isolate=lambda isolated: isolated <= 3)
+    with pytest.raises(EngineDiedError, match="4 requests killed it, more than max_error_fraction allows"):
+        bench.answers(requests(30))
+
+
+def test_an_engine_that_is_killed_twice_blames_nobody() -> None:
+    """A request that was alone in an engine that was killed is asked once more."""
+    deaths = iter([CRASH, CRASH, CRASH, CRASH, CRASH])
+    bench = Bench(lambda engine, live: next(deaths, None), window=8)
+    answers = bench.answers(requests(20))
+    assert len(answers) == 20 and not any(answer.error_kind for answer in answers.values())
+
+
+def test_an_engine_that_always_crashes_ends_the_run_and_makes_no_error_rows() -> None:
+    """They would be final, though nothing is wrong with the requests. Those of narrow windows are few."""
+    for window, most_rows in ((32, 0), (4, 8)):
+        bench = Bench(lambda engine, live: CRASH, window=window)
+        found: list[Completion] = []
+        with pytest.raises(EngineDiedError, match="9 requests in a row killed it, each by itself"):
+            for answer in bench.engine.generate(requests(60)):
+                found.append(answer)
+        assert len(found) == most_rows
+
+
+def test_an_engine_that_always_crashes_tells_the_whole_history() -> None:
     bench = Bench(lambda engine, live: CRASH)
     with pytest.raises(EngineDiedError) as caught:
         bench.answers(requests(30))
@@ -252,6 +289,73 @@ def test_a_start_that_fails_for_another_reason_is_told_as_it_is() -> None:
 
     with pytest.raises(EngineDiedError, match="no such model"):
         AdaptiveEngine(refuse, RecoveryPolicy(Sizes()), lambda *_, **__: None, DeviceMemory(()))
+
+
+def test_a_later_start_that_fails_for_another_reason_is_tried_again() -> None:
+    bench = Bench(lambda engine, live: OOM if len(bench.engines) == 1 and engine.steps == 9 else None)
+    busy = Death("start", exception="AcceleratorError", message="CUDA-capable device(s) is/are busy or unavailable")
+    bench.failing_starts = [busy, busy]
+    assert len(bench.answers(requests(40))) == 40
+    assert bench.names().count("failed") == 3 and len(bench.engines) == 2
+
+
+def test_a_later_start_that_always_fails_ends_the_run() -> None:
+    bench = Bench(lambda engine, live: OOM if engine.steps == 9 else None)
+    bench.failing_starts = [Death("start", exception="OSError", message="Stale file handle")] * 9
+    with pytest.raises(EngineDiedError, match="3 starts in a row failed, and not for memory"):
+        bench.answers(requests(40))
+
+
+class Shared(Memory):
+    """A GPU on which others hold memory for a while."""
+
+    def __init__(self, free: list[int]) -> None:
+        self.free = free
+        super().__init__(("0",))
+
+    def _read_free_bytes(self) -> list[int | None]:
+        return [self.free.pop(0) if len(self.free) > 1 else self.free[0]]
+
+
+TAKEN = Death(
+    "start",
+    exception="ValueError",
+    message="Free memory on device cuda:0 (20.0/80.0 GiB) on startup is less than desired GPU memory utilization "
+    "(0.92, 73.6 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.",
+)
+
+
+@pytest.mark.parametrize("free_gib", [[20, 20, 75], [20, 75]], ids=["later", "at once"])
+def test_memory_that_others_give_back_is_waited_for_whatever_was_free_at_first(
+    monkeypatch: pytest.MonkeyPatch, free_gib: list[int]
+) -> None:
+    monkeypatch.setattr("assayline.engines.devices.memory.POLL_INTERVAL_S", 0.01)
+    memory = Shared([20 << 30])
+    bench = Bench(more_than(8), memory=memory)
+    bench.engine._memory_wait_s = 5
+    memory.free = [gib << 30 for gib in free_gib]
+    bench.failing_starts = [TAKEN]
+    bench.answers(requests(30))
+    assert "gpu_memory_utilization" not in {name for _, event, details in bench.events[4:] for name in details}
+    assert bench.policy.sizes.gpu_memory_utilization == 0.87, "of the death before alone"
+
+
+def test_an_engine_gets_its_share_again_once_the_memory_is_free() -> None:
+    memory = Shared([20 << 30])
+    bench = Bench(more_than(4), memory=memory)
+    bench.failing_starts = [TAKEN]
+    answers = bench.engine.generate(requests(30))
+    opened = iter(bench.engines)
+
+    def rule(engine: Mortal, live: list[str]) -> Death | None:
+        if bench.policy.sizes.gpu_memory_utilization == 0.24:
+            memory.free = [75 << 30]
+        return more_than(4)(engine, live)
+
+    bench.rule = rule
+    assert len(list(answers)) == 30 and next(opened)
+    restored = [details for _, event, details in bench.events if event == "restored"]
+    assert restored == [{"gpu_memory_utilization": {"from": 0.19, "to": 0.87}}]
 
 
 def test_a_stop_is_no_death() -> None:

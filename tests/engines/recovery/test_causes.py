@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from assayline.engines.process import count_oom_kills
-from assayline.engines.recovery.causes import classify
+from assayline.engines.recovery.causes import CAUSE_LINE, classify
 from assayline.errors import Death, Kind, Witness
 
 CPU_OOM = (
@@ -81,8 +81,123 @@ def test_kinds(death: Death, kind: Kind) -> None:
     assert cause.summary and len(cause.summary) <= 500 and "\n" not in cause.summary
 
 
+DEVICE_TEXTS = {
+    # wtdcode/vllm-backport#18, on four A100
+    "triton": "Triton Error [CUDA]: out of memory",
+    # vllm-project/vllm#19865
+    "nccl": "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:77, unhandled cuda error (run with "
+    "NCCL_DEBUG=INFO for details), NCCL version 2.26.2\nncclUnhandledCudaError: Call to CUDA function failed.\n"
+    "Last error:\nCuda failure 2 'out of memory'",
+    # vllm-project/vllm#18446
+    "old nccl": "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 'out of memory'",
+    # QwenLM/Qwen#120
+    "cublas": "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+    # vllm-project/vllm#18335
+    "cublas on a rank": "Worker failed with error 'CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling "
+    "`cublasCreate(handle)`', please check the stack trace above for the root cause",
+    # torch's c10/cuda/driver_api.h, with expandable segments
+    "driver": "CUDA driver error: out of memory",
+    # vllm-project/vllm#12981 and verl-project/verl#302
+    "sleep mode": "CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62",
+    # KupynOrest/DeblurGAN#128
+    "cudnn": "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "hip": "HIP error: out of memory\nHIP kernel errors might be asynchronously reported at some other API call",
+    # torch's text for hipBLAS is the one for cuBLAS with the names replaced
+    "hipblas": "CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`",
+    # vllm-project/vllm#40023
+    "flashinfer": "Error in function 'aligned_alloc' at /workspace/include/flashinfer/allocator.h:49:\n  "
+    "Buffer overflow when allocating memory for batch_prefill_tmp_v\n  with size 536346624 and alignment 16",
+}
+HOST_TEXTS = {
+    # oneDNN, of a bfloat16 model with too little memory
+    "primitive": "could not create a primitive",
+    "memory object": "could not create a memory object",
+    "execution": "could not execute a primitive",
+}
+MMAP = "unable to mmap 269060552 bytes from file </models/smollm2/model.safetensors>: Cannot allocate memory (12)"
+LOADER = """Traceback (most recent call last):
+  File "/site-packages/vllm/v1/worker/gpu_worker.py", line 380, in load_model
+    self.model_runner.load_model(load_dummy_weights=dummy_weights)
+  File "/site-packages/vllm/model_executor/layers/linear.py", line 170, in create_weights
+    torch.empty(
+"""
+
+
+@pytest.mark.parametrize("text", DEVICE_TEXTS.values(), ids=DEVICE_TEXTS.keys())
+def test_classify_finds_device_memory(text: str) -> None:
+    assert classify(Death("run", None, "RuntimeError", text)).kind is Kind.DEVICE_OOM
+    assert classify(Death("start", None, "RuntimeError", text)).kind is Kind.START_OOM
+    assert classify(lost(f"ERROR 08-02 23:01:30 {text}\nlater")).kind is Kind.DEVICE_OOM
+    assert any(CAUSE_LINE.search(line) for line in text.splitlines())
+
+
+@pytest.mark.parametrize("text", HOST_TEXTS.values(), ids=HOST_TEXTS.keys())
+def test_classify_finds_host_memory(text: str) -> None:
+    assert classify(Death("run", None, "RuntimeError", text)).kind is Kind.HOST_OOM
+    assert classify(Death("start", None, "RuntimeError", text)).kind is Kind.START_OOM
+    assert CAUSE_LINE.search(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # A shape that oneDNN has no kernel for.
+        "could not create a primitive descriptor for the matmul primitive. Run workload with environment variable "
+        "ONEDNN_VERBOSE=all to get additional diagnostic information.",
+        "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasGemmEx(handle, ...)`",
+        "CUDA error: an illegal memory access was encountered",
+    ],
+)
+def test_classify_takes_no_other_failure_for_memory(text: str) -> None:
+    assert classify(Death("run", None, "RuntimeError", text)).kind is Kind.OTHER
+
+
+@pytest.mark.parametrize(
+    ("exception", "message"),
+    [
+        # vllm 0.32, v1/executor/multiproc_executor.py: the rank that replies waits for the one that failed
+        ("TimeoutError", "RPC call to execute_model timed out."),
+        ("TimeoutError", "RPC call to sample_tokens timed out."),
+        ("RuntimeError", "Executor failed."),
+        ("RuntimeError", "cancelled"),
+        # vllm-project/vllm#21661: pynccl leaves the reason to NCCL's log
+        ("RuntimeError", "NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)"),
+    ],
+)
+def test_classify_reads_the_log_when_the_exception_names_no_cause(exception: str, message: str) -> None:
+    reasons = (
+        f"torch.OutOfMemoryError: {CUDA_OOM}",
+        "host:213:213 [1] enqueue.cc:43 NCCL WARN Cuda failure 'out of memory'",
+    )
+    for reason in reasons:
+        assert classify(Death("run", None, exception, message, log=reason)).kind is Kind.DEVICE_OOM
+        assert CAUSE_LINE.search(reason)
+    assert classify(Death("run", None, exception, message, log="")).kind is Kind.OTHER
+
+
+def test_classify_finds_weights_that_do_not_fit() -> None:
+    mapped = classify(Death("start", None, "RuntimeError", MMAP))
+    assert mapped.kind is Kind.MODEL_TOO_LARGE and mapped.summary == MMAP
+    loading = classify(Death("start", None, "RuntimeError", CPU_OOM, log=f"{LOADER}RuntimeError: {CPU_OOM}"))
+    assert loading.kind is Kind.MODEL_TOO_LARGE and "you tried to allocate" in loading.summary
+    caching = LOADER.replace("in load_model", "in initialize_kv_cache")
+    assert classify(Death("start", None, "RuntimeError", CPU_OOM, log=caching)).kind is Kind.START_OOM
+
+
+@pytest.mark.parametrize(
+    "text",
+    [CUDA_OOM, CPU_OOM, TAKEN, TOO_LONG, MMAP, LOADER.splitlines()[1], "std::bad_alloc", "EngineCore (exit code: -9)",
+     "ERROR Failed to load model - not enough GPU memory.", "Error in memory profiling. Initial free memory 70.1 GiB",
+     "(Worker_TP1 pid=4) ERROR WorkerProc hit an exception."],
+)  # fmt: skip
+def test_cause_line_matches_each_line_that_classify_reads(text: str) -> None:
+    assert CAUSE_LINE.search(text)
+    assert not CAUSE_LINE.search("INFO 08-02 Loading safetensors checkpoint shards: 100% Completed | 1/1")
+
+
 def test_the_numbers_of_vllms_messages_are_read() -> None:
     taken = classify(Death("start", None, "ValueError", TAKEN))
+    assert taken.wanted_bytes == int(72.78 * 2**30)
     assert taken.free_share == pytest.approx(20.5 / 79.11) and taken.free_bytes == int(20.5 * 2**30)
     assert classify(Death("start", None, "ValueError", TOO_LONG)).fitting_model_len == 128
 

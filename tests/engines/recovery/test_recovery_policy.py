@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assayline.engines.recovery.causes import Cause
-from assayline.engines.recovery.policy import MAX_STARTS, STEADY_WINDOWS, Isolate, Rebuild, RecoveryPolicy, Stop
+from assayline.engines.recovery.policy import (
+    MAX_STARTS,
+    RESTART_PAUSES_S,
+    STEADY_WINDOWS,
+    Isolate,
+    Rebuild,
+    RecoveryPolicy,
+    Stop,
+)
 from assayline.engines.recovery.sizes import Sizes
 from assayline.errors import MEMORY_KINDS, Kind
 
@@ -100,12 +108,89 @@ def test_the_window_stays_at_the_fewest_that_are_allowed() -> None:
     assert policy.window_requests == 30
 
 
-def test_a_death_that_is_not_memory_is_answered_once_by_the_same_size() -> None:
+def test_a_death_that_is_not_memory_is_answered_by_the_same_size_and_a_second_one_by_a_search() -> None:
     policy = opened()
     before = policy.sizes
     assert policy.react(died(Kind.OTHER), ids(80)) == Rebuild({})
     assert policy.sizes == before and policy.changed_arguments == {}
-    assert isinstance(policy.react(died(Kind.KILLED), ids(80)), Stop)
+    assert policy.react(died(Kind.OTHER), ids(80)) == Isolate()
+    assert policy.searched(has_found=False) is None
+    policy.react(died(Kind.KILLED), ids(80))
+    assert policy.react(died(Kind.KILLED), ids(80)) == Isolate()
+    assert isinstance(policy.searched(has_found=False), Stop)
+
+
+def test_a_search_that_finds_its_culprit_is_not_fruitless() -> None:
+    policy = opened()
+    assert [policy.searched(has_found) for has_found in (False, True, False)] == [None, None, None]
+
+
+@pytest.mark.parametrize("kind", [Kind.START_FAILED, Kind.MODEL_TOO_LARGE, Kind.STALLED])
+def test_a_later_start_that_fails_for_another_reason_is_tried_again_after_growing_pauses(kind: Kind) -> None:
+    policy = opened()
+    policy.answered()
+    pauses = [policy.react(died(kind, "start")) for _ in RESTART_PAUSES_S]
+    assert pauses == [Rebuild({}, pause_s=pause_s) for pause_s in RESTART_PAUSES_S]
+    assert sorted(RESTART_PAUSES_S) == list(RESTART_PAUSES_S)
+    assert isinstance(policy.react(died(kind, "start")), Stop)
+
+
+def test_an_answer_earns_the_starts_that_fail_their_pauses_anew() -> None:
+    policy = opened()
+    for _ in range(5):
+        policy.answered()
+        assert policy.react(died(Kind.START_FAILED, "start")) == Rebuild({}, pause_s=RESTART_PAUSES_S[0])
+
+
+def test_an_engine_that_opens_but_does_not_get_warm_is_final() -> None:
+    assert isinstance(opened().react(died(Kind.START_FAILED, "start")), Stop)
+
+
+def test_memory_that_came_back_is_asked_for_again_once() -> None:
+    policy = RecoveryPolicy(Sizes())
+    assert policy.react(died(Kind.MEMORY_TAKEN, "start", free_share=0.25, has_passed=True)) == Rebuild({})
+    second = policy.react(died(Kind.MEMORY_TAKEN, "start", free_share=0.9, has_passed=True))
+    assert changed(second) == {"gpu_memory_utilization": (None, 0.88)}, "the message has counted our own context"
+
+
+def test_the_limit_of_the_utilization_is_lifted_when_memory_is_there() -> None:
+    policy = RecoveryPolicy(Sizes())
+    assert policy.lift_utilization() == {}
+    policy.react(died(Kind.MEMORY_TAKEN, "start", free_share=0.25))
+    policy.opened({**OPENED, "gpu_memory_utilization": 0.24}, 80)
+    assert changed(Rebuild(policy.lift_utilization())) == {"gpu_memory_utilization": (0.24, 0.92)}
+    assert changed(policy.react(died(Kind.NO_CACHE_ROOM, "start"))) == {"gpu_memory_utilization": (0.92, 0.97)}
+
+
+def test_sizes_that_vllm_had_chosen_are_halved_though_the_engine_never_came_up() -> None:
+    """On an H100, vLLM's own are 1,024 sequences and 16,384 tokens."""
+    policy = RecoveryPolicy(Sizes())
+    policy.resolved({**OPENED, "max_num_seqs": 1024, "max_num_batched_tokens": 16384})
+    assert changed(policy.react(died(Kind.START_OOM, "start"))) == {
+        "max_num_seqs": (1024, 512),
+        "max_num_batched_tokens": (16384, 8192),
+        "gpu_memory_utilization": (0.92, 0.87),
+    }
+    policy.resolved({})
+    assert policy.changed_arguments["max_num_seqs"] == 512
+
+
+def test_a_start_without_memory_shrinks_the_cache_to_one_request_and_then_the_rest() -> None:
+    """On a CPU every engine has a KV cache of a known size, whoever chose it."""
+    policy = RecoveryPolicy(Sizes())
+    policy.resolved({**OPENED, "kv_cache_memory_bytes": 1000, "min_kv_cache_bytes": 300})
+    oom = died(Kind.START_OOM, "start")
+    assert changed(policy.react(oom)) == {"kv_cache_memory_bytes": (1000, 500)}
+    assert policy.changed_arguments == {"kv_cache_memory_bytes": 500}
+    assert changed(policy.react(oom)) == {"kv_cache_memory_bytes": (500, 300)}
+    assert changed(policy.react(oom)) == {"max_num_seqs": (64, 32), "max_num_batched_tokens": (8192, 4096)}
+
+
+def test_a_cache_that_is_chosen_for_each_engine_is_not_passed_on() -> None:
+    policy = opened(details={"kv_cache_memory_bytes": 1000})
+    policy.resolved({**OPENED, "kv_cache_memory_bytes": 600})
+    assert policy.changed_arguments == {}
+    assert changed(policy.react(died(Kind.START_OOM, "start"))) == {"kv_cache_memory_bytes": (600, 300)}
 
 
 def test_sustained_success_earns_another_engine() -> None:

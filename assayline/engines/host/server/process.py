@@ -7,6 +7,7 @@ each start, unless VLLM_API_KEY has one.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import multiprocessing
@@ -22,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from assayline.engines.host.core import EngineGoneError
-from assayline.engines.host.vllm.internals import is_engine_dead
+from assayline.engines.host.vllm.internals import adapting, is_engine_dead
 from assayline.engines.messages import Open
 from assayline.records import Json
 
@@ -139,7 +140,10 @@ def _serve(arguments: list[str], variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
     sys.argv = [MODULE, *arguments]
     print_dead_engine_once()
-    runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError):  # which the server will say itself
+            stack.enter_context(adapting())
+        runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
 
 
 def print_dead_engine_once() -> None:

@@ -8,6 +8,7 @@ core's own steps. Works with vLLM 0.26 to 0.33.
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from assayline.engines.host.vllm.internals import open_async, take_over_outputs
 from assayline.engines.host.vllm.media import VllmMedia, fork_preparers
 from assayline.engines.host.vllm.preparers import Preparers
 from assayline.engines.host.vllm.rows import GAVE_UP, VllmRows, describe_engine
-from assayline.engines.messages import Generate, Open, Opened
+from assayline.engines.messages import Generate, Open, Opened, Resolved
 from assayline.errors import SpecError
 from assayline.records import Completion, Request, TelemetrySample
 
@@ -27,8 +28,10 @@ from assayline.records import Completion, Request, TelemetrySample
 class AsyncCore:
     """One `AsyncLLM`; see `host.core.StreamCore`."""
 
-    def __init__(self, order: Open) -> None:
+    def __init__(self, order: Open, tell: Callable[[Resolved], object] = lambda resolved: None) -> None:
+        """`tell` gets the sizes that vLLM chooses, before the model loads."""
         self._order = order
+        self._tell = tell
         self._rows = VllmRows(order)
         self._engine: Any = None
         self._in_flight = 0
@@ -46,7 +49,8 @@ class AsyncCore:
         self._preparers = fork_preparers(order)
         if self._preparers:
             asyncio.get_running_loop().add_reader(self._preparers.fileno(), self._preparers.collect)
-        self._engine = open_async({"model": order.model, **build_nested_configs(order.args)}, self._count_step)
+        args = {"model": order.model, **build_nested_configs(order.args)}
+        self._engine = open_async(args, self._count_step, lambda sizes: self._tell(Resolved(sizes)))
         return describe_engine(self._engine.vllm_config)
 
     async def rejoin(self, order: Open) -> Opened:

@@ -8,11 +8,16 @@ has nothing to do. `scripts/check_vllm.py` does the same with a wheel that canno
 import ast
 import importlib.metadata
 import importlib.util
+import math
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from assayline.engines.devices.memory import read_free_main_memory
 from assayline.engines.event_details import OpenedDetails
 from assayline.errors import DeviceError
 
@@ -47,13 +52,14 @@ NEEDS = {
     "sampling_params.py:RepetitionDetectionParams": "",
     "sampling_params.py:RequestOutputKind": "DELTA FINAL_ONLY",
     "usage/usage_lib.py:UsageContext": "OPENAI_API_SERVER",
-    "platforms/interface.py:Platform": "device_type get_device_name(device_id)",
+    "platforms/interface.py:Platform": "device_type get_device_name(device_id) check_and_update_config(vllm_config)",
     "config/vllm.py:VllmConfig": "model_config scheduler_config cache_config parallel_config "
     "device_config compute_hash()",
-    "config/model.py:ModelConfig": "dtype quantization max_model_len enforce_eager",
+    "config/model.py:ModelConfig": "dtype quantization max_model_len enforce_eager use_mla model "
+    "get_num_kv_heads(parallel_config) get_head_size() get_num_layers(parallel_config)",
     "config/scheduler.py:SchedulerConfig": "max_num_seqs max_num_batched_tokens enable_chunked_prefill",
     "config/cache.py:CacheConfig": "gpu_memory_utilization kv_cache_memory_bytes enable_prefix_caching block_size "
-    "num_gpu_blocks",
+    "num_gpu_blocks cache_dtype",
     "config/parallel.py:ParallelConfig": "tensor_parallel_size world_size",
     "config/device.py:DeviceConfig": "device_type",
     "entrypoints/openai/api_server.py:": "",
@@ -195,8 +201,11 @@ def take_over_outputs(collector: Any, take: Callable[[Any], None]) -> Any:
     return early
 
 
-def open_async(args: Mapping[str, Any], count_step: Callable[[], None]) -> Any:
-    """An `AsyncLLM`; `count_step` is called once for each of the engine core's steps, with which statistics come."""
+def open_async(args: Mapping[str, Any], count_step: Callable[[], None], tell: Callable[[OpenedDetails], object]) -> Any:
+    """An `AsyncLLM`; `count_step` is called once for each of the engine core's steps, with which statistics come.
+
+    `tell` gets the sizes as soon as they are chosen.
+    """
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -212,8 +221,40 @@ def open_async(args: Mapping[str, Any], count_step: Callable[[], None]) -> Any:
         def log_engine_initialized(self) -> None: ...
 
     usage = UsageContext.OPENAI_API_SERVER  # vLLM's default sizes are then those of `vllm serve`
-    config = AsyncEngineArgs(**args).create_engine_config(usage)
-    return AsyncLLM.from_vllm_config(config, usage_context=usage, stat_loggers=[Logger])
+    with adapting(tell):
+        config = AsyncEngineArgs(**args).create_engine_config(usage)
+        return AsyncLLM.from_vllm_config(config, usage_context=usage, stat_loggers=[Logger])
+
+
+@contextmanager
+def adapting(tell: Callable[[OpenedDetails], object] = lambda sizes: None) -> Iterator[None]:
+    """Meanwhile, vLLM's configuration is adapted when it is complete, and `tell` gets the sizes that were chosen.
+
+    On a CPU the KV cache gets a size that is free, unless somebody gave it one.
+    """
+    from vllm.platforms import current_platform
+
+    platform, process = type(current_platform), os.getpid()
+    check = platform.check_and_update_config
+
+    def check_and_adapt(config: Any) -> None:
+        cache, given_bytes = config.cache_config, config.cache_config.kv_cache_memory_bytes
+        check(config)
+        if config.model_config is None:
+            return
+        if config.device_config.device_type == "cpu":
+            if given_bytes is not None:
+                cache.kv_cache_memory_bytes = given_bytes  # VLLM_CPU_KVCACHE_SPACE would go before it
+            elif cache.kv_cache_memory_bytes is None:
+                cache.kv_cache_memory_bytes = choose_cache_bytes(config)
+        if os.getpid() == process:  # the engine core, which was forked, makes configurations of its own
+            tell(read_sizes(config))
+
+    platform.check_and_update_config = staticmethod(check_and_adapt)
+    try:
+        yield
+    finally:
+        platform.check_and_update_config = check
 
 
 def make_renderer(config: Any) -> Any:
@@ -237,25 +278,76 @@ def find_feature_extractor(renderer: Any) -> Any:
         return None
 
 
+CACHE_SHARE = 0.5
+"""Of the main memory that is free, what a KV cache gets that nothing gives a size."""
+
+FULL_CONTEXT_SHARE = 0.9
+"""The same, if it holds only one request of the full context."""
+
+
+def choose_cache_bytes(config: Any) -> int:
+    """Size of the KV cache on a CPU, for each process of the engine: what all sequences take that may run at once.
+
+    At most `CACHE_SHARE` of what is free beside the weights. vLLM would take 92% of the memory, and fill it.
+    """
+    free = read_free_main_memory()
+    weights = sum(file.stat().st_size for file in Path(config.model_config.model).glob("*.safetensors"))
+    room = max(free - weights, 0) * _share_of_cores() / config.parallel_config.world_size
+    size = int(CACHE_SHARE * room)
+    if (least := _full_context_bytes(config)) is not None:
+        size = min(least * config.scheduler_config.max_num_seqs, max(size, min(least, int(FULL_CONTEXT_SHARE * room))))
+    print(f"KV cache: {size / 2**30:.2f} GiB of {free / 2**30:.2f} GiB free", flush=True)
+    return size
+
+
+def _full_context_bytes(config: Any) -> int | None:
+    """What one request of the full context takes of the KV cache in each process; None if the model does not tell."""
+    model, parallel, cache = config.model_config, config.parallel_config, config.cache_config
+    try:
+        heads, layers = model.get_num_kv_heads(parallel), model.get_num_layers(parallel)
+        value_bytes = 1 if str(cache.cache_dtype).startswith("fp8") else model.dtype.itemsize
+        token_bytes = (1 if model.use_mla else 2) * heads * model.get_head_size() * layers * value_bytes
+    except Exception:  # a model of an unusual make
+        return None
+    blocks = math.ceil(model.max_model_len / cache.block_size) + 1 if cache.block_size else 0  # one is vLLM's own
+    return int(token_bytes * max(blocks * (cache.block_size or 0), model.max_model_len))
+
+
+def _share_of_cores() -> float:
+    """Share of this process's cores that the engine is bound to: as many engines side by side share the memory."""
+    spans = re.findall(r"(\d+)(?:-(\d+))?", os.environ.get("VLLM_CPU_OMP_THREADS_BIND", ""))
+    bound = sum(int(last or first) - int(first) + 1 for first, last in spans)
+    return min(1.0, bound / len(os.sched_getaffinity(0))) if bound else 1.0
+
+
+def read_sizes(config: Any) -> OpenedDetails:
+    """The sizes that a `VllmConfig` resolved."""
+    scheduler, cache_config = config.scheduler_config, config.cache_config
+    return OpenedDetails(
+        max_model_len=config.model_config.max_model_len,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        enable_chunked_prefill=scheduler.enable_chunked_prefill,
+        gpu_memory_utilization=cache_config.gpu_memory_utilization,
+        kv_cache_memory_bytes=cache_config.kv_cache_memory_bytes,
+        min_kv_cache_bytes=_full_context_bytes(config),
+    )
+
+
 def read_config(config: Any) -> OpenedDetails:
     """What a `VllmConfig` resolved, and the versions."""
     import torch
     import vllm
     from vllm.platforms import current_platform
 
-    model, scheduler, cache_config = config.model_config, config.scheduler_config, config.cache_config
+    model, cache_config = config.model_config, config.cache_config
     return OpenedDetails(
+        **read_sizes(config),
         vllm_version=vllm.__version__,
         torch_version=str(torch.__version__),  # a type of torch's own, which would take torch along
         device=current_platform.device_type,
         dtype=str(model.dtype).removeprefix("torch."),
         quantization=model.quantization,
-        max_model_len=model.max_model_len,
-        max_num_seqs=scheduler.max_num_seqs,
-        max_num_batched_tokens=scheduler.max_num_batched_tokens,
-        enable_chunked_prefill=scheduler.enable_chunked_prefill,
-        gpu_memory_utilization=cache_config.gpu_memory_utilization,
-        kv_cache_memory_bytes=cache_config.kv_cache_memory_bytes,
         tensor_parallel_size=config.parallel_config.tensor_parallel_size,
         enable_prefix_caching=cache_config.enable_prefix_caching,
         block_size_tokens=cache_config.block_size,

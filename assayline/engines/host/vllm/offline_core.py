@@ -13,11 +13,11 @@ from assayline.engines.host.admission import Admission, Asked
 from assayline.engines.host.flight import Live
 from assayline.engines.host.media import Prepared
 from assayline.engines.host.metrics import EngineStats, read_own_stats
-from assayline.engines.host.vllm.internals import is_engine_dead, shut_down
+from assayline.engines.host.vllm.internals import adapting, is_engine_dead, shut_down
 from assayline.engines.host.vllm.media import VllmMedia, fork_preparers, prepares_here
 from assayline.engines.host.vllm.preparers import keep_memory
 from assayline.engines.host.vllm.rows import VllmRows, describe_engine
-from assayline.engines.messages import Generate, Open, Opened
+from assayline.engines.messages import Generate, Open, Opened, Resolved
 from assayline.errors import SpecError
 from assayline.records import Completion, Request, TelemetrySample
 
@@ -50,7 +50,8 @@ def choose_wait_s(*, running: int, preparing: int, seats: int, since_news_s: flo
 class VllmCore:
     """An engine that takes requests and makes steps. Not thread-safe: one thread drives it."""
 
-    def __init__(self, order: Open) -> None:
+    def __init__(self, order: Open, tell: Callable[[Resolved], object] = lambda resolved: None) -> None:
+        """Loads the model; `tell` gets the sizes that vLLM chooses before that."""
         from vllm import LLM
 
         self._order = order
@@ -59,7 +60,8 @@ class VllmCore:
         self._preparers = None if self._waits_for_seats else fork_preparers(order)
         if self._waits_for_seats:
             keep_memory()
-        self._llm = LLM(model=order.model, **{**order.args, "disable_log_stats": False})
+        with adapting(lambda sizes: tell(Resolved(sizes))):
+            self._llm = LLM(model=order.model, **{**order.args, "disable_log_stats": False})
         self._engine = self._llm.llm_engine
         self._live: dict[str, Live] = {}
         self._held: dict[str, Live] = {}
