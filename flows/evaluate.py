@@ -85,6 +85,8 @@ def evaluate(spec: EvalSpec | str, resume: str = AUTO, benchmark_id: str | None 
         counts, reachable = _generate_all(evaluation)
         reporting.import_rest()
         result = evaluation.finish(counts)
+        for note in result.notes:
+            get_run_logger().warning(note)
     except BaseException as error:
         _abandon(evaluation, error)
         if isinstance(error, Exception):

@@ -64,6 +64,8 @@ class RunResult:
     metrics: list[dict[str, Any]]
     report: str | None = None
     """Path of the page, if it was written."""
+    notes: list[str] = field(default_factory=list)
+    """What a person should know of how the answers were scored, in sentences."""
 
 
 def read_result(run: Manifest, settings: Settings) -> RunResult:
@@ -214,10 +216,11 @@ class Evaluation:
         """
         if not counts.is_complete or self.manifest.prompts is None:
             raise RunFailedError(f"Run {self.run_id} was stopped before its prompts were all read.")
-        source = self.spec.prompts.source
+        source, notes = self.spec.prompts.source, []
         if isinstance(source, LmEvalSource) and self.count_answered() >= counts.requests:
             renderer = ChatRenderer(plan_chat(self.spec), open_tokenizer(self.spec, self.model)[0])
-            judge_task(self.spec, source, self.run_dir, self.database.run(self._read_answers), renderer)
+            answers = self.database.run(self._read_answers)
+            notes = judge_task(self.spec, source, self.run_dir, answers, renderer)
         try:
             self.manifest, metrics = self.database.run(self._conclude)
         except StoreError as error:
@@ -227,7 +230,7 @@ class Evaluation:
         self._let_go()
         if self.manifest.state == "failed":
             raise RunFailedError(str(self.manifest.message))
-        return RunResult(self.run_id, str(self.settings.database_path), counts.requests, metrics)
+        return RunResult(self.run_id, str(self.settings.database_path), counts.requests, metrics, notes=notes)
 
     def abandon(self, state: str, message: str | None = None) -> None:
         """Stops everything and stores what there is, with the state `failed` or `cancelled`. Raises StoreError.

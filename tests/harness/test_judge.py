@@ -101,6 +101,50 @@ RESULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
+def samples_of(*values: Any) -> list[dict[str, Any]]:
+    """A task's documents with one metric, as the harness has them."""
+    return [
+        {"doc_id": number, "filter": "none", "metrics": ["acc"], "filtered_resps": ["2"], "acc": value}
+        for number, value in enumerate(values)
+    ]
+
+
+def judge_values(monkeypatch: pytest.MonkeyPatch, rows: list[StoredAnswer], **tasks: list[Any]) -> judge.Verdict:
+    found = {
+        "results": {task: {"acc,none": 0.5} for task in tasks},
+        "aggregations": {task: {"acc": "mean"} for task in tasks},
+        "samples": {task: samples_of(*values) for task, values in tasks.items()},
+    }
+    monkeypatch.setattr(judge, "judge", lambda *_: found)
+    spec = parse_spec(SPEC)
+    return judge.judge_answers(spec, spec.prompts.source, None, rows)  # type: ignore[arg-type]
+
+
+def test_judge_answers_takes_a_rounding_error_for_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What NumPy's sum of the normalised probabilities of truthfulqa_mc2 gives for one document in a thousand."""
+    rows = [answer_of(number, source_id=f"{task}/{number}", text="2") for task in ("a", "b") for number in (0, 1)]
+    verdict = judge_values(monkeypatch, rows, a=[1.0000000000000002, -1e-9], b=[1.0, 0.0])
+    assert [score.value for score in verdict.judged.scores] == [1.0, 0.0, 1.0, 0.0]
+    assert verdict.notes == []
+
+
+def test_judge_answers_decides_by_task_whether_values_are_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [answer_of(number, source_id=f"{task}/{number}", text="2") for task in ("a", "b") for number in (0, 1)]
+    verdict = judge_values(monkeypatch, rows, a=[0.5, 17.0], b=[1.0, 0.0])
+    assert [score.value for score in verdict.judged.scores] == [1.0, 0.0]
+    assert verdict.notes == [
+        "acc,none of the task a has no scores per document: document 1 has 17.0, expected a number from 0 to 1. Only "
+        "the harness's average is stored."
+    ]
+
+
+def test_judge_answers_does_not_look_at_the_value_of_an_error_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares of probabilities that are all 0, as those of an error row are, are NaN."""
+    rows = [answer_of(0, source_id="a/0", text="2"), answer_of(1, source_id="a/1", error_kind="prompt_too_long")]
+    verdict = judge_values(monkeypatch, rows, a=[1.0, math.nan])
+    assert [score.value for score in verdict.judged.scores] == [1.0, 0.0] and verdict.notes == []
+
+
 def test_only_means_of_shares_are_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge, "judge", lambda *_: RESULTS)
     spec = parse_spec(SPEC)
@@ -116,6 +160,9 @@ def test_only_means_of_shares_are_scores(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [(score.value, score.extracted, score.explanation) for score in verdict.judged.scores] == [
         (1.0, "2", "exact_match,strict of lm-evaluation-harness"),
         (0.0, None, "error: template_error"),
+    ]
+    assert [note.split(":")[0] for note in verdict.notes] == [
+        f"{metric},strict of the task sums has no scores per document" for metric in ("length", "pairs")
     ]
 
 
