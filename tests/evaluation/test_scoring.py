@@ -65,6 +65,20 @@ def run_with(spec: EvalSpec, settings: Settings, *texts: str | None) -> Path:
     return evaluation.run_dir
 
 
+def test_score_run_counts_rows_that_cannot_be_asked_as_wrong(
+    make_sums: Callable[..., EvalSpec], settings: Settings
+) -> None:
+    """A set in which two of eight questions are null is no better than one in which two are answered wrongly."""
+    rows = [*SUMS, {"question": None, "answer": "1"}, {"question": None, "answer": "2"}, {"question": None}]
+    spec = make_sums(rows)
+    metrics = complete(spec, settings).metrics
+    found = query(settings, "select accuracy, scored_samples, unasked_rows from run_summary")
+    right = query(settings, "select count(*) from scores where value = 1")[0][0]
+    assert found == [(right / 8, 8, 3)]
+    shown = {row["metric"]: row["value"] for row in metrics}
+    assert shown["rows that could not be asked"] == 3
+
+
 def test_a_run_with_targets_is_scored_by_exact_match(make_sums: Any, settings: Settings) -> None:
     run_with(make_sums(), settings, "0", " 2\n", "5", None, "8", "10")
     assert query(settings, "select scorer, kind, ordinal, samples, right_samples, mean from accuracy") == [
