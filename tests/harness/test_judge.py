@@ -16,7 +16,8 @@ from assayline.errors import SpecError, StoreError
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.evaluation.rescore import rescore_run
 from assayline.harness import judge, tasks
-from assayline.harness.build import identify_document
+from assayline.harness.build import build_harness_requests, identify_document
+from assayline.harness.encode import Encoded
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import spec_hash
@@ -37,6 +38,9 @@ class Instance:
     doc_id: int
     doc: dict[str, Any]
     idx: int = 0
+    request_type: str = "generate_until"
+    args: tuple[Any, ...] = ("question", {})
+    repeats: int = 1
 
 
 def answer_of(document: int, repeat: int = 0, option: int | None = None, **values: Any) -> StoredAnswer:
@@ -82,6 +86,43 @@ def test_a_task_that_has_changed_is_refused() -> None:
     for changed in (instance_of(1), replace(instance_of(0), doc={"question": "1 + 2"})):
         with pytest.raises(StoreError, match=rf"Document {changed.doc_id} of the task sums is not the one"):
             rows.answer("generate_until", changed, 0)
+
+
+class OwnEncoder:
+    """In place of the one that needs the harness: `cut` tokens are cut from each prompt."""
+
+    def __init__(self, cut: int = 0) -> None:
+        self._cut = cut
+
+    def check_room(self, instance: Any) -> None:
+        pass
+
+    def encode(self, instance: Any) -> list[Encoded]:
+        return [Encoded("question", [1, 2], {}, cut_tokens=self._cut)]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        # squadv2 of lm_eval 0.4.13: construct_requests returns these two, both with idx 0
+        (("generate_until", "loglikelihood"), "asks for a text and a likelihood of one document"),
+        (("generate_until", "generate_until"), "asks for several texts of one document"),
+    ],
+)
+def test_build_harness_requests_refuses_a_task_before_any_of_the_run_s_requests_is_made(
+    kinds: tuple[str, str], said: str
+) -> None:
+    good = replace(instance_of(0), task_name="good")
+    bad = [replace(instance_of(1), request_type=kind, args=("question", " no")) for kind in kinds]
+    made = build_harness_requests([good, *bad], OwnEncoder(), is_served=False)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=rf"The task sums {said}.* hint: leave the task out"):
+        next(made)
+
+
+def test_build_harness_requests_names_the_task_of_a_prompt_that_was_cut() -> None:
+    for cut, cut_in in ((0, None), (5, "sums")):
+        (made,) = build_harness_requests([instance_of(0)], OwnEncoder(cut), is_served=False)  # type: ignore[arg-type]
+        assert made.cut_in == cut_in and made.prompt.metadata.get("cut_tokens", 0) == cut
 
 
 RESULTS: dict[str, Any] = {

@@ -105,7 +105,9 @@ def test_a_bad_row_is_one_row() -> None:
         ({"question": "q", "id": 1}, "row_error", "1", None),
     ],
 )
-def test_load_prompts_keeps_the_target_of_a_bad_row(row: dict[str, Any], kind: str, source_id: Any, target: Any) -> None:
+def test_load_prompts_keeps_the_target_of_a_bad_row(
+    row: dict[str, Any], kind: str, source_id: Any, target: Any
+) -> None:
     """Without it, a row that cannot be asked would be left out of accuracy, where an error scores 0."""
     rows = [{"question": "q", "answer": "a", "id": 0}, row]
     bad = load(rows, template="{{ question }}", columns={"target": "answer"})[1]
