@@ -96,7 +96,7 @@ def judge_answers(
                     scores.append(_score(name, sample, metric, answers, source_id))
     tables = {**results.get("groups", {}), **results["results"]}
     named = dict.fromkeys([*(score.scorer for score in scores), *(name for table in tables.values() for name in table)])
-    scorers = {name: _describe(tables, name) for name in named}
+    scorers = {name: _describe(tables, name, results["lm_eval_version"]) for name in named}
     judged = Judged({name: found for name, found in scorers.items() if found["harness"]}, scores)
     return Verdict(results, judged, list(without_scores.values()))
 
@@ -130,12 +130,14 @@ def _find_other_values(results: Mapping[str, Any], answers: Answers) -> dict[tup
     return found
 
 
-def _describe(tables: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
+def _describe(tables: Mapping[str, Mapping[str, Any]], name: str, version: str) -> dict[str, Any]:
     """A metric and its aggregates, none for what is no metric of the harness's tables but a name or a count."""
     metric, is_metric, chosen = name.partition(",")
     numbers = {task: _read_number(table.get(name)) for task, table in tables.items()} if is_metric else {}
     aggregates = {task: number for task, number in numbers.items() if number is not None and math.isfinite(number)}
-    return {"kind": KIND, "metric": metric, "filter": chosen, "harness": aggregates}
+    return {
+        "kind": KIND, "metric": metric, "filter": chosen, "harness": aggregates, "definition": f"lm_eval {version}",
+    }  # fmt: skip
 
 
 def _read_number(value: Any) -> float | None:
@@ -151,7 +153,8 @@ def _read_number(value: Any) -> float | None:
 def _score(name: str, sample: Mapping[str, Any], metric: str, answers: Answers, source_id: str) -> JudgedScore:
     prompt_id, occurrence = answers.identify(source_id)
     if source_id in answers.errors:
-        return JudgedScore(name, prompt_id, occurrence, 0.0, None, f"error: {answers.errors[source_id]}")
+        kind = answers.errors[source_id]
+        return JudgedScore(name, prompt_id, occurrence, 0.0, None, f"error: {kind}", kind)
     filtered = sample["filtered_resps"]
     extracted = filtered[0] if len(filtered) == 1 and isinstance(filtered[0], str) else None
     value = min(1.0, max(0.0, float(sample[metric])))

@@ -126,6 +126,7 @@ def test_build_harness_requests_names_the_task_of_a_prompt_that_was_cut() -> Non
 
 
 RESULTS: dict[str, Any] = {
+    "lm_eval_version": "0.4.13",
     "results": {"sums": {"exact_match,strict": 0.5, "exact_match_stderr,strict": "N/A", "ppl,strict": 7.5}},
     "groups": {"all": {"exact_match,strict": 0.5}},
     "aggregations": {"sums": {"exact_match": "mean", "ppl": "perplexity", "length": "mean", "pairs": "mean"}},
@@ -155,6 +156,7 @@ def judge_values(monkeypatch: pytest.MonkeyPatch, rows: list[StoredAnswer], **ta
         "results": {task: {"acc,none": 0.5} for task in tasks},
         "aggregations": {task: {"acc": "mean"} for task in tasks},
         "samples": {task: samples_of(*values) for task, values in tasks.items()},
+        "lm_eval_version": "0.4.13",
     }
     monkeypatch.setattr(judge, "judge", lambda *_: found)
     spec = parse_spec(SPEC)
@@ -194,8 +196,12 @@ def test_only_means_of_shares_are_scores(monkeypatch: pytest.MonkeyPatch) -> Non
     assert verdict.judged.scorers == {
         "exact_match,strict": {
             "kind": "lm_eval", "metric": "exact_match", "filter": "strict", "harness": {"sums": 0.5, "all": 0.5},
+            "definition": "lm_eval 0.4.13",
         },
-        "ppl,strict": {"kind": "lm_eval", "metric": "ppl", "filter": "strict", "harness": {"sums": 7.5}},
+        "ppl,strict": {
+            "kind": "lm_eval", "metric": "ppl", "filter": "strict", "harness": {"sums": 7.5},
+            "definition": "lm_eval 0.4.13",
+        },
     }  # fmt: skip
     assert next(iter(verdict.judged.scorers)) == "exact_match,strict"
     assert [(score.value, score.extracted, score.explanation) for score in verdict.judged.scores] == [

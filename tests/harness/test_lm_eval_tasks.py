@@ -89,8 +89,8 @@ def test_prompts_that_are_cut_to_fit_the_context_are_counted_by_task(
     lengths = "select distinct prompt_tokens from completions join requests using (run_id, request_id) "
     of_task = "join prompts using (run_id, prompt_id, occurrence) where metadata_json ->> 'task' = 'arithmetic'"
     assert query(settings, lengths + of_task) == [(24,)]
-    cut = "select metadata_json ->> 'task', count(*) from prompts where json_exists(metadata_json, 'cut_tokens') group by all"
-    assert dict(query(settings, cut)) == counts.cut_prompts
+    cut = "from prompts where json_exists(metadata_json, 'cut_tokens') group by all"
+    assert dict(query(settings, f"select metadata_json ->> 'task', count(*) {cut}")) == counts.cut_prompts
 
 
 def test_a_task_whose_answers_leave_no_room_for_a_prompt_is_refused(

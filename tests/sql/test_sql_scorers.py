@@ -261,8 +261,8 @@ def test_numeric(score, answer, target, value, extracted):
     assert score("numeric", answer, target, 0.0, 0.0, "last")[:2] == (value, extracted)
 
 
-# lm-evaluation-harness 0.4.13, gsm8k: strict-match takes `#### (\\-?[0-9\\.\\,]+)`, flexible-extract the last number. What
-# they find is behind each answer, where they differ from ours.
+# lm-evaluation-harness 0.4.13, gsm8k: strict-match takes the first `#### (\-?[0-9\.\,]+)`, flexible-extract the last
+# number. If they find another number than ours, it is behind the answer.
 @pytest.mark.parametrize(
     ("answer", "number"),
     [
