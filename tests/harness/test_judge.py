@@ -23,7 +23,7 @@ from assayline.spec.file import parse_spec
 from assayline.spec.identity import spec_hash
 from assayline.spec.scorers import Contains
 from assayline.store.database import connect
-from assayline.store.judged import Judged, JudgedScore, StoredAnswer, read_judged, write_judged
+from assayline.store.judged import Judged, JudgedScore, StoredAnswer, insert_judged, read_judged, write_judged
 from assayline.store.metric_table import read_metric_table
 
 SPEC = {"model": "m", "prompts": {"source": {"kind": "lm_eval", "task": "sums"}}, "engine": {"backend": "fake"}}
@@ -249,6 +249,17 @@ def test_scores_of_the_harness_come_first_and_survive_scoring_again_and_a_rebuil
         json.loads(query(settings, "select arguments_json from scorers where scorer = 'acc,none'")[0][0])
         == (judged.scorers["acc,none"])
     )
+
+
+def test_insert_judged_takes_scorers_without_any_score(tmp_path: Path) -> None:
+    """A task of perplexities alone."""
+    judged = Judged(
+        {"word_perplexity,none": {"kind": "lm_eval", "harness": {"t": 7.5}, "definition": "lm_eval 0.4.13"}}
+    )
+    with connect(tmp_path / "new.duckdb", 10) as connection:
+        assert insert_judged(connection, "run", judged) == {"word_perplexity,none": 0}
+        found = connection.execute("select definition, arguments_json from scorers").fetchall()
+    assert found == [("lm_eval 0.4.13", '{"harness": {"t": 7.5}, "kind": "lm_eval"}')]
 
 
 def test_a_file_of_scores_that_is_damaged_is_a_sentence(tmp_path: Path) -> None:

@@ -27,8 +27,9 @@
 -- error_pairs: pairs in which a sample of either run is an error, which scores 0 whatever the model can do.
 -- candidate_errors: requests of the candidate with an error.
 -- baseline_errors: the same of the baseline.
--- verdict: other_scorer: same_scorer is false, so a difference may be the scorer's; too_few: no interval; worse, better: the interval leaves out 0 and mcnemar_p, where there is one, is below
---     0.05; same: no prompt row differs; unclear: all else.
+-- verdict: other_scorer: same_scorer is false, so that a difference may be the scorer's; too_few: no interval; worse,
+--     better: the interval leaves out 0 and mcnemar_p, where there is one, is below 0.05; same: no prompt row differs;
+--     unclear: all else.
 create or replace macro compare_runs(candidate, baseline) as table
 with
 

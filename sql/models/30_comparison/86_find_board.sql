@@ -166,8 +166,7 @@ join_others as (
         coalesce(gap, case
             when check_runs.prompts_digest is distinct from first_task.prompts_digest then 'it was asked other prompts'
             when check_runs.judging is distinct from first_task.judging
-            then 'it was scored by another scorer, or by another version of it (`assayline score ' || check_runs.run_id
-                || '` scores it again)'
+            then 'it was scored by another scorer, or by another version of it: `assayline score --stale` scores again'
             else 'it was asked with other settings'
         end) as obstacle
     from check_runs
