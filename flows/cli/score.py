@@ -121,7 +121,7 @@ SCORES = (
     Column("kind", "kind"),
     Column("mean", "mean", show_value),
     Column("95 % interval", _show_interval, show_number),
-    Column("without errors", "answered_mean", show_value),
+    Column("without errors", "mean_without_errors", show_value),
     Column("right", "right_samples", show_value),
     Column("n", "samples", show_value),
     Column("prompts", "prompts", show_value),

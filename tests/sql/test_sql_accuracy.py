@@ -83,9 +83,9 @@ def test_accuracy_without_errors_stands_beside_the_one_with_them(store):
     """Of ten answers two timed out, and one was wrong."""
     given_values(store, *[[1]] * 7, *[[0]] * 3)
     store.connection.execute("update scores set error_kind = 'timeout' where prompt_id in ('p8', 'p9')")
-    store.expect("accuracy", {"mean": 0.7, "answered_mean": 7 / 8, "samples": 10, "right_samples": 7})
+    store.expect("accuracy", {"mean": 0.7, "mean_without_errors": 7 / 8, "samples": 10, "right_samples": 7})
     store.connection.execute("update scores set error_kind = 'timeout', value = 0")
-    store.expect("accuracy", {"mean": 0.0, "answered_mean": None})
+    store.expect("accuracy", {"mean": 0.0, "mean_without_errors": None})
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -98,7 +98,7 @@ def test_accuracy_without_errors_is_numpys_mean_of_the_others(store, seed):
     store.connection.executemany(
         "update scores set error_kind = 'timeout' where prompt_id = ? and repeat_index = ?", rows
     )
-    store.expect("accuracy", {"mean": float(values.mean()), "answered_mean": float(values[~is_error].mean())})
+    store.expect("accuracy", {"mean": float(values.mean()), "mean_without_errors": float(values[~is_error].mean())})
 
 
 def test_all_wrong_is_an_accuracy_of_zero(store):

@@ -20,7 +20,7 @@ SCORES = (
     Column("kind", "kind"),
     Column("mean score", "mean", show_share),
     *MEAN,
-    Column("without errors", "answered_mean", show_share),
+    Column("without errors", "mean_without_errors", show_share),
     Column("n", "samples", show_value),
     Column("prompts", "prompts", show_value),
     Column("worth n", "effective_samples", show_value),

@@ -34,7 +34,7 @@ sum_deviations as (
         scorer,
         sum(samples) as samples,
         sum(right_samples) as right_samples,
-        sum(answered_total) / nullif(sum(answered_samples), 0) as answered_mean,
+        sum(answered_total) / nullif(sum(answered_samples), 0) as mean_without_errors,
         sum(partial_samples) = 0 as is_binary,
         count(*) as prompts,
         any_value(mean) as mean,
@@ -81,7 +81,7 @@ fill_scorers as (
         find_intervals.bounds.kind as interval_kind,
         find_intervals.bounds.low as mean_low,
         find_intervals.bounds.high as mean_high,
-        find_intervals.answered_mean
+        find_intervals.mean_without_errors
     from scorers
     left join find_intervals
         on find_intervals.run_id = scorers.run_id
@@ -104,4 +104,4 @@ comment on column accuracy.effective_samples is 'Independent samples that the n 
 comment on column accuracy.interval_kind is 'wilson where all scores are 0 or 1, with effective_samples for n; otherwise t, with G − 1 degrees of freedom. See the macro mean_interval. NULL where there is no interval.';
 comment on column accuracy.mean_low is 'Lower end of the 95 % interval for the mean.';
 comment on column accuracy.mean_high is 'Upper end of the 95 % interval for the mean.';
-comment on column accuracy.answered_mean is 'Mean score of the answered samples, 0 to 1: without errors, which count as 0 in mean. Far from mean, errors decide the accuracy. NULL where none was answered.';
+comment on column accuracy.mean_without_errors is 'Mean score of the answered samples, 0 to 1: without errors, which count as 0 in mean. Far from mean, errors decide the accuracy. NULL where none was answered.';

@@ -1,7 +1,7 @@
 -- Grain: one row per scorer of either run.
 --
 -- scorer: the scorer, as in scores.
--- same_scorer: whether both runs were scored with the same kind, arguments and definition (scorers.definition). NULL where
+-- same_scorer: whether both runs were scored with the same kind, arguments and definition (scorers.definition). NULL if
 --     one run lacks the scorer. If false, `assayline score RUN` scores a run again by today's definition.
 -- prompts: prompt rows (prompt_id and occurrence) that both runs have a score for: the pairs.
 -- only_candidate: prompt rows that only the candidate has a score for.
