@@ -140,10 +140,10 @@ def judge(connection: duckdb.DuckDBPyConnection, scores: Scores, *, has_leader: 
     )
     connection.execute(
         "insert into scores "
-        "select run_id, 'score', prompt::varchar, 0, repeat_index, value, null, null from placed_scores"
+        "select run_id, 'score', prompt::varchar, 0, repeat_index, value, null, null, null from placed_scores"
     )
     connection.execute(
-        "insert into scorers select distinct run_id, 'score', 'exact_match', 0, '{}', '0', timestamp '2026-01-01' "
+        "insert into scorers select distinct run_id, 'score', 'exact_match', 0, '{}', '0', timestamp '2026-01-01', '0' "
         "from placed_scores"
     )
     rows = connection.execute(

@@ -157,7 +157,8 @@ INSERTS = (
     insert into scores by name
     select
         run_id, 'exact_match' as scorer, prompt_id, 0 as occurrence, repeat_index,
-        if(is_right and not is_error, 1.0, 0.0) as value, if(is_right and not is_error, target, null) as extracted
+        if(is_right and not is_error, 1.0, 0.0) as value, if(is_right and not is_error, target, null) as extracted,
+        case when is_error then 'invalid_request' end as error_kind
     from invented_requests
     """,
     """

@@ -116,13 +116,13 @@ def evaluate(spec: SpecParameter, resume: str = AUTO, benchmark_id: str | None =
         counts, reachable = _generate_all(evaluation)
         reporting.import_rest()
         result = evaluation.finish(counts)
+        for note in result.notes:
+            get_run_logger().warning(note)
     except BaseException as error:
         _abandon(evaluation, error)
         if isinstance(error, Exception):
             reporting.write()
         raise
-    if result.held:
-        get_run_logger().warning(result.held)
     path, report = reporting.write()
     result = dataclasses.replace(result, report=path)
     if reachable:

@@ -45,9 +45,9 @@ UNITS = [
     (r".*requests_per_s", "requests/s"),
     (r".*_per_step", "tokens/step"),
     (r"(.*_)?(low|high|value)_s|.*_s|second", "s"),
-    (r".*_share|.*_rate|accuracy.*|gpu_memory_utilization|relative_shift|minimum_effect", "share"),
+    (r".*_share|.*_rate|accuracy\w*|gpu_memory_utilization|relative_shift|minimum_effect", "share"),
     (
-        r"(.*_)?(mean|standard_error|mean_low|mean_high|mean_value|wilson_\w+)|(candidate|baseline)_mean",
+        r"(.*_)?(mean|mean_without_errors|standard_error|mean_low|mean_high|mean_value|wilson_\w+)|(candidate|baseline)_mean",
         "score, 0 to 1",
     ),
     (r"(.*_)?(index|row|occurrence|ordinal|generation|attempt|version|exit_code|position|rank)|k", "number"),

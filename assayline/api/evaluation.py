@@ -39,7 +39,7 @@ def evaluate(
         )
     evaluation = begin_evaluation(asked, settings or load_settings(), resume)
     try:
-        return evaluation.finish(_generate_all(evaluation))
+        result = evaluation.finish(_generate_all(evaluation))
     except BaseException as error:
         state = "failed" if isinstance(error, Exception) else "cancelled"
         try:
@@ -47,6 +47,9 @@ def evaluate(
         except StoreError as trouble:
             error.add_note(str(trouble))
         raise
+    for note in result.notes:
+        LOG.warning(note)
+    return result
 
 
 def _generate_all(evaluation: Evaluation) -> PromptCounts:

@@ -21,7 +21,8 @@ from assayline.comparison.queries import (
 from assayline.errors import AssaylineError, ComparisonError
 from assayline.spec.gate import GateSpec
 from assayline.store.database import Connection
-from assayline.words import show_value
+from assayline.store.scoring import list_stale
+from assayline.words import count, show_value
 
 Verdict = Literal["held", "broken", "not judged"]
 
@@ -121,12 +122,20 @@ def _check_accuracy(connection: Connection, new: Side, old: Side, limits: GateSp
         return Check(f"accuracy, {scorer}", "not judged", f"Neither run has a score of {scorer}: no targets.")
     row = rows[scorer]
     if row["same_scorer"] is False:
-        raise ComparisonError(
-            f"Runs {new.run_id} and {old.run_id} were scored by different scorers of the name {scorer!r}: kind or "
-            f"arguments differ. Score the baseline anew: `python -m flows.score {old.run_id} --scorer …`."
-        )
+        raise ComparisonError(_explain_other_scorer(connection, scorer, new.run_id, old.run_id))
     _check_overlap(row, new, old, limits.min_overlap, f"prompts with a score of {scorer}")
     return judge_scores(row, limits)
+
+
+def _explain_other_scorer(connection: Connection, scorer: str, new: str, old: str) -> str:
+    stale = [run_id for run_id in list_stale(connection) if run_id in (new, old)]
+    if stale:
+        why = "the scorer changed between them, and a changed scorer is no changed model"
+        hint = f"score again by today's scorer: {' and '.join(f'`assayline score {run_id}`' for run_id in stale)}"
+    else:
+        why = "kind, arguments or, of a task of lm-evaluation-harness, its version differ"
+        hint = f"score the baseline by the run's scorer (`assayline score {old} --scorer …`), or run it again"
+    return f"Scores of {scorer!r} in the runs {new} and {old} cannot be compared: {why}. hint: {hint}."
 
 
 def judge_scores(row: dict[str, Any], limits: GateSpec) -> Check:
@@ -138,10 +147,11 @@ def judge_scores(row: dict[str, Any], limits: GateSpec) -> Check:
         else f"95 % interval {low:+.4f} to {row['high']:+.4f}"
     )
     test = "" if row["mcnemar_p"] is None else f", McNemar's p {row['mcnemar_p']:.2g}"
+    errors = f"; {count(row['error_pairs'], 'pair has', 'pairs have')} an error" if row["error_pairs"] else ""
     words = (
         f"{row['scorer']} went from {row['baseline_mean']:.4f} to {row['candidate_mean']:.4f} over {row['prompts']} "
         f"prompts, by {row['difference']:+.4f} ({interval}{test}; {row['worse_prompts']} worse, "
-        f"{row['better_prompts']} better); the limit is a drop of {limit:g}, {limits.confidence}."
+        f"{row['better_prompts']} better{errors}); the limit is a drop of {limit:g}, {limits.confidence}."
     )
     is_larger = drop > limit + ROUNDING
     match limits.confidence:

@@ -9,6 +9,7 @@ compared, and what they hold must be what would be written now.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,7 @@ class _Shard:
         self._prompts: list[Prompt] = []
         self._requests: list[Request] = []
         self._errors: list[Completion] = []
+        self._cut: Counter[str] = Counter()
         self._size = self._rows = self._duplicates = self._total_requests = self._total_errors = self._expected = 0
         self.written = 0
         self._there = {table: set(list_part_names(run_dir, table)) for table in IDENTITY}
@@ -157,6 +159,7 @@ class _Shard:
         """Takes one prompt with all its requests; writes the shard when it is full."""
         self._rows += 1
         self._duplicates += prepared.prompt.occurrence > 0
+        self._cut.update([prepared.cut_in] if prepared.cut_in else [])
         self._prompts.append(prepared.prompt)
         self._requests.extend(prepared.requests)
         self._errors.extend(prepared.errors)
@@ -175,6 +178,7 @@ class _Shard:
             shards=self.written,
             is_complete=is_complete,
             expected_requests=self._expected,
+            cut_prompts=dict(self._cut),
         )
 
     def write(self) -> None:

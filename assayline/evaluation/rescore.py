@@ -19,7 +19,7 @@ from assayline.spec.scorers import Loglikelihood, Scorer, name_scorers
 from assayline.store.database import Connection, read_rows, transaction
 from assayline.store.judged import read_judged
 from assayline.store.kept import keep_metrics, stage_run
-from assayline.store.scoring import WrongAnswer, check_scorers, read_wrong_answers, score_run
+from assayline.store.scoring import WrongAnswer, check_scorers, list_stale, read_wrong_answers, score_run
 from assayline.store.thread import DatabaseThread
 
 
@@ -81,6 +81,11 @@ def rescore_run(
         return DatabaseThread(settings).run(lambda connection: _rescore(connection, plan))
     finally:
         lock.release()
+
+
+def list_stale_runs(settings: Settings) -> list[str]:
+    """Runs with scores of a scorer that is defined otherwise today, oldest first."""
+    return DatabaseThread(settings).run(list_stale)
 
 
 def _check_state(run: Manifest, force: bool) -> None:

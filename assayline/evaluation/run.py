@@ -64,8 +64,8 @@ class RunResult:
     metrics: list[dict[str, Any]]
     report: str | None = None
     """Path of the page, if it was written."""
-    held: str | None = None
-    """Why the results are in the database's stand-in, if they are."""
+    notes: list[str] = field(default_factory=list)
+    """What a person should know of where the results are and how the answers were scored, in sentences."""
 
 
 def read_result(run: Manifest, settings: Settings) -> RunResult:
@@ -73,7 +73,8 @@ def read_result(run: Manifest, settings: Settings) -> RunResult:
     database = DatabaseThread(settings)
     metrics = database.run(lambda connection: read_metric_table(connection, run.run_id))
     answered = run.prompts.requests if run.prompts else 0
-    return RunResult(run.run_id, str(database.path), answered, metrics, held=describe_stand_in(database))
+    notes = [held for held in [describe_stand_in(database)] if held]
+    return RunResult(run.run_id, str(database.path), answered, metrics, notes=notes)
 
 
 @dataclass(slots=True)
@@ -217,10 +218,11 @@ class Evaluation:
         """
         if not counts.is_complete or self.manifest.prompts is None:
             raise RunFailedError(f"Run {self.run_id} was stopped before its prompts were all read.")
-        source = self.spec.prompts.source
+        source, notes = self.spec.prompts.source, []
         if isinstance(source, LmEvalSource) and self.count_answered() >= counts.requests:
             renderer = ChatRenderer(plan_chat(self.spec), open_tokenizer(self.spec, self.model)[0])
-            judge_task(self.spec, source, self.run_dir, self.database.run(self._read_answers), renderer)
+            answers = self.database.run(self._read_answers)
+            notes = judge_task(self.spec, source, self.run_dir, answers, renderer)
         try:
             self.manifest, metrics = self.database.run(self._conclude)
         except StoreError as error:
@@ -231,7 +233,9 @@ class Evaluation:
         if self.manifest.state == "failed":
             raise RunFailedError(str(self.manifest.message))
         database = self.database
-        return RunResult(self.run_id, str(database.path), counts.requests, metrics, held=describe_stand_in(database))
+        if held := describe_stand_in(database):
+            notes.append(held)
+        return RunResult(self.run_id, str(database.path), counts.requests, metrics, notes=notes)
 
     def abandon(self, state: str, message: str | None = None) -> None:
         """Stops everything and stores what there is, with the state `failed` or `cancelled`. Raises StoreError.

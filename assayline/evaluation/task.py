@@ -42,9 +42,9 @@ def write_task_requests(
 
 def judge_task(
     spec: EvalSpec, source: LmEvalSource, run_dir: Path, answers: Iterable[StoredAnswer], renderer: ChatRenderer
-) -> None:
+) -> list[str]:
     """Has the harness judge a run's answers, and keeps what it says in the run's folder: scores for the database, and
-    results and samples as `lm_eval --log_samples` writes them.
+    results and samples as `lm_eval --log_samples` writes them. Returns notes for the run's log.
 
     Raises PromptError or StoreError, and then the answers are what they were.
     """
@@ -56,6 +56,7 @@ def judge_task(
     text = json.dumps(results, indent=2, ensure_ascii=False, default=str)
     write_run_text(run_dir, f"{FOLDER_NAME}/{RESULTS_NAME}", text + "\n")
     write_judged(run_dir, verdict.judged)
+    return verdict.notes
 
 
 def _choose_template(source: LmEvalSource, renderer: ChatRenderer) -> ApplyTemplate | None:

@@ -7,6 +7,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from assayline.digests import digest_text
@@ -29,20 +30,39 @@ def identify_document(task: str, document: Any) -> str:
 
 
 def build_harness_requests(instances: Iterable[Any], encoder: HarnessEncoder, *, is_served: bool) -> Iterator[Prepared]:
-    """One Prepared per document, in the harness's order. Raises SpecError for likelihoods that a server cannot tell."""
+    """One Prepared per document, in the harness's order. Raises SpecError before the first one for a task that cannot
+    be asked."""
+    documents = [
+        (task, document, list(group))
+        for (task, document), group in itertools.groupby(instances, key=lambda one: (one.task_name, one.doc_id))
+    ]
+    _check_tasks(documents, encoder, is_served)
     seen: Counter[str] = Counter()
-    documents = itertools.groupby(instances, key=lambda instance: (instance.task_name, instance.doc_id))
-    for source_row, ((task, document), group) in enumerate(documents):
-        requests = list(group)
-        if is_served and any(request.request_type != "generate_until" for request in requests):
-            raise SpecError(
-                f"The task {task} asks for the likelihood of given texts, which needs the engine itself. Set "
-                "engine.backend to offline or async."
-            )
+    for source_row, (task, document, requests) in enumerate(documents):
         prompt_id = identify_document(task, requests[0].doc)
         prompt = _make_prompt(requests, prompt_id, seen[prompt_id], source_row, name_document(task, document))
         seen[prompt_id] += 1
         yield _prepare(prompt, requests, encoder)
+
+
+def _check_tasks(documents: list[tuple[str, int, list[Any]]], encoder: HarnessEncoder, is_served: bool) -> None:
+    checked: set[str] = set()
+    for task, _, requests in documents:
+        kinds = {request.request_type for request in requests}
+        if is_served and kinds != {"generate_until"}:
+            raise SpecError(
+                f"The task {task} asks for the likelihood of given texts, which needs the engine itself. Set "
+                "engine.backend to offline or async."
+            )
+        if len(requests) > 1 and "generate_until" in kinds:
+            others = "several texts" if len(kinds) == 1 else "a text and a likelihood"
+            raise SpecError(
+                f"The task {task} asks for {others} of one document, and a document has either one text or likelihoods "
+                "here. hint: leave the task out, or run it with lm_eval itself."
+            )
+        if task not in checked and "generate_until" in kinds:
+            encoder.check_room(requests[0])
+        checked.add(task)
 
 
 def _make_prompt(requests: list[Any], prompt_id: str, occurrence: int, source_row: int, source_id: str) -> Prompt:
@@ -67,15 +87,16 @@ def _prepare(prompt: Prompt, instances: list[Any], encoder: HarnessEncoder) -> P
             for text in instance.args[:1] if instance.request_type == "generate_until" else instance.args:
                 check_text(text, "The task's request")
             encoded += encoder.encode(instance)
-        if len(instances) > 1 and any(one.option_tokens is None for one in encoded):
-            raise RowError("row_error", "The task asks to generate several texts for a document, expected one.")
     except RowError as error:
         blank = Encoded(str(instances[0].args[0]), [], {})
         requests = [_make_request(prompt, repeat, 0, blank) for repeat in range(repeats)]
         return Prepared(prompt, requests, [_error_of(request, error) for request in requests])
+    if cut := max((one.cut_tokens for one in encoded), default=0):
+        prompt = replace(prompt, metadata={**prompt.metadata, "cut_tokens": cut})
     return Prepared(
         prompt,
         [_make_request(prompt, repeat, number, one) for repeat in range(repeats) for number, one in enumerate(encoded)],
+        cut_in=prompt.metadata["task"] if cut else None,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from assayline.errors import SpecError
 from assayline.prompts import RowError
 
 DEFAULT_MAX_TOKENS = 256
@@ -24,6 +25,8 @@ class Encoded:
     option: str | None = None
     option_tokens: int | None = None
     """None where text is generated."""
+    cut_tokens: int = 0
+    """Tokens on its left that did not fit into the context."""
 
 
 class HarnessEncoder:
@@ -50,23 +53,47 @@ class HarnessEncoder:
                 return self._encode_windows(instance.args[0])
         raise RowError("row_error", f"The task makes requests of the kind {instance.request_type}, which is not known.")
 
-    def _encode_generation(self, context: str, arguments: dict[str, Any]) -> Encoded:
+    def check_room(self, instance: Any) -> None:
+        """Raises SpecError if the text that the harness asks for takes all of the context."""
+        most = self._plan_sampling(instance.args[1])["max_tokens"] or 1
+        if self._max_model_len is not None and most >= self._max_model_len:
+            raise SpecError(
+                f"The task {instance.task_name} asks for up to {most} tokens, and the context has "
+                f"{self._max_model_len}: no prompt fits beside them. hint: raise engine.args.max_model_len, or set "
+                "sampling.max_tokens to less."
+            )
+
+    def _plan_sampling(self, arguments: dict[str, Any]) -> dict[str, Any]:
         from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 
         wanted = dict(normalize_gen_kwargs(arguments, default_max_gen_toks=DEFAULT_MAX_TOKENS))
         until = handle_stop_sequences(wanted.pop("until", None), eos=self._eos)
         most = int(wanted.pop("max_gen_toks", DEFAULT_MAX_TOKENS))
         wanted.pop("do_sample", None)
-        ids = self._template.tok_encode(context)
-        sampling = {
+        return {
             "skip_special_tokens": False, "spaces_between_special_tokens": False, **wanted,
             "max_tokens": most, "stop": until, **self._sampling,
         }  # fmt: skip
-        if self._max_model_len is not None:
-            ids = ids[-max(1, self._max_model_len - int(sampling["max_tokens"] or 1)) :]
+
+    def _encode_generation(self, context: str, arguments: dict[str, Any]) -> Encoded:
+        sampling = self._plan_sampling(arguments)
+        ids = self._template.tok_encode(context)
         if not ids:
             raise RowError("empty_prompt", "The prompt has no tokens, expected at least one. Is its text empty?")
-        return Encoded(context, ids, sampling)
+        most = int(sampling["max_tokens"] or 1)
+        kept = self._keep_right(ids, None if self._max_model_len is None else self._max_model_len - most)
+        return Encoded(context, kept, sampling, cut_tokens=len(ids) - len(kept))
+
+    def _keep_right(self, ids: list[int], room: int | None) -> list[int]:
+        if room is None or len(ids) <= room:
+            return ids
+        if room < 1:
+            raise RowError(
+                "prompt_too_long",
+                f"The answer may have all of the context's {self._max_model_len} tokens (max_model_len), so that no "
+                "prompt fits beside it. Raise engine.args.max_model_len, or set sampling.max_tokens to less.",
+            )
+        return ids[-room:]
 
     def _encode_pair(self, instance: Any) -> Encoded:
         context, continuation = instance.args
@@ -91,10 +118,11 @@ class HarnessEncoder:
         self, text: str, option: str, context_ids: list[int], option_ids: list[int], *, top_tokens: int
     ) -> Encoded:
         """`top_tokens`: how many of the likeliest come back beside each of the option's, which tells whether it is."""
-        room = None if self._max_model_len is None else self._max_model_len - 1
-        ids = [*context_ids, *option_ids][-room:] if room else [*context_ids, *option_ids]
+        everything = [*context_ids, *option_ids]
+        ids = self._keep_right(everything, None if self._max_model_len is None else self._max_model_len - 1)
         sampling = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": top_tokens, "detokenize": False}
-        return Encoded(text, ids, sampling, option, min(len(option_ids), len(ids) - 1))
+        cut = len(everything) - len(ids)
+        return Encoded(text, ids, sampling, option, min(len(option_ids), len(ids) - 1), cut)
 
 
 def _make_template(tokenizer: Any) -> Any:

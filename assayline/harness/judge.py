@@ -1,7 +1,7 @@
 """What the harness makes of stored answers: its results, and a score per prompt for every metric that has one.
 
-A metric has scores per prompt where the harness takes the mean of values from 0 to 1. Others (perplexity, corpus BLEU)
-are of all documents together: a scorer without scores, that has the harness's aggregate.
+A task's metric has scores per prompt if the harness takes the mean of values from 0 to 1. Others (perplexity, corpus
+BLEU) are of all documents together: a scorer without scores, that has the harness's aggregate.
 """
 
 import math
@@ -19,6 +19,8 @@ from assayline.store.judged import Judged, JudgedScore, StoredAnswer
 
 KIND = "lm_eval"
 """What its scorers are in the table scorers."""
+ROUNDING = 1e-6
+"""A value this little below 0 or above 1 is a share: a sum of probabilities can be 1.0000000000000002."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Verdict:
     judged: Judged
     """Scorers are named by metric and filter, as the harness writes them, and keep its aggregates by task and group.
     Those with scores come first, in the order of the tasks."""
+    notes: list[str]
+    """Metrics that are averaged and have no scores per document, a sentence each."""
 
 
 class Answers:
@@ -80,19 +84,21 @@ def judge_answers(
     """Asks the harness. Raises PromptError for a task that cannot be opened, StoreError for one that has changed."""
     answers = Answers(rows)
     results = judge(spec, source, apply_template, answers.answer)
-    averaged = _find_averaged(results)
+    without_scores = _find_other_values(results, answers)
     scores: list[JudgedScore] = []
     for task, samples in results["samples"].items():
+        aggregations = results["aggregations"].get(task, {})
         for sample in samples:
             source_id = name_document(task, sample["doc_id"])
             for metric in sample["metrics"]:
                 name = f"{metric},{sample['filter']}"
-                if (metric, sample["filter"]) in averaged:
+                if aggregations.get(metric) == "mean" and (task, name) not in without_scores:
                     scores.append(_score(name, sample, metric, answers, source_id))
     tables = {**results.get("groups", {}), **results["results"]}
     named = dict.fromkeys([*(score.scorer for score in scores), *(name for table in tables.values() for name in table)])
-    scorers = {name: _describe(tables, name) for name in named}
-    return Verdict(results, Judged({name: found for name, found in scorers.items() if found["harness"]}, scores))
+    scorers = {name: _describe(tables, name, results["lm_eval_version"]) for name in named}
+    judged = Judged({name: found for name, found in scorers.items() if found["harness"]}, scores)
+    return Verdict(results, judged, list(without_scores.values()))
 
 
 def _read_likelihood(row: StoredAnswer) -> tuple[float, bool]:
@@ -102,25 +108,36 @@ def _read_likelihood(row: StoredAnswer) -> tuple[float, bool]:
     return row.option_logprob or 0.0, is_greedy
 
 
-def _find_averaged(results: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """Metrics and filters whose values are shares, of which the harness takes the mean, in every task that has them."""
-    good: dict[tuple[str, str], bool] = {}
+def _find_other_values(results: Mapping[str, Any], answers: Answers) -> dict[tuple[str, str], str]:
+    """Tasks and names of metrics that are averaged over values that are no shares, each with a sentence about it.
+
+    Documents with an error row score 0, whatever the harness makes of them: NaN, where a value is divided by another.
+    """
+    found: dict[tuple[str, str], str] = {}
     for task, samples in results["samples"].items():
         aggregations = results["aggregations"].get(task, {})
         for sample in samples:
+            if name_document(task, sample["doc_id"]) in answers.errors:
+                continue
             for metric in sample["metrics"]:
-                key, value = (metric, sample["filter"]), _read_number(sample[metric])
-                is_share = value is not None and 0 <= value <= 1
-                good[key] = good.get(key, True) and is_share and aggregations.get(metric) == "mean"
-    return {key for key, is_good in good.items() if is_good}
+                value, name = _read_number(sample[metric]), f"{metric},{sample['filter']}"
+                is_share = value is not None and -ROUNDING <= value <= 1 + ROUNDING
+                if aggregations.get(metric) == "mean" and not is_share and (task, name) not in found:
+                    found[task, name] = (
+                        f"{name} of the task {task} has no scores per document: document {sample['doc_id']} has "
+                        f"{sample[metric]!s:.80}, expected a number from 0 to 1. Only the harness's average is stored."
+                    )
+    return found
 
 
-def _describe(tables: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
+def _describe(tables: Mapping[str, Mapping[str, Any]], name: str, version: str) -> dict[str, Any]:
     """A metric and its aggregates, none for what is no metric of the harness's tables but a name or a count."""
     metric, is_metric, chosen = name.partition(",")
     numbers = {task: _read_number(table.get(name)) for task, table in tables.items()} if is_metric else {}
     aggregates = {task: number for task, number in numbers.items() if number is not None and math.isfinite(number)}
-    return {"kind": KIND, "metric": metric, "filter": chosen, "harness": aggregates}
+    return {
+        "kind": KIND, "metric": metric, "filter": chosen, "harness": aggregates, "definition": f"lm_eval {version}",
+    }  # fmt: skip
 
 
 def _read_number(value: Any) -> float | None:
@@ -136,9 +153,9 @@ def _read_number(value: Any) -> float | None:
 def _score(name: str, sample: Mapping[str, Any], metric: str, answers: Answers, source_id: str) -> JudgedScore:
     prompt_id, occurrence = answers.identify(source_id)
     if source_id in answers.errors:
-        return JudgedScore(name, prompt_id, occurrence, 0.0, None, f"error: {answers.errors[source_id]}")
+        kind = answers.errors[source_id]
+        return JudgedScore(name, prompt_id, occurrence, 0.0, None, f"error: {kind}", kind)
     filtered = sample["filtered_resps"]
     extracted = filtered[0] if len(filtered) == 1 and isinstance(filtered[0], str) else None
-    return JudgedScore(
-        name, prompt_id, occurrence, float(sample[metric]), extracted, f"{name} of lm-evaluation-harness"
-    )
+    value = min(1.0, max(0.0, float(sample[metric])))
+    return JudgedScore(name, prompt_id, occurrence, value, extracted, f"{name} of lm-evaluation-harness")

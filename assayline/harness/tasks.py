@@ -12,6 +12,7 @@ import logging
 import os
 import random
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def judge(spec: EvalSpec, source: LmEvalSource, apply_template: ApplyTemplate | 
     manager = _open_manager(source.include_path, source.tasks)
     results: dict[str, Any] = _evaluate(spec, source, manager, _replay(apply_template, answer))
     tasks = manager.loaded["tasks"]
-    return {**results, "aggregations": {name: _name_aggregations(task) for name, task in tasks.items()}}
+    aggregations = {name: _name_aggregations(task) for name, task in tasks.items()}
+    return {**results, "aggregations": aggregations, "lm_eval_version": version("lm_eval")}
 
 
 def _name_aggregations(task: Any) -> dict[str, str]:

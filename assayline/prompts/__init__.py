@@ -45,7 +45,8 @@ __all__ = ["BadRow", "RowError", "load_prompts"]
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that cannot be asked. Its prompt has no messages; its id hashes the row as it was."""
+    """A row that cannot be asked. Its prompt has no messages, and its target if that can be read; its id hashes the row
+    as it was."""
 
     prompt: Prompt
     kind: str
@@ -69,14 +70,14 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = 
         _check_no_columns(spec)
     if isinstance(source, SyntheticSource):
         numbers = iter(range(source.count))
-        return _read_prompts(spec, numbers, SyntheticPrompts(source, tokenizer).read, lambda number: None)
+        return _read_prompts(spec, numbers, SyntheticPrompts(source, tokenizer).read, lambda number: (None, None))
     if isinstance(source, TraceSource):
         read = TracePrompts(source, tokenizer).read
         rows = _check_rows(spec, read_trace(source), partial(check_first, read=read))
-        return _read_prompts(spec, rows, read, lambda row: None)
+        return _read_prompts(spec, rows, read, lambda row: (None, None))
     if isinstance(source, OpenAiBatchSource):
         lines = BatchReader(spec.media, shelf)
-        return _read_prompts(spec, _check_rows(spec, read_rows(source), lines.check_first), lines.read, lines.read_id)
+        return _read_prompts(spec, _check_rows(spec, read_rows(source), lines.check_first), lines.read, lines.identify)
     reader = RowReader(spec.columns, spec.template, spec.media, shelf)
     if isinstance(source, ShareGptSource):
         _check_no_examples(spec, "ShareGPT's conversations")
@@ -90,10 +91,10 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = 
             return replace(parts, sampling=limit | parts.sampling)
 
         rows = _check_rows(spec, read_rows(FileSource(path=source.path)), partial(check_first, read=read_talk))
-        return _read_prompts(spec, rows, read_talk, reader.read_id)
+        return _read_prompts(spec, rows, read_talk, reader.identify)
     rows = _check_rows(spec, read_rows(source), partial(check_first, read=reader.read))
     few_shot = None if spec.few_shot is None else FewShot(spec, spec.few_shot, shelf)
-    return _read_prompts(spec, rows, reader.read, reader.read_id, few_shot)
+    return _read_prompts(spec, rows, reader.read, reader.identify, few_shot)
 
 
 def _count_tokens(tokenizer: Any, text: str) -> int:
@@ -128,7 +129,7 @@ def _read_prompts(
     spec: PromptSpec,
     rows: Iterator[Any],
     read: Callable[[Any], PromptParts],
-    read_id: Callable[[Any], str | None],
+    identify: Callable[[Any], tuple[str | None, str | None]],
     few_shot: FewShot | None = None,
 ) -> Iterator[Prompt | BadRow]:
     seen = Occurrences()
@@ -140,7 +141,8 @@ def _read_prompts(
         except RowError as error:
             prompt_id = _digest_row(row)
             occurrence = seen.count_before(prompt_id)
-            prompt = Prompt(prompt_id, occurrence, source_row, _try_id(read_id, row), messages=[])
+            source_id, target = (None, None) if isinstance(row, UnreadableRow) else identify(row)
+            prompt = Prompt(prompt_id, occurrence, source_row, source_id, messages=[], target=target)
             yield BadRow(prompt, error.kind, str(error))
         else:
             prompt_id = _identify(parts, asked, turn_sizes)
@@ -191,12 +193,3 @@ def _digest_row(row: dict[str, Any] | UnreadableRow) -> str:
         return digest_json({"bad_row": row})
     except (TypeError, ValueError, RecursionError):  # keys of mixed types, a list that contains itself
         return digest_text(reprlib.repr(row))  # of a deep row its surface only: two that differ below may look equal
-
-
-def _try_id(read_id: Callable[[Any], str | None], row: Any) -> str | None:
-    if isinstance(row, UnreadableRow):
-        return None
-    try:
-        return read_id(row)
-    except (RowError, RecursionError):
-        return None

@@ -54,10 +54,13 @@ class BatchReader:
                 "row_error", "The line holds lists or objects that are nested hundreds of levels deep."
             ) from None
 
-    def read_id(self, row: dict[str, Any]) -> str | None:
-        """The line's custom_id, if it has one."""
+    def identify(self, row: dict[str, Any]) -> tuple[str | None, None]:
+        """The custom_id of a line that cannot be read, if it has one; such lines have no target."""
         name = row.get("custom_id")
-        return check_text(name, "custom_id") if isinstance(name, str) and name else None
+        try:
+            return check_text(name, "custom_id") if isinstance(name, str) and name else None, None
+        except RowError:
+            return None, None
 
     def _read(self, row: dict[str, Any]) -> PromptParts:
         _check_line(row)

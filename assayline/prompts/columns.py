@@ -119,9 +119,9 @@ class RowReader:
             )
         return {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True}
 
-    def read_id(self, row: dict[str, Any]) -> str | None:
-        """The row's own id as text."""
-        return as_text(_find_optional(row, self._columns.id, "id"), "The id")
+    def identify(self, row: dict[str, Any]) -> tuple[str | None, str | None]:
+        """The own id and the target of a row that cannot be read; None for the one that is at fault itself."""
+        return _try_text(row, self._columns.id, "id"), _try_text(row, self._columns.target, "target")
 
     def _read_messages(self, row: dict[str, Any], media: dict[MediaKind, list[Media]]) -> list[Message]:
         columns = self._columns
@@ -241,6 +241,13 @@ def _read_options(value: Any, where: str) -> list[str]:
 def _find_optional(row: dict[str, Any], named: str | None, default: str) -> Any:
     """The value of the column that the spec names, which must exist, or of the default column if there is one."""
     return row.get(default) if named is None else find_column(row, named, f"prompts.columns.{default}")
+
+
+def _try_text(row: dict[str, Any], named: str | None, default: str) -> str | None:
+    try:
+        return as_text(_find_optional(row, named, default), f"The {default}")
+    except (RowError, RecursionError):
+        return None
 
 
 def _without_none(value: dict[str, Any]) -> dict[str, Any]:

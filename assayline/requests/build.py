@@ -34,6 +34,8 @@ class Prepared:
     token ids nor messages."""
     errors: list[Completion] = field(default_factory=list)
     """Empty, or one per request in the same order: what is wrong with a prompt is wrong with each repeat."""
+    cut_in: str | None = None
+    """The task whose prompt was cut to fit the context, if this one was."""
 
     @property
     def ready(self) -> list[Request]:

@@ -8,7 +8,7 @@ import difflib
 import json
 import re
 import uuid
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ class PromptCounts:
     """Whether the prompt set was read to its end, and not stopped before."""
     expected_requests: int = 0
     """Requests whose answer's length was expected from earlier runs, and that were ordered by it."""
+    cut_prompts: dict[str, int] = field(default_factory=dict)
+    """Prompts that were cut on their left to fit the context, by task of lm-evaluation-harness."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def _read(place: Place, run_dir: Path) -> Manifest:
     path = f"{place.name}/{MANIFEST_NAME}"
     try:
         data: dict[str, Any] = json.loads(place.read(MANIFEST_NAME))
-        known = {field.name for field in fields(Manifest)}
+        known = {one.name for one in fields(Manifest)}
         values = {name: value for name, value in data.items() if name in known}
         values["clock"] = RunClock(**data["clock"])
         values["prompts"] = PromptCounts(**data["prompts"]) if data["prompts"] else None

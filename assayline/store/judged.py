@@ -50,6 +50,7 @@ class JudgedScore(NamedTuple):
     value: float
     extracted: str | None
     explanation: str
+    error_kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Judged:
     """All that was said of a run."""
 
     scorers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What `scorers.arguments_json` holds, by name, the most important one first."""
+    """What `scorers.arguments_json` holds, and the `definition`, by name, the most important one first."""
     scores: Sequence[JudgedScore] = ()
 
 
@@ -119,8 +120,8 @@ def insert_judged(connection: duckdb.DuckDBPyConnection, run_id: str, judged: Ju
             f"delete from {table} where run_id = ? and list_contains(?, scorer)",  # noqa: S608 - table is ours
             [run_id, list(judged.scorers)],
         )
-    columns = dict(zip(JudgedScore._fields, zip(*judged.scores, strict=True), strict=True))
-    judged_scores = pa.table({name: pa.array(list(values)) for name, values in columns.items()})
+    columns = {name: [score[place] for score in judged.scores] for place, name in enumerate(JudgedScore._fields)}
+    judged_scores = pa.table({name: pa.array(values) for name, values in columns.items()})
     connection.register("judged_scores", judged_scores)
     try:
         connection.execute(
@@ -129,8 +130,10 @@ def insert_judged(connection: duckdb.DuckDBPyConnection, run_id: str, judged: Ju
     finally:
         connection.unregister("judged_scores")
     now = datetime.now(UTC).replace(tzinfo=None)
-    for ordinal, (name, arguments) in enumerate(judged.scorers.items()):
+    for ordinal, (name, described) in enumerate(judged.scorers.items()):
+        arguments = {"definition": described["kind"], **described}
+        definition = arguments.pop("definition")
         row = [run_id, name, arguments["kind"], ordinal, json.dumps(arguments, ensure_ascii=False, sort_keys=True)]
-        connection.execute("insert into scorers values (?, ?, ?, ?, ?, ?, ?)", [*row, __version__, now])
+        connection.execute("insert into scorers values (?, ?, ?, ?, ?, ?, ?, ?)", [*row, __version__, now, definition])
         counts[name] = sum(score.scorer == name for score in judged.scores)
     return counts

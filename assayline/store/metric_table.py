@@ -42,6 +42,7 @@ METRIC_ROWS: tuple[SummaryRow | LatencyRow, ...] = (
     SummaryRow("sent more than once", "requests", "retried_requests", n="answered_requests", only_above=0),
     SummaryRow("cut off by the context", "requests", "context_limited_requests", n="ok_requests"),
     SummaryRow("accuracy", "share", "accuracy", low="accuracy_low", high="accuracy_high", n="scored_samples"),
+    SummaryRow("rows that could not be asked", "rows", "unasked_rows", only_above=0),
     SummaryRow("generation window", "s", "duration_s"),
     SummaryRow("of it without an engine at work", "s", "downtime_s", only_above=0),
     SummaryRow("of it lost to engine failures", "s", "lost_s", only_above=0),

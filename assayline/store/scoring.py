@@ -5,10 +5,14 @@ exception: DuckDB calls a Python function for each answer. Either way samples ar
 those of options, which are put together from several requests, come in portions.
 """
 
+import inspect
 import json
+import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import duckdb
@@ -16,6 +20,7 @@ from duckdb.func import FunctionNullHandling
 from duckdb.sqltypes import DOUBLE, VARCHAR
 
 from assayline import __version__
+from assayline.digests import digest_json
 from assayline.errors import SpecError
 from assayline.spec.scorers import (
     JsonMatch,
@@ -23,9 +28,11 @@ from assayline.spec.scorers import (
     RegexMatch,
     Scorer,
 )
-from assayline.store.json_match import make_json_scorer
+from assayline.store import json_match
+from assayline.store.database import list_models
 from assayline.store.judged import NOT_JUDGED, Judged, insert_judged
 from assayline.store.kept import forget_metrics
+from assayline.store.views import name_model
 
 JSON_FUNCTION = "score_json"
 ROWS_AT_ONCE = 50_000
@@ -33,7 +40,7 @@ ROWS_AT_ONCE = 50_000
 
 _INSERT = """
 insert into scores
-select run_id, $scorer, prompt_id, occurrence, repeat_index, score.value, score.extracted, score.explanation
+select run_id, $scorer, prompt_id, occurrence, repeat_index, score.value, score.extracted, score.explanation, error_kind
 from (
     select
         *,
@@ -135,7 +142,44 @@ def _list_portions(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[t
 def _insert_scorer(connection: duckdb.DuckDBPyConnection, run_id: str, ordinal: int, scorer: Scorer) -> None:
     arguments = json.dumps(scorer.model_dump(mode="json"), ensure_ascii=False, sort_keys=True)
     row = [run_id, scorer.label, scorer.kind, ordinal, arguments.encode("utf-8", "replace").decode(), __version__]
-    connection.execute("insert into scorers values (?, ?, ?, ?, ?, ?, ?)", [*row, _utc_now()])
+    values = [*row, _utc_now(), define_scorer(scorer.kind)]
+    connection.execute("insert into scorers values (?, ?, ?, ?, ?, ?, ?, ?)", values)
+
+
+@cache
+def define_scorer(kind: str) -> str:
+    """Digest of what decides a scorer's scores besides its arguments: all its code, comments apart."""
+    files = {name_model(file): file for file in list_models()}
+    macros = {name: _read_code(file) for name, file in files.items() if file.parent.name == "scorers"}
+    code = {"insert": _INSERT, "stg_samples": _read_code(files["stg_samples"])}
+    if kind == "json":
+        code["json"] = inspect.getsource(json_match)
+    words = {"make_score", f"score_{kind}"}
+    while found := (words & macros.keys()) - code.keys():
+        code.update({name: macros[name] for name in found})
+        words = {word for name in found for word in re.findall(r"\w+", macros[name])}
+    return digest_json(code)
+
+
+def _read_code(file: Path) -> str:
+    text = re.sub(r"^(--|comment on ).*$", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return " ".join(text.split())
+
+
+def list_stale(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Runs with scores of a scorer that is defined otherwise today, oldest first; scorers of a harness left out."""
+    kinds = connection.execute("select distinct kind from scorers where kind <> 'lm_eval'").fetchall()
+    rows = connection.execute(
+        """
+        select distinct run_id, started_at
+        from scorers
+        join runs using (run_id)
+        where kind <> 'lm_eval' and not list_contains(?::varchar[], concat_ws(' ', kind, definition))
+        order by started_at, run_id
+        """,
+        [[f"{kind} {define_scorer(kind)}" for (kind,) in kinds]],
+    ).fetchall()
+    return [run_id for run_id, _ in rows]
 
 
 def _call(scorer: Scorer) -> tuple[str, dict[str, Any]]:
@@ -158,7 +202,7 @@ def _json_function(connection: duckdb.DuckDBPyConnection, scorer: Scorer) -> Ite
     if not isinstance(scorer, JsonMatch):
         yield
         return
-    score = make_json_scorer(scorer.json_schema)
+    score = json_match.make_json_scorer(scorer.json_schema)
     result = duckdb.struct_type({"value": DOUBLE, "extracted": VARCHAR, "explanation": VARCHAR})
     connection.create_function(
         JSON_FUNCTION,

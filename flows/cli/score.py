@@ -1,6 +1,6 @@
 """score: a run's stored answers held against their targets again, by other scorers, without a GPU.
 
-    python -m flows.score RUN_ID [--scorer KIND | --scorer '{kind: KIND, ...}']... [--dry-run] [--show N]
+    python -m flows.score RUN_ID | --stale [--scorer KIND | --scorer '{kind: KIND, ...}']... [--dry-run] [--show N]
 
 No Prefect flow: it takes seconds, and what it writes is one transaction.
 """
@@ -28,7 +28,8 @@ EPILOG = """A scorer is a kind, or a YAML mapping with its fields, as in a spec 
   %(prog)s RUN_ID --scorer '{kind: regex, pattern: "answer: (.*)", name: strict}' --show 5
 
 Scores are stored under the scorer's name (its kind, if it has none), in place of earlier ones of that name. They belong
-to the run from then on, and outlive the database: a rebuild makes them again.
+to the run from then on, and outlive the database: a rebuild makes them again. Scores by a scorer that a newer assayline
+defines otherwise are compared with no others; --stale scores all runs that have such again.
 
 Exit codes: 0 scored, 2 an unknown run, or an unknown scorer, or one that cannot score this run, 6 database or files."""
 
@@ -41,12 +42,14 @@ def run(arguments: list[str]) -> int:
     if known.list:
         _print_kinds(console)
         return 0
-    if known.run_id is None:
-        parser.error("give a RUN_ID, or --list")
+    if (known.run_id is None) == (not known.stale):
+        parser.error("give a RUN_ID, --stale or --list")
+    if known.stale and known.scorer:
+        parser.error("--stale scores by the scorers that the runs have: leave out --scorer")
     if known.show < 0:
         parser.error(f"--show {known.show}: expected 0 or more examples")
 
-    from assayline.evaluation.rescore import rescore_run
+    from assayline.evaluation.rescore import list_stale_runs, rescore_run
     from assayline.places.home import open_runs
     from assayline.runs.manifest import find_run
     from assayline.runs.scorers import parse_scorer
@@ -54,10 +57,12 @@ def run(arguments: list[str]) -> int:
 
     collect_garbage()
     settings = load_settings()
-    run_dir = find_run(open_runs(settings.data_dir, settings.data_url), known.run_id)
+    runs_dir = open_runs(settings.data_dir, settings.data_url)
     scorers = [parse_scorer(text) for text in known.scorer]
-    rescored = rescore_run(run_dir, settings, scorers, not known.dry_run, known.force, known.show)
-    _print_rescored(rescored, console)
+    for run_id in list_stale_runs(settings) if known.stale else [known.run_id]:
+        run_dir = find_run(runs_dir, run_id)
+        force = known.force or known.stale  # it has scores: of what is answered
+        _print_rescored(rescore_run(run_dir, settings, scorers, not known.dry_run, force, known.show), console)
     database = str(settings.database_path)
     print_text("Nothing was stored." if known.dry_run else f"Database: {database}", console)
     return 0
@@ -72,6 +77,9 @@ def _make_parser() -> argparse.ArgumentParser:
         default=[],
         metavar="SCORER",
         help="how to score; may be given several times (default: all scorers that the run has, anew)",
+    )
+    parser.add_argument(
+        "--stale", action="store_true", help="all runs whose scorers have changed since they were scored"
     )
     parser.add_argument("--dry-run", action="store_true", help="show what it would say, and store nothing")
     parser.add_argument("--show", type=int, default=3, metavar="N", help="examples of wrong answers (default: 3)")
@@ -113,6 +121,7 @@ SCORES = (
     Column("kind", "kind"),
     Column("mean", "mean", show_value),
     Column("95 % interval", _show_interval, show_number),
+    Column("without errors", "mean_without_errors", show_value),
     Column("right", "right_samples", show_value),
     Column("n", "samples", show_value),
     Column("prompts", "prompts", show_value),

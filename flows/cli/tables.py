@@ -82,8 +82,8 @@ def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
     print_text(f"\n{spec.model} on {spec.prompts.set_name}, run {result.run_id}", console)
     print_table(_tabulate_metrics(result), console)
     print_text(f"Database: {result.database}", console)
-    if result.held:
-        print_text(result.held, console)
+    for note in result.notes:
+        print_text(note, console)
     if result.report:
         print_text(f"Report: {result.report}", console)
     print_text(f"Look further, in any DuckDB client or with:\n  {next_command(result)}", console)

@@ -6,7 +6,8 @@ create table if not exists scorers (
     ordinal integer not null,
     arguments_json varchar not null,
     assayline_version varchar not null,
-    scored_at timestamp not null
+    scored_at timestamp not null,
+    definition varchar
 );
 
 comment on table scorers is 'One row per scorer of a run: how its scores were made.';
@@ -17,3 +18,4 @@ comment on column scorers.ordinal is 'Its place in the spec, 0 for the one that 
 comment on column scorers.arguments_json is 'The scorer as the spec has it, defaults included, as JSON. Of lm_eval: metric, filter and, as harness, the harness''s own aggregate of each task and group.';
 comment on column scorers.assayline_version is 'Version of assayline that scored.';
 comment on column scorers.scored_at is 'UTC wall clock when it was done.';
+comment on column scorers.definition is 'What decides its scores besides kind and arguments: a digest of its macros, of stg_samples and of how errors are scored; of lm_eval the harness''s version; before there was this column, the version of assayline. Scores by different definitions are not comparable.';

@@ -10,6 +10,7 @@ from run_kit import FAKE, begin_and_vanish, complete, copy_run, settings_in
 
 from assayline.comparison.gate import GateReport, judge_run_against
 from assayline.errors import ComparisonError, SpecError
+from assayline.evaluation.rescore import rescore_run
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.gate import GateSpec
@@ -150,8 +151,32 @@ def test_a_scorer_that_one_side_lacks_is_named(make: Any, old: str, settings: Se
 
 def test_a_scorer_with_other_arguments_is_another_scorer(make: Any, old: str, settings: Settings) -> None:
     new = run(make(scorers=[{"kind": "exact_match", "ignore_case": True}]), settings)
-    with pytest.raises(ComparisonError, match="different scorers of the name 'exact_match'"):
+    with pytest.raises(
+        ComparisonError, match=rf"'exact_match' .* arguments or.* differ\. hint: .*score {old} --scorer"
+    ):
         judge(settings, new, old)
+
+
+def test_judge_run_against_refuses_scores_that_an_older_definition_gave(
+    make: Any, old: str, settings: Settings
+) -> None:
+    new = run(make(), settings)
+    with connect(settings.database_path, 10) as connection:
+        connection.execute("update scorers set definition = 'before' where run_id = ?", [old])
+    said = rf"the scorer changed between them.* hint: score again by today's scorer: `assayline score {old}`\."
+    with pytest.raises(ComparisonError, match=said):
+        judge(settings, new, old)
+    rescore_run(settings.run_dir(old), settings, [])
+    assert verdicts(judge(settings, new, old))["accuracy, exact_match"] == "held"
+
+
+def test_judge_run_against_tells_of_pairs_with_an_error(make: Any, old: str, settings: Settings) -> None:
+    new = run(make(), settings)
+    with connect(settings.database_path, 10) as connection:
+        first = "prompt_id = (select min(prompt_id) from scores)"
+        connection.execute(f"update scores set error_kind = 'timeout' where run_id = ? and {first}", [old])
+    (words,) = (check.words for check in judge(settings, new, old).checks if check.check != "errors")
+    assert "over 40 prompts" in words and "1 pair has an error" in words
 
 
 def test_runs_without_an_end_are_refused(make: Any, old: str, settings: Settings) -> None:

@@ -18,7 +18,8 @@ from assayline.runs.locks import lock_run
 from assayline.runs.scorers import SCORERS_NAME, parse_scorer
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.store.database import connect
+from assayline.store import database, scoring
+from assayline.store.database import SQL_FOLDER, connect
 from assayline.store.kept import is_kept
 from assayline.store.parts import write_part
 from flows.cli import run
@@ -63,6 +64,20 @@ def run_with(spec: EvalSpec, settings: Settings, *texts: str | None) -> Path:
     answer(evaluation, *texts)
     evaluation.finish(counts)
     return evaluation.run_dir
+
+
+def test_score_run_counts_rows_that_cannot_be_asked_as_wrong(
+    make_sums: Callable[..., EvalSpec], settings: Settings
+) -> None:
+    """A set in which two of eight questions are null is no better than one in which two are answered wrongly."""
+    rows = [*SUMS, {"question": None, "answer": "1"}, {"question": None, "answer": "2"}, {"question": None}]
+    spec = make_sums(rows)
+    metrics = complete(spec, settings).metrics
+    found = query(settings, "select accuracy, scored_samples, unasked_rows from run_summary")
+    right = query(settings, "select count(*) from scores where value = 1")[0][0]
+    assert found == [(right / 8, 8, 3)]
+    shown = {row["metric"]: row["value"] for row in metrics}
+    assert shown["rows that could not be asked"] == 3
 
 
 def test_a_run_with_targets_is_scored_by_exact_match(make_sums: Any, settings: Settings) -> None:
@@ -251,6 +266,49 @@ def test_without_a_scorer_all_of_the_runs_are_made_anew(run_dir: Path, settings:
         connection.execute("update scores set value = 0.5")
     assert run("score", [run_dir.name]) == 0
     assert query(settings, SCORES) == before
+
+
+def test_score_stale_scores_the_runs_again_whose_scorer_has_changed(run_dir: Path, settings: Settings) -> None:
+    before, definition = query(settings, SCORES), query(settings, "select definition from scorers")
+    with connect(settings.database_path, 10) as connection:
+        connection.execute("update scores set value = 0.5")
+    assert run("score", ["--stale"]) == 0
+    assert query(settings, SCORES) != before, "its scorer is that of today"
+    with connect(settings.database_path, 10) as connection:
+        connection.execute("update scorers set definition = 'before'")
+    assert run("score", ["--stale"]) == 0
+    assert (query(settings, SCORES), query(settings, "select definition from scorers")) == (before, definition)
+
+
+def test_define_scorer_changes_with_the_macros_that_a_scorer_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = ("numeric", "choice", "json", "loglikelihood")
+    shutil.copytree(SQL_FOLDER, tmp_path / "sql")
+    monkeypatch.setattr(database, "SQL_FOLDER", tmp_path / "sql")
+
+    def define() -> dict[str, str]:
+        scoring.define_scorer.cache_clear()
+        return {kind: scoring.define_scorer(kind) for kind in kinds}
+
+    def change(path: str, text: str, other: str) -> None:
+        file = tmp_path / "sql" / path
+        assert text in file.read_text()
+        file.write_text(file.read_text().replace(text, other))
+
+    before = define()
+    assert len(set(before.values())) == len(kinds)
+    change(
+        "scorers/05_find_numbers.sql", "comment on macro find_numbers is '", "comment on macro find_numbers is 'All "
+    )
+    change("scorers/05_find_numbers.sql", "-- Numbers", "-- All numbers")
+    assert define() == before, "comments decide nothing"
+    change("scorers/05_find_numbers.sql", "token <> ''", "token <> '0'")
+    changed = define()
+    assert {kind for kind in kinds if changed[kind] != before[kind]} == {"numeric"}
+    change("models/10_staging/30_stg_samples.sql", "then text end as answer", "then upper(text) end as answer")
+    assert {kind for kind in kinds if define()[kind] != changed[kind]} == set(kinds)
+    scoring.define_scorer.cache_clear()
 
 
 def test_a_dry_run_stores_nothing(run_dir: Path, settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,13 +16,14 @@ from assayline.errors import SpecError, StoreError
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.evaluation.rescore import rescore_run
 from assayline.harness import judge, tasks
-from assayline.harness.build import identify_document
+from assayline.harness.build import build_harness_requests, identify_document
+from assayline.harness.encode import Encoded
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import spec_hash
 from assayline.spec.scorers import Contains
 from assayline.store.database import connect
-from assayline.store.judged import Judged, JudgedScore, StoredAnswer, read_judged, write_judged
+from assayline.store.judged import Judged, JudgedScore, StoredAnswer, insert_judged, read_judged, write_judged
 from assayline.store.metric_table import read_metric_table
 
 SPEC = {"model": "m", "prompts": {"source": {"kind": "lm_eval", "task": "sums"}}, "engine": {"backend": "fake"}}
@@ -37,6 +38,9 @@ class Instance:
     doc_id: int
     doc: dict[str, Any]
     idx: int = 0
+    request_type: str = "generate_until"
+    args: tuple[Any, ...] = ("question", {})
+    repeats: int = 1
 
 
 def answer_of(document: int, repeat: int = 0, option: int | None = None, **values: Any) -> StoredAnswer:
@@ -84,7 +88,45 @@ def test_a_task_that_has_changed_is_refused() -> None:
             rows.answer("generate_until", changed, 0)
 
 
+class OwnEncoder:
+    """In place of the one that needs the harness: `cut` tokens are cut from each prompt."""
+
+    def __init__(self, cut: int = 0) -> None:
+        self._cut = cut
+
+    def check_room(self, instance: Any) -> None:
+        pass
+
+    def encode(self, instance: Any) -> list[Encoded]:
+        return [Encoded("question", [1, 2], {}, cut_tokens=self._cut)]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        # squadv2 of lm_eval 0.4.13: construct_requests returns these two, both with idx 0
+        (("generate_until", "loglikelihood"), "asks for a text and a likelihood of one document"),
+        (("generate_until", "generate_until"), "asks for several texts of one document"),
+    ],
+)
+def test_build_harness_requests_refuses_a_task_before_any_of_the_run_s_requests_is_made(
+    kinds: tuple[str, str], said: str
+) -> None:
+    good = replace(instance_of(0), task_name="good")
+    bad = [replace(instance_of(1), request_type=kind, args=("question", " no")) for kind in kinds]
+    made = build_harness_requests([good, *bad], OwnEncoder(), is_served=False)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=rf"The task sums {said}.* hint: leave the task out"):
+        next(made)
+
+
+def test_build_harness_requests_names_the_task_of_a_prompt_that_was_cut() -> None:
+    for cut, cut_in in ((0, None), (5, "sums")):
+        (made,) = build_harness_requests([instance_of(0)], OwnEncoder(cut), is_served=False)  # type: ignore[arg-type]
+        assert made.cut_in == cut_in and made.prompt.metadata.get("cut_tokens", 0) == cut
+
+
 RESULTS: dict[str, Any] = {
+    "lm_eval_version": "0.4.13",
     "results": {"sums": {"exact_match,strict": 0.5, "exact_match_stderr,strict": "N/A", "ppl,strict": 7.5}},
     "groups": {"all": {"exact_match,strict": 0.5}},
     "aggregations": {"sums": {"exact_match": "mean", "ppl": "perplexity", "length": "mean", "pairs": "mean"}},
@@ -101,6 +143,51 @@ RESULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
+def samples_of(*values: Any) -> list[dict[str, Any]]:
+    """A task's documents with one metric, as the harness has them."""
+    return [
+        {"doc_id": number, "filter": "none", "metrics": ["acc"], "filtered_resps": ["2"], "acc": value}
+        for number, value in enumerate(values)
+    ]
+
+
+def judge_values(monkeypatch: pytest.MonkeyPatch, rows: list[StoredAnswer], **tasks: list[Any]) -> judge.Verdict:
+    found = {
+        "results": {task: {"acc,none": 0.5} for task in tasks},
+        "aggregations": {task: {"acc": "mean"} for task in tasks},
+        "samples": {task: samples_of(*values) for task, values in tasks.items()},
+        "lm_eval_version": "0.4.13",
+    }
+    monkeypatch.setattr(judge, "judge", lambda *_: found)
+    spec = parse_spec(SPEC)
+    return judge.judge_answers(spec, spec.prompts.source, None, rows)  # type: ignore[arg-type]
+
+
+def test_judge_answers_takes_a_rounding_error_for_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What NumPy's sum of the normalised probabilities of truthfulqa_mc2 gives for one document in a thousand."""
+    rows = [answer_of(number, source_id=f"{task}/{number}", text="2") for task in ("a", "b") for number in (0, 1)]
+    verdict = judge_values(monkeypatch, rows, a=[1.0000000000000002, -1e-9], b=[1.0, 0.0])
+    assert [score.value for score in verdict.judged.scores] == [1.0, 0.0, 1.0, 0.0]
+    assert verdict.notes == []
+
+
+def test_judge_answers_decides_by_task_whether_values_are_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [answer_of(number, source_id=f"{task}/{number}", text="2") for task in ("a", "b") for number in (0, 1)]
+    verdict = judge_values(monkeypatch, rows, a=[0.5, 17.0], b=[1.0, 0.0])
+    assert [score.value for score in verdict.judged.scores] == [1.0, 0.0]
+    assert verdict.notes == [
+        "acc,none of the task a has no scores per document: document 1 has 17.0, expected a number from 0 to 1. Only "
+        "the harness's average is stored."
+    ]
+
+
+def test_judge_answers_does_not_look_at_the_value_of_an_error_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares of probabilities that are all 0, as those of an error row are, are NaN."""
+    rows = [answer_of(0, source_id="a/0", text="2"), answer_of(1, source_id="a/1", error_kind="prompt_too_long")]
+    verdict = judge_values(monkeypatch, rows, a=[1.0, math.nan])
+    assert [score.value for score in verdict.judged.scores] == [1.0, 0.0] and verdict.notes == []
+
+
 def test_only_means_of_shares_are_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge, "judge", lambda *_: RESULTS)
     spec = parse_spec(SPEC)
@@ -109,13 +196,20 @@ def test_only_means_of_shares_are_scores(monkeypatch: pytest.MonkeyPatch) -> Non
     assert verdict.judged.scorers == {
         "exact_match,strict": {
             "kind": "lm_eval", "metric": "exact_match", "filter": "strict", "harness": {"sums": 0.5, "all": 0.5},
+            "definition": "lm_eval 0.4.13",
         },
-        "ppl,strict": {"kind": "lm_eval", "metric": "ppl", "filter": "strict", "harness": {"sums": 7.5}},
+        "ppl,strict": {
+            "kind": "lm_eval", "metric": "ppl", "filter": "strict", "harness": {"sums": 7.5},
+            "definition": "lm_eval 0.4.13",
+        },
     }  # fmt: skip
     assert next(iter(verdict.judged.scorers)) == "exact_match,strict"
     assert [(score.value, score.extracted, score.explanation) for score in verdict.judged.scores] == [
         (1.0, "2", "exact_match,strict of lm-evaluation-harness"),
         (0.0, None, "error: template_error"),
+    ]
+    assert [note.split(":")[0] for note in verdict.notes] == [
+        f"{metric},strict of the task sums has no scores per document" for metric in ("length", "pairs")
     ]
 
 
@@ -155,6 +249,17 @@ def test_scores_of_the_harness_come_first_and_survive_scoring_again_and_a_rebuil
         json.loads(query(settings, "select arguments_json from scorers where scorer = 'acc,none'")[0][0])
         == (judged.scorers["acc,none"])
     )
+
+
+def test_insert_judged_takes_scorers_without_any_score(tmp_path: Path) -> None:
+    """A task of perplexities alone."""
+    judged = Judged(
+        {"word_perplexity,none": {"kind": "lm_eval", "harness": {"t": 7.5}, "definition": "lm_eval 0.4.13"}}
+    )
+    with connect(tmp_path / "new.duckdb", 10) as connection:
+        assert insert_judged(connection, "run", judged) == {"word_perplexity,none": 0}
+        found = connection.execute("select definition, arguments_json from scorers").fetchall()
+    assert found == [("lm_eval 0.4.13", '{"harness": {"t": 7.5}, "kind": "lm_eval"}')]
 
 
 def test_a_file_of_scores_that_is_damaged_is_a_sentence(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_kit import FAKE, complete, list_runs, query
+from run_kit import FAKE, complete, list_runs, query, work
 
 from assayline.errors import PromptError, SpecError
 from assayline.evaluation.begin import begin_evaluation
@@ -73,6 +73,37 @@ def test_a_chat_template_is_laid_around_examples_as_turns(make_spec: Any, settin
     complete(spec_of(make_spec, folder, "arithmetic_chat", apply_chat_template=True), settings)
     for (rendered,) in query(settings, "select rendered from requests"):
         assert rendered.count("<|user|>") == rendered.count("<|assistant|>") == 3
+
+
+def test_prompts_that_are_cut_to_fit_the_context_are_counted_by_task(
+    make_spec: Any, settings: Settings, folder: Path
+) -> None:
+    """Two examples stand before each question, some 60 tokens; the context has 40, of which the answer may have 16."""
+    spec = spec_of(make_spec, folder, ["arithmetic", "choices"])
+    engine = {"args": {**spec.engine.args, "max_model_len": 40}}
+    evaluation = begin_evaluation(spec.model_copy(update={"engine": spec.engine.model_copy(update=engine)}), settings)
+    counts = evaluation.prepare()
+    assert counts.cut_prompts["arithmetic"] == DOCUMENTS
+    work(evaluation)
+    evaluation.finish(counts)
+    lengths = "select distinct prompt_tokens from completions join requests using (run_id, request_id) "
+    of_task = "join prompts using (run_id, prompt_id, occurrence) where metadata_json ->> 'task' = 'arithmetic'"
+    assert query(settings, lengths + of_task) == [(24,)]
+    cut = "from prompts where json_exists(metadata_json, 'cut_tokens') group by all"
+    assert dict(query(settings, f"select metadata_json ->> 'task', count(*) {cut}")) == counts.cut_prompts
+
+
+def test_a_task_whose_answers_leave_no_room_for_a_prompt_is_refused(
+    make_spec: Any, settings: Settings, folder: Path
+) -> None:
+    """lm_eval's own vLLM model keeps tokens[-0:], so all of them, or the tail from token N on."""
+    for max_model_len in (16, 8):
+        spec = spec_of(make_spec, folder, ["choices", "arithmetic"])
+        engine = {"args": {**spec.engine.args, "max_model_len": max_model_len}}
+        spec = spec.model_copy(update={"engine": spec.engine.model_copy(update=engine)})
+        said = rf"The task arithmetic asks for up to 16 tokens, and the context has {max_model_len}.* hint: raise"
+        with pytest.raises(SpecError, match=said):
+            begin_evaluation(spec, settings).prepare()
 
 
 def test_a_run_that_was_judged_too_late_is_resumed_and_judged(

@@ -96,6 +96,25 @@ def test_a_bad_row_is_one_row() -> None:
     assert (worse.prompt.source_row, worse.prompt.source_id) == (4, None)
 
 
+@pytest.mark.parametrize(
+    ("row", "kind", "source_id", "target"),
+    [
+        ({"question": None, "answer": 7, "id": 1}, "template_error", "1", "7"),
+        ({"question": "q", "answer": "7", "id": b"x"}, "row_error", None, "7"),
+        ({"question": "q", "answer": b"7", "id": 1}, "row_error", "1", None),
+        ({"question": "q", "id": 1}, "row_error", "1", None),
+    ],
+)
+def test_load_prompts_keeps_the_target_of_a_bad_row(
+    row: dict[str, Any], kind: str, source_id: Any, target: Any
+) -> None:
+    """Without it, a row that cannot be asked would be left out of accuracy, where an error scores 0."""
+    rows = [{"question": "q", "answer": "a", "id": 0}, row]
+    bad = load(rows, template="{{ question }}", columns={"target": "answer"})[1]
+    assert isinstance(bad, BadRow) and bad.kind == kind
+    assert (bad.prompt.source_id, bad.prompt.target) == (source_id, target)
+
+
 def test_a_line_that_is_not_json_is_a_bad_row_with_an_id_of_its_own(tmp_path: Path) -> None:
     lines = ['{"question": "a"}', "{broken", '{"question": "b"}', "{broken", "{other"]
     items = load_file(tmp_path / "rows.jsonl", lines, template="{{ question }}")

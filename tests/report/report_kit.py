@@ -46,7 +46,7 @@ class Sad:
                 insert("requests", **keys, request_id=f"r{i}", repeat_index=0, sampling_json="{}", rendered=rendered)
                 if answer:
                     known = {"run_id": run_id, "worker": "worker-0", "engine_generation": 0, "window_requests": 8}
-                    insert("completions", **known, request_id=f"r{i}", **answer)
+                    insert("completions", **{**known, "request_id": f"r{i}", **answer})
                 if score is not None:
                     insert("scores", **keys, scorer="exact_match", repeat_index=0, value=score, extracted="x")
             if any(True for _ in answers):

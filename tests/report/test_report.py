@@ -30,6 +30,7 @@ OK = {
     "output_tokens": 5,
     "text": "an answer",
 }
+UNASKED = {"worker": "prepare", "error_kind": "row_error", "error_message": "it was null"}
 SECTIONS = [
     "Accuracy",
     "Latency",
@@ -207,8 +208,13 @@ def test_runs_without_a_prompt_in_common_are_not_compared(sad: Sad, tmp_path: Pa
             [{**OK, "score": 1.0, "target": "y"}],
             ["Every prompt was answered right", "1 of 1 request answered"],
         ),
+        (
+            "completed",
+            [{**OK, "score": 1.0, "target": "y"}, {**UNASKED, "score": 0.0, "target": "y"}],
+            ["50 % right by exact_match", "(n 2; 1 row could not be asked)"],
+        ),
     ],
-    ids=["nothing", "cancelled", "no target", "no times", "all errors", "one request"],
+    ids=["nothing", "cancelled", "no target", "no times", "all errors", "one request", "not asked"],
 )
 def test_what_is_missing_is_said(
     sad: Sad, tmp_path: Path, state: str, answers: list[dict[str, Any]], sentences: list[str]

@@ -40,6 +40,7 @@ DEFAULTS: dict[str, Row] = {
         "arguments_json": "{}",
         "assayline_version": "0",
         "scored_at": datetime(2026, 1, 1),
+        "definition": "digest",
     },
     "scores": {"scorer": "exact_match", "prompt_id": "p", "occurrence": 0, "repeat_index": 0},
     "engine_events": {"worker": "w", "attempt": 1, "engine_generation": 0, "at_s": 0.0, "details_json": "{}"},

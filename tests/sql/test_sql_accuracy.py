@@ -79,6 +79,28 @@ def test_each_scorer_has_a_row_and_the_first_is_the_summary(store):
     store.expect("run_summary", {"scorer": "early", "accuracy": 1.0, "scored_samples": 2, "accuracy_high": 1.0})
 
 
+def test_accuracy_without_errors_stands_beside_the_one_with_them(store):
+    """Of ten answers two timed out, and one was wrong."""
+    given_values(store, *[[1]] * 7, *[[0]] * 3)
+    store.connection.execute("update scores set error_kind = 'timeout' where prompt_id in ('p8', 'p9')")
+    store.expect("accuracy", {"mean": 0.7, "mean_without_errors": 7 / 8, "samples": 10, "right_samples": 7})
+    store.connection.execute("update scores set error_kind = 'timeout', value = 0")
+    store.expect("accuracy", {"mean": 0.0, "mean_without_errors": None})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_accuracy_without_errors_is_numpys_mean_of_the_others(store, seed):
+    dice = np.random.default_rng(seed)
+    values, is_error = dice.random((30, 4)), dice.random((30, 4)) < 0.2
+    values[is_error] = 0
+    given_values(store, *values)
+    rows = [(f"p{prompt}", int(repeat)) for prompt in range(30) for repeat in np.flatnonzero(is_error[prompt])]
+    store.connection.executemany(
+        "update scores set error_kind = 'timeout' where prompt_id = ? and repeat_index = ?", rows
+    )
+    store.expect("accuracy", {"mean": float(values.mean()), "mean_without_errors": float(values[~is_error].mean())})
+
+
 def test_all_wrong_is_an_accuracy_of_zero(store):
     given_values(store, [0], [0])
     store.expect("accuracy", {"mean": 0.0, "standard_error": 0.0, "mean_low": 0.0, "mean_high": wilson(0.0, 2)[1]})

@@ -74,11 +74,16 @@ def test_score_interval_and_errors_are_those_of_the_run(store):
     assert (row["error_requests"], row["scorer"], row["name"]) == (1, "exact_match", "spec")
 
 
+OTHER_SCORER = "it was scored by another scorer, or by another version of it: `assayline score --stale` scores again"
+
+
 def test_what_was_asked_otherwise_is_shown_beside_the_task_with_the_reason(store):
     for number, model in enumerate("abc"):
         given_run(store, f"run-{model}", model, day=number)
     given_run(store, "other prompts", "d", prompts="q")
     given_run(store, "other scorer", "e", arguments='{"ignore_case": true}')
+    given_run(store, "before the scorer changed", "j")
+    store.connection.execute("update scorers set definition = 'before' where run_id = 'before the scorer changed'")
     given_run(store, "other settings", "f", sampling={"temperature": 1})
     given_run(store, "half", "g", answered=3)
     given_run(store, "failed", "h", state="failed")
@@ -90,7 +95,8 @@ def test_what_was_asked_otherwise_is_shown_beside_the_task_with_the_reason(store
         "b": None,
         "c": None,
         "d": "it was asked other prompts",
-        "e": "it was scored by another scorer",
+        "e": OTHER_SCORER,
+        "j": OTHER_SCORER,
         "f": "it was asked with other settings",
         "g": "3 of its 6 requests have no answer",
         "h": "it is failed, not completed",

@@ -7,7 +7,7 @@ import scipy
 SEEDS = range(8)
 
 
-def given_scores(store, run_id, values, scorer="exact_match", arguments="{}"):
+def given_scores(store, run_id, values, scorer="exact_match", arguments="{}", definition="digest"):
     """One score per (prompt, occurrence, repeat): a mapping from prompt to a value, or to a list of repeats' values."""
     samples = [
         (prompt, occurrence, repeat, value)
@@ -21,8 +21,8 @@ def given_scores(store, run_id, values, scorer="exact_match", arguments="{}"):
         [(run_id, scorer, *sample) for sample in samples],
     )
     store.connection.execute(
-        "insert into scorers values (?, ?, 'exact_match', 0, ?, '0', timestamp '2026-01-01')",
-        [run_id, scorer, arguments],
+        "insert into scorers values (?, ?, 'exact_match', 0, ?, '0', timestamp '2026-01-01', ?)",
+        [run_id, scorer, arguments, definition],
     )
 
 
@@ -105,6 +105,36 @@ def test_what_a_harness_found_does_not_make_another_scorer(store):
     given_scores(store, "new", named([1]), "other", '{"filter": "none", "harness": {"task": 1.0}}')
     given_scores(store, "old", named([1]), "other", '{"filter": "strict", "harness": {"task": 1.0}}')
     assert {row["scorer"]: row["same_scorer"] for row in compare(store)} == {"acc": True, "other": False}
+
+
+def test_compare_runs_takes_a_changed_scorer_for_another(store):
+    """All 60 answers are alike; what they score has changed with the scorer."""
+    given_scores(store, "new", named([1] * 60), definition="digest of today")
+    given_scores(store, "old", named([0] * 60), definition="digest of before")
+    (row,) = compare(store)
+    assert (row["same_scorer"], row["verdict"], row["difference"]) == (False, "other_scorer", 1.0)
+    store.connection.execute("update scorers set definition = 'digest of today'")
+    (row,) = compare(store)
+    assert (row["same_scorer"], row["verdict"]) == (True, "better")
+
+
+@pytest.mark.parametrize("seed", SEEDS[:3])
+def test_compare_runs_counts_pairs_with_an_error(store, seed):
+    dice = np.random.default_rng(seed)
+    errors = {run: dice.random((40, 3)) < 0.1 for run in ("new", "old")}
+    for run, is_error in errors.items():
+        values = {(f"p{i}", 0): [0.0 if wrong else 1.0 for wrong in repeats] for i, repeats in enumerate(is_error)}
+        given_scores(store, run, values | {(f"only {run}", 0): [0.0]})
+        kinds = [
+            (run, f"p{prompt}", repeat) for prompt, repeats in enumerate(is_error) for repeat in np.flatnonzero(repeats)
+        ]
+        store.connection.executemany(
+            "update scores set error_kind = 'timeout' where run_id = ? and prompt_id = ? and repeat_index = ?",
+            [(name, prompt, int(repeat)) for name, prompt, repeat in [*kinds, (run, f"only {run}", 0)]],
+        )
+    (row,) = compare(store)
+    assert row["prompts"] == 40
+    assert row["error_pairs"] == int(np.sum(errors["new"].any(axis=1) | errors["old"].any(axis=1)))
 
 
 def test_rows_of_one_prompt_are_one_cluster(store):

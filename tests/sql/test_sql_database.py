@@ -268,4 +268,4 @@ def test_changed_columns_need_another_table_version(schema):
         """
     ).fetchall()
     digest = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
-    assert (TABLE_VERSION, digest) == (8, "51b1ff1021d7becc")
+    assert (TABLE_VERSION, digest) == (9, "1386c1d76fbf74d5")

@@ -93,6 +93,7 @@ def given_troubles(store):
         {"engine_generation": 2, "arrived_at_s": 90.0, "finished_at_s": 100.0, "retries": 2},
         {"engine_generation": 0, "error_kind": "killed_engine"},
         {"engine_generation": 2, "error_kind": "not_sent"},
+        {"engine_generation": 0, "error_kind": "row_error", "worker": "prepare"},
     )
     store.connection.execute("update runs set attempt = 2")
     store.given(
@@ -115,6 +116,7 @@ def test_what_went_wrong_has_rows_of_its_own_and_only_then(store):
     assert table == {
         "not sent, as the load had ended": 1,
         "sent more than once": 1,
+        "rows that could not be asked": 1,
         "of it without an engine at work": (30.0 - 15.0) + (90.0 - 35.0),
         "of it lost to engine failures": 3.0,
         "attempts": 2,

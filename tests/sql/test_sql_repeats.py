@@ -108,3 +108,12 @@ def test_the_majority_of_many_prompts_has_an_interval(store):
             "mean_high": high,
         },
     )
+
+
+def test_majority_vote_leaves_out_scorers_that_extract_the_whole_text(store):
+    """Their extracted answers hardly ever agree, so that the vote would be the first sample's."""
+    for ordinal, kind in enumerate(("exact_match", "contains", "token_f1", "json")):
+        given_values(store, [1, 0, 0], scorer=kind, ordinal=ordinal)
+        store.connection.execute("update scorers set kind = scorer")
+    store.connection.execute("update scores set extracted = repeat_index::varchar")
+    store.expect("majority_vote", {"scorer": "exact_match", "mean": 1.0})

@@ -48,6 +48,7 @@ COUNTED = (
     "missing_requests",
     "context_limited_requests",
     "prompts",
+    "unasked_rows",
     "scored_samples",
     "workers",
     "engine_failures",
@@ -99,6 +100,21 @@ def test_requests_are_counted_by_what_became_of_them(store):
             "prompts": 4,
         },
     )
+
+
+def test_run_summary_counts_rows_that_could_not_be_asked(store):
+    """Rows, not requests: two repeats of one are one, and a second row of the same prompt is another."""
+    store.given("runs", {"expected_requests": 6})
+    rows = [("a", 0), ("a", 1), ("b", 0)]
+    store.given("prompts", *({"prompt_id": prompt, "occurrence": occurrence} for prompt, occurrence in rows))
+    for prompt, occurrence in rows:
+        for repeat in (0, 1):
+            keys = {"request_id": f"{prompt}/{occurrence}/{repeat}"}
+            place = {"prompt_id": prompt, "occurrence": occurrence, "repeat_index": repeat}
+            store.given("requests", {**keys, **place})
+            worker = "w" if prompt == "b" else "prepare"
+            store.given("completions", {**keys, "worker": worker, "error_kind": "any"})
+    store.expect("run_summary", {"error_requests": 6, "unasked_rows": 2})
 
 
 def test_until_they_are_counted_the_prepared_requests_are_expected(store):

@@ -261,6 +261,59 @@ def test_numeric(score, answer, target, value, extracted):
     assert score("numeric", answer, target, 0.0, 0.0, "last")[:2] == (value, extracted)
 
 
+# lm-evaluation-harness 0.4.13, gsm8k: strict-match takes the first `#### (\-?[0-9\.\,]+)`, flexible-extract the last
+# number. If they find another number than ours, it is behind the answer.
+@pytest.mark.parametrize(
+    ("answer", "number"),
+    [
+        ("5 + 7 = 12\n#### 12", 12.0),
+        ("He lost $5.\n#### -5", -5.0),
+        ("#### $1,234.50", 1234.5),  # strict: none
+        ("####42", 42.0),  # strict: none
+        ("#### **42**", 42.0),  # strict: none
+        ("#### 42 apples, of 50", 42.0),  # flexible: 50
+        ("#### 42\n\nQuestion: 7 + 8\n", 42.0),  # flexible: 8
+        ("#### 12\nNo, wait.\n#### 15", 15.0),  # strict: 12, the first
+        ("#### 1/2", 0.5),  # strict: 1; flexible: 2
+        (r"#### $\frac{1}{2}$", 0.5),  # strict: none; flexible: 2
+        # Chat models write #### before headings.
+        ("#### Answer\nThe 3 boys have 24 apples in all.", 24.0),  # strict: none
+        ("#### Step 2: Sum\n5 + 7 = 12\n\nSo the answer is 12.", 12.0),  # strict: none
+        ("#### 1. Compute\n6*7 = 42\n**42**", 42.0),  # strict: 1
+        ("#### 2) Sum up\nIt is 42.", 42.0),  # strict: 2
+        ("The answer is 42.\n\n#### ", 42.0),  # strict: none
+        ("#### 1. Compute\n6*7 = 42\n#### 42", 42.0),  # strict: 1
+        ("#### 42\n#### Check\n42 / 7 = 6", 42.0),  # flexible: 6
+        ("#### 42.", 42.0),
+        ("#### none", None),
+    ],
+)
+def test_take_number_reads_gsm8ks_mark_and_no_heading(evaluate, answer, number):
+    assert evaluate("take_number(?, 'last')", answer)["number"] == number
+
+
+@pytest.mark.hypothesis
+def test_take_number_agrees_with_a_reader_in_python(ask_of_all):
+    """Lines with and without a mark, read by Python's own regular expressions."""
+
+    def read(text):
+        marked = [
+            line
+            for line in re.findall("####([^\n]*)", text)
+            if re.match(r"[^A-Za-z\d]*\d", line) and not re.match(r"\s*\d{1,2}[.):]\s+\S", line)
+        ]
+        numbers = re.findall(r"(?<!\S)-?\d+", re.sub(r"[#.:)]", " ", marked[-1] if marked else text))
+        return float(numbers[0 if marked else -1]) if numbers else None
+
+    line = st.sampled_from(
+        ["#### {}", "####{}", "#### {}. Add", "#### {}: add", "#### Step {}", "#### ", "so {}", "no"]
+    )
+    lines = st.lists(st.tuples(line, st.integers(-999, 999)), min_size=1, max_size=5)
+    cases = [{"text": "\n".join(form.format(number) for form, number in one["lines"])} for one in gather(lines=lines)]
+    found = ask_of_all("take_number(text, 'last')", cases)
+    check_all(cases, found, lambda value, text: value["number"] == read(text))
+
+
 def test_numeric_tolerances_and_the_first_number(score):
     assert score("numeric", "about 9.9", "10", 0.1, 0.0, "last")[0] == 1.0
     assert score("numeric", "about 9.8", "10", 0.1, 0.0, "last")[0] == 0.0

@@ -166,6 +166,18 @@ def test_what_version_5_wrote_has_the_metrics_that_it_had_in_its_database_and_fr
     check_metrics(data / "new.duckdb", but=find_run(data, "three").name, fixture=NEWER_FIXTURE)
 
 
+def test_a_migration_tells_errors_from_wrong_answers_and_names_the_version_that_scored(data: Path) -> None:
+    path = data / "assayline.duckdb"
+    with duckdb.connect(path) as connection:
+        of_run = "from scorers limit 1"
+        connection.execute(f"insert into scores select run_id, scorer, 'p', 0, 0, 0, null, 'error: timeout' {of_run}")
+        wrong = connection.execute("select count(*) from scores where value = 0").fetchall()[0][0]
+    with connect(path, 10) as connection:
+        kinds = connection.execute("select error_kind, count(*) from scores where value = 0 group by all order by all")
+        assert kinds.fetchall() == [("timeout", 1), (None, wrong - 1)]
+        assert connection.execute("select distinct definition from scorers").fetchall() == [("assayline 0.1.0",)]
+
+
 def test_every_version_has_its_migration() -> None:
     numbers = sorted(int(file.name[:2]) for file in (SQL_FOLDER / "migrations").glob("*.sql"))
     assert numbers == list(range(OLDEST_VERSION + 1, TABLE_VERSION + 1))
@@ -174,7 +186,7 @@ def test_every_version_has_its_migration() -> None:
 def test_every_column_that_a_migration_adds_is_found() -> None:
     folder = SQL_FOLDER / "migrations"
     added = sum(file.read_text().lower().count("add column") for file in folder.glob("*.sql"))
-    assert added == sum(len(list_added_columns(folder, table)) for table in TABLES)
+    assert added == sum(len(list_added_columns(folder, table)) for table in [*TABLES, "scorers", "scores"])
 
 
 def test_an_older_database_is_migrated_when_it_is_opened_for_writing(data: Path, next_sql: Path) -> None:

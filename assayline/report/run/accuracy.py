@@ -20,6 +20,7 @@ SCORES = (
     Column("kind", "kind"),
     Column("mean score", "mean", show_share),
     *MEAN,
+    Column("without errors", "mean_without_errors", show_share),
     Column("n", "samples", show_value),
     Column("prompts", "prompts", show_value),
     Column("worth n", "effective_samples", show_value),
@@ -45,8 +46,8 @@ def describe_accuracy(rows: ReportRows) -> Section:
     section.blocks.extend(_tabulate_repeats(rows))
     section.blocks.append(
         Paragraph(
-            "Errors score 0. The standard error is clustered by prompt, and “worth n” is how many independent answers "
-            "the n amount to: repeats that always agree add nothing."
+            "Errors score 0; the column “without errors” leaves them out. The standard error is clustered by prompt, "
+            "and “worth n” is how many independent answers the n amount to: repeats that always agree add nothing."
         )
     )
     return section

@@ -23,7 +23,10 @@ VERDICTS = {
     "same": "the same on every prompt",
     "unclear": "no difference beyond chance",
     "too_few": "too few prompts to tell",
+    "other_scorer": "not comparable, as the scorer is not the same",
 }
+
+SCORE_AGAIN = "The change may be the scorer's: `assayline score RUN_ID` scores a run again by today's."
 
 SCORES = (
     Column("scorer", "scorer"),
@@ -34,6 +37,7 @@ SCORES = (
     Column("McNemar p", "mcnemar_p", show_value),
     Column("worse / better", lambda row: f"{row['worse_prompts']:,} / {row['better_prompts']:,}", show_number),
     Column("pairs", "prompts", show_value),
+    Column("pairs with an error", "error_pairs", show_value),
     Column("", lambda row: VERDICTS[row["verdict"]]),
 )
 SPEEDS = (
@@ -88,7 +92,7 @@ def say_verdict(comparison: ComparisonRows) -> str:
             "or one run has no scores."
         )
     partly = "" if row["overlap_share"] == 1 else f", over the {show_share(row['overlap_share'])} of prompts in both"
-    unlike = "" if row["same_scorer"] else " Mind: the scorer is not the same in both runs."
+    unlike = "" if row["same_scorer"] else f" {SCORE_AGAIN}"
     span = f" ({_show_span(row)})" if row["low"] is not None else ""
     return (
         f"Against the baseline {row['scorer']} is {VERDICTS[row['verdict']]}: {show_points(row['difference'])}{span}"

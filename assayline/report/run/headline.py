@@ -32,7 +32,9 @@ def choose_figures(rows: ReportRows) -> list[Figure]:
         Figure(
             "Accuracy",
             show_share(summary["accuracy"]),
-            f"{interval}, n {summary['scored_samples']:,}" if interval else count(summary["scored_samples"], "score"),
+            (f"{interval}, n {summary['scored_samples']:,}" if interval else count(summary["scored_samples"], "score"))
+            + _say_unasked(summary),
+            is_bad=summary["unasked_rows"] > 0,
         ),
         Figure(
             "Throughput",
@@ -90,7 +92,14 @@ def _say_quality(summary: Row) -> str:
         return "Nothing was scored."
     interval = show_range(show_share(summary["accuracy_low"]), show_share(summary["accuracy_high"]))
     sure = f", with 95 % confidence {interval}" if interval else ""
-    return f"{show_share(summary['accuracy'])} right by {summary['scorer']}{sure}."
+    n = f"n {summary['scored_samples']:,}"
+    return f"{show_share(summary['accuracy'])} right by {summary['scorer']}{sure} ({n}{_say_unasked(summary)})."
+
+
+def _say_unasked(summary: Row) -> str:
+    """What makes an accuracy lower than the model's answers do."""
+    rows = summary["unasked_rows"]
+    return f"; {count(rows, 'row')} could not be asked" if rows else ""
 
 
 def _say_speed(rows: ReportRows) -> str:

@@ -11,6 +11,8 @@ add_prompts as (
         sum(value) as total,
         sum(value ** 2) as squares,
         count(*) filter (value = 1) as right_samples,
+        count(*) - count(error_kind) as answered_samples,
+        coalesce(sum(value) filter (error_kind is null), 0) as answered_total,
         count(*) filter (value not in (0, 1)) as partial_samples
     from scores
     group by run_id, scorer, prompt_id
@@ -32,6 +34,7 @@ sum_deviations as (
         scorer,
         sum(samples) as samples,
         sum(right_samples) as right_samples,
+        sum(answered_total) / nullif(sum(answered_samples), 0) as mean_without_errors,
         sum(partial_samples) = 0 as is_binary,
         count(*) as prompts,
         any_value(mean) as mean,
@@ -77,7 +80,8 @@ fill_scorers as (
         cast(find_intervals.effective_samples as double) as effective_samples,
         find_intervals.bounds.kind as interval_kind,
         find_intervals.bounds.low as mean_low,
-        find_intervals.bounds.high as mean_high
+        find_intervals.bounds.high as mean_high,
+        find_intervals.mean_without_errors
     from scorers
     left join find_intervals
         on find_intervals.run_id = scorers.run_id
@@ -100,3 +104,4 @@ comment on column accuracy.effective_samples is 'Independent samples that the n 
 comment on column accuracy.interval_kind is 'wilson where all scores are 0 or 1, with effective_samples for n; otherwise t, with G − 1 degrees of freedom. See the macro mean_interval. NULL where there is no interval.';
 comment on column accuracy.mean_low is 'Lower end of the 95 % interval for the mean.';
 comment on column accuracy.mean_high is 'Upper end of the 95 % interval for the mean.';
+comment on column accuracy.mean_without_errors is 'Mean score of the answered samples, 0 to 1: without errors, which count as 0 in mean. Far from mean, errors decide the accuracy. NULL where none was answered.';

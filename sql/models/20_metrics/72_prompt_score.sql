@@ -12,6 +12,7 @@ average_samples as (
         occurrence,
         count(*) as samples,
         count(*) filter (value = 1) as right_samples,
+        count(error_kind) as error_samples,
         avg(value) as mean_value
     from scores
     group by run_id, scorer, prompt_id, occurrence
@@ -26,4 +27,5 @@ comment on column prompt_score.prompt_id is 'The prompt.';
 comment on column prompt_score.occurrence is 'Which of the run''s rows with that prompt_id.';
 comment on column prompt_score.samples is 'Scores: the repeats that were answered.';
 comment on column prompt_score.right_samples is 'Those of them that are 1.';
+comment on column prompt_score.error_samples is 'Those of them that are errors, which score 0.';
 comment on column prompt_score.mean_value is 'Their mean, 0 to 1.';

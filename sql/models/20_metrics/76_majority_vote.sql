@@ -2,6 +2,11 @@
 create or replace view majority_vote as
 with
 
+-- What these extract is the whole answer, and two samples hardly ever agree in that.
+vote_of_nothing as (
+    select run_id, scorer from scorers where kind in ('contains', 'token_f1', 'json')
+),
+
 count_votes as (
     select
         run_id,
@@ -13,6 +18,7 @@ count_votes as (
         min(repeat_index) as first_repeat,
         arg_min(value, repeat_index) as value
     from scores
+    anti join vote_of_nothing using (run_id, scorer)
     group by run_id, scorer, prompt_id, occurrence, extracted
 ),
 
@@ -65,7 +71,7 @@ name_columns as (
 
 select * from name_columns;
 
-comment on view majority_vote is 'One row per run × scorer: the mean score of the answers that most samples of a prompt row gave (self-consistency, Wang et al. 2022). Runs whose prompts were asked once have no row.';
+comment on view majority_vote is 'One row per run × scorer: the mean score of the answers that most samples of a prompt row gave (self-consistency, Wang et al. 2022). Runs whose prompts were asked once have no row, nor have scorers whose extracted answer is all of the text: contains, token_f1, json.';
 comment on column majority_vote.run_id is 'The run.';
 comment on column majority_vote.scorer is 'The scorer, as in scorers. Votes are equal where its extracted answers are.';
 comment on column majority_vote.prompts is 'Prompt rows: n.';

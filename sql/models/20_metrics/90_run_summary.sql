@@ -13,6 +13,7 @@ count_requests as (
         count(*) filter (retries > 0) as retried_requests,
         count(*) filter (context_limited) as context_limited_requests,
         count(distinct prompt_id) as prompts,
+        count(distinct (prompt_id, occurrence)) filter (status = 'error' and worker = 'prepare') as unasked_rows,
         count(distinct worker) filter (status in ('ok', 'error') and worker <> 'prepare') as workers,
         sum(prompt_tokens) filter (status = 'ok') as prompt_tokens,
         sum(output_tokens) filter (status = 'ok') as output_tokens,
@@ -139,6 +140,7 @@ join_runs as (
             coalesce(retried_requests, 0) as retried_requests,
             coalesce(context_limited_requests, 0) as context_limited_requests,
             coalesce(prompts, 0) as prompts,
+            coalesce(unasked_rows, 0) as unasked_rows,
             coalesce(workers, 0) as workers,
             coalesce(engine_failures, 0) as engine_failures,
             coalesce(vanished_engines, 0) as vanished_engines,
@@ -180,6 +182,7 @@ summarize_runs as (
         error_requests / nullif(answered_requests, 0) as error_share,
         context_limited_requests,
         prompts,
+        unasked_rows,
         scorer,
         scored_samples,
         accuracy,
@@ -243,6 +246,7 @@ comment on column run_summary.retried_requests is 'Requests that a server was as
 comment on column run_summary.error_share is 'error_requests / answered_requests, 0 to 1. NULL where nothing was answered.';
 comment on column run_summary.context_limited_requests is 'Results that the context cut off, not max_tokens; see stg_requests.context_limited.';
 comment on column run_summary.prompts is 'Different prompts (prompt_id) among the requests.';
+comment on column run_summary.unasked_rows is 'Prompt rows that could not be asked: they cannot be read or rendered, or are too long. Their requests are errors that no engine has seen, and score 0 if they have a target.';
 comment on column run_summary.scorer is 'The run''s first scorer, which accuracy is of; NULL where nothing was scored. The others are in the view accuracy.';
 comment on column run_summary.scored_samples is 'Samples (prompt row × repeat) that it scored: the n of accuracy.';
 comment on column run_summary.accuracy is 'Their mean score, 0 to 1; errors are 0. NULL where nothing was scored.';

@@ -5,18 +5,19 @@
 -- occurrence: which of the run's rows with that prompt_id.
 -- candidate_value: mean score of the candidate's samples of it. NULL where the candidate has none.
 -- baseline_value: the same of the baseline.
+-- has_error: whether a sample of either run is an error, which scores 0.
 -- difference: candidate_value − baseline_value. NULL where one run has no score.
 create or replace macro pair_prompts(candidate, baseline) as table
 with
 
 read_candidate as (
-    select scorer, prompt_id, occurrence, mean_value as candidate_value
+    select scorer, prompt_id, occurrence, mean_value as candidate_value, error_samples as candidate_errors
     from prompt_score
     where run_id = candidate
 ),
 
 read_baseline as (
-    select scorer, prompt_id, occurrence, mean_value as baseline_value
+    select scorer, prompt_id, occurrence, mean_value as baseline_value, error_samples as baseline_errors
     from prompt_score
     where run_id = baseline
 ),
@@ -28,6 +29,7 @@ join_sides as (
         occurrence,
         read_candidate.candidate_value,
         read_baseline.baseline_value,
+        coalesce(candidate_errors, 0) + coalesce(baseline_errors, 0) > 0 as has_error,
         read_candidate.candidate_value - read_baseline.baseline_value as difference
     from read_candidate
     full join read_baseline using (scorer, prompt_id, occurrence)

@@ -5,6 +5,7 @@
 -- occurrence: which of the run's rows with that prompt_id.
 -- candidate_value: mean score of the candidate's samples of it.
 -- baseline_value: the same of the baseline.
+-- has_error: whether a sample of either run is an error, which scores 0.
 -- difference: candidate_value − baseline_value, never 0.
 -- messages_json: the prompt as chat messages.
 -- target: the expected answer.

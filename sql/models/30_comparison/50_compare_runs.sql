@@ -1,7 +1,8 @@
 -- Grain: one row per scorer of either run.
 --
 -- scorer: the scorer, as in scores.
--- same_scorer: whether both runs were scored with the same kind and arguments. NULL where one run lacks the scorer.
+-- same_scorer: whether both runs were scored with the same kind, arguments and definition (scorers.definition). NULL if
+--     one run lacks the scorer. If false, `assayline score RUN` scores a run again by today's definition.
 -- prompts: prompt rows (prompt_id and occurrence) that both runs have a score for: the pairs.
 -- only_candidate: prompt rows that only the candidate has a score for.
 -- only_baseline: prompt rows that only the baseline has a score for.
@@ -23,10 +24,12 @@
 -- p_value: two-sided p of that t-test, at least the smallest that so many prompt ids can give, 2^(1 − G), as if the
 --     signs of their differences were flipped; and at least mcnemar_p, where there is one. 1 where no prompt row
 --     differs. NULL for fewer than five prompt ids.
+-- error_pairs: pairs in which a sample of either run is an error, which scores 0 whatever the model can do.
 -- candidate_errors: requests of the candidate with an error.
 -- baseline_errors: the same of the baseline.
--- verdict: too_few: no interval; worse, better: the interval leaves out 0 and mcnemar_p, where there is one, is below
---     0.05; same: no prompt row differs; unclear: all else.
+-- verdict: other_scorer: same_scorer is false, so that a difference may be the scorer's; too_few: no interval; worse,
+--     better: the interval leaves out 0 and mcnemar_p, where there is one, is below 0.05; same: no prompt row differs;
+--     unclear: all else.
 create or replace macro compare_runs(candidate, baseline) as table
 with
 
@@ -45,6 +48,7 @@ count_pairs as (
         avg(difference) as difference,
         count(*) filter (difference > 0) as better_prompts,
         count(*) filter (difference < 0) as worse_prompts,
+        count(*) filter (difference is not null and has_error) as error_pairs,
         bool_and(candidate_value in (0, 1) and baseline_value in (0, 1)) filter (difference is not null)
             and max(occurrence) filter (difference is not null) = 0 as is_binary
     from pair_scores
@@ -104,7 +108,8 @@ compare_scorers as (
     select
         scorer,
         count(*) = 2
-            and count(distinct (kind, json_merge_patch(arguments_json, '{"harness": null}'))) = 1 as same_scorer
+            and count(distinct (kind, json_merge_patch(arguments_json, '{"harness": null}'), definition)) = 1
+            as same_scorer
     from scorers
     where run_id in (candidate, baseline)
     group by scorer
@@ -137,9 +142,11 @@ join_parts as (
                 coalesce(mcnemar_p, 0)
             )
         end as p_value,
+        count_pairs.error_pairs,
         cast(count_errors.candidate_errors as bigint) as candidate_errors,
         cast(count_errors.baseline_errors as bigint) as baseline_errors,
         case
+            when not same_scorer then 'other_scorer'
             when low is null then 'too_few'
             when better_prompts + worse_prompts = 0 then 'same'
             when high < 0 and coalesce(mcnemar_p, 0) < 0.05 then 'worse'

@@ -64,7 +64,7 @@ find_scorers as (
     select
         run_id,
         scorer,
-        md5(concat_ws('/', scorer, kind, json_merge_patch(arguments_json, '{"harness": null}'))) as judging
+        md5(concat_ws('/', scorer, kind, json_merge_patch(arguments_json, '{"harness": null}'), definition)) as judging
     from scorers
     where run_id in (select run_id from choose_newest)
     qualify row_number() over (partition by run_id order by ordinal, scorer) = 1
@@ -165,7 +165,8 @@ join_others as (
         first_task.reference_run_id,
         coalesce(gap, case
             when check_runs.prompts_digest is distinct from first_task.prompts_digest then 'it was asked other prompts'
-            when check_runs.judging is distinct from first_task.judging then 'it was scored by another scorer'
+            when check_runs.judging is distinct from first_task.judging
+            then 'it was scored by another scorer, or by another version of it: `assayline score --stale` scores again'
             else 'it was asked with other settings'
         end) as obstacle
     from check_runs

@@ -1,0 +1,6 @@
+-- What decides a scorer's scores, and which scores are of errors. Scorers of one assayline are taken for alike.
+alter table scorers add column definition varchar;
+alter table scores add column error_kind varchar;
+update scorers set definition = 'assayline ' || assayline_version;
+update scores set error_kind = substr(explanation, 8)
+where value = 0 and extracted is null and starts_with(explanation, 'error: ');
