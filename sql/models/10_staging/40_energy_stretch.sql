@@ -35,7 +35,7 @@ measure_stretches as (
         device,
         begins_at_s,
         ends_at_s,
-        if(counted_joules >= 0, 'counter', 'power') as source,
+        case when counted_joules >= 0 then 'counter' else 'power' end as source,
         case
             when counted_joules >= 0 then counted_joules
             else (power_watts + next_power_watts) / 2 * stretch_s

@@ -68,7 +68,11 @@ describe_devices as (
         energy_joules,
         energy_error_joules,
         energy_known_s,
-        case when energy_joules is not null then if(is_counted, 'counter', 'power') end as energy_source
+        case
+            when energy_joules is null then null
+            when is_counted then 'counter'
+            else 'power'
+        end as energy_source
     from add_samples
     left join add_energy
         on add_energy.run_id = add_samples.run_id

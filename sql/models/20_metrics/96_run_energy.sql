@@ -123,7 +123,9 @@ add_gpus as (
         case when count(energy_joules) = count(*) then sum(energy_joules) end as all_joules,
         sum(energy_error_joules) as all_error_joules,
         case
-            when count(energy_joules) = count(*) then if(bool_and(energy_source = 'counter'), 'counter', 'power')
+            when count(energy_joules) < count(*) then null
+            when bool_and(energy_source = 'counter') then 'counter'
+            else 'power'
         end as energy_source
     from select_gpus
     group by run_id
@@ -146,11 +148,13 @@ choose_known as (
         case when known_share >= 0.95 then working_joules end as working_joules,
         case when known_share >= 0.95 then all_joules - working_joules end as idle_joules,
         case
-            when coalesce(has_windows, false) then if(between_known_share >= 0.95, between_joules, null)
+            when coalesce(has_windows, false) then case when between_known_share >= 0.95 then between_joules end
             when known_share >= 0.95 then working_joules
         end as measured_joules,
         case
-            when measured_joules is not null then if(has_windows, between_error_joules, working_error_joules)
+            when measured_joules is null then null
+            when has_windows then between_error_joules
+            else working_error_joules
         end as measured_error_joules
     from add_gpus
     left join add_spans on add_spans.run_id = add_gpus.run_id

@@ -32,7 +32,7 @@ span_attempts as (
     select
         engine_events.run_id,
         attempt,
-        min(engine_events.at_s - if(event = 'opened', coalesce(duration_s, 0), 0)) as began_at_s,
+        min(engine_events.at_s - case when event = 'opened' then coalesce(duration_s, 0) else 0 end) as began_at_s,
         max(greatest(engine_events.at_s, find_last_samples.at_s)) as ended_at_s
     from engine_events
     left join find_last_samples
@@ -87,13 +87,13 @@ join_runs as (
 price_parts as (
     select
         *,
-        if(gpu_hour_rate is null, 0, gpu_hour_rate * gpus / 3600) as gpu_second_cost,
-        if(machine_hour_rate is null, 0, machine_hour_rate * machines / 3600) as machine_second_cost,
-        if(input_rate is null, 0, (
+        case when gpu_hour_rate is null then 0 else gpu_hour_rate * gpus / 3600 end as gpu_second_cost,
+        case when machine_hour_rate is null then 0 else machine_hour_rate * machines / 3600 end as machine_second_cost,
+        case when input_rate is null then 0 else (
             input_rate * (prompt_tokens - coalesce(cached_tokens, 0))
             + coalesce(cached_rate, input_rate) * coalesce(cached_tokens, 0)
-        ) / 1e6) as prompt_cost,
-        if(output_rate is null, 0, output_rate * output_tokens / 1e6) as output_cost
+        ) / 1e6 end as prompt_cost,
+        case when output_rate is null then 0 else output_rate * output_tokens / 1e6 end as output_cost
     from join_runs
 ),
 
@@ -102,18 +102,18 @@ add_costs as (
         *,
         gpu_second_cost * held_s as gpu_cost,
         machine_second_cost * held_s as machine_cost,
-        if(kwh_rate is null, 0, kwh_rate * energy_joules / 3.6e6) as energy_cost,
+        case when kwh_rate is null then 0 else kwh_rate * energy_joules / 3.6e6 end as energy_cost,
         prompt_cost + output_cost as token_cost,
         case when currency is not null then gpu_cost + machine_cost + energy_cost + token_cost end as cost,
         case
             when currency is not null
                 then (gpu_second_cost + machine_second_cost) * working_s
-                    + if(kwh_rate is null, 0, kwh_rate * working_joules / 3.6e6) + token_cost
+                    + case when kwh_rate is null then 0 else kwh_rate * working_joules / 3.6e6 end + token_cost
         end as working_cost,
         case
             when currency is not null
                 then (gpu_second_cost + machine_second_cost) * measured_s
-                    + if(kwh_rate is null, 0, kwh_rate * measured_joules / 3.6e6)
+                    + case when kwh_rate is null then 0 else kwh_rate * measured_joules / 3.6e6 end
         end as measured_time_cost,
         accuracy * scored_samples as right_answers
     from price_parts
@@ -124,12 +124,12 @@ divide_costs as (
         run_id,
         currency,
         gpus,
-        if(machine_hour_rate is null, null, machines) as machines,
+        case when machine_hour_rate is not null then machines end as machines,
         held_s,
-        if(gpu_hour_rate is null, null, gpu_cost) as gpu_cost,
-        if(machine_hour_rate is null, null, machine_cost) as machine_cost,
-        if(kwh_rate is null, null, energy_cost) as energy_cost,
-        if(coalesce(input_rate, output_rate) is null, null, token_cost) as token_cost,
+        case when gpu_hour_rate is not null then gpu_cost end as gpu_cost,
+        case when machine_hour_rate is not null then machine_cost end as machine_cost,
+        case when kwh_rate is not null then energy_cost end as energy_cost,
+        case when coalesce(input_rate, output_rate) is not null then token_cost end as token_cost,
         cost,
         working_cost,
         (measured_time_cost / nullif(finished_output_tokens, 0) + token_cost / nullif(output_tokens, 0)) * 1e6
