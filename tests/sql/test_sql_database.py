@@ -213,6 +213,16 @@ def test_changed_models_are_made_again_and_gone_ones_dropped(path, sql_folder):
         assert connection.execute("select count(*) from schema_version").fetchall() == [(1,)]
 
 
+def test_metrics_kept_by_another_duckdb_are_dropped(path, monkeypatch):
+    with connect(path, wait_s=0) as connection:
+        connection.execute("insert into kept_metrics.kept_runs values ('run', now()::timestamp)")
+    with connect(path, wait_s=0) as connection:
+        assert connection.execute("select count(*) from kept_metrics.kept_runs").fetchall() == [(1,)]
+    monkeypatch.setattr(duckdb, "__version__", "9.7.1")
+    with connect(path, wait_s=0) as connection:
+        assert connection.execute("select count(*) from kept_metrics.kept_runs").fetchall() == [(0,)]
+
+
 def test_a_new_table_is_added_to_those_there(path, sql_folder):
     (sql_folder / "schema" / "99_more.sql").write_text("create table if not exists more (id integer);")
     with connect(path, wait_s=0) as connection:

@@ -37,6 +37,7 @@ def describe_load(rows: ReportRows) -> Section | None:
         section.blocks.append(Paragraph(windows))
     section.blocks.extend(_judge_generator(rows.load.send_lag))
     section.blocks.extend(_judge_engine(rows.load.saturation))
+    section.blocks.extend(judge_throughput(rows.summary))
     section.blocks.extend(_tabulate_goodput(rows.load.goodput))
     section.blocks.extend(_tabulate_gaps(rows.load.gaps))
     return section
@@ -111,6 +112,19 @@ def _judge_engine(saturation: Row | None) -> list[Block]:
     ]
 
 
+def judge_throughput(summary: Row) -> list[Block]:
+    """A warning if answers took longer than the sending, so that none finished in the measured stretch."""
+    if summary["requests_per_s"] is not None or not summary["measured_requests"]:
+        return []
+    return [
+        Paragraph(
+            "The run has no throughput: no answer finished between the warm-up and the cool-down, as answers take "
+            "longer than the sending. Send for longer, or shorten the windows.",
+            is_warning=True,
+        )
+    ]
+
+
 def _tabulate_goodput(goodput: list[Row]) -> list[Block]:
     if not goodput:
         return []
@@ -128,5 +142,5 @@ def _tabulate_gaps(gaps: list[Row]) -> list[Block]:
         return []
     named = (Column(name_percentile(row["percentile"]), place, show_seconds) for place, row in enumerate(gaps, 1))
     columns = (Column("", 0), *named, Column("gaps", -1, show_value))
-    cells = ("Gap between tokens", *(row["value_s"] for row in gaps), gaps[0]["gaps"])
+    cells = ("ITL", *(row["value_s"] for row in gaps), gaps[0]["gaps"])
     return [tabulate("Inter-token latency", columns, [cells])]

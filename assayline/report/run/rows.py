@@ -25,7 +25,7 @@ class LoadRows:
     stretches: list[Row]
     """By engine, what is measured between the warm-up and cool-down windows; none without such windows."""
     gaps: list[Row]
-    """Percentiles of the gaps between tokens, where their stamps were recorded."""
+    """Percentiles of ITL, the gaps between events with tokens, where their stamps were recorded."""
 
 
 def read_load(connection: Connection, run_id: str) -> LoadRows | None:

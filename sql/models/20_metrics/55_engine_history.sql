@@ -187,6 +187,8 @@ measure_engines as (
         coalesce(isolated_requests, 0) as isolated_requests,
         opened_at_s,
         warmed_up_at_s,
+        first_arrived_at_s,
+        last_finished_at_s,
         work_began_at_s,
         last_ok_finished_at_s,
         work_ended_at_s,
@@ -258,6 +260,8 @@ comment on column engine_history.restored_arguments is 'Reductions that were und
 comment on column engine_history.isolated_requests is 'Requests that became error rows after it because they kill engines.';
 comment on column engine_history.opened_at_s is 'When its start-up was over, in seconds since the run''s start, as all *_at_s. NULL for one that did not start.';
 comment on column engine_history.warmed_up_at_s is 'When its warm-up was over. NULL without one.';
+comment on column engine_history.first_arrived_at_s is 'When the first request that it answered reached it, errors included.';
+comment on column engine_history.last_finished_at_s is 'When the last of its answers left it, errors included.';
 comment on column engine_history.work_began_at_s is 'When it began to work: the first arrival of a request that it gave a result for. For one that failed or vanished without a result: the first arrival of an error, else the end of warm-up, else the first sample with requests in flight, else (where it failed with requests in flight) the end of start-up. NULL where it did no work that shows.';
 comment on column engine_history.last_ok_finished_at_s is 'When its last result finished.';
 comment on column engine_history.work_ended_at_s is 'When its work ended: at the failure, for one that failed (with requests in flight, as far as is known); at the last sample with requests in flight or the last result, whichever is later, for one that vanished; otherwise at the last result. NULL where work_began_at_s is.';
