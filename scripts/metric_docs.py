@@ -45,7 +45,7 @@ UNITS = [
     (r".*requests_per_(attempted_)?s", "requests/s"),
     (r".*_per_step", "tokens/step"),
     (r"(.*_)?(low|high|value)_s|.*_s|second", "s"),
-    (r".*_share|.*_rate|accuracy.*|gpu_memory_utilization|relative_shift|minimum_effect", "share"),
+    (r".*_share|.*_rate|accuracy(_\w+)?|gpu_memory_utilization|relative_shift|minimum_effect", "share"),
     (
         r"(.*_)?(mean|standard_error|mean_low|mean_high|mean_value|wilson_\w+)|(candidate|baseline)_mean",
         "score, 0 to 1",

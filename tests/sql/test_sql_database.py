@@ -197,7 +197,7 @@ def test_what_is_up_to_date_is_not_made_again(path):
 
 def test_changed_models_are_made_again_and_gone_ones_dropped(path, sql_folder):
     with connect(path, wait_s=0) as connection:
-        connection.execute("insert into telemetry values ('run', 'w', 0, 1, 2, 3, 4, 0.5, 3, 0, 0)")
+        connection.execute("insert into telemetry values ('run', 'w', 0, 1, 2, 3, 4, 0.5, 3, 0, 0, null)")
         connection.execute("create view mine as select 1 as one")
     models = sql_folder / "models" / "20_metrics"
     (models / "30_itl.sql").unlink()
@@ -278,4 +278,4 @@ def test_changed_columns_need_another_table_version(schema):
         """
     ).fetchall()
     digest = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
-    assert (TABLE_VERSION, digest) == (8, "51b1ff1021d7becc")
+    assert (TABLE_VERSION, digest) == (9, "c71218641ac535e3")

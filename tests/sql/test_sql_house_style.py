@@ -86,6 +86,12 @@ def test_every_macro_explains_itself_and_each_of_its_columns(schema):
         assert re.findall(r"^-- ([a-z]\w*): ", head, re.M) == columns, name
 
 
+def test_whole_numbers_have_types_that_every_driver_has(schema):
+    """Sums are HUGEINT, of which JDBC and Parquet make a double."""
+    huge = "select table_name, column_name from duckdb_columns() where not internal and data_type like '%HUGEINT'"
+    assert schema.execute(huge).fetchall() == []
+
+
 def test_durations_are_named_in_seconds(schema):
     """A column of type double is a time, a rate, a mean, a share, a cost or an energy, and its name says which."""
     names = schema.execute(

@@ -36,6 +36,7 @@ def describe_load(rows: ReportRows) -> Section | None:
     if windows := _say_windows(rows.load):
         section.blocks.append(Paragraph(windows))
     section.blocks.extend(_judge_generator(rows.load.send_lag))
+    section.blocks.extend(judge_clients(rows.load.clients))
     section.blocks.extend(_judge_engine(rows.load.saturation))
     section.blocks.extend(judge_throughput(rows.summary))
     section.blocks.extend(_tabulate_goodput(rows.load.goodput))
@@ -89,6 +90,28 @@ def _judge_generator(lag: Row | None) -> list[Block]:
             f"{show_seconds(lag['tolerance_s'])}. The engine got less than was asked for, and the latencies below "
             "flatter it. Counted from when requests were due, half of the first tokens came within "
             f"{show_seconds(lag['due_ttft_p50_s'])} and 99 % within {show_seconds(lag['due_ttft_p99_s'])}.",
+            is_warning=True,
+        )
+    ]
+
+
+def judge_clients(clients: list[Row]) -> list[Block]:
+    """A warning if the client's own event loop made events wait for a sizeable part of latencies: the worst worker."""
+    unhealthy = [row for row in clients if not row["is_healthy"]]
+    if not unhealthy:
+        return []
+    worst = unhealthy[0]
+    shares = [
+        f"{show_share(worst[column])} of the median {name}"
+        for column, name in (("ttft_share", "TTFT"), ("tpot_share", "TPOT"))
+        if worst[column] is not None
+    ]
+    return [
+        Paragraph(
+            f"The client measured itself, too: worker {worst['worker']} let half of the events wait for "
+            f"{show_seconds(worst['p50_s'])} and one in a hundred for {show_seconds(worst['p99_s'])} before "
+            f"it read them ({' and '.join(shares)}), at most {show_seconds(worst['max_s'])}. "
+            "Run it on a machine with free cores.",
             is_warning=True,
         )
     ]

@@ -48,7 +48,7 @@ add_attempts as (
 
 -- A worker has as many GPUs for as long as it lives; a run of earlier tables tells only of tensor parallelism.
 count_gpus as (
-    select run_id, nullif(sum(gpus), 0) as gpus
+    select run_id, cast(nullif(sum(gpus), 0) as bigint) as gpus
     from (
         select
             run_id,
