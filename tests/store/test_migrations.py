@@ -1,4 +1,4 @@
-"""What versions 4 and 5 wrote is read for good: databases, metrics, parts, and a run that was left unfinished."""
+"""What earlier versions wrote is read for good: databases, metrics, parts, and a run that was left unfinished."""
 
 import dataclasses
 import json
@@ -164,6 +164,16 @@ def test_what_version_5_wrote_has_the_metrics_that_it_had_in_its_database_and_fr
     for name in ("one", "two"):
         rebuild_run(find_run(data, name), data / "new.duckdb", 10)
     check_metrics(data / "new.duckdb", but=find_run(data, "three").name, fixture=NEWER_FIXTURE)
+
+
+@pytest.mark.parametrize("version", [6, 7, 8])
+def test_a_database_of_each_later_version_opens_with_the_metrics_that_it_had(tmp_path: Path, version: int) -> None:
+    fixture = FIXTURES / f"version_{version}"
+    with tarfile.open(fixture / "data.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    with connect(tmp_path / "assayline.duckdb", 10):
+        pass
+    check_metrics(tmp_path / "assayline.duckdb", fixture=fixture)
 
 
 def test_every_version_has_its_migration() -> None:
