@@ -48,7 +48,8 @@ class StreamHost:
         self._live: set[asyncio.Task[Completion]] = set()
         self._finished: list[Completion] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._tick_due: float | None = None
+        self._first_tick: float | None = None
+        self._ticks = 0
         self._lags_s: list[float] = []
         self._errands: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[None] | None = None
@@ -111,22 +112,22 @@ class StreamHost:
             task = loop.create_task(self._answer(message))
             self._live.add(task)
             task.add_done_callback(self._end)
-            if self._tick_due is None:
-                self._tick_due = loop.time() + TICK_S
-                loop.call_at(self._tick_due, self._tick)
+            if self._first_tick is None:
+                self._first_tick, self._ticks = loop.time(), 0
+                loop.call_at(self._first_tick, self._tick)
 
     def _tick(self) -> None:
         """Notes how late the loop is. A loop that is held up for 200 ms is late for all of the twenty ticks in them."""
-        assert self._tick_due is not None
+        assert self._first_tick is not None
         loop = asyncio.get_running_loop()
         now = loop.time()
-        while self._tick_due <= now:
-            self._lags_s.append(now - self._tick_due)
-            self._tick_due += TICK_S
+        while (due := self._first_tick + self._ticks * TICK_S) <= now:
+            self._lags_s.append(now - due)
+            self._ticks += 1
         if self._live:
-            loop.call_at(self._tick_due, self._tick)
+            loop.call_at(due, self._tick)
         else:
-            self._tick_due = None
+            self._first_tick = None
 
     def _set_alarm(self, due: float) -> None:
         if self._timer is not None:
