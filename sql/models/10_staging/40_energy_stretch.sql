@@ -7,8 +7,8 @@
 -- leaves out between its own samples (Yang et al. 2024, "Accurate and Convenient Energy Measurements for GPUs") is in
 -- neither.
 --
--- If samples are further apart than 10 s, something held the sampling up, or they are of two attempts. In the first case
--- a counter still has all of the energy, and power is not known. Between two attempts the device was not the run's.
+-- If samples are further apart than 10 s, something held the sampling up, or they are of two attempts. In the first
+-- case a counter has all of the energy, and power is not known. Between two attempts the device was not the run's.
 create or replace view energy_stretch as
 with
 

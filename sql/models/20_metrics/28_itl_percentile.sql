@@ -2,7 +2,7 @@
 -- The one place where gaps are ranked: itl and latency_percentile read it.
 --
 -- Per event, as vllm bench serve counts: several tokens that come at once, as of speculative decoding, end one gap. Per
--- token, all but one of them would have a gap of 0, and the median would be 0 where most events have two tokens or more.
+-- token, all but one of them would have a gap of 0, and the median would be 0 if most events have two tokens or more.
 create or replace view itl_percentile as
 with
 

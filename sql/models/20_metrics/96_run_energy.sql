@@ -124,15 +124,17 @@ add_spans as (
         sum(known_error_joules) filter (span = 'working') as known_working_error_joules,
         min(known_share) filter (span = 'working') as working_known_share,
         known_working_joules + coalesce(missing_working_joules, 0) as working_joules,
-        coalesce(known_working_error_joules + missing_working_joules, known_working_error_joules, missing_working_joules)
-            as working_error_joules,
+        coalesce(
+            known_working_error_joules + missing_working_joules, known_working_error_joules, missing_working_joules
+        ) as working_error_joules,
         sum(known_joules) filter (span = 'between windows') as known_between_joules,
         sum(missing_joules) filter (span = 'between windows') as missing_between_joules,
         sum(known_error_joules) filter (span = 'between windows') as known_between_error_joules,
         min(known_share) filter (span = 'between windows') as between_known_share,
         known_between_joules + coalesce(missing_between_joules, 0) as between_joules,
-        coalesce(known_between_error_joules + missing_between_joules, known_between_error_joules, missing_between_joules)
-            as between_error_joules
+        coalesce(
+            known_between_error_joules + missing_between_joules, known_between_error_joules, missing_between_joules
+        ) as between_error_joules
     from fill_gaps
     group by run_id
 ),
