@@ -82,7 +82,8 @@ ARGUMENTS = {
     **dict.fromkeys(["ignore_case", "ignore_punctuation", "is_binary", "is_percent"], "true"),
     **dict.fromkeys(["value", "mean", "standard_error", "found", "wanted", "number"], "0.5"),
     **dict.fromkeys(["tolerance", "relative_tolerance"], "0.0"),
-    **dict.fromkeys(["effective_samples", "clusters", "degrees"], "12"),
+    **dict.fromkeys(["effective_samples", "samples", "clusters", "degrees"], "12"),
+    **dict.fromkeys(["plain_squares", "clustered_squares"], "3.0"),
     "t": "2.5",
 }
 
@@ -139,7 +140,9 @@ def path(tmp_path: Path) -> Path:
             store.given("slos", {**run, "metric": "ttft_s", "limit_s": 0.3})
             events = {"opened": 0.0, "closed": 61.0}
             store.given("engine_events", *({**run, "event": event, "at_s": at_s} for event, at_s in events.items()))
-            store.given("telemetry", *({**run, "at_s": float(i), "engine_steps": i} for i in range(60)))
+            store.given(
+                "telemetry", *({**run, "at_s": float(i), "engine_steps": i, "loop_lags_s": [0.001]} for i in range(60))
+            )
             joules = [{**run, "at_s": float(i), "power_watts": 100.0, "energy_joules": 100.0 * i} for i in range(62)]
             store.given("device_telemetry", *joules)
         assert keep_metrics(connection, "one")

@@ -2,8 +2,8 @@
 --
 -- A load generator measures itself, too: while its event loop is busy, an event that has arrived waits to be read, and
 -- its stamp is late. How long it waits cannot be read from a socket. A timer of 10 ms waits in the same way: the loop
--- looks at sockets and timers in one turn, so the timer is as late as an event that arrives at a random moment. All ticks
--- that a held-up loop misses count, or long delays would weigh as little as short ones.
+-- looks at sockets and timers in one turn, so the timer is as late as an event that arrives at a random moment. All
+-- ticks that a held-up loop misses count, or long delays would weigh as little as short ones.
 --
 -- A request's first event waits once, and later events move tokens by the differences of their waits. So TTFT is held
 -- against the 99th percentile, and TPOT, a mean over many events, against the median. Waits below 5 ms are no warning:
