@@ -220,6 +220,9 @@ class TelemetrySample:
     waiting_requests: int | None = None
     preemptions: int | None = None
     """So far, counted from 0 per engine generation, warm-up left out."""
+    loop_lags_s: list[float] | None = None
+    """How late each 10 ms timer of a streaming engine's event loop was since the sample before, while requests were in
+    flight; None of an engine without such a loop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,8 @@ INSERTS = (
         ceil(sum(sum(drawn_tokens)) over seconds / {window})::bigint as engine_steps, {window} as in_flight_requests,
         (sum(sum(drawn_tokens)) over seconds)::bigint as output_tokens,
         0.1 + 0.8 * dice(any_value(number), floor(arrived_at_s)::bigint, 'cache') as kv_cache_usage_share,
-        {window} as running_requests, 0 as waiting_requests, 0 as preemptions
+        {window} as running_requests, 0 as waiting_requests, 0 as preemptions,
+        [0.001 * dice(any_value(number), floor(arrived_at_s)::bigint, 'lag'), 0.0005] as loop_lags_s
     from invented_requests
     group by run_id, engine_generation, floor(arrived_at_s)
     window seconds as (partition by run_id, engine_generation order by floor(arrived_at_s))

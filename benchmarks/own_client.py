@@ -1,6 +1,6 @@
 """assayline as a client of a server: `python -m flows.evaluate` on a load, and its database read.
 
-TTFT is from handing the request to the client library to the first event with a token, ITL every gap between tokens,
+TTFT is from handing the request to the client library to the first event with a token, ITL every gap between events,
 TPOT (last − first) / (n − 1), percentiles linear; throughput from the first request to the end of the last.
 """
 

@@ -16,14 +16,14 @@ BACKEND = "assayline"
 NAMES = {"ttft_s": "ttft", "tpot_s": "tpot", "itl_s": "itl", "e2e_s": "e2el"}
 PERCENTILES = {0.5: "median", 0.9: "p90", 0.95: "p95", 0.99: "p99", 0.999: "p99.9"}
 SUMMARY = {
-    "duration": "measured_s",
+    "duration": "attempted_s",
     "completed": "ok_requests",
     "failed": "error_requests",
     "total_input_tokens": "prompt_tokens",
     "total_output_tokens": "output_tokens",
-    "request_throughput": "requests_per_s",
-    "output_throughput": "output_tokens_per_s",
-    "total_token_throughput": "total_tokens_per_s",
+    "request_throughput": "ok_requests_per_attempted_s",
+    "output_throughput": "output_tokens_per_attempted_s",
+    "total_token_throughput": "total_tokens_per_attempted_s",
     "max_concurrent_requests": "max_in_flight_requests",
 }
 """Their fields and our columns of run_summary."""
@@ -65,9 +65,11 @@ def _describe_run(connection: Connection, run: ExportedRun) -> dict[str, Any]:
 def _summarize(connection: Connection, run_id: str) -> dict[str, Any]:
     (summary,) = read_rows(connection, "select * from run_summary where run_id = ?", run_id)
     found = {theirs: summary[ours] for theirs, ours in SUMMARY.items()}
-    good = read_rows(connection, "select good_requests_per_s from goodput where run_id = ? order by slo", run_id)
+    good = read_rows(
+        connection, "select good_requests_per_attempted_s from goodput where run_id = ? order by slo", run_id
+    )
     if len(good) == 1:  # they know one objective
-        found["request_goodput"] = good[0]["good_requests_per_s"]
+        found["request_goodput"] = good[0]["good_requests_per_attempted_s"]
     percentiles = read_rows(connection, "select * from latency_percentile where run_id = ? and n > 0", run_id)
     for row in percentiles:
         if row["metric"] in NAMES and row["percentile"] in PERCENTILES:
@@ -82,7 +84,9 @@ def _measured(rows: RowStream, columns: str) -> Iterator[Row]:
 
 def _list_gaps(row: Row) -> list[float] | None:
     stamps = row["token_at_s"]
-    return None if stamps is None else [later - sooner for sooner, later in itertools.pairwise(stamps)]
+    return (
+        None if stamps is None else [later - sooner for sooner, later in itertools.pairwise(stamps) if later > sooner]
+    )
 
 
 LISTS: dict[str, tuple[str, Callable[[Row], Any]]] = {

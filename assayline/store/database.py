@@ -94,7 +94,8 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
 
     A view binds when it is made, so the order of the files is proven each time. Tables of an older version are
     migrated in the same transaction. Views and macros are all made anew when one of their files changed, and those
-    whose file is gone are dropped. Metrics that were kept are of the files before, and are dropped too.
+    whose file is gone are dropped. Metrics that were kept are of the files before, and are dropped too. The same goes
+    for another DuckDB, whose metrics need not be the same to the last digit.
     """
     schema_files = sorted((SQL_FOLDER / "schema").glob("*.sql"))
     model_files = list_models()
@@ -250,8 +251,9 @@ def _path_of(connection: duckdb.DuckDBPyConnection) -> str:
 
 
 def _digest_models() -> str:
-    """Of the files and of how views are made of them."""
-    return hashlib.sha256(f"{LAYERS_VERSION} {_digest_files(list_models())}".encode()).hexdigest()
+    """Of the files, of how views are made of them, and of the DuckDB that computes what is kept."""
+    engine = ".".join(duckdb.__version__.split(".")[:2])
+    return hashlib.sha256(f"{LAYERS_VERSION} {engine} {_digest_files(list_models())}".encode()).hexdigest()
 
 
 def _digest_files(files: list[Path]) -> str:

@@ -58,7 +58,7 @@ METRIC_ROWS: tuple[SummaryRow | LatencyRow, ...] = (
     LatencyRow("time per output token, p50", "tpot_s", 0.5),
     LatencyRow("time per output token, p95", "tpot_s", 0.95),
     LatencyRow("time per output token, p99", "tpot_s", 0.99),
-    LatencyRow("gap between tokens, p99", "itl_s", 0.99),
+    LatencyRow("ITL, p99", "itl_s", 0.99),
     LatencyRow("end to end, p50", "e2e_s", 0.5),
     LatencyRow("end to end, p95", "e2e_s", 0.95),
     LatencyRow("end to end, p99", "e2e_s", 0.99),

@@ -10,7 +10,8 @@ create table if not exists telemetry (
     kv_cache_usage_share double,
     running_requests integer,
     waiting_requests integer,
-    preemptions bigint
+    preemptions bigint,
+    loop_lags_s double[]
 );
 
 comment on table telemetry is 'One row per sample of an engine''s counters, about one a second while it generates.';
@@ -25,3 +26,4 @@ comment on column telemetry.kv_cache_usage_share is 'Share of the KV cache''s bl
 comment on column telemetry.running_requests is 'Requests that the scheduler was running: vLLM''s num_requests_running. A server counts everybody''s.';
 comment on column telemetry.waiting_requests is 'Requests that waited for their turn in the scheduler: vLLM''s num_requests_waiting, and those that an offline engine''s process lets wait for room in the KV cache. A server counts everybody''s.';
 comment on column telemetry.preemptions is 'Preemptions so far, counted from 0 per generation, warm-up left out: vLLM''s num_preemptions_total. A server counts everybody''s.';
+comment on column telemetry.loop_lags_s is 'Of a streaming engine: how late each tick of a 10 ms timer in the event loop of its client was, since the sample before, while requests were in flight. A loop that is held up for 200 ms is late for twenty ticks. NULL of an engine without such a loop.';

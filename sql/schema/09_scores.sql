@@ -17,7 +17,7 @@ comment on column scores.scorer is 'The scorer, as in scorers.';
 comment on column scores.prompt_id is 'The prompt.';
 comment on column scores.occurrence is 'Which of the run''s rows with that prompt_id.';
 comment on column scores.repeat_index is '0-based repeat.';
-comment on column scores.value is '0 for wrong to 1 for right. Errors are 0; a sample without an answer (yet) has no row.';
+comment on column scores.value is '0 for wrong to 1 for right. Errors are 0; a request without an answer has no row.';
 comment on column scores.extracted is 'What the scorer took for the answer; NULL where it found none.';
 comment on column scores.explanation is 'Why the value is what it is, in words.';
 comment on column scores.error_kind is 'Kind of error of a sample that is one, as in completions; NULL where there was an answer to score.';

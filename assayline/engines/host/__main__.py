@@ -57,7 +57,7 @@ class Host:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._core: VllmCore | StreamCore | None = None
+        self._core: VllmCore | StreamHost | None = None
         self._closing = False
         self._children: list[multiprocessing.process.BaseProcess] = []
 
@@ -109,10 +109,10 @@ class Host:
         loop.call_soon(take, early)
         loop.add_reader(self._channel.fileno(), lambda: take(self._channel.take(wait=False)))
         await host.open()
-        self._watch(core)
+        self._watch(host)
         await host.serve()
 
-    def _watch(self, core: VllmCore | StreamCore) -> None:
+    def _watch(self, core: VllmCore | StreamHost) -> None:
         """From now on it beats, and the processes that it started are looked after."""
         others = (preparers.NAME, serving.NAME)
         self._children = [child for child in multiprocessing.active_children() if child.name not in others]
@@ -180,7 +180,7 @@ class Host:
         time.sleep(BEAT_INTERVAL_S)
         os._exit(1)
 
-    def _put_beat(self, core: VllmCore | StreamCore) -> None:
+    def _put_beat(self, core: VllmCore | StreamHost) -> None:
         self._channel.put(Beat(core.sample()))
 
 

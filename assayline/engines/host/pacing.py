@@ -30,7 +30,10 @@ from assayline.engines.messages import (
     unsent,
 )
 from assayline.errors import AssaylineError
-from assayline.records import Completion
+from assayline.records import Completion, TelemetrySample
+
+TICK_S = 0.01
+"""How often the loop's lateness is taken while anything is in flight: so long do events wait to be read."""
 
 
 class StreamHost:
@@ -45,6 +48,9 @@ class StreamHost:
         self._live: set[asyncio.Task[Completion]] = set()
         self._finished: list[Completion] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._first_tick: float | None = None
+        self._ticks = 0
+        self._lags_s: list[float] = []
         self._errands: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[None] | None = None
 
@@ -61,6 +67,11 @@ class StreamHost:
         assert self._over is not None, "open comes first"
         await self._over
         await self._core.close()
+
+    def sample(self) -> TelemetrySample:
+        """The core's counters, and how late the loop was since the last sample. Called in another thread, too."""
+        lags_s, self._lags_s = self._lags_s, []
+        return replace(self._core.sample(), loop_lags_s=[round(lag_s, 6) for lag_s in lags_s])
 
     def take(self, message: Any) -> None:
         """Does what one message of the worker asks for."""
@@ -101,6 +112,22 @@ class StreamHost:
             task = loop.create_task(self._answer(message))
             self._live.add(task)
             task.add_done_callback(self._end)
+            if self._first_tick is None:
+                self._first_tick, self._ticks = loop.time(), 0
+                loop.call_at(self._first_tick, self._tick)
+
+    def _tick(self) -> None:
+        """Notes how late the loop is. A loop that is held up for 200 ms is late for all of the twenty ticks in them."""
+        assert self._first_tick is not None
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        while (due := self._first_tick + self._ticks * TICK_S) <= now:
+            self._lags_s.append(now - due)
+            self._ticks += 1
+        if self._live:
+            loop.call_at(due, self._tick)
+        else:
+            self._first_tick = None
 
     def _set_alarm(self, due: float) -> None:
         if self._timer is not None:
@@ -135,7 +162,7 @@ class StreamHost:
 
     def _flush(self) -> None:
         if not self._live and not self._waiting:
-            self._put(Beat(self._core.sample()))  # before the last completion, after which nobody may listen
+            self._put(Beat(self.sample()))  # before the last completion, after which nobody may listen
         if self._finished:
             self._put(Finished(self._finished))
             self._finished = []

@@ -86,7 +86,7 @@ def _tabulate_repeats(rows: ReportRows) -> list[Block]:
     """What asking again brings: a right answer among k, and the answer that most repeats gave."""
     most = max((row["k"] for row in rows.pass_at_k), default=0)
     rows_over = [
-        {**row, "what": f"pass@{row['k']}: one of {row['k']:,} right", "mean_low": None, "mean_high": None}
+        {**row, "what": f"pass@{row['k']}: one of {row['k']:,} right"}
         for row in rows.pass_at_k
         if row["k"] in (*USUAL_K, most)
     ]

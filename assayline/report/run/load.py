@@ -36,7 +36,9 @@ def describe_load(rows: ReportRows) -> Section | None:
     if windows := _say_windows(rows.load):
         section.blocks.append(Paragraph(windows))
     section.blocks.extend(_judge_generator(rows.load.send_lag))
+    section.blocks.extend(judge_clients(rows.load.clients))
     section.blocks.extend(_judge_engine(rows.load.saturation))
+    section.blocks.extend(judge_throughput(rows.summary))
     section.blocks.extend(_tabulate_goodput(rows.load.goodput))
     section.blocks.extend(_tabulate_gaps(rows.load.gaps))
     return section
@@ -93,6 +95,28 @@ def _judge_generator(lag: Row | None) -> list[Block]:
     ]
 
 
+def judge_clients(clients: list[Row]) -> list[Block]:
+    """A warning if the client's own event loop made events wait for a sizeable part of latencies: the worst worker."""
+    unhealthy = [row for row in clients if not row["is_healthy"]]
+    if not unhealthy:
+        return []
+    worst = unhealthy[0]
+    shares = [
+        f"{show_share(worst[column])} of the median {name}"
+        for column, name in (("ttft_share", "TTFT"), ("tpot_share", "TPOT"))
+        if worst[column] is not None
+    ]
+    return [
+        Paragraph(
+            f"The client measured itself, too: worker {worst['worker']} let half of the events wait for "
+            f"{show_seconds(worst['p50_s'])} and one in a hundred for {show_seconds(worst['p99_s'])} before "
+            f"it read them ({' and '.join(shares)}), at most {show_seconds(worst['max_s'])}. "
+            "Run it on a machine with free cores.",
+            is_warning=True,
+        )
+    ]
+
+
 def _judge_engine(saturation: Row | None) -> list[Block]:
     if saturation is None or saturation["arrival"] == "all_at_once":
         return []
@@ -106,6 +130,19 @@ def _judge_engine(saturation: Row | None) -> list[Block]:
             f"as {show_rate(saturation['offered_requests_per_s'], 'requests')} were offered and "
             f"{show_rate(saturation['finished_requests_per_s'], 'requests')} finished. Latencies say how long the run "
             "was: a longer one would show longer ones.",
+            is_warning=True,
+        )
+    ]
+
+
+def judge_throughput(summary: Row) -> list[Block]:
+    """A warning if answers took longer than the sending, so that none finished in the measured stretch."""
+    if summary["requests_per_s"] is not None or not summary["measured_requests"]:
+        return []
+    return [
+        Paragraph(
+            "The run has no throughput: no answer finished between the warm-up and the cool-down, as answers take "
+            "longer than the sending. Send for longer, or shorten the windows.",
             is_warning=True,
         )
     ]
@@ -128,5 +165,5 @@ def _tabulate_gaps(gaps: list[Row]) -> list[Block]:
         return []
     named = (Column(name_percentile(row["percentile"]), place, show_seconds) for place, row in enumerate(gaps, 1))
     columns = (Column("", 0), *named, Column("gaps", -1, show_value))
-    cells = ("Gap between tokens", *(row["value_s"] for row in gaps), gaps[0]["gaps"])
+    cells = ("ITL", *(row["value_s"] for row in gaps), gaps[0]["gaps"])
     return [tabulate("Inter-token latency", columns, [cells])]

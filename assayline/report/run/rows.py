@@ -20,12 +20,13 @@ class LoadRows:
     send_lag: Row | None
     """None in a closed loop, as the next."""
     saturation: Row | None
+    clients: list[Row]
     end: Row | None
     """The event load_ended, where nothing more was sent before the prompts were at their end."""
     stretches: list[Row]
     """By engine, what is measured between the warm-up and cool-down windows; none without such windows."""
     gaps: list[Row]
-    """Percentiles of the gaps between tokens, where their stamps were recorded."""
+    """Percentiles of ITL, the gaps between events with tokens, where their stamps were recorded."""
 
 
 def read_load(connection: Connection, run_id: str) -> LoadRows | None:
@@ -42,6 +43,7 @@ def read_load(connection: Connection, run_id: str) -> LoadRows | None:
         goodput=of_run("select * from goodput where run_id = ? order by slo"),
         send_lag=_first(of_run("select * from send_lag where run_id = ?")),
         saturation=_first(of_run("select * from saturation where run_id = ?")),
+        clients=of_run("select * from client_health where run_id = ? order by p99_s desc"),
         end=_first(of_run("select * from engine_events where run_id = ? and event = 'load_ended' order by at_s")),
         stretches=of_run(
             "select * from load_stretch where run_id = ? and has_windows and stretch_s is not null order by begins_at_s"

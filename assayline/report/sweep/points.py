@@ -10,7 +10,7 @@ from assayline.words import SPACE, count, show_rate, show_seconds, show_value
 
 SMALL = {
     "Time per output token, median": {"tpot_p50_s": "median"},
-    "Gap between tokens, 99th percentile": {"itl_p99_s": "99th percentile"},
+    "ITL, 99th percentile": {"itl_p99_s": "99th percentile"},
     "End to end, median": {"e2e_p50_s": "median"},
 }
 """Titles of small charts, and what they draw."""
@@ -130,7 +130,7 @@ POINTS = (
     Column("first token p50", "ttft_p50_s", show_seconds),
     Column("first token p99", "ttft_p99_s", show_seconds),
     Column("per token p50", "tpot_p50_s", show_seconds),
-    Column("token gap p99", "itl_p99_s", show_seconds),
+    Column("ITL p99", "itl_p99_s", show_seconds),
     Column("end to end p50", "e2e_p50_s", show_seconds),
     Column("in flight", "mean_in_flight_requests", show_value),
     Column("send lag p99", "send_lag_p99_s", show_seconds),

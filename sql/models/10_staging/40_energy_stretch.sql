@@ -7,10 +7,41 @@
 -- leaves out between its own samples (Yang et al. 2024, "Accurate and Convenient Energy Measurements for GPUs") is in
 -- neither.
 --
--- Samples that are further apart than 10 s are of two attempts, or something held the sampling up: what happened
--- between them is not known.
+-- If samples are further apart than 10 s, something held the sampling up, or they are of two attempts. In the first
+-- case a counter has all of the energy, and power is not known. Between two attempts the device was not the run's.
 create or replace view energy_stretch as
 with
+
+find_last_samples as (
+    select run_id, worker, engine_generation, max(at_s) as at_s
+    from telemetry
+    group by run_id, worker, engine_generation
+),
+
+span_attempts as (
+    select
+        engine_events.run_id,
+        engine_events.worker,
+        attempt,
+        min(engine_events.at_s - case when event = 'opened' then coalesce(duration_s, 0) else 0 end) as began_at_s,
+        max(greatest(engine_events.at_s, find_last_samples.at_s)) as ended_at_s
+    from engine_events
+    left join find_last_samples
+        on find_last_samples.run_id = engine_events.run_id
+        and find_last_samples.worker = engine_events.worker
+        and find_last_samples.engine_generation = engine_events.engine_generation
+    group by engine_events.run_id, engine_events.worker, attempt
+),
+
+-- From the last sign of a worker's engine in one attempt to the first of the next.
+find_pauses as (
+    select
+        run_id,
+        worker,
+        lag(ended_at_s) over (partition by run_id, worker order by attempt) as pause_began_at_s,
+        began_at_s as pause_ended_at_s
+    from span_attempts
+),
 
 pair_samples as (
     select
@@ -27,7 +58,19 @@ pair_samples as (
     window samples as (partition by run_id, worker, device order by at_s)
 ),
 
--- A counter that goes back was begun anew, with its driver.
+-- A gap that touches a pause is not known, whatever the counter says: part of it is not of the run.
+leave_out_pauses as (
+    select pair_samples.*
+    from pair_samples
+    anti join find_pauses
+        on find_pauses.run_id = pair_samples.run_id
+        and find_pauses.worker = pair_samples.worker
+        and pair_samples.begins_at_s < find_pauses.pause_ended_at_s
+        and pair_samples.ends_at_s > find_pauses.pause_began_at_s
+        and pair_samples.stretch_s > 10
+),
+
+-- A counter that goes back has begun again, with its driver.
 measure_stretches as (
     select
         run_id,
@@ -35,7 +78,7 @@ measure_stretches as (
         device,
         begins_at_s,
         ends_at_s,
-        if(counted_joules >= 0, 'counter', 'power') as source,
+        case when counted_joules >= 0 then 'counter' else 'power' end as source,
         case
             when counted_joules >= 0 then counted_joules
             else (power_watts + next_power_watts) / 2 * stretch_s
@@ -44,8 +87,8 @@ measure_stretches as (
             when counted_joules >= 0 then null
             else (abs(next_power_watts - power_watts) / 2 + 0.05 * (power_watts + next_power_watts) / 2) * stretch_s
         end as error_joules
-    from pair_samples
-    where stretch_s > 0 and stretch_s <= 10
+    from leave_out_pauses
+    where stretch_s > 0 and (stretch_s <= 10 or counted_joules >= 0)
 ),
 
 keep_known as (
@@ -59,7 +102,7 @@ comment on column energy_stretch.run_id is 'The run.';
 comment on column energy_stretch.worker is 'The worker that held the device.';
 comment on column energy_stretch.device is 'The device, as in device_telemetry.';
 comment on column energy_stretch.begins_at_s is 'The first sample, in seconds since the run''s start.';
-comment on column energy_stretch.ends_at_s is 'The next one, at most 10 s later.';
+comment on column energy_stretch.ends_at_s is 'The next one. At most 10 s later, unless the counter of a device bridges a longer gap within one attempt.';
 comment on column energy_stretch.source is 'counter: the device''s energy counter; power: the integral of its power, where it has no counter or that was begun anew.';
 comment on column energy_stretch.stretch_joules is 'Energy between the two, joules: the counter''s difference, else (p1 + p2) / 2 × seconds.';
 comment on column energy_stretch.error_joules is 'Bound of the integral''s error, joules, if power stayed between its values at the two ends: (|p2 − p1| / 2 + 5 % of the mean power) × seconds. NULL for the counter.';

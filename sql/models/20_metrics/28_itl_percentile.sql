@@ -1,5 +1,8 @@
 -- Grain: one row per run × percentile.
 -- The one place where gaps are ranked: itl and latency_percentile read it.
+--
+-- Per event, as vllm bench serve counts: several tokens that come at once, as of speculative decoding, end one gap. Per
+-- token, all but one of them would have a gap of 0, and the median would be 0 if most events have two tokens or more.
 create or replace view itl_percentile as
 with
 
@@ -10,10 +13,10 @@ list_percentiles as (
 pool_gaps as (
     select
         run_id,
-        count(itl_s) as gaps,
-        quantile_cont(itl_s, [0.5, 0.9, 0.95, 0.99, 0.999]::double[]) as quantiles_s
+        count(gap_s) as gaps,
+        quantile_cont(gap_s, [0.5, 0.9, 0.95, 0.99, 0.999]::double[]) as quantiles_s
     from token_gap
-    where phase = 'measured'
+    where phase = 'measured' and gap_s > 0
     group by run_id
 ),
 
@@ -30,8 +33,8 @@ read_percentiles as (
 
 select * from read_percentiles;
 
-comment on view itl_percentile is 'One row per run × percentile: inter-token latency over every gap of every measured ok request, pooled. Without intervals, as gaps share engine steps and so are not independent.';
+comment on view itl_percentile is 'One row per run × percentile: inter-token latency (ITL) over every gap between two events with tokens of every measured ok request, pooled. Tokens with one stamp are one event. Without intervals, as gaps share engine steps and so are not independent.';
 comment on column itl_percentile.run_id is 'The run.';
 comment on column itl_percentile.percentile is 'As a fraction: 0.5, 0.9, 0.95, 0.99 or 0.999.';
 comment on column itl_percentile.gaps is 'Gaps pooled; 0 where token stamps were not recorded.';
-comment on column itl_percentile.value_s is 'The percentile, seconds: quantile_cont(itl_s, percentile), linear between the two nearest gaps. NULL where gaps is 0.';
+comment on column itl_percentile.value_s is 'The percentile, seconds: quantile_cont(token_gap.gap_s, percentile) of the gaps above 0, linear between the two nearest gaps. NULL where gaps is 0.';

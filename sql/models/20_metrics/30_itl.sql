@@ -6,11 +6,11 @@ pool_gaps as (
     select
         run_id,
         count(distinct request_id) as requests,
-        count(itl_s) as gaps,
-        avg(itl_s) as mean_s,
-        max(itl_s) as max_s
+        count(gap_s) as gaps,
+        avg(gap_s) as mean_s,
+        max(gap_s) as max_s
     from token_gap
-    where phase = 'measured'
+    where phase = 'measured' and gap_s > 0
     group by run_id
 ),
 
@@ -41,9 +41,9 @@ fill_runs as (
 
 select * from fill_runs;
 
-comment on view itl is 'One row per run: inter-token latency over every gap of every measured ok request, pooled. Not the same statistic as tpot_s, which averages within a request first and so hides single long gaps.';
+comment on view itl is 'One row per run: inter-token latency (ITL) over every gap between two events with tokens of every measured ok request, pooled. Tokens with one stamp are one event, as vllm bench serve counts. Not the same statistic as tpot_s, which averages within a request first and so hides single long gaps.';
 comment on column itl.run_id is 'The run.';
-comment on column itl.requests is 'Measured ok requests with at least two recorded token stamps.';
+comment on column itl.requests is 'Measured ok requests with at least two recorded stamps that differ.';
 comment on column itl.gaps is 'Gaps pooled; 0 where token stamps were not recorded.';
 comment on column itl.mean_s is 'Mean gap, seconds. NULL where gaps is 0, as all that follow.';
 comment on column itl.p50_s is 'Median gap, seconds, as in itl_percentile.';

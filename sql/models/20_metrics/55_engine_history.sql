@@ -114,7 +114,7 @@ tell_endings as (
         end as ending,
         case
             when failed_at_s is not null
-                then coalesce(failed_json ->> '$.phase', if(opened_at_s is null, 'start', 'run'))
+                then coalesce(failed_json ->> '$.phase', case when opened_at_s is null then 'start' else 'run' end)
         end as failure_phase,
         try_cast(failed_json ->> '$.in_flight_requests' as bigint) as failed_requests
     from join_generations
@@ -126,7 +126,7 @@ find_work as (
         case
             when first_ok_arrived_at_s is not null then first_ok_arrived_at_s
             when ending in ('failed', 'vanished') then coalesce(
-                first_arrived_at_s, warmed_up_at_s, first_busy_at_s, if(failed_requests > 0, opened_at_s, null)
+                first_arrived_at_s, warmed_up_at_s, first_busy_at_s, case when failed_requests > 0 then opened_at_s end
             )
         end as began_at_s,
         case
@@ -146,8 +146,8 @@ order_engines as (
             when 'closed' then closed_at_s
             when 'vanished' then greatest(last_event_at_s, last_sample_at_s, last_finished_at_s)
         end as ended_at_s,
-        if(stopped_at_s is not null, began_at_s, null) as work_began_at_s,
-        if(began_at_s is not null, stopped_at_s, null) as work_ended_at_s,
+        case when stopped_at_s is not null then began_at_s end as work_began_at_s,
+        case when began_at_s is not null then stopped_at_s end as work_ended_at_s,
         case when attempt is not null then row_number() over engines > 1 end as is_rebuild,
         lag(ended_at_s) over engines as earlier_ended_at_s,
         count(restored_arguments) over (engines rows between unbounded preceding and 1 preceding) as restorations
@@ -187,6 +187,8 @@ measure_engines as (
         coalesce(isolated_requests, 0) as isolated_requests,
         opened_at_s,
         warmed_up_at_s,
+        first_arrived_at_s,
+        last_finished_at_s,
         work_began_at_s,
         last_ok_finished_at_s,
         work_ended_at_s,
@@ -258,6 +260,8 @@ comment on column engine_history.restored_arguments is 'Reductions that were und
 comment on column engine_history.isolated_requests is 'Requests that became error rows after it because they kill engines.';
 comment on column engine_history.opened_at_s is 'When its start-up was over, in seconds since the run''s start, as all *_at_s. NULL for one that did not start.';
 comment on column engine_history.warmed_up_at_s is 'When its warm-up was over. NULL without one.';
+comment on column engine_history.first_arrived_at_s is 'When the first request that it answered reached it, errors included.';
+comment on column engine_history.last_finished_at_s is 'When the last of its answers left it, errors included.';
 comment on column engine_history.work_began_at_s is 'When it began to work: the first arrival of a request that it gave a result for. For one that failed or vanished without a result: the first arrival of an error, else the end of warm-up, else the first sample with requests in flight, else (where it failed with requests in flight) the end of start-up. NULL where it did no work that shows.';
 comment on column engine_history.last_ok_finished_at_s is 'When its last result finished.';
 comment on column engine_history.work_ended_at_s is 'When its work ended: at the failure, for one that failed (with requests in flight, as far as is known); at the last sample with requests in flight or the last result, whichever is later, for one that vanished; otherwise at the last result. NULL where work_began_at_s is.';

@@ -121,11 +121,10 @@ fit_slopes as (
         cut_slices.run_id,
         cut_slices.worker,
         cut_slices.engine_generation,
-        (judged_from_s + judged_until_s) / 2 as middle_s,
         any_value(judged_s) as judged_s,
         sum(
-            (least(finished_at_s, judged_until_s) - middle_s) ** 2
-            - (greatest(sent_at_s, judged_from_s) - middle_s) ** 2
+            (least(finished_at_s, judged_until_s) - (judged_from_s + judged_until_s) / 2) ** 2
+            - (greatest(sent_at_s, judged_from_s) - (judged_from_s + judged_until_s) / 2) ** 2
         ) / 2 as moment
     from select_sent
     join cut_slices

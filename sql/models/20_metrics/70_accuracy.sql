@@ -50,12 +50,7 @@ judge_runs as (
         case
             when prompts > 1 then sqrt(clustered_squares * prompts / (prompts - 1)) / samples
         end as standard_error,
-        case
-            when prompts = samples then samples
-            when prompts = 1 or mean in (0, 1) then prompts
-            when clustered_squares = 0 then samples
-            else least(samples, samples * plain_squares / clustered_squares)
-        end as effective_samples
+        effective_samples(samples, prompts, mean, plain_squares, clustered_squares) as effective_samples
     from sum_deviations
 ),
 

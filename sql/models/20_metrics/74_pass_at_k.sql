@@ -2,21 +2,9 @@
 create or replace view pass_at_k as
 with
 
--- All prompt rows with as many samples and as many right ones are one row: C(n, k) is worked out once for them.
-count_outcomes as (
-    select
-        run_id,
-        scorer,
-        samples,
-        right_samples,
-        count(*) as prompt_rows
-    from prompt_score
-    group by run_id, scorer, samples, right_samples
-),
-
-add_most_samples as (
+find_most as (
     select *, max(samples) over (partition by run_id, scorer) as most_samples
-    from count_outcomes
+    from prompt_score
 ),
 
 choose_k as (
@@ -24,17 +12,18 @@ choose_k as (
         *,
         unnest(list_distinct(list_filter(
             [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 512, 1000, most_samples],
-            lambda k: k <= samples
+            lambda k: k <= most_samples
         ))) as k
-    from add_most_samples
+    from find_most
     where most_samples > 1
 ),
 
 -- C(n − c, k) / C(n, k) from logarithms of factorials: the numbers themselves overflow for n in the hundreds.
-estimate_prompts as (
+estimate_rows as (
     select
         *,
         case
+            when samples < k then null
             when samples - right_samples < k then 1
             else 1 - exp(
                 lgamma(samples - right_samples + 1) - lgamma(samples - right_samples - k + 1)
@@ -44,12 +33,31 @@ estimate_prompts as (
     from choose_k
 ),
 
+add_prompts as (
+    select
+        run_id,
+        scorer,
+        k,
+        prompt_id,
+        count(*) as all_rows,
+        count(pass_chance) as prompt_rows,
+        sum(pass_chance) as total,
+        sum(pass_chance ** 2) as squares,
+        count(*) filter (pass_chance not in (0, 1)) as partial_rows
+    from estimate_rows
+    group by run_id, scorer, k, prompt_id
+),
+
+-- NULL where a row has fewer than k samples: without it the mean would be of other prompts than those of a smaller k.
 average_runs as (
     select
         *,
-        sum(prompt_rows) over (partition by run_id, scorer, k) as prompts,
-        sum(prompt_rows * pass_chance) over (partition by run_id, scorer, k) / prompts as mean
-    from estimate_prompts
+        case
+            when sum(prompt_rows) over runs_of_k = sum(all_rows) over runs_of_k
+            then sum(total) over runs_of_k / sum(all_rows) over runs_of_k
+        end as mean
+    from add_prompts
+    window runs_of_k as (partition by run_id, scorer, k)
 ),
 
 sum_deviations as (
@@ -57,30 +65,54 @@ sum_deviations as (
         run_id,
         scorer,
         k,
-        any_value(prompts) as prompts,
+        sum(prompt_rows) as prompts,
+        count(*) as clusters,
+        sum(partial_rows) = 0 as is_binary,
         any_value(mean) as mean,
-        sum(prompt_rows * (pass_chance - mean) ** 2) as squares
+        sum((total - prompt_rows * mean) ** 2) as clustered_squares,
+        greatest(0, sum(squares - 2 * mean * total + prompt_rows * mean ** 2)) as plain_squares
     from average_runs
     group by run_id, scorer, k
 ),
 
 judge_runs as (
     select
+        *,
+        case
+            when clusters > 1 then sqrt(clustered_squares * clusters / (clusters - 1)) / prompts
+        end as standard_error,
+        effective_samples(prompts, clusters, mean, plain_squares, clustered_squares) as worth
+    from sum_deviations
+),
+
+find_intervals as (
+    select *, mean_interval(mean, is_binary, worth, standard_error, clusters) as bounds
+    from judge_runs
+),
+
+name_columns as (
+    select
         run_id,
         scorer,
         k,
         cast(prompts as bigint) as prompts,
         mean,
-        case when prompts > 1 then sqrt(squares / (prompts - 1) / prompts) end as standard_error
-    from sum_deviations
+        standard_error,
+        bounds.kind as interval_kind,
+        bounds.low as mean_low,
+        bounds.high as mean_high
+    from find_intervals
 )
 
-select * from judge_runs;
+select * from name_columns;
 
 comment on view pass_at_k is 'One row per run × scorer × k: the chance that of k samples of a prompt at least one is right, by the unbiased estimator of Chen et al. 2021, averaged over prompt rows. Runs whose prompts were asked once have no row.';
 comment on column pass_at_k.run_id is 'The run.';
 comment on column pass_at_k.scorer is 'The scorer, as in scorers. A score of 1 is right, any other is not.';
 comment on column pass_at_k.k is 'How many samples there are to succeed: 1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100 and so on, and as many as there are.';
 comment on column pass_at_k.prompts is 'Prompt rows with at least k samples.';
-comment on column pass_at_k.mean is 'Mean over them of 1 − C(n − c, k) / C(n, k), for n samples of which c are right.';
-comment on column pass_at_k.standard_error is 'Standard deviation over them / sqrt(prompts). NULL for one.';
+comment on column pass_at_k.mean is 'Mean over prompt rows of 1 − C(n − c, k) / C(n, k), for n samples of which c are right. NULL if any prompt row has fewer than k samples: the mean of the others is of other prompts, and may be lower than that of a smaller k.';
+comment on column pass_at_k.standard_error is 'Standard error of the mean, clustered by prompt as in accuracy: rows of one prompt_id are one cluster. NULL for one prompt.';
+comment on column pass_at_k.interval_kind is 'wilson where all rows'' chances are 0 or 1, with the rows'' effective_samples for n; otherwise t, with clusters − 1 degrees of freedom. NULL where there is no interval.';
+comment on column pass_at_k.mean_low is 'Lower end of the 95 % interval for the mean; see the macro mean_interval.';
+comment on column pass_at_k.mean_high is 'Upper end of the interval.';

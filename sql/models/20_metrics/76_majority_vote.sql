@@ -35,25 +35,56 @@ elect_answers as (
     group by run_id, scorer, prompt_id, occurrence
 ),
 
-average_runs as (
+add_prompts as (
     select
         run_id,
         scorer,
+        prompt_id,
         max(samples) as most_samples,
-        count(*) as prompts,
-        avg(value) as mean,
-        stddev_samp(value) / sqrt(count(*)) as standard_error,
-        count(*) filter (value not in (0, 1)) = 0 as is_binary
+        count(*) as prompt_rows,
+        sum(value) as total,
+        sum(value ** 2) as squares,
+        count(*) filter (value not in (0, 1)) as partial_rows
     from elect_answers
+    group by run_id, scorer, prompt_id
+),
+
+average_runs as (
+    select
+        *,
+        sum(total) over (partition by run_id, scorer) / sum(prompt_rows) over (partition by run_id, scorer) as mean
+    from add_prompts
+),
+
+sum_deviations as (
+    select
+        run_id,
+        scorer,
+        max(most_samples) as most_samples,
+        cast(sum(prompt_rows) as bigint) as prompts,
+        count(*) as clusters,
+        sum(partial_rows) = 0 as is_binary,
+        any_value(mean) as mean,
+        sum((total - prompt_rows * mean) ** 2) as clustered_squares,
+        greatest(0, sum(squares - 2 * mean * total + prompt_rows * mean ** 2)) as plain_squares
+    from average_runs
     group by run_id, scorer
 ),
 
-find_intervals as (
+judge_runs as (
     select
         *,
-        mean_interval(mean, is_binary, prompts, standard_error, prompts) as bounds
-    from average_runs
+        case
+            when clusters > 1 then sqrt(clustered_squares * clusters / (clusters - 1)) / prompts
+        end as standard_error,
+        effective_samples(prompts, clusters, mean, plain_squares, clustered_squares) as worth
+    from sum_deviations
     where most_samples > 1
+),
+
+find_intervals as (
+    select *, mean_interval(mean, is_binary, worth, standard_error, clusters) as bounds
+    from judge_runs
 ),
 
 name_columns as (
@@ -76,7 +107,7 @@ comment on column majority_vote.run_id is 'The run.';
 comment on column majority_vote.scorer is 'The scorer, as in scorers. Votes are equal where its extracted answers are.';
 comment on column majority_vote.prompts is 'Prompt rows: n.';
 comment on column majority_vote.mean is 'Mean over them of the elected answer''s score: the most frequent one, of equally frequent ones the earliest. Samples without an extracted answer do not vote; where none has one, the score is 0.';
-comment on column majority_vote.standard_error is 'Standard deviation over prompt rows / sqrt(n). NULL for one.';
-comment on column majority_vote.interval_kind is 'wilson where all scores are 0 or 1, otherwise t. NULL where there is no interval.';
+comment on column majority_vote.standard_error is 'Standard error of the mean, clustered by prompt as in accuracy: rows of one prompt_id are one cluster. NULL for one prompt.';
+comment on column majority_vote.interval_kind is 'wilson where all scores are 0 or 1, with the rows'' effective_samples for n; otherwise t, with clusters − 1 degrees of freedom. NULL where there is no interval.';
 comment on column majority_vote.mean_low is 'Lower end of the 95 % interval for the mean; see the macro mean_interval.';
 comment on column majority_vote.mean_high is 'Upper end of the interval.';

@@ -21,6 +21,7 @@ count_requests as (
         sum(prompt_tokens) filter (status = 'ok' and cached_tokens is not null) as cacheable_tokens,
         sum(preemptions) filter (status = 'ok') as preemptions,
         max(send_lag_s) as max_send_lag_s,
+        count(*) filter (phase = 'measured' and status = 'ok') as measured_ok_requests,
         count(*) filter (is_finished) as finished_requests,
         sum(prompt_tokens) filter (is_finished) as finished_prompt_tokens,
         sum(output_tokens) filter (is_finished) as finished_output_tokens
@@ -35,17 +36,32 @@ add_stretches as (
     group by run_id
 ),
 
+span_answers as (
+    select
+        *,
+        least(work_began_at_s, first_arrived_at_s) as attempts_began_at_s,
+        greatest(work_ended_at_s, last_finished_at_s) as attempts_ended_at_s
+    from engine_history
+),
+
 -- gap_s: seconds before this engine's work in which no engine worked, as every earlier work had ended.
+-- attempted_s: seconds of this engine's answers, errors included, after the end of every earlier engine's.
 find_gaps as (
     select
         *,
-        greatest(0, work_began_at_s - max(work_ended_at_s) over (
+        max(work_ended_at_s) over (
             partition by run_id
             order by work_began_at_s
             rows between unbounded preceding and 1 preceding
-        )) as gap_s,
+        ) as earlier_ended_at_s,
+        greatest(0, work_began_at_s - earlier_ended_at_s) as gap_s,
+        attempts_ended_at_s - greatest(attempts_began_at_s, max(attempts_ended_at_s) over (
+            partition by run_id
+            order by attempts_began_at_s
+            rows between unbounded preceding and 1 preceding
+        )) as attempted_s,
         case when ok_requests + error_requests > 0 then last_window_requests end as answered_window_requests
-    from engine_history
+    from span_answers
 ),
 
 -- Where an engine's steps or its window are not known, its tokens are not held against them.
@@ -56,6 +72,7 @@ add_attempts as (
         min(work_began_at_s) as work_began_at_s,
         max(work_ended_at_s) as work_ended_at_s,
         sum(gap_s) as gap_s,
+        sum(greatest(0, attempted_s)) as attempted_s,
         max(load_s) filter (not is_rebuild) as load_s,
         max(warmup_s) filter (not is_rebuild) as warmup_s,
         max(load_s + coalesce(warmup_s, 0)) filter (not is_rebuild) as start_s,
@@ -90,6 +107,7 @@ add_engines as (
         sum(start_s) filter (start_order > 1) as resume_load_s,
         max(work_ended_at_s) - min(work_began_at_s) as duration_s,
         sum(gap_s) as gap_s,
+        sum(attempted_s) as attempted_s,
         sum(rebuilds) as rebuilds,
         sum(rebuild_s) as rebuild_s,
         sum(recovery_s) as recovery_s,
@@ -105,12 +123,37 @@ add_engines as (
     group by run_id
 ),
 
-average_concurrency as (
+-- The seconds that throughput is divided by: of a load with windows what lies between them, else the union of all
+-- engines' work, in pieces that do not overlap.
+list_measured as (
+    select run_id, begins_at_s, ends_at_s
+    from load_stretch
+    where has_windows
+    union all
+    select run_id, greatest(work_began_at_s, earlier_ended_at_s), work_ended_at_s
+    from find_gaps
+    where run_id not in (select run_id from add_stretches)
+),
+
+add_in_flight as (
     select
         run_id,
-        sum(in_flight_requests * stretch_s) / sum(stretch_s) as mean_in_flight_requests,
-        max(in_flight_requests) as max_in_flight_requests,
-        coalesce(sum(stretch_s) filter (in_flight_requests = 0), 0) as idle_s
+        sum(in_flight_requests * overlap_s) as in_flight_request_s,
+        coalesce(sum(overlap_s) filter (in_flight_requests > 0), 0) as in_flight_s
+    from (
+        select
+            concurrency.run_id,
+            in_flight_requests,
+            least(until_s, ends_at_s) - greatest(at_s, begins_at_s) as overlap_s
+        from concurrency
+        join list_measured on list_measured.run_id = concurrency.run_id
+        where overlap_s > 0
+    )
+    group by run_id
+),
+
+find_most_in_flight as (
+    select run_id, max(in_flight_requests) as max_in_flight_requests
     from concurrency
     group by run_id
 ),
@@ -157,7 +200,8 @@ join_runs as (
     left join count_requests using (run_id)
     left join add_stretches using (run_id)
     left join add_engines using (run_id)
-    left join average_concurrency using (run_id)
+    left join add_in_flight using (run_id)
+    left join find_most_in_flight using (run_id)
     left join take_first_scorer using (run_id)
 ),
 
@@ -201,15 +245,22 @@ summarize_runs as (
         duration_s,
         working_s,
         measured_s,
+        attempted_s,
         downtime_s,
-        idle_s,
+        case when in_flight_s is not null then greatest(0, measured_s - in_flight_s) end as idle_s,
         lost_s,
         rebuild_s,
         recovery_s,
-        finished_requests / nullif(measured_s, 0) as requests_per_s,
+        case
+            when finished_requests > 0 or coalesce(measured_ok_requests, 0) = 0
+            then finished_requests / nullif(measured_s, 0)
+        end as requests_per_s,
         finished_output_tokens / nullif(measured_s, 0) as output_tokens_per_s,
         (finished_prompt_tokens + finished_output_tokens) / nullif(measured_s, 0) as total_tokens_per_s,
-        mean_in_flight_requests,
+        ok_requests / nullif(attempted_s, 0) as ok_requests_per_attempted_s,
+        output_tokens / nullif(attempted_s, 0) as output_tokens_per_attempted_s,
+        (prompt_tokens + output_tokens) / nullif(attempted_s, 0) as total_tokens_per_attempted_s,
+        in_flight_request_s / nullif(measured_s, 0) as mean_in_flight_requests,
         max_in_flight_requests,
         max_send_lag_s,
         workers,
@@ -265,15 +316,19 @@ comment on column run_summary.resume_load_s is 'What later attempts spent on sta
 comment on column run_summary.duration_s is 'The whole window, seconds: from the first beginning to the last end of any engine''s work (engine_history.work_began_at_s and work_ended_at_s). For engines that did not fail: max(finished_at_s) − min(arrived_at_s) of ok requests. NULL where no engine''s work has both ends.';
 comment on column run_summary.working_s is 'Seconds of the window with at least one engine at work, from the first arrival at the engine to the end of its work: the union of those stretches, duration_s − downtime_s.';
 comment on column run_summary.measured_s is 'What throughput and goodput are divided by, seconds: working_s; of a load with warm-up or cool-down windows the time between them, the sum of load_stretch.stretch_s over engines. NULL where they leave nothing.';
+comment on column run_summary.attempted_s is 'Seconds in which an engine worked or a request failed: from the first arrival at an engine to the last end of a result or an error, the union over engines, without pauses in which there was no engine, and without regard to a load''s windows. Longer than working_s if the last answers are errors, such as timeouts.';
 comment on column run_summary.downtime_s is 'Seconds of the window with no engine at work: every engine was being rebuilt, or the run was between two attempts. 0 where some engine always worked.';
-comment on column run_summary.idle_s is 'Seconds between the first arrival and the last end in concurrency with nothing in flight that was answered: it comes of downtime, of work that a dead engine lost, and of pauses between arrivals.';
+comment on column run_summary.idle_s is 'Seconds of measured_s with nothing in flight that was answered: pauses between arrivals, and work that a dead engine lost.';
 comment on column run_summary.lost_s is 'Seconds of work that failed and vanished engines threw away, summed over engines; inside working_s. See engine_history.lost_s. NULL where no engine failed or vanished at work.';
 comment on column run_summary.rebuild_s is 'Seconds of start-up and warm-up of rebuilt engines, summed over workers: later engines of a worker in the same attempt. Lies inside the window. NULL where none was rebuilt.';
 comment on column run_summary.recovery_s is 'Seconds that workers were without an engine, from the end of one to the readiness of the next in the same attempt, summed over workers. Contains rebuild_s. NULL where none was rebuilt; see engine_history.recovery_s.';
-comment on column run_summary.requests_per_s is 'Ok requests per second: ok_requests / working_s. With windows, the ok requests that finished between them, from begins_at_s to ends_at_s of load_stretch, whenever they were sent / measured_s.';
+comment on column run_summary.requests_per_s is 'Ok requests per second: ok_requests / working_s. With windows, the ok requests that finished between them, from begins_at_s to ends_at_s of load_stretch, whenever they were sent / measured_s. NULL if all measured results finished after the stretch: answers that take longer than the sending have no throughput in it.';
 comment on column run_summary.output_tokens_per_s is 'Output tokens per second, those of the same requests over the same seconds: a request counts as a whole when it finishes.';
 comment on column run_summary.total_tokens_per_s is 'Prompt and output tokens per second, likewise.';
-comment on column run_summary.mean_in_flight_requests is 'Requests in flight averaged over time: sum of in-flight × seconds / seconds, from the first arrival to the last end of the sweep in concurrency. Times with nothing in flight count, downtime included; a request that a dead engine lost counts from its arrival at the engine that answered it.';
+comment on column run_summary.ok_requests_per_attempted_s is 'Throughput that counts the time that errors take: ok_requests / attempted_s. It is request_throughput of vllm bench serve.';
+comment on column run_summary.output_tokens_per_attempted_s is 'output_tokens / attempted_s: output_throughput of vllm bench serve.';
+comment on column run_summary.total_tokens_per_attempted_s is '(prompt_tokens + output_tokens) / attempted_s: total_token_throughput of vllm bench serve.';
+comment on column run_summary.mean_in_flight_requests is 'Requests in flight averaged over measured_s: sum of in-flight × seconds / measured_s, from the sweep in concurrency, without downtime and outside of a load''s windows. Without errors and windows it is requests_per_s × mean e2e_s (Little''s law). A request that a dead engine lost counts from its arrival at the engine that answered it.';
 comment on column run_summary.max_in_flight_requests is 'The most requests in flight at once.';
 comment on column run_summary.max_send_lag_s is 'Latest sending against the arrival pattern, seconds: max(sent_at_s − due_at_s). NULL without a pattern. More in send_lag.';
 comment on column run_summary.workers is 'Workers that answered.';

@@ -2,8 +2,7 @@
 -- A request is good if it is a result and within every limit that the SLO sets. What has no stamp was not seen to be in
 -- time; an answer of one token, or of none, has no time per further token and nothing to be late with.
 --
--- vllm bench serve counts as we do with three differences: it leaves requests that failed out of its share, it divides
--- by all seconds from the first sending to the last end, with no windows, and its TPOT ends with the stream, not with
+-- vllm bench serve counts good_requests_per_attempted_s, with one difference: its TPOT ends with the stream, not with
 -- the last token.
 create or replace view goodput as
 with
@@ -41,6 +40,7 @@ count_requests as (
         slo,
         count(*) filter (phase = 'measured') as requests,
         count(*) filter (phase = 'measured' and is_good) as good_requests,
+        count(*) filter (is_good) as all_good_requests,
         count(*) filter (is_finished and is_good) as finished_good_requests,
         sum(output_tokens) filter (is_finished and is_good) as finished_good_output_tokens
     from judge_requests
@@ -59,11 +59,16 @@ fill_objectives as (
         count_requests.good_requests / nullif(count_requests.requests, 0) as good_share,
         run_summary.measured_s,
         coalesce(count_requests.finished_good_requests, 0) as finished_good_requests,
-        count_requests.finished_good_requests / nullif(run_summary.measured_s, 0) as good_requests_per_s,
         case
+            when run_summary.requests_per_s is not null
+            then count_requests.finished_good_requests / nullif(run_summary.measured_s, 0)
+        end as good_requests_per_s,
+        case
+            when run_summary.requests_per_s is null then null
             when count_requests.finished_good_requests = 0 then 0
             else count_requests.finished_good_output_tokens
-        end / nullif(run_summary.measured_s, 0) as good_output_tokens_per_s
+        end / nullif(run_summary.measured_s, 0) as good_output_tokens_per_s,
+        count_requests.all_good_requests / nullif(run_summary.attempted_s, 0) as good_requests_per_attempted_s
     from spread_limits
     left join count_requests using (run_id, slo)
     left join run_summary using (run_id)
@@ -82,5 +87,6 @@ comment on column goodput.good_requests is 'Those of them that are good.';
 comment on column goodput.good_share is 'good_requests / requests, 0 to 1. NULL where requests is 0.';
 comment on column goodput.measured_s is 'The seconds that throughput is divided by, as in run_summary.';
 comment on column goodput.finished_good_requests is 'Good ones among the requests that throughput counts: with windows those that finished between them, so that goodput never exceeds throughput.';
-comment on column goodput.good_requests_per_s is 'Goodput, requests per second: finished_good_requests / measured_s.';
+comment on column goodput.good_requests_per_s is 'Goodput, requests per second: finished_good_requests / measured_s. NULL if run_summary.requests_per_s is.';
 comment on column goodput.good_output_tokens_per_s is 'Output tokens of these requests / measured_s.';
+comment on column goodput.good_requests_per_attempted_s is 'Goodput that counts the time that errors take: good requests, whenever they were sent and finished / run_summary.attempted_s. It is request_goodput of vllm bench serve.';

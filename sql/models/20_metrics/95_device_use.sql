@@ -68,7 +68,11 @@ describe_devices as (
         energy_joules,
         energy_error_joules,
         energy_known_s,
-        case when energy_joules is not null then if(is_counted, 'counter', 'power') end as energy_source
+        case
+            when energy_joules is null then null
+            when is_counted then 'counter'
+            else 'power'
+        end as energy_source
     from add_samples
     left join add_energy
         on add_energy.run_id = add_samples.run_id
@@ -101,5 +105,5 @@ comment on column device_use.throttled_share is 'Share of samples in which somet
 comment on column device_use.throttle_reasons is 'What did, comma-separated, as in device_telemetry. NULL where nothing did.';
 comment on column device_use.energy_joules is 'Energy over its samples, joules: sum of energy_stretch.stretch_joules. NULL without a sensor.';
 comment on column device_use.energy_error_joules is 'Bound of the integral''s error, joules: sum of energy_stretch.error_joules. NULL where all is counted.';
-comment on column device_use.energy_known_s is 'Seconds over which that is, which leave out gaps of more than 10 s between samples.';
+comment on column device_use.energy_known_s is 'Seconds over which that is. Gaps of more than 10 s between samples are left out unless a counter bridges them; see energy_stretch.';
 comment on column device_use.energy_source is 'counter: the device''s energy counter alone; power: integrated power, at least in part. NULL without a sensor.';

@@ -1,7 +1,8 @@
 -- Grain: one row per run with samples of a GPU.
 -- Energy is of the same window as throughput: the seconds of run_summary.working_s, and of measured_s. A GPU counts for
 -- as long as its worker had work there. One without a sensor makes the run's energy unknown, and so does one of whose
--- seconds at work more than 5 % are: a part would look like the whole.
+-- seconds at work more than 5 % are. Up to 5 % are filled with the mean power of the other seconds of the same GPU and
+-- window, and what is filled in is added to the error in full.
 create or replace view run_energy as
 with
 
@@ -102,18 +103,40 @@ add_stretches as (
     group by all
 ),
 
-add_spans as (
+-- missing_joules: NULL where nothing is missing, but for what rounding leaves.
+fill_gaps as (
     select
         add_held.run_id,
-        sum(known_joules) filter (span = 'working') as working_joules,
-        sum(known_error_joules) filter (span = 'working') as working_error_joules,
-        min(coalesce(known_s, 0) / nullif(held_s, 0)) filter (span = 'working') as working_known_share,
-        sum(known_joules) filter (span = 'between windows') as between_joules,
-        sum(known_error_joules) filter (span = 'between windows') as between_error_joules,
-        min(coalesce(known_s, 0) / nullif(held_s, 0)) filter (span = 'between windows') as between_known_share
+        add_held.span,
+        known_joules,
+        coalesce(known_s, 0) / nullif(held_s, 0) as known_share,
+        case when known_share < 1 - 1e-9 then known_joules * (1 / nullif(known_share, 0) - 1) end as missing_joules,
+        known_error_joules
     from add_held
     left join add_stretches using (run_id, worker, device, span)
-    group by add_held.run_id
+),
+
+add_spans as (
+    select
+        run_id,
+        sum(known_joules) filter (span = 'working') as known_working_joules,
+        sum(missing_joules) filter (span = 'working') as missing_working_joules,
+        sum(known_error_joules) filter (span = 'working') as known_working_error_joules,
+        min(known_share) filter (span = 'working') as working_known_share,
+        known_working_joules + coalesce(missing_working_joules, 0) as working_joules,
+        coalesce(
+            known_working_error_joules + missing_working_joules, known_working_error_joules, missing_working_joules
+        ) as working_error_joules,
+        sum(known_joules) filter (span = 'between windows') as known_between_joules,
+        sum(missing_joules) filter (span = 'between windows') as missing_between_joules,
+        sum(known_error_joules) filter (span = 'between windows') as known_between_error_joules,
+        min(known_share) filter (span = 'between windows') as between_known_share,
+        known_between_joules + coalesce(missing_between_joules, 0) as between_joules,
+        coalesce(
+            known_between_error_joules + missing_between_joules, known_between_error_joules, missing_between_joules
+        ) as between_error_joules
+    from fill_gaps
+    group by run_id
 ),
 
 add_gpus as (
@@ -123,7 +146,9 @@ add_gpus as (
         case when count(energy_joules) = count(*) then sum(energy_joules) end as all_joules,
         sum(energy_error_joules) as all_error_joules,
         case
-            when count(energy_joules) = count(*) then if(bool_and(energy_source = 'counter'), 'counter', 'power')
+            when count(energy_joules) < count(*) then null
+            when bool_and(energy_source = 'counter') then 'counter'
+            else 'power'
         end as energy_source
     from select_gpus
     group by run_id
@@ -141,16 +166,21 @@ choose_known as (
         gpus,
         energy_source,
         case when energy_source is not null then working_known_share end as known_share,
-        case when known_share >= 0.95 then all_joules end as energy_joules,
-        case when known_share >= 0.95 then all_error_joules end as energy_error_joules,
-        case when known_share >= 0.95 then working_joules end as working_joules,
-        case when known_share >= 0.95 then all_joules - working_joules end as idle_joules,
+        case when known_share >= 0.95 then all_joules + coalesce(missing_working_joules, 0) end as energy_joules,
         case
-            when coalesce(has_windows, false) then if(between_known_share >= 0.95, between_joules, null)
+            when known_share >= 0.95
+                then coalesce(all_error_joules + missing_working_joules, all_error_joules, missing_working_joules)
+        end as energy_error_joules,
+        case when known_share >= 0.95 then working_joules end as working_joules,
+        case when known_share >= 0.95 then all_joules - known_working_joules end as idle_joules,
+        case
+            when coalesce(has_windows, false) then case when between_known_share >= 0.95 then between_joules end
             when known_share >= 0.95 then working_joules
         end as measured_joules,
         case
-            when measured_joules is not null then if(has_windows, between_error_joules, working_error_joules)
+            when measured_joules is null then null
+            when has_windows then between_error_joules
+            else working_error_joules
         end as measured_error_joules
     from add_gpus
     left join add_spans on add_spans.run_id = add_gpus.run_id
@@ -164,9 +194,9 @@ comment on column run_energy.run_id is 'The run.';
 comment on column run_energy.gpus is 'GPUs, or MIG slices, that its workers held.';
 comment on column run_energy.energy_source is 'counter: the energy counters of all of them; power: integrated power, of some at least. NULL where one has neither, as all that follows.';
 comment on column run_energy.known_share is 'Share of the seconds at work of which the energy is known, 0 to 1, of the GPU with the least. Below 0.95, what follows is NULL.';
-comment on column run_energy.energy_joules is 'Energy of all GPUs over all samples, joules: from the claim of each to its return, loading, warm-up and rebuilding included; the time between two attempts is not.';
-comment on column run_energy.energy_error_joules is 'Bound of its error, joules, as far as power was integrated; see energy_stretch.error_joules. NULL where all of it was counted.';
-comment on column run_energy.working_joules is 'The part of it at work, joules: over the seconds of run_summary.working_s, of each GPU from the first to the last of them in which its own worker had work.';
+comment on column run_energy.energy_joules is 'Energy of all GPUs, joules: from the claim of each to its return, loading, warm-up and rebuilding included; the time between two attempts is not. Seconds at work that no samples cover count with the mean power of the others, as in working_joules; other gaps count as nothing.';
+comment on column run_energy.energy_error_joules is 'Bound of its error, joules: as far as power was integrated, energy_stretch.error_joules; and the energy that was filled in for seconds that no samples cover. NULL where all of it was counted.';
+comment on column run_energy.working_joules is 'The part of it at work, joules: over the seconds of run_summary.working_s, of each GPU from the first to the last of them in which its own worker had work. Per GPU: known energy / its share of seconds with known energy.';
 comment on column run_energy.idle_joules is 'The rest, joules: energy_joules − working_joules. GPUs that load, warm up, wait while every engine is rebuilt, or are about to be given back.';
 comment on column run_energy.measured_joules is 'The part over the seconds that throughput is divided by (run_summary.measured_s), joules: working_joules, or between a load''s windows.';
 comment on column run_energy.measured_error_joules is 'Bound of its error, joules, likewise.';

@@ -32,7 +32,7 @@ span_attempts as (
     select
         engine_events.run_id,
         attempt,
-        min(engine_events.at_s - if(event = 'opened', coalesce(duration_s, 0), 0)) as began_at_s,
+        min(engine_events.at_s - case when event = 'opened' then coalesce(duration_s, 0) else 0 end) as began_at_s,
         max(greatest(engine_events.at_s, find_last_samples.at_s)) as ended_at_s
     from engine_events
     left join find_last_samples
@@ -48,7 +48,7 @@ add_attempts as (
 
 -- A worker has as many GPUs for as long as it lives; a run of earlier tables tells only of tensor parallelism.
 count_gpus as (
-    select run_id, nullif(sum(gpus), 0) as gpus
+    select run_id, cast(nullif(sum(gpus), 0) as bigint) as gpus
     from (
         select
             run_id,
@@ -67,9 +67,87 @@ count_gpus as (
     group by run_id
 ),
 
+-- A sample: all requests of a prompt row and repeat, options and turns included. Its weight is its share of the cost:
+-- what its tokens cost, if tokens alone are paid for, otherwise its output tokens, as they take the time.
+weigh_samples as (
+    select
+        stg_requests.run_id,
+        prompt_id,
+        occurrence,
+        repeat_index,
+        count(*) filter (status = 'ok') as ok_requests,
+        sum(case
+            when status <> 'ok' then 0
+            when coalesce(gpu_hour_rate, machine_hour_rate, kwh_rate) is not null then output_tokens
+            else coalesce(input_rate, 0) * (prompt_tokens - coalesce(cached_tokens, 0))
+                + coalesce(cached_rate, input_rate, 0) * coalesce(cached_tokens, 0)
+                + coalesce(output_rate, 0) * output_tokens
+        end) as weight,
+        count(*) filter (status = 'ok' and output_tokens is null) as unknown_requests
+    from stg_requests
+    join read_prices on read_prices.run_id = stg_requests.run_id
+    where currency is not null
+    group by stg_requests.run_id, prompt_id, occurrence, repeat_index
+),
+
+score_samples as (
+    select weigh_samples.*, scores.value
+    from weigh_samples
+    join (
+        select run_id, arg_min(scorer, ordinal) as scorer from scorers group by run_id
+    ) as first_scorer on first_scorer.run_id = weigh_samples.run_id
+    left join scores
+        on scores.run_id = weigh_samples.run_id
+        and scores.scorer = first_scorer.scorer
+        and scores.prompt_id = weigh_samples.prompt_id
+        and scores.occurrence = weigh_samples.occurrence
+        and scores.repeat_index = weigh_samples.repeat_index
+),
+
+add_prompts as (
+    select
+        run_id,
+        prompt_id,
+        sum(weight) as all_weight,
+        sum(weight) filter (value is not null) as weight,
+        sum(value) as value,
+        sum(unknown_requests) as unknown_requests,
+        coalesce(sum(ok_requests) filter (value is null), 0) as unscored_requests
+    from score_samples
+    group by run_id, prompt_id
+),
+
+share_prompts as (
+    select
+        *,
+        weight / nullif(sum(weight) over (partition by run_id), 0) as weight_share,
+        value / nullif(sum(value) over (partition by run_id), 0) as value_share
+    from add_prompts
+),
+
+-- Var(ln(C / A)) of a ratio of sums over prompts, by the delta method: Cochran 1977, "Sampling Techniques", chapter 6.
+spread_costs as (
+    select
+        run_id,
+        case
+            when sum(unscored_requests) = 0 then 1
+            when sum(unknown_requests) = 0 then sum(weight) / nullif(sum(all_weight), 0)
+        end as scored_share,
+        count(value) as clusters,
+        case
+            when sum(unknown_requests) = 0 and clusters > 1
+            then sqrt(sum((weight_share - value_share) ** 2) * clusters / (clusters - 1))
+        end as log_error,
+        case when log_error > 1e-9 then exp(t_quantile(clusters - 1) * log_error) end as interval_factor
+    from share_prompts
+    group by run_id
+),
+
 join_runs as (
     select
         read_prices.*,
+        scored_share,
+        interval_factor,
         coalesce(paid_gpus, count_gpus.gpus) as gpus,
         held_s,
         run_summary.* exclude (run_id),
@@ -81,19 +159,20 @@ join_runs as (
     left join count_gpus on count_gpus.run_id = read_prices.run_id
     left join run_summary on run_summary.run_id = read_prices.run_id
     left join run_energy on run_energy.run_id = read_prices.run_id
+    left join spread_costs on spread_costs.run_id = read_prices.run_id
 ),
 
 -- A rate that is not given costs nothing; one that is given costs NULL where its quantity is NULL.
 price_parts as (
     select
         *,
-        if(gpu_hour_rate is null, 0, gpu_hour_rate * gpus / 3600) as gpu_second_cost,
-        if(machine_hour_rate is null, 0, machine_hour_rate * machines / 3600) as machine_second_cost,
-        if(input_rate is null, 0, (
+        case when gpu_hour_rate is null then 0 else gpu_hour_rate * gpus / 3600 end as gpu_second_cost,
+        case when machine_hour_rate is null then 0 else machine_hour_rate * machines / 3600 end as machine_second_cost,
+        case when input_rate is null then 0 else (
             input_rate * (prompt_tokens - coalesce(cached_tokens, 0))
             + coalesce(cached_rate, input_rate) * coalesce(cached_tokens, 0)
-        ) / 1e6) as prompt_cost,
-        if(output_rate is null, 0, output_rate * output_tokens / 1e6) as output_cost
+        ) / 1e6 end as prompt_cost,
+        case when output_rate is null then 0 else output_rate * output_tokens / 1e6 end as output_cost
     from join_runs
 ),
 
@@ -102,18 +181,18 @@ add_costs as (
         *,
         gpu_second_cost * held_s as gpu_cost,
         machine_second_cost * held_s as machine_cost,
-        if(kwh_rate is null, 0, kwh_rate * energy_joules / 3.6e6) as energy_cost,
+        case when kwh_rate is null then 0 else kwh_rate * energy_joules / 3.6e6 end as energy_cost,
         prompt_cost + output_cost as token_cost,
         case when currency is not null then gpu_cost + machine_cost + energy_cost + token_cost end as cost,
         case
             when currency is not null
                 then (gpu_second_cost + machine_second_cost) * working_s
-                    + if(kwh_rate is null, 0, kwh_rate * working_joules / 3.6e6) + token_cost
+                    + case when kwh_rate is null then 0 else kwh_rate * working_joules / 3.6e6 end + token_cost
         end as working_cost,
         case
             when currency is not null
                 then (gpu_second_cost + machine_second_cost) * measured_s
-                    + if(kwh_rate is null, 0, kwh_rate * measured_joules / 3.6e6)
+                    + case when kwh_rate is null then 0 else kwh_rate * measured_joules / 3.6e6 end
         end as measured_time_cost,
         accuracy * scored_samples as right_answers
     from price_parts
@@ -124,12 +203,12 @@ divide_costs as (
         run_id,
         currency,
         gpus,
-        if(machine_hour_rate is null, null, machines) as machines,
+        case when machine_hour_rate is not null then machines end as machines,
         held_s,
-        if(gpu_hour_rate is null, null, gpu_cost) as gpu_cost,
-        if(machine_hour_rate is null, null, machine_cost) as machine_cost,
-        if(kwh_rate is null, null, energy_cost) as energy_cost,
-        if(coalesce(input_rate, output_rate) is null, null, token_cost) as token_cost,
+        case when gpu_hour_rate is not null then gpu_cost end as gpu_cost,
+        case when machine_hour_rate is not null then machine_cost end as machine_cost,
+        case when kwh_rate is not null then energy_cost end as energy_cost,
+        case when coalesce(input_rate, output_rate) is not null then token_cost end as token_cost,
         cost,
         working_cost,
         (measured_time_cost / nullif(finished_output_tokens, 0) + token_cost / nullif(output_tokens, 0)) * 1e6
@@ -139,12 +218,12 @@ divide_costs as (
             as cost_per_thousand_requests,
         cost / nullif(ok_requests, 0) * 1e3 as full_cost_per_thousand_requests,
         right_answers,
-        working_cost / nullif(right_answers, 0) as cost_per_right_answer,
-        working_cost / nullif(accuracy_high * scored_samples, 0) as cost_per_right_answer_low,
-        working_cost / nullif(accuracy_low * scored_samples, 0) as cost_per_right_answer_high,
-        cost / nullif(right_answers, 0) as full_cost_per_right_answer,
-        cost / nullif(accuracy_high * scored_samples, 0) as full_cost_per_right_answer_low,
-        cost / nullif(accuracy_low * scored_samples, 0) as full_cost_per_right_answer_high,
+        working_cost * scored_share / nullif(right_answers, 0) as cost_per_right_answer,
+        cost_per_right_answer / interval_factor as cost_per_right_answer_low,
+        cost_per_right_answer * interval_factor as cost_per_right_answer_high,
+        cost * scored_share / nullif(right_answers, 0) as full_cost_per_right_answer,
+        full_cost_per_right_answer / interval_factor as full_cost_per_right_answer_low,
+        full_cost_per_right_answer * interval_factor as full_cost_per_right_answer_high,
         measured_joules / nullif(measured_s, 0) as mean_power_watts,
         measured_joules / nullif(finished_output_tokens, 0) as energy_per_output_token_joules,
         measured_joules / nullif(finished_requests, 0) as energy_per_request_joules,
@@ -175,12 +254,12 @@ comment on column run_cost.full_cost_per_million_output_tokens is 'cost / output
 comment on column run_cost.cost_per_thousand_requests is 'The same per requests that throughput counts, × 1000.';
 comment on column run_cost.full_cost_per_thousand_requests is 'cost / ok requests × 1000.';
 comment on column run_cost.right_answers is 'Sum of the first scorer''s scores: accuracy × scored_samples. A half-right answer counts half. NULL where nothing was scored.';
-comment on column run_cost.cost_per_right_answer is 'working_cost / right_answers. NULL where none is right.';
-comment on column run_cost.cost_per_right_answer_low is 'Lower end of its 95 % interval, from that of the accuracy: working_cost / (accuracy_high × scored_samples). The cost itself is what it was, so this is about which answers are right alone.';
-comment on column run_cost.cost_per_right_answer_high is 'Upper end: working_cost / (accuracy_low × scored_samples). NULL where accuracy_low is 0: no end.';
-comment on column run_cost.full_cost_per_right_answer is 'cost / right_answers.';
-comment on column run_cost.full_cost_per_right_answer_low is 'Lower end of its 95 % interval, likewise.';
-comment on column run_cost.full_cost_per_right_answer_high is 'Upper end, likewise.';
+comment on column run_cost.cost_per_right_answer is 'Cost of the scored samples / right_answers: working_cost × their share of the cost of all ok requests, which is that of output tokens, or of the price of tokens if nothing else is paid for. NULL if none is right, or if some requests are not scored and tokens are not known.';
+comment on column run_cost.cost_per_right_answer_low is 'Lower end of its 95 % interval, as a ratio of two sums over prompts, of which both vary: cost_per_right_answer / exp(t × e), with e² = G / (G − 1) × Σ over prompts of (share of the cost − share of right_answers)², the delta method for the logarithm of a ratio estimator (Cochran 1977, Sampling Techniques, chapter 6), clustered by prompt, t with G − 1 degrees of freedom. NULL for fewer than two prompts, and if cost and right answers are spread alike, as where all is right: then the method sees no variance.';
+comment on column run_cost.cost_per_right_answer_high is 'Upper end: cost_per_right_answer × exp(t × e).';
+comment on column run_cost.full_cost_per_right_answer is 'The same with cost for working_cost.';
+comment on column run_cost.full_cost_per_right_answer_low is 'Lower end of its 95 % interval, by the same factor.';
+comment on column run_cost.full_cost_per_right_answer_high is 'Upper end, by the same factor.';
 comment on column run_cost.mean_power_watts is 'Mean power of all GPUs together in the window that throughput is of, watts: run_energy.measured_joules / run_summary.measured_s.';
 comment on column run_cost.energy_per_output_token_joules is 'Joules per output token: run_energy.measured_joules / output tokens that throughput counts (output_tokens_per_s × measured_s). Prompt tokens took energy too, and are not divided by.';
 comment on column run_cost.energy_per_request_joules is 'Joules per request: run_energy.measured_joules / requests that throughput counts.';

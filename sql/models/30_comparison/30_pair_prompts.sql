@@ -10,14 +10,14 @@
 create or replace macro pair_prompts(candidate, baseline) as table
 with
 
-read_candidate as (
-    select scorer, prompt_id, occurrence, mean_value as candidate_value, error_samples as candidate_errors
+-- Both sides below each other rather than a full join, which DuckDB 1.5 cannot do once per pair of a leaderboard.
+read_sides as (
+    select
+        scorer, prompt_id, occurrence, mean_value as candidate_value, null as baseline_value, error_samples
     from prompt_score
     where run_id = candidate
-),
-
-read_baseline as (
-    select scorer, prompt_id, occurrence, mean_value as baseline_value, error_samples as baseline_errors
+    union all
+    select scorer, prompt_id, occurrence, null, mean_value, error_samples
     from prompt_score
     where run_id = baseline
 ),
@@ -27,12 +27,12 @@ join_sides as (
         scorer,
         prompt_id,
         occurrence,
-        read_candidate.candidate_value,
-        read_baseline.baseline_value,
-        coalesce(candidate_errors, 0) + coalesce(baseline_errors, 0) > 0 as has_error,
-        read_candidate.candidate_value - read_baseline.baseline_value as difference
-    from read_candidate
-    full join read_baseline using (scorer, prompt_id, occurrence)
+        any_value(candidate_value) as candidate_value,
+        any_value(baseline_value) as baseline_value,
+        sum(error_samples) > 0 as has_error,
+        any_value(candidate_value) - any_value(baseline_value) as difference
+    from read_sides
+    group by scorer, prompt_id, occurrence
 )
 
 select * from join_sides;

@@ -137,7 +137,10 @@ join_parts as (
             when coalesce(clusters, 0) < 5 then null
             when better_prompts + worse_prompts = 0 then 1
             else greatest(
-                if(standard_error = 0, 0, t_tail(difference / nullif(standard_error, 0), clusters - 1)),
+                case
+                    when standard_error = 0 then 0
+                    else t_tail(difference / nullif(standard_error, 0), clusters - 1)
+                end,
                 2.0 ** (1 - clusters),
                 coalesce(mcnemar_p, 0)
             )

@@ -27,6 +27,7 @@
 -- p_value: exact two-sided permutation test of the difference of means: the share of all ways to assign the values to
 --     the sides whose difference is at least as large. NULL for fewer than five repeats on a side: the smallest
 --     possible p is 0.008 at five and five, and 0.029 at four and four.
+--     It is of means and the interval is of ranks, so that one may leave out 0 when the other is above 0.05.
 -- in_family: whether the metric is one of `limits`.
 -- holm_p: p_value adjusted for the number of tests in the family, by Holm's step-down. NULL outside the family.
 -- verdict: too_few: fewer than five repeats on a side; worse, better: p (holm_p in the family, p_value outside) is at

@@ -83,11 +83,11 @@ count_answers as (
 describe_runs as (
     select
         choose_newest.* exclude (model),
-        if(
-            count(distinct choose_newest.model_id) over (partition by choose_newest.model) > 1,
-            choose_newest.model || ' @' || left(choose_newest.model_id, 8),
-            choose_newest.model
-        ) as model,
+        case
+            when count(distinct choose_newest.model_id) over (partition by choose_newest.model) > 1
+            then choose_newest.model || ' @' || left(choose_newest.model_id, 8)
+            else choose_newest.model
+        end as model,
         find_scorers.scorer,
         find_scorers.judging,
         run_conditions.prompts_digest,
@@ -190,7 +190,7 @@ choose_cells as materialized (
 
 name_tasks as (
     select
-        prompt_set || if(number = 1, '', ' (' || number || ')') as task,
+        prompt_set || case when number = 1 then '' else ' (' || number || ')' end as task,
         model,
         run_id,
         name,

@@ -5,7 +5,8 @@
 -- The knee is where power, throughput / latency, is highest: L. Kleinrock 1979, "Power and deterministic rules of thumb
 -- for probabilistic problems in computer communications". Before it, more load buys throughput at little cost in
 -- latency; beyond it, the other way round. One run may be lucky, so a configuration's median over its repeats counts,
--- and all of its repeats are the knee. A run whose generator fell behind did not have the load that it is filed under.
+-- and all of its repeats are the knee. A run whose generator fell behind did not have the load that it is filed under,
+-- and the latency of a saturated one says how long it lasted.
 create or replace view sweep_point as
 with
 
@@ -38,7 +39,10 @@ join_runs as (
         send_lag.kept_up,
         saturation.is_saturated,
         run_summary.requests_per_s / nullif(take_percentiles.e2e_p50_s, 0) as power,
-        runs.state = 'completed' and coalesce(send_lag.kept_up, true) and power is not null as is_eligible
+        runs.state = 'completed'
+            and coalesce(send_lag.kept_up, true)
+            and not coalesce(saturation.is_saturated, false)
+            and power is not null as is_eligible
     from runs
     join loads on loads.run_id = runs.run_id
     left join run_summary on run_summary.run_id = runs.run_id
@@ -90,4 +94,4 @@ comment on column sweep_point.send_lag_p99_s is '99th percentile of send_lag_s, 
 comment on column sweep_point.kept_up is 'Whether the generator kept up with its schedule, as in send_lag. NULL where it had none.';
 comment on column sweep_point.is_saturated is 'Whether requests in flight piled up beyond chance, as in saturation. NULL where it cannot be told.';
 comment on column sweep_point.power is 'Throughput / latency, requests/s²: requests_per_s / e2e_p50_s. NULL where either is.';
-comment on column sweep_point.is_knee is 'Whether the run is at the knee of its benchmark: a completed run whose generator kept up (or had no schedule), of the configuration with the highest median power over such runs.';
+comment on column sweep_point.is_knee is 'Whether the run is at the knee of its benchmark: a completed run that is not saturated and whose generator kept up (or had no schedule), of the configuration with the highest median power over such runs.';

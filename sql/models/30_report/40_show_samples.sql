@@ -40,7 +40,7 @@ choose_prompts as (
     select prompt_score.*
     from prompt_score
     join choose_scorer using (run_id, scorer)
-    where prompt_score.run_id = run and if(direction > 0, mean_value < 1, mean_value > 0)
+    where prompt_score.run_id = run and (direction > 0 and mean_value < 1 or direction <= 0 and mean_value > 0)
     order by direction * mean_value, prompt_id, occurrence
     limit most_prompts
 ),
@@ -90,7 +90,9 @@ join_turns as (
         occurrence,
         repeat_index,
         string_agg(
-            said || if(turn_index < turns - 1, coalesce(answered, ''), ''), chr(10) order by turn_index
+            said || case when turn_index < turns - 1 then coalesce(answered, '') else '' end,
+            chr(10)
+            order by turn_index
         ) as conversation
     from write_turns
     group by prompt_id, occurrence, repeat_index
