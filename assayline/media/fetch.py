@@ -16,6 +16,7 @@ from urllib.request import getproxies
 from assayline.errors import MediaError
 from assayline.records import MediaKind
 from assayline.spec.media import MediaSpec
+from assayline.words import hide_secrets
 
 MOST_REDIRECTS = 3
 CHUNK_BYTES = 2**16
@@ -45,17 +46,18 @@ class Fetcher:
             if moved is None:
                 return content
             at = urljoin(at, moved)
-        raise MediaError(f"The {kind} {url:.200} was redirected more than {MOST_REDIRECTS} times.")
+        raise MediaError(f"The {kind} {hide_secrets(url):.200} was redirected more than {MOST_REDIRECTS} times.")
 
     def _get(self, kind: MediaKind, url: str, deadline_s: float) -> tuple[bytes, str | None]:
         """(content, None), or where it has moved to."""
+        shown = hide_secrets(url)  # in messages, which are stored: links to private files are signed
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            raise MediaError(f"The {kind} {url!r:.200} is no URL: {error}.") from None
+            raise MediaError(f"The {kind} {shown!r:.200} is no URL: {error}.") from None
         host = (parts.hostname or "").lower()
-        self._check(kind, url, parts, host)
+        self._check(kind, shown, parts, host)
         addresses = self._find_addresses(kind, host, port, parts)
         connection = _Connection(host, port, parts.scheme == "https", addresses, deadline_s)
         try:
@@ -66,36 +68,36 @@ class Fetcher:
             if answer.status in REDIRECTS and (moved := answer.getheader("Location")):
                 return b"", moved
             if answer.status != 200:
-                raise MediaError(f"The {kind} {url:.200} cannot be fetched: HTTP {answer.status} {answer.reason}.")
+                raise MediaError(f"The {kind} {shown:.200} cannot be fetched: HTTP {answer.status} {answer.reason}.")
             kinds = (answer.getheader("Content-Type") or "").lower()
             if kinds.startswith("text/"):
-                raise MediaError(f"The {kind} {url:.200} is {kinds.partition(';')[0]}, expected {kind}.")
-            return self._read(kind, url, answer, channel, deadline_s), None
+                raise MediaError(f"The {kind} {shown:.200} is {kinds.partition(';')[0]}, expected {kind}.")
+            return self._read(kind, shown, answer, channel, deadline_s), None
         except (OSError, http.client.HTTPException, ValueError) as error:
             why = "it took too long" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
             hint = " hint: proxies are not used here; download the files and give their paths." if getproxies() else ""
             raise MediaError(
-                f"The {kind} {url:.200} cannot be fetched: {why:.300} (limit {self._spec.fetch_timeout_s:g} s).{hint}"
+                f"The {kind} {shown:.200} cannot be fetched: {why:.300} (limit {self._spec.fetch_timeout_s:g} s).{hint}"
             ) from None
         finally:
             connection.close()
 
     def _read(
-        self, kind: MediaKind, url: str, answer: http.client.HTTPResponse, channel: socket.socket, deadline_s: float
+        self, kind: MediaKind, shown: str, answer: http.client.HTTPResponse, channel: socket.socket, deadline_s: float
     ) -> bytes:
         content = bytearray()
         while chunk := answer.read1(CHUNK_BYTES):
             content += chunk
             if len(content) > self._spec.fetch_bytes:
                 raise MediaError(
-                    f"The {kind} {url:.200} is larger than {self._spec.fetch_bytes} bytes (prompts.media.fetch_bytes)."
+                    f"The {kind} {shown:.200} has more than {self._spec.fetch_bytes} bytes (prompts.media.fetch_bytes)."
                 )
             channel.settimeout(_time_left(deadline_s))
         return bytes(content)
 
-    def _check(self, kind: MediaKind, url: str, parts: SplitResult, host: str) -> None:
+    def _check(self, kind: MediaKind, shown: str, parts: SplitResult, host: str) -> None:
         if parts.scheme not in ("http", "https") or not host:
-            raise MediaError(f"The {kind} {url!r:.200} leads to no http(s) URL with a host.")
+            raise MediaError(f"The {kind} {shown!r:.200} leads to no http(s) URL with a host.")
         allowed = [domain.lower() for domain in self._spec.allowed_domains]
         if host not in allowed and "*" not in allowed:
             given = ", ".join(allowed) or "none"

@@ -86,7 +86,7 @@ def test_an_allowed_host_is_asked(served: str) -> None:
     [
         ("/nothing", "HTTP 404"),
         ("/page", "is text/html, expected image"),
-        ("/large", r"larger than 1000 bytes \(prompts.media.fetch_bytes\)"),
+        ("/large", r"has more than 1000 bytes \(prompts.media.fetch_bytes\)"),
         ("/inside", "allowed_domains does not allow"),
         ("/round", "redirected more than 3 times"),
         ("/to-file", r"leads to no http\(s\) URL"),
@@ -95,6 +95,13 @@ def test_an_allowed_host_is_asked(served: str) -> None:
 def test_what_a_server_says_instead_is_a_sentence(served: str, path: str, words: str) -> None:
     with pytest.raises(MediaError, match=words):
         fetcher(fetch_bytes=1_000).fetch("image", served + path)
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/page", "/large", "/round"])
+def test_fetcher_leaves_signatures_out_of_messages(served: str, path: str) -> None:
+    with pytest.raises(MediaError) as caught:
+        fetcher(fetch_bytes=1_000).fetch("image", f"{served}{path}?X-Amz-Signature=hush")
+    assert f"{path}?…" in str(caught.value) and "hush" not in str(caught.value)
 
 
 def test_a_server_that_hangs_costs_no_more_than_its_time(served: str) -> None:

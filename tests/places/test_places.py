@@ -10,12 +10,13 @@ from store_kit import SECRET, Proxy, use_store
 
 from assayline.errors import SpecError, StoreError
 from assayline.places import client as client_module
-from assayline.places.client import Client, StoreGoneError, check_url, hide_secrets
+from assayline.places.client import Client, StoreGoneError, check_url
 from assayline.places.folder import Folder
 from assayline.places.home import attach, attach_url, open_runs, place_of
 from assayline.places.objects import Objects
 from assayline.places.place import Place
 from assayline.places.probe import probe
+from assayline.words import hide_secrets
 
 
 @pytest.fixture(params=["folder", "moto", "localbucket"])
