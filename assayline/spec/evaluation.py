@@ -188,6 +188,16 @@ class EvalSpec(SpecPart):
         return self
 
     @model_validator(mode="after")
+    def _check_special_tokens(self) -> "EvalSpec":
+        is_task = isinstance(self.prompts.source, LmEvalSource)
+        if self.chat.special_tokens != "control" and (self.asks_for_options or is_task):
+            what = "source lm_eval" if is_task else "the scorer loglikelihood"
+            raise ValueError(
+                f"chat.special_tokens {self.chat.special_tokens}: {what} reads a whole prompt as one text. Remove it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_batch(self) -> "EvalSpec":
         if not isinstance(self.prompts.source, OpenAiBatchSource):
             return self
