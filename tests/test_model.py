@@ -123,7 +123,7 @@ def test_a_config_that_is_a_folder_is_named(model: Path) -> None:
 def test_weights_that_cannot_be_read_are_named(model: Path) -> None:
     (model / "model.safetensors").unlink()
     (model / "model.safetensors").symlink_to("/proc/self/mem")  # a file that nobody can read from its start
-    with pytest.raises(ModelError, match=r"Model file .*model\.safetensors cannot be read"):
+    with pytest.raises(ModelError, match=r"File .*model\.safetensors cannot be read"):
         identify_model(str(model))
 
 
