@@ -195,7 +195,8 @@ def test_values_that_cannot_be_stored_are_refused(value: Any) -> None:
     str(caught.value).encode()
 
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=["Cs"]))
+NUMBERS = st.booleans() | st.integers() | st.floats(allow_infinity=False) | st.just(float("nan"))
+SCALARS = st.none() | NUMBERS | st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.integers() | st.just("k"), inner)))
