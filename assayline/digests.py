@@ -30,7 +30,7 @@ def digest_file(path: Path) -> str:
             _save(memory)
         return memory[key]
     except OSError as error:
-        raise ModelError(f"Model file {path} cannot be read: {error}.") from None
+        raise ModelError(f"File {path} cannot be read: {error.strerror or error}.") from None
 
 
 def memory_path() -> Path:

@@ -29,13 +29,23 @@ class PromptError(AssaylineError):
     exit_code = 3
 
 
-class MediaError(PromptError):
-    """A picture, sound or video cannot be used: its row alone is affected, and becomes an error row of this kind."""
+class RowError(AssaylineError):
+    """One row cannot become a request, or cannot be asked. The run continues: `kind` and the message become that row's
+    error. No PromptError, which ends the run."""
 
-    def __init__(self, message: str, kind: str = "media_error") -> None:
-        # Messages quote foreign names, and must be storable whatever those hold.
+    exit_code = 3
+
+    def __init__(self, kind: str, message: str) -> None:
+        # Messages quote the row, and must be storable whatever the row holds.
         super().__init__(message.encode("utf-8", "backslashreplace").decode())
         self.kind = kind
+
+
+class MediaError(RowError):
+    """A picture, sound or video cannot be used."""
+
+    def __init__(self, message: str, kind: str = "media_error") -> None:
+        super().__init__(kind, message)
 
 
 class PromptsChangedError(PromptError):

@@ -7,7 +7,9 @@ sha256 over the files that decide its answers.
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
+from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 
 from assayline.digests import digest_file
@@ -25,8 +27,13 @@ TOKENIZERS = (
     "added_tokens.json",
     "*.model",
     "*.tiktoken",
+    "tokenization*.py",
 )
 TEMPLATES = ("chat_template*",)
+CODE = ("*.py",)
+"""Of models that bring their own, for trust_remote_code."""
+NOT_READ = (".*", "__pycache__", "checkpoint-*")
+"""Folders inside a model's: caches, and what a trainer has saved on the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ def identify_model(model: str, revision: str | None = None) -> ModelIdentity:
         _check_folder(folder)
         return ModelIdentity(
             folder,
-            f"sha256:{_digest_files(folder, WEIGHTS + CONFIGS + TOKENIZERS + TEMPLATES)}",
+            f"sha256:{_digest_files(folder, WEIGHTS + CONFIGS + CODE + TOKENIZERS + TEMPLATES)}",
             f"sha256:{_digest_files(folder, TOKENIZERS + TEMPLATES)}",
         )
     if model.startswith((".", "/", "~")) or model.count("/") > 1 or folder.exists():
@@ -124,8 +131,12 @@ def _check_folder(folder: Path) -> None:
 
 
 def _digest_files(folder: Path, patterns: tuple[str, ...]) -> str:
-    names = sorted({path.name for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+    names: list[str] = []
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not any(fnmatch(name, pattern) for pattern in NOT_READ)]
+        found = (Path(root, name) for name in files if any(fnmatch(name, pattern) for pattern in patterns))
+        names += [path.relative_to(folder).as_posix() for path in found if path.is_file()]
     total = hashlib.sha256()
-    for name in names:
+    for name in sorted(names):
         total.update(f"{name}\0{digest_file(folder / name)}\n".encode())
     return total.hexdigest()[:32]

@@ -142,3 +142,8 @@ def nearest(name: str, known: list[str]) -> str:
     """A half sentence that names the nearest known name, or lists what there is."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known)[:40])}"
+
+
+def hide_secrets(text: str) -> str:
+    """A text without the parts of URLs that may hold credentials: users before hosts, and queries."""
+    return re.sub(r"(?<=[^\s<])\?[^\s<>\"']+", "?…", re.sub(r"://[^\s/@]+@", "://…@", text))

@@ -14,6 +14,7 @@ if __name__ == "__main__":  # before Prefect is imported, which --help and --dry
 
 import dataclasses
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -183,9 +184,8 @@ def _watch(
     looks = Throttle()  # each goes over the names of all parts
     loaded_s = time.monotonic()
     tasks = [Watched(prepared), *map(Watched, generated)]
-    while any(not task.is_over for task in tasks):
-        if any(task.has_failed for task in tasks):
-            evaluation.stop()
+
+    def show() -> None:
         if crew:
             crew.look()
         if looks.is_due():
@@ -194,16 +194,32 @@ def _watch(
                 progress.show(evaluation.count_answered(), expected)
                 if screen:
                     screen.show(expected, crew.standing if crew else None)
+
+    def show_last() -> None:
+        if crew:
+            crew.close()
+        if tasks[0].has_completed:
+            progress.show(evaluation.count_answered(), prepared.result().requests, last=True)
+
+    while any(not task.is_over for task in tasks):
+        if any(task.has_failed for task in tasks):
+            evaluation.stop()
+        _try_to(show, progress)
         if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:
             if obstacle := evaluation.try_load():
                 progress.warn_once(f"{obstacle} Results are still stored as part files.")
             loaded_s = time.monotonic()
         wait_for_one(tasks, POLL_INTERVAL_S)
-    if crew:
-        crew.close()
-    if tasks[0].has_completed:
-        progress.show(evaluation.count_answered(), prepared.result().requests, last=True)
+    _try_to(show_last, progress)
     return progress.close()
+
+
+def _try_to(show: Callable[[], None], progress: Progress) -> None:
+    """Shows how far the run is. A part or a listing that cannot be read now stops no run: the next look tries again."""
+    try:
+        show()
+    except Exception as error:
+        progress.warn_once(f"Progress is not shown, and the run continues: {type(error).__name__}: {error}")
 
 
 def _publish(result: RunResult, spec: EvalSpec, report: str | None) -> None:

@@ -50,6 +50,41 @@ def test_the_config_is_part_of_the_model(model: Path) -> None:
     assert identify_model(str(model)).model_id != before.model_id
 
 
+@pytest.mark.parametrize(
+    "name", ["modeling_mine.py", "modules/attention.py", "1_Pooling/config.json", "shards/model-00002.safetensors"]
+)
+def test_identify_model_covers_code_and_subfolders(model: Path, name: str) -> None:
+    ids = [identify_model(str(model))]
+    (model / name).parent.mkdir(exist_ok=True)
+    for content in ("a", "b"):
+        (model / name).write_text(content)
+        ids.append(identify_model(str(model)))
+    assert len({one.model_id for one in ids}) == 3
+    assert len({one.tokenizer_id for one in ids}) == 1
+
+
+def test_identify_model_covers_the_code_of_a_tokenizer_in_both_ids(model: Path) -> None:
+    before = identify_model(str(model))
+    (model / "tokenization_mine.py").write_text("a")
+    after = identify_model(str(model))
+    assert after.model_id != before.model_id and after.tokenizer_id != before.tokenizer_id
+
+
+@pytest.mark.parametrize(
+    "name", [".cache/huggingface/config.json", "__pycache__/mine.py", "checkpoint-500/model.safetensors", "README.md"]
+)
+def test_identify_model_leaves_out_what_no_engine_reads(model: Path, name: str) -> None:
+    before = identify_model(str(model))
+    (model / name).parent.mkdir(parents=True, exist_ok=True)
+    (model / name).write_text("a")
+    assert identify_model(str(model)) == before
+
+
+def test_identify_model_keeps_the_id_of_a_folder_without_code_and_subfolders(model: Path) -> None:
+    """Runs of earlier versions pair with new ones by it."""
+    assert identify_model(str(model)).model_id == "sha256:5fd906985705f9723e66d4c687ec5e86"
+
+
 def test_content_that_moved_to_another_file_is_another_model(model: Path) -> None:
     before = identify_model(str(model))
     (model / "model.safetensors").rename(model / "model-00001.safetensors")
@@ -88,7 +123,7 @@ def test_a_config_that_is_a_folder_is_named(model: Path) -> None:
 def test_weights_that_cannot_be_read_are_named(model: Path) -> None:
     (model / "model.safetensors").unlink()
     (model / "model.safetensors").symlink_to("/proc/self/mem")  # a file that nobody can read from its start
-    with pytest.raises(ModelError, match=r"Model file .*model\.safetensors cannot be read"):
+    with pytest.raises(ModelError, match=r"File .*model\.safetensors cannot be read"):
         identify_model(str(model))
 
 

@@ -147,8 +147,8 @@ class Crew:
     def _read_new_parts(self) -> None:
         names = list_part_names(self._run_dir, ANSWERS, max_age_s=SHOWN_AGE_S)
         for part in fetch_parts(self._run_dir, ANSWERS, [name for name in names if name not in self._seen]):
-            self._seen.add(part.name)
             table = pq.read_table(part, columns=["worker", "output_tokens"])
+            self._seen.add(part.name)
             for worker, tokens in zip(*(table[column].to_pylist() for column in table.column_names), strict=True):
                 self._answered[worker] += 1
                 self._tokens[worker] += tokens or 0

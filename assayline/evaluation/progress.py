@@ -3,14 +3,17 @@
 Each part is read once, and of it three columns. What a run was is in the database's models, not here.
 """
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from assayline.errors import StoreError
 from assayline.records import NOT_SENT
 from assayline.store.parts import ANSWERS, SHOWN_AGE_S, fetch_parts, list_part_names
 
@@ -39,7 +42,8 @@ class Tally:
         self._seen: set[str] = set()
         self._answered = self._errors = self._tokens = 0
         self._windows: dict[str, int] = {}
-        self._read_new()
+        with contextlib.suppress(OSError, StoreError, pa.ArrowException):  # the first count tries again
+            self._read_new()
         self._marks = deque([(now(), self._tokens)])
 
     def count(self) -> Standing:
@@ -59,8 +63,8 @@ class Tally:
     def _read_new(self) -> None:
         names = list_part_names(self._run_dir, ANSWERS, max_age_s=SHOWN_AGE_S)
         for part in fetch_parts(self._run_dir, ANSWERS, [name for name in names if name not in self._seen]):
-            self._seen.add(part.name)
             self._read(part)
+            self._seen.add(part.name)
 
     def _read(self, part: Path) -> None:
         table = pq.read_table(part, columns=["worker", "window_requests", "output_tokens", "error_kind"])

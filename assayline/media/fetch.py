@@ -2,7 +2,7 @@
 
 A prompt file is foreign data. A URL in it must not make this machine ask a cloud's metadata service or a neighbour's
 printer: each address that a name stands for is looked at, the connection goes to the very address that was looked at,
-and a redirect is looked at like the first URL.
+and a redirect is looked at like the first URL. A proxy would look names up by itself, so none is used.
 """
 
 import http.client
@@ -11,16 +11,24 @@ import socket
 import ssl
 import time
 from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.request import getproxies
 
 from assayline.errors import MediaError
 from assayline.records import MediaKind
 from assayline.spec.media import MediaSpec
+from assayline.words import hide_secrets
 
 MOST_REDIRECTS = 3
 CHUNK_BYTES = 2**16
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 """Allowed by name, these may be asked although they are private."""
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""All that IANA has allocated. Beside it are IPv4 addresses in several forms, and private networks."""
+PROVIDERS = tuple(map(ipaddress.IPv4Network, ("168.63.129.16/32", "192.0.0.0/24")))
+"""Public by their numbers, and served by the cloud to its own machines: Azure's WireServer, and Oracle's metadata at
+192.0.0.192 in a block that IANA keeps for protocols. Other clouds' metadata have private or link-local addresses."""
 
 
 class Fetcher:
@@ -38,20 +46,21 @@ class Fetcher:
             if moved is None:
                 return content
             at = urljoin(at, moved)
-        raise MediaError(f"The {kind} {url:.200} was redirected more than {MOST_REDIRECTS} times.")
+        raise MediaError(f"The {kind} {hide_secrets(url):.200} was redirected more than {MOST_REDIRECTS} times.")
 
     def _get(self, kind: MediaKind, url: str, deadline_s: float) -> tuple[bytes, str | None]:
         """(content, None), or where it has moved to."""
+        shown = hide_secrets(url)  # in messages, which are stored: links to private files are signed
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            raise MediaError(f"The {kind} {url!r:.200} is no URL: {error}.") from None
+            raise MediaError(f"The {kind} {shown!r:.200} is no URL: {error}.") from None
         host = (parts.hostname or "").lower()
-        self._check(kind, url, parts, host)
-        connection = _Connection(host, port, parts.scheme == "https", self._find_address(kind, host, port, parts))
+        self._check(kind, shown, parts, host)
+        addresses = self._find_addresses(kind, host, port, parts)
+        connection = _Connection(host, port, parts.scheme == "https", addresses, deadline_s)
         try:
-            connection.timeout = _time_left(deadline_s)
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             connection.request("GET", target, headers={"Accept-Encoding": "identity", "User-Agent": "assayline"})
             channel = connection.sock  # which the connection lets go of when the answer is its last
@@ -59,35 +68,36 @@ class Fetcher:
             if answer.status in REDIRECTS and (moved := answer.getheader("Location")):
                 return b"", moved
             if answer.status != 200:
-                raise MediaError(f"The {kind} {url:.200} cannot be fetched: HTTP {answer.status} {answer.reason}.")
+                raise MediaError(f"The {kind} {shown:.200} cannot be fetched: HTTP {answer.status} {answer.reason}.")
             kinds = (answer.getheader("Content-Type") or "").lower()
             if kinds.startswith("text/"):
-                raise MediaError(f"The {kind} {url:.200} is {kinds.partition(';')[0]}, expected {kind}.")
-            return self._read(kind, url, answer, channel, deadline_s), None
+                raise MediaError(f"The {kind} {shown:.200} is {kinds.partition(';')[0]}, expected {kind}.")
+            return self._read(kind, shown, answer, channel, deadline_s), None
         except (OSError, http.client.HTTPException, ValueError) as error:
             why = "it took too long" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
+            hint = " hint: proxies are not used here; download the files and give their paths." if getproxies() else ""
             raise MediaError(
-                f"The {kind} {url:.200} cannot be fetched: {why:.300} (limit {self._spec.fetch_timeout_s:g} s)."
+                f"The {kind} {shown:.200} cannot be fetched: {why:.300} (limit {self._spec.fetch_timeout_s:g} s).{hint}"
             ) from None
         finally:
             connection.close()
 
     def _read(
-        self, kind: MediaKind, url: str, answer: http.client.HTTPResponse, channel: socket.socket, deadline_s: float
+        self, kind: MediaKind, shown: str, answer: http.client.HTTPResponse, channel: socket.socket, deadline_s: float
     ) -> bytes:
         content = bytearray()
         while chunk := answer.read1(CHUNK_BYTES):
             content += chunk
             if len(content) > self._spec.fetch_bytes:
                 raise MediaError(
-                    f"The {kind} {url:.200} is larger than {self._spec.fetch_bytes} bytes (prompts.media.fetch_bytes)."
+                    f"The {kind} {shown:.200} has more than {self._spec.fetch_bytes} bytes (prompts.media.fetch_bytes)."
                 )
             channel.settimeout(_time_left(deadline_s))
         return bytes(content)
 
-    def _check(self, kind: MediaKind, url: str, parts: SplitResult, host: str) -> None:
+    def _check(self, kind: MediaKind, shown: str, parts: SplitResult, host: str) -> None:
         if parts.scheme not in ("http", "https") or not host:
-            raise MediaError(f"The {kind} {url!r:.200} leads to no http(s) URL with a host.")
+            raise MediaError(f"The {kind} {shown!r:.200} leads to no http(s) URL with a host.")
         allowed = [domain.lower() for domain in self._spec.allowed_domains]
         if host not in allowed and "*" not in allowed:
             given = ", ".join(allowed) or "none"
@@ -96,32 +106,58 @@ class Fetcher:
                 "it there, or give files."
             )
 
-    def _find_address(self, kind: MediaKind, host: str, port: int | None, parts: SplitResult) -> str:
+    def _find_addresses(self, kind: MediaKind, host: str, port: int | None, parts: SplitResult) -> list[str]:
         try:
             found = socket.getaddrinfo(host, port or parts.scheme, type=socket.SOCK_STREAM)
         except OSError as error:
             raise MediaError(f"The {kind}'s host {host} is not known: {error.strerror}.") from None
-        addresses = [str(address[4][0]) for address in found]
-        is_named = host in LOOPBACK_NAMES and host in self._spec.allowed_domains
-        if not is_named and not all(ipaddress.ip_address(a.partition("%")[0]).is_global for a in addresses):
-            raise MediaError(
-                f"The {kind}'s host {host} is inside the own network ({addresses[0]}), where a prompt file may not "
-                "send anybody."
-            )
-        return addresses[0]
+        addresses = list(dict.fromkeys(str(address[4][0]) for address in found))
+        if host in LOOPBACK_NAMES and host in self._spec.allowed_domains:
+            return addresses
+        for address in addresses:
+            if not _is_public(address):
+                raise MediaError(
+                    f"The {kind}'s host {host} has the address {address}, which is not public. hint: download the file "
+                    "and give its path."
+                )
+        return addresses
+
+
+def _is_public(address: str) -> bool:
+    """Whether an address is on the internet. One of IPv6 that stands for one of IPv4 is judged as that one."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if ip in NAT64:
+            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        if inner is None:
+            return ip in GLOBAL_UNICAST and ip.is_global
+        ip = inner
+    return ip.is_global and not ip.is_multicast and not any(ip in network for network in PROVIDERS)
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection to an address that was looked at, for a host by its name."""
+    """A connection to addresses that were looked at, for a host by its name."""
 
-    def __init__(self, host: str, port: int | None, is_secure: bool, address: str) -> None:
+    def __init__(self, host: str, port: int | None, is_secure: bool, addresses: list[str], deadline_s: float) -> None:
         super().__init__(host, port or (443 if is_secure else 80))
         self._is_secure = is_secure
-        self._address = address
+        self._addresses = addresses
+        self._deadline_s = deadline_s
 
     def connect(self) -> None:
-        """As the base class does, but to the address, and not to what the name may stand for by now."""
-        self.sock = socket.create_connection((self._address, self.port), self.timeout)
+        """As the base class does, but to the addresses, and not to what the name may stand for by now. Each one has an
+        equal share of the time that is left."""
+        for left in range(len(self._addresses), 0, -1):
+            try:
+                self.sock = socket.create_connection(
+                    (self._addresses[-left], self.port), _time_left(self._deadline_s) / left
+                )
+                break
+            except OSError:
+                if left == 1:
+                    raise
+        self.sock.settimeout(_time_left(self._deadline_s))
         if self._is_secure:
             self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self.host)
 

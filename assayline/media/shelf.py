@@ -32,7 +32,7 @@ class Shelf:
                 raise MediaError(f"{_name(kind)} {path} is no regular file, expected one.")
             digest = _digest(path.absolute(), found.st_size, found.st_mtime_ns, found.st_ino)
         except (OSError, ValueError, ModelError) as error:  # ValueError: a NUL in the name
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            reason = ((error.strerror if isinstance(error, OSError) else None) or str(error)).removesuffix(".")
             raise MediaError(
                 f"{_name(kind)} {str(path)!r:.300} cannot be read: {reason}. Expected a file; paths are relative to "
                 "the data file's folder."

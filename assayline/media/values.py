@@ -42,13 +42,15 @@ class MediaReader:
             if _is_samples(value):
                 raise MediaError(f"The {kind} is a list of numbers, whose sampling rate is not known. Give a file.")
             return [self.read_one(kind, item, folder) for item in value if item is not None]
-        return [] if value is None or value == "" else [self.read_one(kind, value, folder)]
+        return [] if value is None else [self.read_one(kind, value, folder)]
 
     def read_one(self, kind: MediaKind, value: Any, folder: Path | None) -> Media:
         """Raises MediaError for what is not there, cannot be fetched or is no reference to media."""
         match value:
             case bytes() | bytearray() | memoryview():
                 return self._shelf.keep(kind, bytes(value))
+            case str() if not value.strip():
+                raise MediaError(f"The {kind} is an empty text. hint: write null for a row without {kind}.")
             case str():
                 return self._read_text(kind, value.strip(), folder)
             case Path():

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from assayline.errors import SpecError
+from assayline.words import hide_secrets
 
 Answer = TypeVar("Answer")
 Given = TypeVar("Given")
@@ -209,11 +210,6 @@ def describe(error: Exception) -> str:
     """What a store said, on one line, without what it was asked by."""
     said = " ".join(str(error).partition("\n\nDebug source")[0].split())
     return hide_secrets(said)[:400]
-
-
-def hide_secrets(text: str) -> str:
-    """A text without the parts of URLs that may hold credentials: users before hosts, and queries."""
-    return re.sub(r"(?<=[^\s<])\?[^\s<>\"']+", "?…", re.sub(r"://[^\s/@]+@", "://…@", text))
 
 
 def do_at_once(do: Callable[[Given], Answer], what: Iterable[Given]) -> list[Answer]:

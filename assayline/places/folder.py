@@ -97,9 +97,11 @@ class Folder:
 
 
 def _fill(descriptor: int, content: bytes) -> None:
-    """Writes the whole of a small file in place, by one write."""
+    """Writes the whole of a small file in place, by one write unless the disk is nearly full."""
     try:
-        os.write(descriptor, content)
+        written = 0
+        while written < len(content):
+            written += os.write(descriptor, content[written:])
         if os.fstat(descriptor).st_size > len(content):
             os.ftruncate(descriptor, len(content))
     finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from assayline.errors import PromptError
+from assayline.prompts.values import explain_json
 
 Row = dict[str, Any]
 
@@ -43,7 +44,9 @@ def read_jsonl(path: Path) -> Iterator[Row | UnreadableRow]:
         try:
             row = json.loads(text)
         except (ValueError, RecursionError) as error:
-            problem = f"not JSON ({error}). Expected one JSON object per line; the line begins {text[:60]!r}."
+            problem = (
+                f"not JSON ({explain_json(error)}). Expected one JSON object per line; the line begins {text[:60]!r}."
+            )
         else:
             if isinstance(row, dict):
                 yield row
@@ -146,6 +149,8 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE_BYTES), b""), start=1):
+                if number == 1 and line.startswith(b"\x1f\x8b"):
+                    raise PromptError(f"{path} is compressed (gzip). hint: decompress it first, with gunzip.")
                 if len(line) == LONGEST_LINE_BYTES:
                     raise PromptError(
                         f"{path}, line {number}: longer than {LONGEST_LINE_BYTES} bytes. Expected one row per line."

@@ -75,18 +75,27 @@ class _Rendering:
 
 
 def render_limited(render: Callable[[], Made]) -> Made:
-    """What `render` returns. Raises RenderStoppedError if it is over a limit."""
+    """What `render` returns. Raises RenderStoppedError if it went over a limit, whatever became of the interruption:
+    Jinja, for example, fails in rewriting its traceback when it comes between two lines."""
     rendering = _Rendering(threading.get_ident(), time.monotonic())
     try:
-        _begin(rendering)
-        return render()
-    finally:
-        while True:
-            try:
-                _end(rendering)
-                break
-            except RenderStoppedError:
-                pass  # it was raised here, when all was over
+        try:
+            _begin(rendering)
+            made = render()
+        finally:
+            while True:
+                try:
+                    _end(rendering)
+                    break
+                except RenderStoppedError:
+                    pass  # it was raised here, when all was over
+    except Exception:
+        if rendering.tries:
+            raise RenderStoppedError from None
+        raise
+    if rendering.tries:
+        raise RenderStoppedError
+    return made
 
 
 _LOCK = threading.Lock()

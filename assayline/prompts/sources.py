@@ -102,6 +102,8 @@ def find_files(pattern: str) -> list[Path]:
 
 
 def _format_of(path: Path) -> str:
+    if path.suffix.lower() in (".gz", ".bz2", ".xz", ".zst", ".zip"):
+        raise PromptError(f"Prompt file {path} is compressed. hint: decompress it first, for example with gunzip.")
     try:
         return FORMATS[path.suffix.lower()]
     except KeyError:

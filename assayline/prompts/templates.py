@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import jinja2
+import jinja2.nodes
 from jinja2.exceptions import SecurityError
 
 from assayline.errors import AssaylineError, PromptError
@@ -36,11 +37,17 @@ class PromptTemplate:
         self._guard = RenderGuard(setting)
         compile_one = partial(_compile, setting)
         self._messages = [(one.role, self._guard.run(partial(compile_one, one.content))) for one in messages]
+        self._prints_self = any(_names_self(one.content) for one in messages)
         self._text = "\n".join(one.content for one in messages)
 
     def render(self, row: dict[str, Any]) -> list[dict[str, Any]]:
         """Raises RowShapeError for an undefined variable or a forbidden access, RowError for other failures, and
         PromptError for a template that has to be stopped again and again. NaN is null, as everywhere."""
+        if self._prints_self and "self" in row:
+            raise RowShapeError(
+                "template_error",
+                f"{self._setting} uses `self`, which Jinja2 keeps for itself. hint: write row['self'] for the column.",
+            )
         row = {name: None if _is_null(value) else value for name, value in row.items()}
         return [{"role": role, "content": self._render(template, row)} for role, template in self._messages]
 
@@ -94,6 +101,10 @@ def _compile(setting: str, text: str) -> jinja2.Template:
         ) from None
 
 
+def _names_self(text: str) -> bool:
+    return any(name.name == "self" for name in ENVIRONMENT.parse(text).find_all(jinja2.nodes.Name))
+
+
 def _explain_undefined(message: str, row: dict[str, Any]) -> str:
     variable = re.match(r"'(.+)' is undefined$", message)
     if variable:
@@ -117,7 +128,8 @@ def _write(value: Any) -> Any:
     RowError for bytes."""
     if _is_null(value):
         raise NullOutputError("null")
-    return as_text(value, "What the template writes") if isinstance(value, AS_COLUMNS) else value
+    is_infinite = isinstance(value, float) and math.isinf(value)
+    return as_text(value, "What the template writes") if is_infinite or isinstance(value, AS_COLUMNS) else value
 
 
 AS_COLUMNS = (dict, list, tuple, Decimal, bytes)

@@ -9,22 +9,13 @@ import json
 import math
 from collections.abc import Iterable
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
-from assayline.errors import PromptError
+from assayline.errors import RowError as RowError
 from assayline.words import nearest
 
 UNITS_PER_S = {"s": 1.0, "ms": 1000.0, "date": 1.0}
 """Of stamps, as `read_stamp` reads them."""
-
-
-class RowError(PromptError):
-    """One row cannot become a request. The run continues: `kind` and the message become that row's error."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        # Messages quote the row, and must be storable whatever the row holds.
-        super().__init__(message.encode("utf-8", "backslashreplace").decode())
-        self.kind = kind
 
 
 class RowShapeError(RowError):
@@ -65,7 +56,7 @@ def as_text(value: Any, where: str) -> str | None:
         case bool():
             return "true" if value else "false"
         case float() if not math.isfinite(value):
-            return None if math.isnan(value) else str(value)
+            return None if math.isnan(value) else _refuse_infinity(value, where)
         case None | int() | float():
             return None if value is None else str(value)
     plain = as_json(value, where)
@@ -83,7 +74,7 @@ def as_json(value: Any, where: str) -> Any:
         case str():
             return check_text(value, where)
         case float():
-            return value if math.isfinite(value) else None if math.isnan(value) else str(value)
+            return value if math.isfinite(value) else None if math.isnan(value) else _refuse_infinity(value, where)
         case dict():
             return {check_text(str(key), where): as_json(item, where) for key, item in value.items()}
         case list() | tuple():
@@ -95,6 +86,14 @@ def as_json(value: Any, where: str) -> Any:
     raise RowError(
         "row_error",
         f"{where} holds {type(value).__name__}, expected text, a number, true or false, a date, a list or an object.",
+    )
+
+
+def _refuse_infinity(value: float, where: str) -> NoReturn:
+    raise RowError(
+        "row_error",
+        f"{where} holds {value}, which is not a number; JSON reads 1e999 and Infinity so. hint: write it as text, or "
+        "leave the cell empty.",
     )
 
 
@@ -129,4 +128,11 @@ def parse_json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RowError("row_error", f"{where} holds text that is not JSON: {error}. It begins {text[:60]!r}.") from None
+        raise RowError(
+            "row_error", f"{where} holds text that is not JSON: {explain_json(error)}. It begins {text[:60]!r}."
+        ) from None
+
+
+def explain_json(error: Exception) -> str:
+    """Why a text is not JSON. Python's own words for a long number advise to call a function of Python's."""
+    return "a whole number of more than 4,300 digits" if "sys.set_int_max_str_digits" in str(error) else str(error)

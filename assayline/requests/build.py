@@ -217,7 +217,10 @@ def _check_seed(sampling: Mapping[str, Any], error: Any) -> None:
 def seed_repeat(sampling: Mapping[str, Any], repeat_index: int) -> dict[str, Any]:
     """Repeats with one seed would give one answer many times. -1 is vLLM's way to write "no seed"."""
     seed = sampling.get("seed")
-    return dict(sampling) if seed in (None, -1) else {**sampling, "seed": seed + repeat_index}
+    if seed in (None, -1):
+        return dict(sampling)
+    own = seed + repeat_index
+    return {**sampling, "seed": own + 1 if seed < -1 <= own else own}
 
 
 def _render(prompt: Prompt, renderer: Renderer) -> Rendered:

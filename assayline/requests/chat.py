@@ -6,11 +6,14 @@ them), and the ids are what the engine gets: the same ids as
 `tokenizer.apply_chat_template(tokenize=True)`. Mode `plain` has no template, so there the tokenizer adds its own.
 
 A template comes with a foreign model. It runs in our bounded sandbox, put in the place of the one that transformers
-compiles it in, and within limits of time and memory. What it raises is an error of the row.
+compiles it in, and within limits of time and memory. What it raises is an error of the row. A template that asks for
+the time gets midnight of `chat.date`: equal messages make equal prompts on every day.
 """
 
+import datetime
 import json
 import logging
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -40,12 +43,14 @@ from assayline.spec.prompts import ChatSpec
 Message = dict[str, Any]
 RESERVED = frozenset({
     "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "max_length", "messages",
-    "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs",
-    "truncation",
+    "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors", "strftime_now", "tokenize",
+    "tokenizer_kwargs", "truncation",
 })  # fmt: skip
 """Arguments of apply_chat_template that a template's variables must not reach."""
 
 PROBE = "assayline probe"
+STAND_IN = "assaylinespecial{}token"
+"""Stands for a special token in a row's text while the template runs. No filter of JSON escapes it."""
 ALWAYS_TOKENISED_CHARS = 2**20
 
 
@@ -125,7 +130,9 @@ class ChatRenderer:
         self._mode, self._template = find_template(spec, tokenizer)
         _use_bounded_sandbox()
         self._guard = RenderGuard(f"The chat template ({self._mode})")
+        self._midnight = datetime.datetime.combine(spec.date, datetime.time())
         self._most_chars = _most_chars(tokenizer, max_model_len)
+        self._stand_ins, self._special = _list_special(tokenizer, spec.special_tokens)
         self._content_form = "text" if self._mode == "plain" else self._find_content_form()
         self.template_id = digest_json({
             "mode": "plain" if self._mode == "plain" else "chat",
@@ -134,6 +141,8 @@ class ChatRenderer:
             "prefill": spec.prefill or None,
             "kwargs": spec.kwargs,
             "add_generation_prompt": spec.add_generation_prompt,
+            **({"special_tokens": "text"} if spec.special_tokens == "text" else {}),
+            **({"date": spec.date} if "strftime_now" in (self._template or "") else {}),
         })  # fmt: skip
 
     def render(self, messages: list[Message], body: AskedBody | None = None) -> Rendered:
@@ -149,6 +158,9 @@ class ChatRenderer:
                 f"chat_template_kwargs holds {', '.join(reserved)}, which the renderer sets itself. Expected variables "
                 "of the template.",
             )
+        variables: Mapping[str, Any] = body.variables
+        if self._spec.special_tokens != "control":
+            messages, variables = self._replace_special(messages), self._replace_special(dict(variables))
         kinds = list_kinds(messages)
         check_kinds(kinds, self._placeholders)
         conversation = self._complete(messages)
@@ -157,11 +169,74 @@ class ChatRenderer:
             text = " ".join(filter(None, (message.get("content") for message in self._write_media(conversation, " "))))
         else:
             continues = bool(self._spec.prefill) or body.continues
-            text = self._apply(self._shape_contents(conversation), continues=continues, variables=body.variables)
+            text = self._apply(self._shape_contents(conversation), continues=continues, variables=variables)
         self._check_length(len(text))  # again in `encode`: before the next line, which takes memory of its own
         check_text(text, "The rendered chat")
         check_placeholders(text, kinds, self._placeholders)
+        if self._spec.special_tokens == "text":
+            return self._encode_apart(text)
         return Rendered(text, self.encode(text))
+
+    def _replace_special(self, value: Any) -> Any:
+        """A row's part with stand-ins for special tokens. Raises RowError if there may be none."""
+        if isinstance(value, str):
+            return self._special.sub(self._replace_one, value) if self._special else value
+        if isinstance(value, list):
+            return [self._replace_special(item) for item in value]
+        if isinstance(value, dict):
+            return {self._replace_special(key): self._replace_special(item) for key, item in value.items()}
+        return value
+
+    def _replace_one(self, found: re.Match[str]) -> str:
+        if self._spec.special_tokens == "error":
+            raise RowError(
+                "row_error",
+                f"The row's text holds {found[0]!r}, which is a special token of this model, and chat.special_tokens "
+                "is error. hint: take it out, or set chat.special_tokens to text.",
+            )
+        return self._stand_ins[found[0]]
+
+    def _encode_apart(self, text: str) -> Rendered:
+        """Token ids of a text with stand-ins: what they stand for is read as text, what the template writes is control.
+
+        The text is cut at the template's special tokens, as the tokenizer would. Raises RowError for a tokenizer that
+        makes other ids of the pieces than of the whole, or a special token of a piece.
+        """
+        pieces = self._special.split(text) if self._special and self._mode != "plain" else [text]
+        whole = self._restore(text)
+        if whole == text:
+            return Rendered(text, self.encode(text))
+        self._check_length(len(whole))
+        vocabulary = {token: self._tokenizer.convert_tokens_to_ids(token) for token in self._stand_ins}
+        is_plain = self._mode == "plain"
+        as_given: list[int] = []
+        ids: list[int] = []
+        for number, piece in enumerate(pieces):
+            if number % 2:
+                as_given.append(vocabulary[piece])
+                ids.append(vocabulary[piece])
+                continue
+            as_given += self._encode_text(piece, is_plain)
+            ids += self._encode_text(self._restore(piece), is_plain)
+        special = [sum(map(found.count, vocabulary.values())) for found in (as_given, ids)]
+        if as_given != self.encode(text) or special[0] != special[1]:
+            raise RowError(
+                "row_error",
+                "The row's text holds a special token, which this tokenizer cannot read as text exactly. hint: take it "
+                "out, or set chat.special_tokens to error or control.",
+            )
+        return Rendered(whole, ids)
+
+    def _restore(self, text: str) -> str:
+        for token, stand_in in self._stand_ins.items():
+            text = text.replace(stand_in, token)
+        return text
+
+    def _encode_text(self, text: str, special_tokens: bool) -> list[int]:
+        ids: list[int] = self._tokenizer(
+            text, add_special_tokens=special_tokens, split_special_tokens=True, verbose=False
+        )["input_ids"]
+        return ids
 
     def apply(self, conversation: list[Message], add_generation_prompt: bool = True) -> str:
         """The text of a conversation as it is; without a generation prompt, its last message is continued."""
@@ -215,7 +290,7 @@ class ChatRenderer:
             text: str = self._tokenizer.apply_chat_template(
                 conversation, chat_template=self._template, tokenize=False, continue_final_message=continues,
                 add_generation_prompt=self._spec.add_generation_prompt and not continues,
-                **{**self._spec.kwargs, **(variables or {})},
+                **{**self._spec.kwargs, **(variables or {}), "strftime_now": self._midnight.strftime},
             )  # fmt: skip
             return text
 
@@ -275,6 +350,23 @@ class ChatRenderer:
         if self._mode == "default":
             return ModelError(f"{message} Give another in chat.template: plain, a file, or inline Jinja2.")
         return SpecError(f"{message} It was given in chat.template.")
+
+
+def _list_special(tokenizer: Any, wanted: str) -> tuple[dict[str, str], re.Pattern[str] | None]:
+    """A stand-in for each special token, and what finds these tokens. Raises SpecError."""
+    if wanted == "control":
+        return {}, None
+    known = getattr(tokenizer, "added_tokens_decoder", None)
+    if known is None:
+        raise SpecError(
+            f"chat.special_tokens is {wanted}, and this model's tokenizer does not list its special tokens. hint: set "
+            "it to control."
+        )
+    texts = sorted(
+        {token.content for token in known.values() if token.special and token.content}, key=len, reverse=True
+    )
+    pattern = re.compile(f"({'|'.join(map(re.escape, texts))})") if texts else None
+    return {text: STAND_IN.format(number) for number, text in enumerate(texts)}, pattern
 
 
 def _use_bounded_sandbox() -> None:

@@ -63,20 +63,21 @@ def lock_run(run_dir: Path) -> RunLock | None:
 
     Where the file system has no locks, that somebody was killed is told by silence alone.
     """
-    file = _open(run_dir / FLOW_LOCK)
-    try:
-        is_locked = _try_lock(file, fcntl.LOCK_EX)
-        driver = None if is_locked is False else take_run(run_dir, _own_name(), has_lock=_tells(run_dir, is_locked))
-        if driver is None:
-            file.close()
-            return None
-        file.truncate(0)
-        file.write(_own_name())
-        file.flush()
-    except OSError as error:
-        file.close()
-        raise _explain(run_dir / FLOW_LOCK, error) from error
-    return RunLock(file, driver)
+    with contextlib.ExitStack() as stack:  # however this ends without a lock, nothing stays held
+        file = stack.enter_context(_open(run_dir / FLOW_LOCK))
+        try:
+            is_locked = _try_lock(file, fcntl.LOCK_EX)
+            driver = None if is_locked is False else take_run(run_dir, _own_name(), has_lock=_tells(run_dir, is_locked))
+            if driver is None:
+                return None
+            stack.callback(driver.release)
+            file.truncate(0)
+            file.write(_own_name())
+            file.flush()
+        except OSError as error:
+            raise _explain(run_dir / FLOW_LOCK, error) from error
+        stack.pop_all()
+        return RunLock(file, driver)
 
 
 def is_worked_on(run_dir: Path) -> bool:

@@ -162,7 +162,7 @@ def _check_chat(spec: EvalSpec) -> None:
     usual = ChatSpec()
     changed = [
         f"chat.{name}"
-        for name in ("template", "prefill", "add_generation_prompt")
+        for name in ("template", "prefill", "add_generation_prompt", "date", "special_tokens")
         if getattr(spec.chat, name) != getattr(usual, name)
     ]
     if changed:

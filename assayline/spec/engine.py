@@ -1,13 +1,16 @@
 """The part of a spec on the engine: which one answers, how it is fed, and what is done when it dies.
 
-A spec is stored, hashed and shown. So it holds no secrets: names that say they are one are refused.
+A spec is stored, hashed and shown. So it holds no secrets: names that say they are one are refused, anywhere in it, and
+so are URLs with a password or a key.
 """
 
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from assayline.spec.part import SpecPart
 
@@ -50,14 +53,29 @@ class ServerSpec(SpecPart):
     def _check_url(cls, url: str | None) -> str | None:
         if url is not None and not url.startswith(("http://", "https://")):
             raise ValueError("expected http:// or https://, host, port and path, such as http://127.0.0.1:8000/v1")
-        if url is not None and "@" in url.partition("//")[2].partition("/")[0]:
-            raise ValueError("this URL holds a password, and a spec is stored. Use api_key_env")
+        if url is not None and _has_secret(url):
+            raise PydanticCustomError(
+                "secret",
+                "this URL holds a password or a key, and a spec is stored. hint: put the key into an environment "
+                "variable instead, and name that in engine.server.api_key_env",
+            )
         return url.rstrip("/") if url else url
 
 
 SECRET_NAME = re.compile(
-    r"(TOKEN|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)$|SECRET|PASSWORD|PASSWD|PASSPHRASE", re.IGNORECASE
+    r"(TOKEN|API[_-]?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)$|SECRET|PASSWORD|PASSWD|PASSPHRASE", re.IGNORECASE
 )
+NESTED_NAME = re.compile(
+    r"^(AUTHORIZATION|(.*(AUTH|ACCESS|API|BEARER|HF|HUB|ID|REFRESH|SECURITY|SESSION)[_-]?)?TOKEN"
+    r"|(.*[_-])?(API[_-]?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?|SECRET|PASSWORD|PASSWD|PASSPHRASE)|.*SECRET[_-].*KEY)$",
+    re.IGNORECASE,
+)
+"""Inside an argument. There `image_token` and `eos_token` are texts of a model."""
+SECRET_PARAMETER = re.compile(
+    NESTED_NAME.pattern + r"|^(CODE|KEY|PWD|SIG|SIGNATURE|X-(AMZ|GOOG)-SIGNATURE)$", re.IGNORECASE
+)
+"""Of a URL's query."""
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 
 
 def _refuse_secret(name: str) -> str:
@@ -69,6 +87,41 @@ def _refuse_secret(name: str) -> str:
             f"{where} the environment that the flow and its workers are started in: engines inherit it"
         )
     return name
+
+
+def refuse_secrets(value: Any, where: str = "") -> None:
+    """Raises PydanticCustomError if a part of a spec has a secret in it; by its type, `secret`, messages leave the
+    value out. Prompts and variables of templates are left alone: they are sent and stored in any case."""
+    if where in ("prompts.source.rows", "chat.kwargs"):
+        return
+    if isinstance(value, str):
+        if NESTED_NAME.search(where.rpartition(".")[2]) and value:
+            name = re.sub("^S3_", "AWS_", where.rpartition(".")[2].upper().replace("-", "_"))
+            raise PydanticCustomError(
+                "secret",
+                "{where} is a secret by its name, and a spec is stored. hint: set it in the environment of the flow "
+                "and its workers instead, under the name that the library reads, such as {name}; engines inherit it",
+                {"where": where, "name": name},
+            )
+        if URL.fullmatch(value) and _has_secret(value):
+            raise PydanticCustomError(
+                "secret",
+                "{where} is a URL with a password or a key, and a spec is stored. hint: remove that part, and set it "
+                "in the environment of the flow and its workers",
+                {"where": where},
+            )
+    elif isinstance(value, dict | list):
+        items = value if isinstance(value, dict) else dict(enumerate(value))
+        for key, item in items.items():
+            refuse_secrets(item, f"{where}.{key}" if where else str(key))
+
+
+def _has_secret(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return "@" in parts.netloc or any(SECRET_PARAMETER.search(name) for name, _ in parse_qsl(parts.query))
+    except ValueError:
+        return False
 
 
 PublicName = Annotated[str, AfterValidator(_refuse_secret)]

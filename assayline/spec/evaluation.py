@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from assayline.spec.answers import OutputSpec, ReasoningSpec
-from assayline.spec.engine import EngineSpec
+from assayline.spec.engine import EngineSpec, refuse_secrets
 from assayline.spec.gate import GateSpec
 from assayline.spec.load import LoadSpec, SloSpec
 from assayline.spec.part import SpecPart
@@ -78,6 +78,11 @@ class EvalSpec(SpecPart):
         exclude_if=operator.not_,  # so that a spec without it is the same spec as ever
         description="What hardware, power or tokens cost (default: the setting ASSAYLINE_PRICE, if there is one).",
     )
+
+    @model_validator(mode="after")
+    def _check_secrets(self) -> "EvalSpec":
+        refuse_secrets(self.model_dump(mode="json"))
+        return self
 
     @model_validator(mode="after")
     def _check_scorers(self) -> "EvalSpec":
@@ -180,6 +185,16 @@ class EvalSpec(SpecPart):
             raise ValueError("chat.prefill: with source lm_eval, the task decides how answers begin. Remove it")
         if "n" in self.sampling:
             raise ValueError("sampling.n: with source lm_eval, the task decides how often it asks. Remove it")
+        return self
+
+    @model_validator(mode="after")
+    def _check_special_tokens(self) -> "EvalSpec":
+        is_task = isinstance(self.prompts.source, LmEvalSource)
+        if self.chat.special_tokens != "control" and (self.asks_for_options or is_task):
+            what = "source lm_eval" if is_task else "the scorer loglikelihood"
+            raise ValueError(
+                f"chat.special_tokens {self.chat.special_tokens}: {what} reads a whole prompt as one text. Remove it"
+            )
         return self
 
     @model_validator(mode="after")

@@ -125,6 +125,8 @@ def _explain(error: ValidationError) -> Iterator[str]:
             yield f"{where}: unknown key; {nearest(location[-1], _known_keys(location[:-1]))}"
         elif problem["type"] == "missing":
             yield f"{where}: missing, but needed"
+        elif problem["type"] == "secret":
+            yield f"{where}: {problem['msg']}"
         else:
             yield f"{where}: given {problem['input']!r:.200}; {problem['msg']}"
 

@@ -1,5 +1,6 @@
 """The parts of a spec that say what is asked: where prompts come from, which of them, and how they are rendered."""
 
+import datetime
 import operator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -184,6 +185,10 @@ class PromptSpec(SpecPart):
                 return source.kind
 
 
+USUAL_DATE = datetime.date(2024, 7, 26)
+"""The date that templates of Llama 3 fall back on where nobody gives them one."""
+
+
 class ChatSpec(SpecPart):
     """How messages become the text that the model reads."""
 
@@ -195,6 +200,17 @@ class ChatSpec(SpecPart):
     prefill: str | None = Field(None, description="Beginning of the assistant's answer, which the model continues.")
     add_generation_prompt: bool = Field(True, description="End with the opening of the assistant's turn.")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="More variables for the template.")
+    date: datetime.date = Field(
+        USUAL_DATE,
+        exclude_if=lambda date: date == USUAL_DATE,  # so that a spec without it is the same spec as ever
+        description="Today, for templates that ask (strftime_now): runs of different days have the same prompts.",
+    )
+    special_tokens: Literal["control", "text", "error"] = Field(
+        "control",
+        exclude_if=lambda chosen: chosen == "control",  # so that a spec without it is the same spec as ever
+        description="Special tokens in a row's text, such as <|im_start|>, are control tokens, as transformers "
+        "and vLLM read them; text, the template's own alone being control; or error, an error row.",
+    )
     placeholders: dict[MediaKind, str] = Field(
         default_factory=dict,
         exclude_if=operator.not_,

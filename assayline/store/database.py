@@ -198,7 +198,8 @@ def _explain(path: Path, error: duckdb.Error) -> StoreError | None:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+    """Ends with a full stop, as a sentence of ours follows."""
+    return (str(error) or type(error).__name__).splitlines()[0].rstrip(". ") + "."
 
 
 def _check_models(connection: duckdb.DuckDBPyConnection) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from record_kit import completion_of
 
+from assayline.evaluation import progress
 from assayline.evaluation.progress import RATE_OVER_S, Tally
 from assayline.store.parts import write_part
 
@@ -80,3 +81,19 @@ def test_speed_is_that_of_the_last_seconds(tmp_path: Path) -> None:
     assert standing.output_tokens_per_s == pytest.approx(50.0)
     watch.now_s += RATE_OVER_S + 1
     assert tally.count().output_tokens_per_s == 0.0
+
+
+def test_tally_counts_a_part_later_when_it_cannot_be_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "a", 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(progress.pq, "read_table", fail_to_read)
+        tally = Tally(tmp_path)
+        with pytest.raises(OSError, match="stale"):
+            tally.count()
+    assert tally.count().answered == 1
+
+
+def fail_to_read(*_: object, **__: object) -> None:
+    raise OSError(116, "stale file handle")

@@ -5,9 +5,12 @@ from typing import Any, cast
 
 import pytest
 
+from assayline.errors import StoreError
 from assayline.evaluation.crew import ALIVE, DEAD, LEFT, SILENT, Crew, CrewStanding, WorkerStanding
+from flows.evaluate import _try_to
 from flows.live import crew as crew_module
 from flows.live.crew import CrewReport, describe_crew
+from flows.live.progress import Progress
 from flows.live.screen import count_shards, count_workers
 
 
@@ -49,3 +52,21 @@ def test_whoever_falls_silent_dies_returns_or_is_slow_is_named_once(
         "worker-0 on node is back",
         "worker-0 on node is slow: 40 output tokens/s, less than half of the others' median",
     ]
+
+
+def test_try_to_goes_on_when_progress_cannot_be_shown(caplog: pytest.LogCaptureFixture) -> None:
+    def show() -> None:
+        raise StoreError("Parts of the run cannot be listed: stale handle.")
+
+    progress = Progress(logging.getLogger("shown"))
+    for _ in range(3):
+        _try_to(show, progress)
+    assert [line.getMessage() for line in caplog.records] == [
+        "Progress is not shown, and the run continues: StoreError: Parts of the run cannot be listed: stale handle."
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        _try_to(interrupt, progress)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt

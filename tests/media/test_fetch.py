@@ -86,7 +86,7 @@ def test_an_allowed_host_is_asked(served: str) -> None:
     [
         ("/nothing", "HTTP 404"),
         ("/page", "is text/html, expected image"),
-        ("/large", r"larger than 1000 bytes \(prompts.media.fetch_bytes\)"),
+        ("/large", r"has more than 1000 bytes \(prompts.media.fetch_bytes\)"),
         ("/inside", "allowed_domains does not allow"),
         ("/round", "redirected more than 3 times"),
         ("/to-file", r"leads to no http\(s\) URL"),
@@ -95,6 +95,13 @@ def test_an_allowed_host_is_asked(served: str) -> None:
 def test_what_a_server_says_instead_is_a_sentence(served: str, path: str, words: str) -> None:
     with pytest.raises(MediaError, match=words):
         fetcher(fetch_bytes=1_000).fetch("image", served + path)
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/page", "/large", "/round"])
+def test_fetcher_leaves_signatures_out_of_messages(served: str, path: str) -> None:
+    with pytest.raises(MediaError) as caught:
+        fetcher(fetch_bytes=1_000).fetch("image", f"{served}{path}?X-Amz-Signature=hush")
+    assert f"{path}?…" in str(caught.value) and "hush" not in str(caught.value)
 
 
 def test_a_server_that_hangs_costs_no_more_than_its_time(served: str) -> None:
@@ -112,15 +119,75 @@ def test_nobody_is_asked_unless_the_spec_allows(served: str) -> None:
     assert len(Pages.asked) == before
 
 
-@pytest.mark.parametrize(
-    "address", ["127.0.0.1", "10.0.0.7", "192.168.1.1", "169.254.169.254", "::1", "fd00::1", "0.0.0.0", "100.64.0.1"]
-)
-def test_any_public_host_is_no_host_of_the_own_network(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 80)), (0, 0, 6, "", (address, 80))]
-    monkeypatch.setattr(fetch.socket, "getaddrinfo", lambda *_, **__: found)
+NOT_PUBLIC = [
+    "127.0.0.1", "10.0.0.7", "192.168.1.1", "0.0.0.0", "100.64.0.1", "::1", "fd00::1", "fe80::1%eth0", "ff0e::1",
+    "224.0.0.1",
+    # Metadata services of AWS and Google, Alibaba, AWS by IPv6, Azure's WireServer, and Oracle.
+    "169.254.169.254", "100.100.100.200", "fd00:ec2::254", "168.63.129.16", "192.0.0.192",
+    # Private ones inside IPv6: mapped, compatible, translated, NAT64, its local prefix, 6to4, Teredo.
+    "::ffff:169.254.169.254", "::10.0.0.1", "::ffff:0:10.0.0.1", "64:ff9b::a9fe:a9fe", "64:ff9b::a83f:8110",
+    "64:ff9b:1::a9fe:a9fe", "2002:a9fe:a9fe::1", "2002:a00:1::1", "2001:0:4136:e378:8000:63bf:f5ff:fffe",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", NOT_PUBLIC)
+def test_fetcher_refuses_a_host_when_one_of_its_addresses_is_not_public(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve_to(monkeypatch, "93.184.216.34", address)
     for allowed in (["*"], ["pictures.example"]):
-        with pytest.raises(MediaError, match="inside the own network"):
+        with pytest.raises(MediaError, match=rf"has the address {address}, which is not public"):
             fetcher(allowed_domains=allowed).fetch("image", "http://pictures.example/a.png")
+
+
+@pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "64:ff9b::5db8:d822", "2002:5db8:d822::1"])
+def test_fetcher_asks_a_public_address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve_to(monkeypatch, address)
+    asked: list[Any] = []
+    monkeypatch.setattr(fetch.socket, "create_connection", lambda to, timeout: refuse(asked, to))
+    with pytest.raises(MediaError, match="ConnectionRefusedError"):
+        fetcher(allowed_domains=["*"]).fetch("image", "http://pictures.example/a.png")
+    assert asked == [(address, 80)]
+
+
+def test_fetcher_tries_the_next_address_when_one_does_not_answer(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose route to IPv6 leads nowhere: the packets are lost, and nobody refuses them."""
+    port = int(served.rpartition(":")[2])
+    shares: list[float] = []
+
+    def connect_or_wait(to: Any, timeout: float) -> socket.socket:
+        shares.append(timeout)
+        if to[0] == "2606:2800:220:1::1":
+            time.sleep(timeout)
+            raise TimeoutError
+        connection = socket.socket()
+        connection.connect(("127.0.0.1", port))
+        return connection
+
+    resolve_to(monkeypatch, "2606:2800:220:1::1", "93.184.216.34")
+    monkeypatch.setattr(fetch.socket, "create_connection", connect_or_wait)
+    assert (
+        fetcher(allowed_domains=["*"], fetch_timeout_s=1.0).fetch("image", "http://pictures.example/a.png") == CONTENT
+    )
+    assert shares[0] == pytest.approx(0.5, abs=0.05)
+
+
+def test_fetcher_says_that_proxies_are_not_used_when_one_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    resolve_to(monkeypatch, "93.184.216.34")
+    monkeypatch.setattr(fetch.socket, "create_connection", lambda to, timeout: refuse([], to))
+    with pytest.raises(MediaError, match="hint: proxies are not used here"):
+        fetcher(allowed_domains=["*"]).fetch("image", "https://pictures.example/a.png")
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    found = [(0, socket.SOCK_STREAM, 6, "", (address, 80)) for address in addresses]
+    monkeypatch.setattr(fetch.socket, "getaddrinfo", lambda *_, **__: found)
+
+
+def refuse(asked: list[Any], address: Any) -> Any:
+    asked.append(address)
+    raise ConnectionRefusedError(111, "refused")
 
 
 def test_the_connection_goes_to_the_address_that_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

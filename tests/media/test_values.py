@@ -64,7 +64,7 @@ def test_a_list_keeps_its_order_and_leaves_out_what_is_null(folder: Path, reader
     other = encode(picture(3, 3))
     media = reader.read("image", ["my pictures/a 1.png", None, other], folder)
     assert [one["digest"] for one in media] == [DIGEST, digest_bytes(other)]
-    for nothing in (None, "", [], [None]):
+    for nothing in (None, [], [None]):
         assert reader.read("image", nothing, folder) == []
 
 
@@ -114,6 +114,8 @@ def test_decoded_columns_of_datasets_are_read_too(reader: MediaReader, tmp_path:
         ("x" * 5000 + "!", "neither a path nor base64"),
         ("~nobody-of-that-name/a.png", "user who is not there"),
         (b"", "empty"),
+        ("", "is an empty text. hint: write null"),
+        ([" "], "is an empty text. hint: write null"),
         (7, "expected a path"),
         (True, "expected a path"),
         ({"path": None}, "expected a path"),

@@ -10,12 +10,13 @@ from store_kit import SECRET, Proxy, use_store
 
 from assayline.errors import SpecError, StoreError
 from assayline.places import client as client_module
-from assayline.places.client import Client, StoreGoneError, check_url, hide_secrets
+from assayline.places.client import Client, StoreGoneError, check_url
 from assayline.places.folder import Folder
 from assayline.places.home import attach, attach_url, open_runs, place_of
 from assayline.places.objects import Objects
 from assayline.places.place import Place
 from assayline.places.probe import probe
+from assayline.words import hide_secrets
 
 
 @pytest.fixture(params=["folder", "moto", "localbucket"])
@@ -257,3 +258,13 @@ def test_other_providers_take_their_credentials_from_the_environment(
             Client("az://container/prefix")
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "somebody")
     assert Client(f"{scheme}://container/prefix").url == f"{scheme}://container/prefix"
+
+
+def test_folder_completes_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A nearly full disk, or a signal, ends a write early and raises nothing."""
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, content: real(descriptor, bytes(content[:3])))
+    assert Folder(tmp_path).create("claims/shard", b"long content")
+    Folder(tmp_path).note("claims/note", b"other content")
+    assert Folder(tmp_path).read("claims/shard") == b"long content"
+    assert Folder(tmp_path).read("claims/note") == b"other content"

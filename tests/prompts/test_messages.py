@@ -169,7 +169,7 @@ def test_what_a_template_raises_is_the_rows_error() -> None:
     ("value", "expected"),
     [
         ("text", "text"), ("", ""), (None, None), (7, "7"), (7.0, "7.0"), (0.1, "0.1"), (True, "true"),
-        (False, "false"), (float("nan"), None), (float("-inf"), "-inf"), (Decimal("1.50"), "1.50"),
+        (False, "false"), (float("nan"), None), (Decimal("1.50"), "1.50"),
         (datetime.date(2026, 1, 2), "2026-01-02"), ([1, "ä"], '[1, "ä"]'), ({"a": None}, '{"a": null}'),
     ],
 )  # fmt: skip
@@ -177,14 +177,26 @@ def test_values_as_text(value: Any, expected: str | None) -> None:
     assert as_text(value, "it") == expected
 
 
-@pytest.mark.parametrize("value", [b"x", object(), [b"x"], "\ud800", ["a\udfff"], {"\ud800": 1}])
+def test_prompt_template_refuses_infinity_and_a_column_that_jinja_hides() -> None:
+    # JSON's 1e999 and Infinity are read so.
+    with pytest.raises(RowError, match=r"holds inf, which is not a number"):
+        reader("{{ n }}").read({"n": float("inf")})
+    with pytest.raises(RowError, match=r"uses `self`, which Jinja2 keeps for itself. hint: write row\['self'\]"):
+        reader("{{ self }}").read({"self": "me"})
+    row = {name: name for name in ("self", "range", "loop", "context", "items")}
+    text = "{{ row['self'] }} {{ range }} {{ loop }} {{ context }} {{ items }}"
+    assert reader(text).read(row).messages[0]["content"] == "self range loop context items"
+
+
+@pytest.mark.parametrize("value", [float("-inf"), b"x", object(), [b"x"], "\ud800", ["a\udfff"], {"\ud800": 1}])
 def test_values_that_cannot_be_stored_are_refused(value: Any) -> None:
     with pytest.raises(RowError, match=r"^it holds ") as caught:
         as_text(value, "it")
     str(caught.value).encode()
 
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=["Cs"]))
+NUMBERS = st.booleans() | st.integers() | st.floats(allow_infinity=False) | st.just(float("nan"))
+SCALARS = st.none() | NUMBERS | st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.integers() | st.just("k"), inner)))

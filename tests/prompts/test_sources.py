@@ -1,6 +1,7 @@
 """Rows from files: what is read, how lazily, what the errors say, and what became of a line that cannot be read."""
 
 import datetime
+import gzip
 import itertools
 import json
 import os
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assayline.errors import PromptError
+from assayline.errors import MediaError, PromptError
 from assayline.prompts.columns import RowReader
 from assayline.prompts.files import UnreadableRow
 from assayline.prompts.sources import read_rows, split_head
@@ -77,7 +78,7 @@ GOOD = {"jsonl": '{"a": 1, "b": 2}', "csv": "a,b\n1,2"}
         ("jsonl", b"[1]", "line 2", ["holds an array", "format to json"]),
         ("jsonl", b"null", "line 2", ["holds null"]),
         ("jsonl", b'{"a": "\xff"}', "line 2", ["not UTF-8", "byte 7 of the line", "iconv"]),
-        ("jsonl", b'{"a": ' + b"9" * 5000 + b"}", "line 2", ["not JSON", "4300 digits"]),
+        ("jsonl", b'{"a": ' + b"9" * 5000 + b"}", "line 2", ["not JSON (a whole number of more than 4,300 digits)"]),
         ("csv", b"1,2,3", "line 3", ["3 fields, expected 2", "(a, b)"]),
         ("csv", b"1", "line 3", ["1 fields, expected 2"]),
         ("csv", b'"1"x,2', "line 3", ["not CSV", "double quotes"]),
@@ -298,3 +299,14 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(PromptError, match=r"pip install 'assayline\[hub\]'"):
         next(read_rows(HubSource(dataset="org/name")))
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.jsonl", "rows.csv"])
+def test_read_rows_says_that_a_file_is_compressed(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(b'{"prompt": "q"}\n'))
+    with pytest.raises(PromptError, match=r"is compressed.* hint: decompress it first"):
+        list(read_rows(FileSource(path=str(tmp_path / name))))
+
+
+def test_errors_of_a_row_are_no_errors_of_the_run() -> None:
+    assert issubclass(MediaError, RowError) and not issubclass(RowError, PromptError)

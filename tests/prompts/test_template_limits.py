@@ -1,12 +1,15 @@
 """Templates that try to reach Python, to run forever or to eat the machine: each ends soon, in a sentence."""
 
+import datetime
 import threading
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import psutil
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from assayline.errors import AssaylineError, PromptError
 from assayline.prompts import RowError, render_limit
@@ -20,7 +23,13 @@ from assayline.spec.prompts import ChatSpec
 pytestmark = pytest.mark.slow
 
 USER = [{"role": "user", "content": "q"}]
-ROW = {"question": "q", "big": 10**10, "long": "a" * 10**6}
+ROW = {
+    "question": "q",
+    "big": 10**10,
+    "long": "a" * 10**6,
+    "decimal": Decimal(10),
+    "date": datetime.datetime(2024, 1, 1),
+}
 
 ESCAPES = [
     "{{ ''.__class__.__mro__ }}",
@@ -34,7 +43,60 @@ ESCAPES = [
     "{% import 'os' as os %}{{ os.environ }}",
     "{% set x = [] %}{{ x.append(1) }}",
 ]
+DOUBLED = "{% set n = namespace(a=[1]) %}{% for i in range(60) %}{% set n.a = ... %}{% endfor %}{{ n.a }}"
 TOO_LARGE = [
+    "{{ ('{0:99999}' * 2000).format(1) }}",
+    "{{ ('{0}' * 100000).format('a' * 1000000) }}",
+    "{{ ('{0[0]}' * 100000).format(['a' * 1000000]) }}",
+    "{{ ('{a}' * 100000).format_map({'a': 'a' * 1000000}) }}",
+    "{{ (('{0}'|e) * 100000).format('<' * 1000000) }}",
+    "{{ ('%(a)99999s' * 2000) % {'a': 1} }}",
+    "{{ ('%((a))9999999s' * 10) % {'(a)': 1} }}",
+    "{{ ('%s' * 3000) % ((long,) * 3000) }}",
+    "{{ ('%(a)s' * 100000) % {'a': long} }}",
+    "{{ ('%(a)s' * 100000)|format(a=long) }}",
+    "{{ '%10000000000d'.encode() % 1 }}",
+    "{{ ('a' * 20000).translate({97: 'b' * 10000}) }}",
+    "{{ 'a'.encode().center(10 ** 10) }}",
+    "{{ long.encode().join(['a'.encode()] * 10 ** 6) }}",
+    "{{ long.encode().replace('a'.encode(), long.encode()) }}",
+    "{{ ('\t' * 1000).expandtabs(tabsize=10 ** 9) }}",
+    "{{ long.join(long) }}",
+    "{{ long.join(range(100000)|map('string')) }}",
+    "{{ long.join(dict.fromkeys(range(100000)|map('string'))) }}",
+    "{{ dict.fromkeys(range(100000), long) }}",
+    "{{ (1).to_bytes(10 ** 10, 'big') }}",
+    "{{ (1).to_bytes(length=10 ** 10, byteorder='big') }}",
+    "{{ (0).from_bytes((long * 8).encode(), 'big') // 7 }}",
+    "{{ (('f' * 8000000)|int(base=16)) // 3 }}",
+    "{{ (long * 8).rfind('b' + long * 4) }}",
+    "{{ (long * 8).rsplit(sep='b' + long * 4) }}",
+    "{{ (long * 8).strip('b' * 8000000 + 'a') }}",
+    "{{ (long * 8)|trim('b' * 8000000 + 'a') }}",
+    "{{ 1|round(10 ** 9, 'ceil') }}",
+    "{{ 1|round(-(10 ** 9)) }}",
+    "{{ (decimal ** 900000)|int }}",
+    "{{ date.strftime('%Y' * 4000000) }}",
+    "{{ ('{:' ~ '%Y' * 3000000 ~ '}').format(date) }}",
+    "{{ ['x']|batch(10 ** 10, 'y')|list|length }}",
+    "{{ ([['a'] * 1000] * 2000)|sum(start=[])|length }}",
+    "{{ ('a ' * 1000000)|wordwrap(1, wrapstring=long) }}",
+    "{{ ('\r' * 1000000)|indent(long) }}",
+    "{{ [1]|tojson(indent=10 ** 10) }}",
+    "{{ ([1] * 1000000)|tojson(indent=1000000) }}",
+    DOUBLED.replace("...", "[n.a, n.a]"),
+    DOUBLED.replace("...", "(n.a, n.a)"),
+    DOUBLED.replace("...", "[n.a] * 2"),
+    DOUBLED.replace("...", "{'a': n.a, 'b': n.a}"),
+    DOUBLED.replace("...", "dict(a=n.a, b=n.a).items()"),
+    "{% macro m() %}{% set n.a = varargs %}{% endmacro %}"
+    + DOUBLED.replace("{% set n.a = ... %}", "{{ m(n.a, n.a) }}"),
+    "{% set n = namespace(s=long.encode()) %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
+    "{% set n = namespace(s=long) %}{% for i in range(60) %}"
+    "{% set n.s = n.s.encode('utf-32').decode('latin-1') %}{% endfor %}",
+    "{% set n = namespace(a=3 ** 30000) %}{% for i in range(60) %}{% set n.a = n.a - (0 - n.a) %}{% endfor %}",
+    "{{ " + " ~ ".join(["long"] * 2000) + " }}",
+    "{{ 'a'|center(8000000) }}" * 20,
     "{% set n = namespace(s='a' * 1000) %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
     "{% for i in range(10 ** 9) %}x{% endfor %}",
     "{% for i in range(100000) %}{% for j in range(100000) %}x{% for k in 'a' * 10000 %}y{% endfor %}{% endfor %}"
@@ -72,6 +134,11 @@ ENDLESS = [
     "{% macro f(n) %}{{ f(n - 1) if n else '' }}{{ f(n - 1) if n else '' }}{% endmacro %}{{ f(60) }}",
     "{{ range(100000)|map('string')|map('center', 1000000)|list|length }}",
     "{{ lipsum(n=100000) }}",
+    # The interruption comes at an instruction that has no line; Jinja 3.1.6 then raises "TypeError: '<=' not supported
+    # between instances of 'int' and 'NoneType'" from Template.get_corresponding_lineno.
+    "{% for m in range(30000) %}{% for n in range(30000) %}{% if n == 40000 %}x{% endif %}{% endfor %}{% endfor %}",
+    "{{ ['x']|slice(10 ** 10, 'y')|list|length }}",
+    "{% set n = namespace(a=1) %}{% for i in range(40) %}{% set n.a = namespace(a=n.a, b=n.a) %}{% endfor %}{{ n.a }}",
 ]
 
 
@@ -130,15 +197,17 @@ def test_a_template_does_not_reach_python(render: Any, template: str) -> None:
 @pytest.mark.usefixtures("flat")
 @pytest.mark.parametrize("template", TOO_LARGE)
 def test_what_would_be_too_large_is_refused_before_it_is_made(render: Any, template: str) -> None:
+    started_s = time.process_time()
     with pytest.raises(RowError, match=r"at most|Range too big|whose width|\d+ bits") as raised:
         render(template)
     assert raised.value.kind == "template_error"
+    assert time.process_time() - started_s < 20, "most take a hundredth of a second"
 
 
 @pytest.mark.usefixtures("impatient", "flat")
 @pytest.mark.parametrize("template", ENDLESS)
 def test_what_does_not_end_is_stopped(render: Any, template: str) -> None:
-    with pytest.raises(PromptError, match=r"took more than 0.5 s or 128 MiB and was stopped"):
+    with pytest.raises((PromptError, RowError), match=r"took more than 0.5 s or 128 MiB and was stopped"):
         render(template)
 
 
@@ -150,12 +219,16 @@ def test_what_does_not_end_is_stopped(render: Any, template: str) -> None:
         ("{{ '{:>5}'.format(2) }} {{ '{a}'.format(a=1) }} {{ '{}'.format_map({}) if false else '' }}", "    2 1 "),
         ("{{ ['a', 1]|join(',') }} {{ ', '.join(['a', 'b']) }} {{ [{'k': 1}]|join(attribute='k') }}", "a,1 a, b 1"),
         ("{{ 'a\nb'|indent(2) }} {{ 'a'|center(3) }} {{ 'aXa'|replace('X', 'b') }}", "a\n  b  a  aba"),
+        ("{{ ['a', 'b']|batch(3, '-')|list }} {{ [[1], [2]]|sum(start=[]) }} {{ 1.25|round(1) }}", None),
+        ("{{ '%(a)5s|%((b))s|%%' % {'a': 1, '(b)': 2} }} {{ 'ab'.translate({97: 'xy'}) }}", "    1|2|% xyb"),
+        ("{{ 'a' ~ 1 ~ none ~ [2] }} {{ 'a,b'.rsplit(',') }} {{ ' a '|trim }} {{ (7).to_bytes(2, 'big')|list }}", None),
         ("{{ 'a'.center(3) }}{{ '7'.zfill(2) }}{{ 'aa'.replace('a', 'b', 1) }}", " a 07ba"),
         ("{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(1) }}{{ m('b')|upper }}", "<1><B>"),
     ],
 )
-def test_ordinary_templates_are_as_they_were(render: Any, template: str, text: str) -> None:
-    assert render(template) == text
+def test_ordinary_templates_are_as_they_were(render: Any, template: str, text: str | None) -> None:
+    text = ImmutableSandboxedEnvironment().from_string(template).render() if text is None else text
+    assert render(template).replace('"', "'") == text
 
 
 @pytest.mark.usefixtures("impatient")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from assayline.errors import SpecError
 from assayline.prompts import load_prompts
 from assayline.records import Prompt
-from assayline.requests.build import Prepared, build_requests, make_request_id
+from assayline.requests.build import Prepared, build_requests, make_request_id, seed_repeat
 from assayline.requests.chat import ChatRenderer
 from assayline.requests.context import max_model_len_of
 from assayline.spec.evaluation import EvalSpec
@@ -200,3 +200,9 @@ def test_the_context_length(tmp_path: Path, config: Any, args: dict[str, Any], e
     if config is not None:
         (tmp_path / "config.json").write_text(json.dumps(config))
     assert max_model_len_of(tmp_path, args) == expected
+
+
+def test_seed_repeat_never_reaches_the_seed_that_means_none() -> None:
+    assert [seed_repeat({"seed": -3}, number)["seed"] for number in range(5)] == [-3, -2, 0, 1, 2]
+    assert [seed_repeat({"seed": 0}, number)["seed"] for number in range(3)] == [0, 1, 2]
+    assert seed_repeat({"seed": -1}, 4) == {"seed": -1}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from assayline.errors import StoreError
-from assayline.runs import drivers
+from assayline.runs import drivers, locks
 from assayline.runs.locks import RunLock, is_worked_on, lock_run, name_holder
 
 
@@ -132,3 +132,19 @@ def test_a_file_system_without_locks_is_one_where_silence_tells(
     with contextlib.suppress(StoreError):
         first.release()
     second.release()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, StoreError("gone"), OSError("gone")])
+def test_lock_run_keeps_no_lock_when_it_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, StoreError)) as kept:
+        patch.setattr(locks, "take_run", fail)
+        lock_run(tmp_path)
+    assert kept.tb is not None, "its frames are alive, and so would be an open file"
+    lock = lock_run(tmp_path)
+    assert lock is not None
+    lock.release()

@@ -53,7 +53,7 @@ def test_a_load_that_cannot_be_is_refused(load: dict[str, Any], told: str) -> No
         ({"slos": [{"name": "fast", "ttft_s": 0}]}, "ttft_s: given 0"),
         ({"slos": [{"name": "fast", "ttft_s": 1}, {"name": "fast", "e2e_s": 1}]}, "two have the same name"),
         ({"engine": {"backend": "server", "server": {"url": "127.0.0.1:8000"}}}, "expected http:// or https://"),
-        ({"engine": {"backend": "server", "server": {"url": "http://me:secret@host/v1"}}}, "holds a password"),
+        ({"engine": {"backend": "server", "server": {"url": "http://me:secret@host/v1"}}}, "holds a password or a key"),
     ],
 )
 def test_what_does_not_go_together_is_said(parts: dict[str, Any], told: str) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from assayline.errors import SpecError
 from assayline.spec.evaluation import EvalSpec
@@ -103,7 +104,47 @@ def test_a_secret_is_refused_and_not_shown(engine: dict[str, Any]) -> None:
     assert caught.value.__cause__ is None and caught.value.__suppress_context__
 
 
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        (
+            {"engine": {"args": {"model_loader_extra_config": {"s3_secret_access_key": "hush"}}}},
+            "AWS_SECRET_ACCESS_KEY",
+        ),
+        ({"engine": {"args": {"speculative_config": {"draft": [{"hf_token": "hush"}]}}}}, "draft.0.hf_token"),
+        ({"engine": {"args": {"tokenizer": "https://h/t.json?X-Amz-Signature=hush&a=1"}}}, "engine.args.tokenizer"),
+        ({"sampling": {"extra_args": {"headers": {"Authorization": "hush"}}}}, "headers.Authorization"),
+        ({"ray_address": "ray://me:hush@head:10001"}, "ray_address"),
+        (
+            {"engine": {"backend": "server", "server": {"url": "https://h/v1?api_key=hush"}}},
+            "engine.server.api_key_env",
+        ),
+        ({"engine": {"backend": "server", "server": {"url": "https://h/v1?sig=hush"}}}, "engine.server.api_key_env"),
+        ({"engine": {"backend": "server", "server": {"url": "https://me:hush@h/v1"}}}, "engine.server.api_key_env"),
+    ],
+)
+def test_spec_refuses_a_secret_inside_an_argument_or_a_url(changes: dict[str, Any], where: str) -> None:
+    with pytest.raises(SpecError, match=r"and a spec is stored\. hint: ") as caught:
+        spec_with(**changes)
+    assert where in str(caught.value) and "hush" not in str(caught.value)
+    with pytest.raises(ValidationError) as raw:  # as Prefect prints it
+        EvalSpec.model_validate({"model": "m", "prompts": {"source": SOURCE}, **changes})
+    assert "hush" not in str(raw.value)
+
+
 def test_what_only_sounds_like_a_secret_is_none() -> None:
+    args = {
+        "hf_overrides": {"pad_token": "<pad>", "image_token": "<image>", "eos_token": "</s>", "num_key_value_heads": 2},
+        "mm_processor_kwargs": {"key": "value"},
+        "model_loader_extra_config": {"concurrency": 16, "distributed": True},
+    }
+    rows = [{"prompt": "q", "token": "walk", "url": "https://h/a.png?sig=1"}]
+    spec = spec_with(
+        engine={"args": args},
+        chat={"kwargs": {"bos_token": "<s>"}},
+        prompts={"source": {"kind": "inline", "rows": rows}},
+    )
+    assert spec.engine.args == args
     env = {"HF_TOKEN_PATH": "/run/token", "TOKENIZERS_PARALLELISM": "false", "VLLM_MAX_TOKENS_PER_EXPERT": "1"}
     assert spec_with(engine={"env": env}).engine.env == env
 
