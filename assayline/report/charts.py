@@ -62,7 +62,11 @@ def draw_distribution(bins: list[Row], percentiles: list[Row]) -> Spec:
         .mark_bar(style="quantity")
         .encode(
             x=alt.X(
-                "from:Q", bin="binned", title=unit, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickCount=5)
+                "from:Q",
+                bin="binned",
+                title=unit,
+                scale=alt.Scale(zero=False, nice=False),
+                axis=alt.Axis(tickCount=5, labelOverlap=True),
             ),
             x2="until:Q",
             y=alt.Y("requests:Q", title="requests", axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM)),

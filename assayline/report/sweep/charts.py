@@ -9,7 +9,7 @@ from typing import Any
 
 import altair as alt
 
-from assayline.report.charts import AXIS_ROOM, LETTER_PIXELS, NARROWEST_PIXELS, Spec, choose_unit, finish, inline
+from assayline.report.charts import AXIS_ROOM, NARROWEST_PIXELS, Spec, choose_unit, finish, inline
 from assayline.store.database import Row
 
 TALL = 260
@@ -18,10 +18,8 @@ LOG_FROM = 30.0
 """Latencies whose largest is so many times the smallest are drawn on a logarithmic axis: else one point is all there is
 to see."""
 
-TILT = 320
-"""Degrees by which labels of points are turned."""
-LABEL_PIXELS = 14
-"""From one label to the next below it."""
+LABEL_PIXELS = 22
+"""Between points that have labels."""
 
 ANSWERED = "answered"
 
@@ -75,7 +73,7 @@ def draw_latency(points: Sequence[Row], columns: Mapping[str, str], is_small: bo
         first = [row for row in rows if row["line"] == next(iter(columns.values()))]
         layers.append(
             alt.Chart(inline(_choose_named(first, is_log=_is_log(values))))
-            .mark_text(style="percentile-name", align="left", angle=TILT, dx=6, dy=-5)
+            .mark_text(style="percentile-name", align="left", angle=320, dx=6, dy=-5)
             .encode(x="x:Q", y="y:Q", text="label:N")
         )
     return finish(alt.layer(*layers), LOW if is_small else TALL)
@@ -178,27 +176,16 @@ def _ring(rows: Sequence[Row]) -> list[alt.Chart]:
 
 
 def _choose_named(rows: Sequence[Row], is_log: bool) -> list[Row]:
-    """Points whose labels have room, those at the ends first: the table has all."""
-
-    def place(row: Row) -> tuple[float, float]:
-        """In pixels of the narrowest chart, turned so that labels run along the first."""
-        x, y = NARROWEST_PIXELS * row["x"] / widest, -TALL * (height(row["y"]) - lowest) / tallest
-        turn = math.radians(360 - TILT)
-        return x * math.cos(turn) - y * math.sin(turn), x * math.sin(turn) + y * math.cos(turn)
-
+    """Points whose labels have room on the narrowest chart, those at the ends first: the table has all."""
     height = math.log if is_log else float
-    lowest, highest = (height(choose(row["y"] for row in rows)) for choose in (min, max))
-    widest, tallest = max(row["x"] for row in rows) or 1.0, (highest - lowest) or 1.0
-    named: list[Row] = []
+    heights = [height(row["y"]) for row in rows]
+    widest, lowest, tallest = max(row["x"] for row in rows), min(heights), max(heights) - min(heights)
+    named: list[tuple[tuple[float, float], Row]] = []
     for row in sorted(rows, key=lambda row: row["order"] not in (rows[0]["order"], rows[-1]["order"])):
-        along, across = place(row)
-        if all(
-            abs(across - place(other)[1]) > LABEL_PIXELS
-            or not -len(row["label"]) < (along - place(other)[0]) / LETTER_PIXELS < len(other["label"])
-            for other in named
-        ):
-            named.append(row)
-    return named
+        spot = (NARROWEST_PIXELS * row["x"] / widest, TALL * (height(row["y"]) - lowest) / (tallest or 1.0))
+        if all(math.dist(spot, other) > LABEL_PIXELS for other, _ in named):
+            named.append((spot, row))
+    return [row for _, row in named]
 
 
 def _is_log(values: Sequence[float]) -> bool:
