@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from assayline.report.charts import LETTER_PIXELS, LINE_PIXELS, MOST_LINES, NARROWEST_PIXELS, name_marks
+from assayline.report.charts import LETTER_PIXELS, LINE_PIXELS, MOST_LINES, NARROWEST_PIXELS, draw_line, name_marks
 from assayline.report.document import Document, Figure, Section
 from assayline.report.html import render_html
 from assayline.report.table import Column, tabulate
@@ -56,6 +56,13 @@ def test_page_shows_a_note_below_its_row_and_keeps_names_on_one_line(tmp_path: A
     assert page.count('class="note"') == 1 and ">note<" not in page
     assert '<td class="name">a/b</td>' in page
     assert '123,456 <span class="unit">tokens/s</span>' in page and '<dd class="value">1 of 2</dd>' in page
+
+
+@pytest.mark.parametrize(("highest", "domain"), [(0.003, None), (0.6, [0, 1])])
+def test_draw_line_of_a_low_share_has_an_axis_on_which_it_is_seen(highest: float, domain: list[int] | None) -> None:
+    slices = [{"begins_at_s": float(i), "ends_at_s": i + 1.0, "kv": value} for i, value in enumerate((0.0, highest))]
+    spec = draw_line(slices, slices, [], "kv", "share of the KV cache in use", is_share=True)
+    assert spec["layer"][0]["encoding"]["y"]["scale"].get("domain") == domain
 
 
 def test_name_marks_lie_neither_on_each_other_nor_outside_a_narrow_chart() -> None:
