@@ -6,7 +6,6 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
-
 COLUMNS = ("metric", "value", "unit", "low", "high", "n", "source")
 """Of the metrics table, in the order in which the page has room for them."""
 
