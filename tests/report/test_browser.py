@@ -181,7 +181,8 @@ addEventListener("load", () => setTimeout(() => {
   }
   for (const plot of document.querySelectorAll(".plot svg")) {
     const edge = plot.getBoundingClientRect();
-    const texts = [...plot.querySelectorAll("text")].filter((one) => one.textContent && one.style.opacity !== "0");
+    const isSeen = (one) => one.textContent && getComputedStyle(one).opacity !== "0";
+    const texts = [...plot.querySelectorAll("text")].filter(isSeen);
     for (const [number, text] of texts.entries()) {
       const box = text.getBoundingClientRect();
       if (box.left < edge.left - 2 || box.right > edge.right + 2) wide.push(`cut: ${text.textContent}`);
