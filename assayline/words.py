@@ -18,7 +18,7 @@ def show_value(value: object) -> str:
     if value is None:
         return DASH
     if isinstance(value, float) and not value.is_integer():
-        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+        return f"{value:.4g}" if abs(value) < 999.95 else f"{value:,.0f}"
     return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
 
 
@@ -35,6 +35,26 @@ def show_known(value: object) -> str:
 def show_number(text: str) -> str:
     """Text that is a number already: a table aligns it as one."""
     return text
+
+
+def show_name(value: object) -> str:
+    """A name or an id, such as a model's or a run's: a table keeps it on one line."""
+    return show_text(value)
+
+
+def show_note(text: str) -> str:
+    """A remark about the whole row: a page shows it on a line of its own, below the row."""
+    return text
+
+
+def show_money(value: float | None, currency: str) -> str:
+    """An amount with three significant digits, small ones in millionths or billionths of the currency."""
+    if value is None:
+        return DASH
+    for prefix, factor, below in (("n", 1e9, 1e-8), ("µ", 1e6, 1e-3)):
+        if 0 < abs(value) < below:
+            return f"{_three_digits(value * factor)}{SPACE}{prefix}{currency}"
+    return f"{_three_digits(value)}{SPACE}{currency}"
 
 
 def show_share(value: float | None) -> str:
@@ -65,7 +85,7 @@ def show_seconds(value: float | None) -> str:
         return f"0{SPACE}s"
     size = abs(value)
     for unit, factor, below in (("µs", 1e6, 1e-3), ("ms", 1e3, 1.0), ("s", 1.0, 600.0), ("min", 1 / 60, 36_000.0)):
-        if size < below:
+        if size < 0.9995 * below:  # which three digits would show as the limit itself
             return f"{_three_digits(value * factor)}{SPACE}{unit}"
     return f"{_three_digits(value / 3600)}{SPACE}h"
 

@@ -1,4 +1,4 @@
-"""The end of a benchmark: what was measured, on its page in Prefect, in the report of a sweep, and in the terminal."""
+"""The end of a benchmark: what was measured, on its page in Prefect, in its report, and in the terminal."""
 
 from dataclasses import asdict
 from typing import Any
@@ -16,7 +16,7 @@ from assayline.report.sweep.rows import BenchmarkRows, read_benchmark_rows
 from assayline.report.table import tabulate
 from assayline.settings import Settings
 from assayline.store.thread import DatabaseThread
-from flows.cli.tables import describe_benchmark, print_benchmark
+from flows.cli.tables import print_benchmark
 from flows.cli.words import plain_console, print_table, print_text
 from tasks.publish import publish_benchmark
 
@@ -35,8 +35,9 @@ POINT_HEADERS = (
 def conclude_benchmark(plan: Plan, configurations: list[Configuration], settings: Settings) -> dict[str, Any]:
     """Reads what was measured, and shows it. Returns it as the flow's result."""
     measured = _measure(plan, configurations, settings)
-    report = _write_report(plan, settings) if plan.profile else None
-    _publish(plan.benchmark_id, report.text if report else describe_benchmark(plan.benchmark_id, measured))
+    report = _write_report(plan, settings)
+    if report:
+        _publish(plan.benchmark_id, report.text)
     found = {"benchmark_id": plan.benchmark_id, "measured": [asdict(one) for one in measured]}
     return {**found, "report": str(report.html.absolute())} if report else found
 
@@ -47,9 +48,9 @@ def print_conclusion(benchmark_id: str, settings: Settings) -> None:
     console = plain_console()
     if plan.profile is None:
         print_benchmark(benchmark_id, _measure(plan, configurations, settings), console)
-        return
-    rows = DatabaseThread(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id))
-    print_points(rows, console)
+    else:
+        rows = DatabaseThread(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id))
+        print_points(rows, console)
     report = benchmark_dir(settings, benchmark_id) / HTML_NAME
     if report.exists():
         print_text(f"Report: {report}", console)
@@ -63,10 +64,9 @@ def print_points(rows: BenchmarkRows, console: Console) -> None:
 
 
 def _measure(plan: Plan, configurations: list[Configuration], settings: Settings) -> list[Measured]:
+    labels = {one.config_id: one.label for one in configurations}
     limits = {str(name): limit for name, limit in configurations[0].spec.gate.max_slowdown.items()}
-    return DatabaseThread(settings).run(
-        lambda connection: read_measured(connection, plan.benchmark_id, configurations, limits)
-    )
+    return DatabaseThread(settings).run(lambda connection: read_measured(connection, plan.benchmark_id, labels, limits))
 
 
 def _write_report(plan: Plan, settings: Settings) -> Written | None:

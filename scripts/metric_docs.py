@@ -51,6 +51,7 @@ UNITS = [
         "score, 0 to 1",
     ),
     (r"(.*_)?(index|row|occurrence|ordinal|generation|attempt|version|exit_code|position|rank)|k", "number"),
+    (r"ratio(_low|_high)?", "ratio"),
     (r"max_model_len", "tokens"),
     (r"max_num_seqs", "sequences"),
     (r"mean_in_flight_requests", "requests"),

@@ -6,6 +6,14 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+COLUMNS = ("metric", "value", "unit", "low", "high", "n", "source")
+"""Of the metrics table, in the order in which the page has room for them."""
+
+
+def _round(value: Any) -> Any:
+    """Six significant digits of a number: more are no information."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
 
 @task(name="publish-metrics", cache_policy=NO_CACHE, persist_result=False)
 def publish_metrics(run_id: str, metrics: list[dict[str, Any]], summary: str, report: str | None = None) -> None:
@@ -13,7 +21,8 @@ def publish_metrics(run_id: str, metrics: list[dict[str, Any]], summary: str, re
 
     The report as text, and not as a link: no browser follows one from a server's page to a file.
     """
-    create_table_artifact(key="metrics", table=metrics, description=f"Metrics of run {run_id}")
+    table = [{name: _round(row[name]) for name in COLUMNS} for row in metrics]
+    create_table_artifact(key="metrics", table=table, description=f"Metrics of run {run_id}")
     create_markdown_artifact(key="summary", markdown=summary, description=f"Summary of run {run_id}")
     if report is not None:
         create_markdown_artifact(key="report", markdown=report, description=f"Report of run {run_id}")

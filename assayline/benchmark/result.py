@@ -1,10 +1,9 @@
 """What a benchmark found: every configuration's metrics over its repeats, and how they compare with the first's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from assayline.benchmark.plan import Configuration
 from assayline.comparison.queries import compare_speed, list_repeats, read_benchmark
 from assayline.store.database import Connection
 
@@ -37,15 +36,15 @@ class Measured:
 
 
 def read_measured(
-    connection: Connection, benchmark_id: str, configurations: Sequence[Configuration], limits: Mapping[str, float]
+    connection: Connection, benchmark_id: str, labels: Mapping[str, str], limits: Mapping[str, float]
 ) -> list[Measured]:
-    """The configurations in their order. The metrics of `limits` are one family of tests per configuration."""
+    """Configurations, as `labels` has them by config_id. The metrics of `limits` are one family of tests for each."""
     rows, repeats = read_benchmark(connection, benchmark_id), list_repeats(connection, benchmark_id)
-    first = repeats.get(configurations[0].config_id, [])
+    first = repeats.get(next(iter(labels)), [])
     found = []
-    for number, configuration in enumerate(configurations):
-        runs = repeats.get(configuration.config_id, [])
-        metrics = {metric: row for (config_id, metric), row in rows.items() if config_id == configuration.config_id}
+    for number, (config_id, label) in enumerate(labels.items()):
+        runs = repeats.get(config_id, [])
+        metrics = {metric: row for (measured_id, metric), row in rows.items() if measured_id == config_id}
         compared = compare_speed(connection, runs, first, limits) if number and runs and first else {}
-        found.append(Measured(configuration.label, configuration.config_id, len(runs), metrics, compared))
+        found.append(Measured(label, config_id, len(runs), metrics, compared))
     return found

@@ -3,6 +3,7 @@
 Each takes rows of a SQL model and draws them; nothing is added up here.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -16,8 +17,15 @@ AXIS_ROOM = 46
 """Room for the marks of every vertical axis, so that time runs at the same place in charts under each other."""
 
 MARKED_EVENTS = ("failed", "reduced", "restored", "grown")
-MOST_NAMES = 4
-"""Names above a chart: more would lie on each other."""
+NARROWEST_PIXELS = 300
+"""Of a chart, on a phone: names must not lie on each other there either."""
+LETTER_PIXELS = 6.5
+LINE_PIXELS = 13
+MOST_LINES = 3
+"""Of names above a chart; a mark whose name has no room left is named by its tooltip."""
+
+LOW_SHARE = 0.1
+"""A share that never reaches it has an axis of its own, on which it can be seen."""
 
 LATENCIES = {"ttft_s": "Time to first token", "tpot_s": "Time per output token", "e2e_s": "End to end"}
 RATES = {
@@ -54,7 +62,11 @@ def draw_distribution(bins: list[Row], percentiles: list[Row]) -> Spec:
         .mark_bar(style="quantity")
         .encode(
             x=alt.X(
-                "from:Q", bin="binned", title=unit, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickCount=5)
+                "from:Q",
+                bin="binned",
+                title=unit,
+                scale=alt.Scale(zero=False, nice=False),
+                axis=alt.Axis(tickCount=5, labelOverlap=True),
             ),
             x2="until:Q",
             y=alt.Y("requests:Q", title="requests", axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM)),
@@ -63,12 +75,9 @@ def draw_distribution(bins: list[Row], percentiles: list[Row]) -> Spec:
         )
     )
     rules = alt.Chart(inline(lines)).mark_rule(style="percentile").encode(x="at:Q")
-    names = (
-        alt.Chart(inline(lines))
-        .mark_text(style="percentile-name", align="center", baseline="bottom")
-        .encode(x="at:Q", y=alt.value(-2), text="name:N")
-    )
-    return finish(alt.layer(histogram, rules, names), 140)
+    first = bars[0]["from"]
+    names = name_marks([(line["at"], (line["at"] - first) / (end - first), line["name"]) for line in lines])
+    return finish(alt.layer(histogram, *([rules] if lines else []), *names), 140)
 
 
 def draw_rate(activity: list[Row], events: list[Row], column: str, stretches: list[Row]) -> Spec:
@@ -114,6 +123,9 @@ def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row], s
         for engine in engines
         if engine["work_began_at_s"] is not None and engine["last_window_requests"] is not None
     ]
+    marks = [*_stretch_rules(stretches), *_event_rules(activity, events)]
+    if not windows:
+        return finish(alt.layer(flown, *marks))
     lines = (
         alt.Chart(inline(windows))
         .mark_rule(style="window", clip=True)
@@ -124,7 +136,7 @@ def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row], s
             tooltip=[alt.Tooltip("name:N", title="engine"), alt.Tooltip("window:Q", title="window")],
         )
     )
-    return finish(alt.layer(flown, lines, *_stretch_rules(stretches), *_event_rules(activity, events)))
+    return finish(alt.layer(flown, lines, *marks))
 
 
 def draw_line(
@@ -137,8 +149,9 @@ def draw_line(
         for row in telemetry
         if row[column] is not None
     ]
-    scale = alt.Scale(domain=[0, 1]) if is_share else alt.Scale(zero=True)
-    axis = alt.Axis(tickCount=4, minExtent=AXIS_ROOM, format="%" if is_share else "")
+    is_high = is_share and max(row["value"] for row in slices) >= LOW_SHARE
+    scale = alt.Scale(domain=[0, 1]) if is_high else alt.Scale(zero=True)
+    axis = alt.Axis(tickCount=4, minExtent=AXIS_ROOM, format=".3~%" if is_share else "")
     area = (
         alt.Chart(inline(slices))
         .mark_bar(style="quantity")
@@ -191,6 +204,20 @@ def draw_differences(rows: list[Row]) -> Spec:
     )
     zero = alt.Chart(inline([{"at": 0}])).mark_rule(style="percentile").encode(x="at:Q")
     return finish(alt.layer(zero, spans, estimates), 34 * len(rows) + 10)
+
+
+def draw_repeats(values: Mapping[str, Sequence[float]], medians: Mapping[str, float], unit: str) -> Spec:
+    """A dot per repeat and a line at the median, by configuration."""
+    y = alt.Y("name:N", title=None, sort=list(values), axis=alt.Axis(labelLimit=130, ticks=False, domain=False))
+    axis = alt.Axis(tickCount=4, format=",.6~g")
+    x = alt.X("value:Q", title=unit, scale=alt.Scale(zero=False, padding=10), axis=axis)
+    dots = [{"name": name, "value": value} for name, found in values.items() for value in found]
+    lines = [{"name": name, "value": value} for name, value in medians.items()]
+    tips = [alt.Tooltip("name:N", title="of"), alt.Tooltip("value:Q", title=unit, format=",.4~g")]
+    layers = [alt.Chart(inline(dots)).mark_point(style="repeat").encode(x=x, y=y, tooltip=tips)]
+    if lines:
+        layers.append(alt.Chart(inline(lines)).mark_tick(style="median").encode(x=x, y=y, tooltip=tips))
+    return finish(alt.layer(*layers), 26 * len(values) + 10)
 
 
 def _slices(activity: list[Row]) -> list[Row]:
@@ -258,12 +285,37 @@ def _event_rules(activity: list[Row], events: list[Row]) -> list[alt.Chart]:
             ],
         )
     )
-    names = (
-        alt.Chart(inline(shown[:MOST_NAMES]))
-        .mark_text(style="event-name", align="center", baseline="bottom")
-        .encode(x="at:Q", y=alt.value(-2), text="event:N")
-    )
-    return [rules, names]
+    names = [(row["at"], (row["at"] - begin) / ((end - begin) or 1), str(row["event"])) for row in shown]
+    return [rules, *name_marks(names, "event-name")]
+
+
+def name_marks(
+    marks: Sequence[tuple[Any, float, str]], style: str = "percentile-name", x: str = "at:Q"
+) -> list[alt.Chart]:
+    """Names above a chart, beside their marks: on up to MOST_LINES lines, so that none lies on another or is cut.
+
+    Of each mark, where it is on the axis, where that is from left (0) to right (1), and its name.
+    """
+    taken: list[list[tuple[float, float]]] = [[] for _ in range(MOST_LINES)]
+    layers = []
+    for at, place, name in marks:
+        width = (len(name) * LETTER_PIXELS + 8) / NARROWEST_PIXELS
+        begin, end = (place - width, place) if place > 0.5 else (place, place + width)
+        for line, spans in enumerate(taken):
+            if all(end <= other[0] or other[1] <= begin for other in spans):
+                spans.append((begin, end))
+                layers.append(
+                    alt.Chart(inline([{"at": at, "name": name}]))
+                    .mark_text(
+                        style=style,
+                        align="right" if place > 0.5 else "left",
+                        dx=-3 if place > 0.5 else 3,
+                        baseline="bottom",
+                    )
+                    .encode(x=x, y=alt.value(-2 - line * LINE_PIXELS), text="name:N")
+                )
+                break
+    return layers
 
 
 def choose_unit(seconds: list[float]) -> tuple[str, float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from assayline.report.table import Table
+from assayline.words import SPACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,12 @@ class Figure:
     value: str
     detail: str = ""
     is_bad: bool = False
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The value's number and its unit."""
+        number, _, unit = self.value.rpartition(SPACE)
+        return (number, unit) if number else (unit, "")
 
 
 @dataclass(frozen=True, slots=True)

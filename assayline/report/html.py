@@ -35,6 +35,7 @@ def render_html(document: Document, cache_folder: Path) -> str:
             document=document,
             charts=charts,
             index_of=lambda chart: next(index for index, other in enumerate(charts) if other is chart),
+            zip=zip,
             kind_of=lambda block: type(block).__name__.lower(),
             style=_read("page.css"),
             scripts=scripts,

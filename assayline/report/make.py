@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assayline.benchmark.plan import benchmark_dir, count_left
@@ -20,7 +20,7 @@ from assayline.report.html import render_html
 from assayline.report.markdown import render_markdown
 from assayline.report.run.about import describe_run, list_metrics
 from assayline.report.run.accuracy import describe_accuracy, describe_prompts
-from assayline.report.run.comparison import describe_comparison, say_verdict
+from assayline.report.run.comparison import describe_comparison, is_worse, say_verdict
 from assayline.report.run.comparison_rows import ComparisonRows, read_comparison
 from assayline.report.run.cost import describe_cost
 from assayline.report.run.engines import describe_engines
@@ -63,8 +63,10 @@ def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None, r
     run = rows.run
     headline = write_headline(rows)
     compared = []
-    load = describe_load(rows)
+    figures, load = choose_figures(rows), describe_load(rows)
     if comparison is not None:
+        if is_worse(comparison, rows.summary["scorer"]):
+            figures[0] = replace(figures[0], is_bad=True)
         headline.insert(2, say_verdict(comparison))
         compared.append(describe_comparison(rows, comparison))
     return Document(
@@ -72,7 +74,7 @@ def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None, r
         subtitle=f"{run['model']} on {run['prompt_set']}, run {run['run_id']}",
         state=describe_state(rows),
         headline=headline,
-        figures=choose_figures(rows),
+        figures=figures,
         sections=[
             describe_accuracy(rows),
             *compared,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from assayline.words import NUMBER_SHOWS, show_range, show_text
+from assayline.words import DASH, NUMBER_SHOWS, show_name, show_note, show_range, show_text
 
 Key = str | int
 """Of a value in a row: the name of a column, or a place."""
@@ -26,6 +26,16 @@ class Column:
     def is_number(self) -> bool:
         """Whether it is aligned right, as what shows numbers is."""
         return self.show in NUMBER_SHOWS
+
+    @property
+    def is_note(self) -> bool:
+        """Whether a page shows it below its row."""
+        return self.show is show_note
+
+    @property
+    def style(self) -> str:
+        """The class of its cells on a page; empty for text that wraps."""
+        return "number" if self.is_number else "name" if self.show is show_name else ""
 
     def cell(self, row: Any) -> str:
         """The text for a row."""
@@ -50,5 +60,7 @@ class Table:
 
 
 def tabulate(caption: str, columns: Sequence[Column], rows: Iterable[Any], is_folded: bool = False) -> Table:
-    """A table of these rows."""
-    return Table(caption, columns, [[column.cell(row) for column in columns] for row in rows], is_folded)
+    """A table of these rows, without columns that are empty in all of them. The first column always stays."""
+    cells = [[column.cell(row) for column in columns] for row in rows]
+    kept = [i for i in range(len(columns)) if not i or not cells or any(row[i] not in ("", DASH) for row in cells)]
+    return Table(caption, [columns[i] for i in kept], [[row[i] for i in kept] for row in cells], is_folded)

@@ -18,6 +18,16 @@ def list_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
     return lines if more <= 0 else [*lines[:MOST_CHANGES], f"and {more} more"]
 
 
+NOT_SETTINGS = frozenset({"name", "scorers", "gate", "slos"})
+"""Fields that decide neither answers nor speed."""
+
+
+def list_setting_changes(before_json: str, after_json: str) -> list[str]:
+    """As list_changes, of two specs as JSON, without fields that decide neither answers nor speed."""
+    before, after = (json.loads(text) for text in (before_json, after_json))
+    return list_changes(*({key: spec[key] for key in spec if key not in NOT_SETTINGS} for spec in (before, after)))
+
+
 class _Unset:
     """A field that one of the two does not have."""
 

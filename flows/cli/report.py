@@ -6,7 +6,7 @@
     python -m flows.report --leaderboard [NAME ...] [--out FOLDER] [--open]
 
 No Prefect flow: it reads the database and writes two files. `flows.evaluate` does the same at the end of a run,
-`flows.benchmark` at the end of a sweep, and `flows.nightly` for the history and the leaderboard of a night.
+`flows.benchmark` at the end of a benchmark, and `flows.nightly` for the history and the leaderboard of a night.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_argument("run_id", metavar="RUN_ID", nargs="?", help="the run, as `from runs` lists them")
     parser.add_argument(
-        "--benchmark", metavar="BENCHMARK_ID", help="the benchmark: latency under load, if it has loads"
+        "--benchmark", metavar="BENCHMARK_ID", help="the benchmark: configurations compared, or latency under load"
     )
     parser.add_argument(
         "--history", metavar="NAME", help="all runs of a spec, by its name, by the id of one of them, or by a config_id"

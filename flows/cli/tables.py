@@ -14,21 +14,19 @@ from typing import Any
 
 from rich.console import Console
 
-from assayline.benchmark.result import SHOWN, Measured
+from assayline.benchmark.result import Measured
 from assayline.comparison.gate import GateReport
-from assayline.comparison.trade import say_trade
 from assayline.evaluation.run import RunResult
 from assayline.report.markdown import render_table
+from assayline.report.sweep.comparison import say_trades, tabulate_comparisons, tabulate_medians
 from assayline.report.table import Column, Table, tabulate
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.database import Row
 from assayline.store.views import quote_text
 from assayline.words import (
-    DASH,
     as_code,
     escape_markdown,
     show_known,
-    show_number,
     show_value,
 )
 from flows.cli.words import print_table, print_text
@@ -46,15 +44,6 @@ LIMITS = (
     Column("candidate", "candidate", show_value),
     Column("baseline", "baseline", show_value),
     Column("limit", "limit", show_value),
-    Column("unit", "unit"),
-)
-MEDIANS = (
-    Column("configuration", "label"),
-    Column("metric", "metric"),
-    Column("repeats", "repeats", show_value),
-    Column("median", "median_value", show_value),
-    Column("lowest", "lowest_value", show_value),
-    Column("highest", "highest_value", show_value),
     Column("unit", "unit"),
 )
 
@@ -132,83 +121,12 @@ def _tabulate_limits(checks: Sequence[Row]) -> Table:
     return tabulate("Limits", LIMITS, checks)
 
 
-def describe_benchmark(benchmark_id: str, measured: Sequence[Measured]) -> str:
-    """Markdown: medians and ranges, then what differs from the first configuration."""
-    return "\n\n".join(
-        [
-            f"# {escape_markdown(benchmark_id)}",
-            "Median over the repeats, and their range.",
-            render_table(_tabulate_medians(measured)),
-            f"Compared with {escape_markdown(measured[0].label)}:",
-            render_table(_tabulate_comparisons(measured)),
-            *(f"- {escape_markdown(line)}" for line in say_trades(measured)),
-        ]
-    )
-
-
 def print_benchmark(benchmark_id: str, measured: Sequence[Measured], console: Console) -> None:
     """Medians and ranges, then what differs from the first configuration."""
     print_text(f"\nBenchmark {benchmark_id}: median over the repeats, and their range", console)
-    print_table(_tabulate_medians(measured), console)
+    print_table(tabulate_medians(measured), console)
     if len(measured) > 1:
-        print_text(
-            f"Compared with {measured[0].label}; p is Holm's where a metric has a limit in gate.max_slowdown", console
-        )
-        print_table(_tabulate_comparisons(measured), console)
+        print_text(f"Against {measured[0].label}", console)
+        print_table(tabulate_comparisons(measured), console)
         for line in say_trades(measured):
             print_text(line, console)
-
-
-def say_trades(measured: Sequence[Measured]) -> list[str]:
-    """A line per configuration after the first that has a cost or an energy: how much slower, how much cheaper."""
-    said = ((one, say_trade(one.comparisons, "relative_shift")) for one in measured[1:])
-    return [f"{one.label}: {words} than {measured[0].label}." for one, words in said if words]
-
-
-def _tabulate_medians(measured: Sequence[Measured]) -> Table:
-    """One row per configuration and metric that it has a value of."""
-    rows = (
-        {**one.metrics[metric], "label": one.label, "metric": metric}
-        for metric in SHOWN
-        for one in measured
-        if metric in one.metrics and one.metrics[metric]["repeats"]
-    )
-    return tabulate("Medians", MEDIANS, rows)
-
-
-def _tabulate_comparisons(measured: Sequence[Measured]) -> Table:
-    rows = (
-        {**one.comparisons[metric], "label": one.label, "metric": metric}
-        for one in measured
-        for metric in SHOWN
-        if metric in one.comparisons
-    )
-    return tabulate("Comparisons", COMPARISONS, rows)
-
-
-def _show_change(share: float | None) -> str:
-    return DASH if share is None else f"{share:+.1%}"
-
-
-def _show_interval(row: Row) -> str:
-    """The shift's interval, relative to the baseline's median."""
-    base = abs(row["baseline_median"])
-    if row["shift_low"] is None or not base:
-        return ""
-    ends = (None if end is None else end / base for end in (row["shift_low"], row["shift_high"]))
-    return " to ".join(map(_show_change, ends))
-
-
-def _show_p(row: Row) -> str:
-    p_value = row["p_value"] if row["holm_p"] is None else row["holm_p"]
-    return "" if p_value is None else f"{p_value:.2g}"
-
-
-COMPARISONS = (
-    Column("configuration", "label"),
-    Column("metric", "metric"),
-    Column("change", lambda row: _show_change(row["relative_shift"]), show_number),
-    Column("95 % interval", _show_interval, show_number),
-    Column("p", _show_p, show_number),
-    Column("verdict", lambda row: row["verdict"].replace("_", " ")),
-)

@@ -31,6 +31,7 @@ from assayline.report.html import render_html
 from assayline.report.make import compose_report
 from assayline.report.markdown import render_markdown
 from assayline.report.run.rows import ReportRows, read_report
+from assayline.report.sweep.comparison import choose_comparison_figures, describe_comparisons, say_comparisons
 from assayline.report.sweep.compose import compose_benchmark
 from assayline.report.sweep.rows import BenchmarkRows
 from assayline.report.table import tabulate
@@ -41,7 +42,6 @@ from assayline.words import make_visible
 from flows.cli.baseline import PINS
 from flows.cli.score import SCORES
 from flows.cli.tables import (
-    describe_benchmark,
     describe_gate,
     describe_run,
     print_benchmark,
@@ -117,14 +117,24 @@ def benchmark_of(name: str) -> list[Measured]:
         "shift_low": -0.5,
         "shift_high": None,
         "relative_shift": 0.1,
+        "ratio": 1.1,
+        "ratio_low": 0.5,
+        "ratio_high": 2.0,
         "p_value": 0.5,
-        "holm_p": None,
-        "verdict": "too_few",
+        "in_family": True,
+        "holm_p": 0.5,
+        "verdict": "unclear",
     }
     return [
         Measured(f"{name}=1", "1", 5, {"requests_per_s": metric}),
         Measured(f"{name}=2", "2", 5, {"requests_per_s": metric}, {"requests_per_s": change}),
     ]
+
+
+def compared(name: str) -> Document:
+    measured = benchmark_of(name)
+    figures, sections = choose_comparison_figures(measured), describe_comparisons(measured, [])
+    return Document("title", "subtitle", "completed", say_comparisons(measured), figures, sections)
 
 
 def show_all(name: str, width: int) -> str:
@@ -173,7 +183,7 @@ def test_a_page_in_prefect_has_the_same_tables_whatever_a_name_is(name: str) -> 
     for describe in (
         lambda name: describe_run(result_of(name), spec_of(name)),
         lambda name: describe_gate(gate_of(name)),
-        lambda name: describe_benchmark(name, benchmark_of(name)),
+        lambda name: render_markdown(compared(name)),
     ):
         page = describe(name)
         assert outline(page) == outline(describe(MARK))
@@ -222,7 +232,9 @@ def documents(rows: ReportRows, name: str) -> list[Document]:
     failed = {**run, "config_id": "2", "state": "failed"}
     median = {"config_id": "1", "metric": "accuracy", "unit": "share", "repeats": 5}
     median |= {"median_value": 1.0, "lowest_value": 0.5, "highest_value": 2.0}
-    benchmark = BenchmarkRows(MARK, [run, failed], [], [], [], [median])
+    measured = [Measured(MARK, "1", 5, {"accuracy": median}), Measured(MARK, "2", 0, {})]
+    values = [{"config_id": "1", "metric": "accuracy", "unit": "share", "value": 1.0}]
+    benchmark = BenchmarkRows(MARK, [run, failed], [], [], [], measured, values)
     return [compose_report(rename(rows, name)), compose_benchmark(rename(benchmark, name))]
 
 

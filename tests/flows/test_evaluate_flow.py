@@ -69,6 +69,8 @@ def test_run_answers_stores_and_shows_every_prompt(
     assert artifacts["progress"].data == 100
     table = {row["metric"]: row["value"] for row in json.loads(artifacts["metrics"].data)}
     assert table["answered"] == 40
+    assert [*json.loads(artifacts["metrics"].data)[0]][:3] == ["metric", "value", "unit"]
+    assert all(len(repr(value)) < 13 for value in table.values()), "six digits are enough"
     summary = artifacts["summary"].data
     assert run_id in summary
     query = summary.split("```sql\n")[1].split(";")[0]

@@ -14,7 +14,7 @@ from history_kit import PROMPTS, NightOf, given_nights
 from report_kit import text_of
 
 from assayline.errors import SpecError
-from assayline.report.board.rows import BoardRows
+from assayline.report.board.rows import BoardRows, find_suffix
 from assayline.report.make import Written, make_leaderboard
 from assayline.settings import Settings
 from assayline.store.database import connect
@@ -120,6 +120,33 @@ def test_equal_models_have_no_winner_and_one_rank(settings: Settings, tmp_path: 
     rows, written = make_leaderboard(settings, ["sums"], tmp_path)
     assert "sums: no winner; nothing tells 5 models apart." in texts(written.html)
     assert {(cell["best_rank"], cell["worst_rank"]) for cell in rows.tasks[0].cells} == {(1, 5)}
+
+
+@pytest.mark.parametrize(
+    ("models", "suffix"),
+    [
+        ({"a, dtype float32", "b, dtype float32"}, ", dtype float32"),
+        ({"a, quantization awq, dtype half", "b, quantization gptq, dtype half"}, ", dtype half"),
+        ({"a, quantization awq, dtype half", "b, quantization awq, dtype half"}, ", quantization awq, dtype half"),
+        ({"a, dtype half", "a"}, ""),
+        ({"a, dtype half", "b, dtype float32"}, ""),
+        ({"a, dtype half"}, ""),
+        (set(), ""),
+    ],
+)
+def test_find_suffix_is_what_all_models_have_behind_their_names(models: set[str], suffix: str) -> None:
+    assert find_suffix(models) == suffix
+
+
+def test_leaderboard_leaves_out_what_all_models_have_in_common(settings: Settings, tmp_path: Path) -> None:
+    given_nights(settings, models_of([32, 30]))
+    with connect(settings.database_path, 10) as connection:
+        connection.execute(
+            """update runs set spec_json = json_merge_patch(spec_json, '{"engine": {"args": {"dtype": "half"}}}')"""
+        )
+    text = texts(make_leaderboard(settings, folder=tmp_path)[1].html)
+    assert text.count("dtype half") == 1 and "2 models, dtype half, 1 task" in text
+    assert "per right answer" not in text, "no run has a price"
 
 
 def test_other_prompts_are_counted_and_a_model_alone_is_no_winner(settings: Settings, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ maker's services for the time and the like whatever page it shows; a test sees t
 """
 
 import contextlib
+import html
+import json
 import os
 import re
 import shutil
@@ -15,13 +17,14 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from history_kit import NAME, given_nights, noisy_nights
+from history_kit import NAME, NightOf, given_nights, noisy_nights
 from report_kit import NIGHT, NIGHT_BEFORE, Sad
 from sweep_kit import BENCHMARK, given_sweep
 
-from assayline.report.make import make_benchmark_report, make_history_report, make_report
+from assayline.report.make import make_benchmark_report, make_history_report, make_leaderboard, make_report
 from assayline.settings import Settings
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -74,7 +77,7 @@ def proxy() -> Iterator[Proxy]:
     made.close()
 
 
-def open_page(page: Path, proxy: Proxy, folder: Path) -> str:
+def open_page(page: Path, proxy: Proxy, folder: Path, width: int = 1200) -> str:
     """The page's document after its scripts have run."""
     assert BROWSER is not None
     process = subprocess.Popen(
@@ -92,7 +95,7 @@ def open_page(page: Path, proxy: Proxy, folder: Path) -> str:
             "--disable-default-apps",
             f"--proxy-server=http://127.0.0.1:{proxy.port}",
             f"--user-data-dir={folder / 'profile'}",
-            "--window-size=1200,900",
+            f"--window-size={width},900",
             "--virtual-time-budget=8000",
             "--dump-dom",
             page.as_uri(),
@@ -153,6 +156,88 @@ def test_every_chart_of_a_history_is_drawn(settings: Settings, proxy: Proxy, tmp
     assert len(plots) == 5 and all("<svg" in plot and "mark-symbol" in plot and "mark-rule" in plot for plot in plots)
     assert all("mark-rect" in plot and "driver, vLLM" in plot for plot in plots)
     assert not any("cannot be drawn" in plot for plot in plots)
+
+
+LOOK = """
+<script>
+const warned = [];
+console.warn = console.error = (...words) => warned.push(words.join(" "));
+addEventListener("load", () => setTimeout(() => {
+  const name = (one) => `${one.className || one.tagName}: ${one.textContent.trim().slice(0, 60)}`;
+  const beside = (a, b) => a.right <= b.left + 1 || a.bottom <= b.top + 2;
+  const apart = (a, b) => beside(a, b) || beside(b, a);
+  const wide = document.documentElement.scrollWidth > innerWidth ? ["the page"] : [];
+  for (const one of document.querySelectorAll(".figure, .figure *, .quote")) {
+    if (one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).display !== "inline") wide.push(name(one));
+    if (one.matches(".figure *")) {
+      const box = one.getBoundingClientRect(), tile = one.closest(".figure").getBoundingClientRect();
+      if (box.right > tile.right) wide.push(name(one));
+    }
+  }
+  for (const one of document.querySelectorAll("td.name, td.number")) {
+    const range = document.createRange();
+    range.selectNodeContents(one);
+    if (range.getClientRects().length > 1) wide.push(name(one));
+  }
+  for (const plot of document.querySelectorAll(".plot svg")) {
+    const edge = plot.getBoundingClientRect();
+    const isSeen = (one) => one.textContent && getComputedStyle(one).opacity !== "0";
+    const texts = [...plot.querySelectorAll("text")].filter(isSeen);
+    for (const [number, text] of texts.entries()) {
+      const box = text.getBoundingClientRect();
+      if (box.left < edge.left - 2 || box.right > edge.right + 2) wide.push(`cut: ${text.textContent}`);
+      if (/rotate/.test(text.getAttribute("transform"))) continue;
+      for (const other of texts.slice(0, number)) {
+        if (/rotate/.test(other.getAttribute("transform"))) continue;
+        if (!apart(box, other.getBoundingClientRect())) wide.push(`${text.textContent} over ${other.textContent}`);
+      }
+    }
+  }
+  document.title = JSON.stringify({ wide, warned, charts: document.querySelectorAll(".plot svg").length });
+}, 1500));
+</script>
+"""
+
+
+def look_at(page: Path, proxy: Proxy, folder: Path, width: int) -> dict[str, Any]:
+    """What on the page has no room, and what its console warns of: by a script, so without the page's own policy."""
+    text = page.read_text(encoding="utf-8")
+    page.write_text(re.sub(r"<meta http-equiv[^>]*>", lambda _: LOOK, text, count=1), encoding="utf-8")
+    document = open_page(page, proxy, folder, width)
+    found: dict[str, Any] = json.loads(html.unescape(re.findall(r"<title>(.*?)</title>", document, flags=re.S)[0]))
+    return found
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_pages_have_room_for_what_is_on_them_and_warn_of_nothing(
+    settings: Settings, proxy: Proxy, tmp_path: Path, width: int
+) -> None:
+    fast = NightOf(request_s=8.91e-5, days_later=0.01)
+    odd = [replace(fast, prompts=letter, temperature=0.1 * i) for i, letter in enumerate("qrstu")]
+    given_nights(settings, [fast, *odd, replace(fast, right=20, verdict={"accuracy, exact_match": "broken"})])
+    written = make_history_report(settings, NAME, folder=tmp_path)[1]
+    assert "123,457\u00a0tokens/s" in written.text, "as fast as a large GPU"
+    assert look_at(written.html, proxy, tmp_path, width) == {"wide": [], "warned": [], "charts": 5}
+    written = make_report(settings, "night-006", "night-000", tmp_path)
+    found = look_at(written.html, proxy, tmp_path, width)
+    assert (found["wide"], found["warned"]) == ([], [])
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_pages_of_benchmarks_have_room_for_what_is_on_them_and_warn_of_nothing(
+    settings: Settings, proxy: Proxy, tmp_path: Path, width: int
+) -> None:
+    given_sweep(settings, late_at=8.0)
+    runs = [
+        NightOf(benchmark_id="b", name=f"n engine.window={i % 2}", temperature=i % 2, request_s=i) for i in range(1, 11)
+    ]
+    given_nights(settings, [*runs, NightOf(model="org/a-model-with-a-long-name"), NightOf(model="b", right=20)])
+    for page, charts in (
+        (make_benchmark_report(settings, BENCHMARK, tmp_path / "sweep").html, 5),
+        (make_benchmark_report(settings, "b", tmp_path / "compared").html, 7),
+        (make_leaderboard(settings, folder=tmp_path / "board")[1].html, 1),
+    ):
+        assert look_at(page, proxy, tmp_path, width) == {"wide": [], "warned": [], "charts": charts}, page
 
 
 def test_hostile_text_neither_runs_nor_loads(sad: Sad, proxy: Proxy, tmp_path: Path) -> None:

@@ -51,11 +51,11 @@ def test_cost_energy_and_telemetry_are_shown(sad: Sad, tmp_path: Path) -> None:
         connection.execute("update runs set spec_json = ?", [json.dumps(spec)])
     written = make_report(sad.settings, "dear", folder=tmp_path)
     page = text_of(written.html).replace("\u00a0", " ")
-    assert "It cost 0.018 EUR, loading and downtime included; 0.01 per right answer at work" in page
+    assert "It cost 0.018 EUR, loading and downtime included; 0.01 EUR per right answer at work" in page
     assert "1 GPU used 5,400 J (by their own counters), 2,400 J of it with no engine at work." in page
     assert "At work that is 30 J per output token." in page
     assert "sw_power_cap" in page
-    assert "| per right answer | 0.01 |" in written.text.replace("\u00a0", " ")
+    assert "| per right answer | 0.01 EUR |" in written.text.replace("\u00a0", " ")
     html = written.html.read_text(encoding="utf-8")
     for title in ("KV cache", "Power"):
         assert f"{title}</" in html, title

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from history_kit import NAME, given_nights, noisy_nights
+from history_kit import NAME, NightOf, given_nights, noisy_nights
 from report_kit import text_of
 
 from assayline.comparison.baselines import pin_baseline
@@ -88,7 +88,8 @@ def test_the_charts_have_every_night_the_band_the_levels_and_the_marks(regressed
         ).fetchall()
     assert {run: row["value"] for run, row in nights.items()} == pytest.approx(known)
     assert not any(row["is_broken"] for row in nights.values())
-    assert sum(row.get("is_broken", False) for row in drawn["e2e_p95_s"]) == 12, "the limit that was broken"
+    broken = {row["run"] for row in drawn["e2e_p95_s"] if row.get("is_broken")}
+    assert len(broken) == 12, "the limit that was broken"
     (band,) = (row for row in rows if "low" in row and "run" not in row)
     assert (band["low"], band["high"]) == (pytest.approx(low), pytest.approx(high))
     assert [row["at"] for row in rows if row.get("name") == "vLLM"] == ["2026-10-19T01:30:00Z"]
@@ -106,6 +107,18 @@ def test_it_loads_nothing_and_both_forms_have_the_same_tables(page: Written) -> 
         if line.startswith("| 2026-"):
             for cell in line.strip("| ").split(" | "):
                 assert cell.strip() in text, cell
+
+
+def test_history_headline_begins_with_the_limit_that_the_newest_night_broke(page: Written) -> None:
+    headline = re.findall(r'<p class="headline[^>]*>(.*?)</p>', texts(page.html))
+    assert headline[0] == "The newest, 2026-10-30 01:30, broke its limits: e2e_p95_s was broken."
+    assert headline[-1] == "Of 30 runs that a gate judged, 12 broke a limit."
+
+
+def test_history_of_a_day_has_hours_on_its_axis(settings: Settings, tmp_path: Path) -> None:
+    given_nights(settings, [NightOf(days_later=0.1), NightOf(days_later=0.1), NightOf()])
+    raw = json.dumps(read_charts(make_history_report(settings, NAME, folder=tmp_path)[1].html))
+    assert '"format": "%H:%M"' in raw and '"format": "%d %b"' not in raw
 
 
 def test_a_stable_history_says_so(settings: Settings, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from history_kit import NightOf, given_nights
 from report_kit import NIGHT, NIGHT_BEFORE, Sad, text_of
 
 from assayline.errors import SpecError, StoreError
@@ -170,7 +171,23 @@ def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks: Setting
     assert show_change(change) in page
     assert page.count("Became worse: prompt") == 4
     assert page.count("Became better: prompt") == 2
-    assert "What differs: model, configuration." in page
+    assert "What differs: model." in page
+    table = page.split("Speed and cost side by side")[-1].split("</table>")[0]
+    assert ">worse<" not in table and ">better<" not in table, "they are of one run each"
+    assert 'class="figure bad">\n      <dt>Accuracy' in page
+
+
+def test_report_names_the_fields_that_differ_from_the_baseline(settings: Settings, tmp_path: Path) -> None:
+    given_nights(settings, [NightOf(), NightOf(temperature=1.5)])
+    page = html.unescape(text_of(make_report(settings, "night-001", "night-000", tmp_path).html))
+    assert "What differs: sampling.temperature: 0.0 → 1.5." in page
+    assert 'class="figure bad">\n      <dt>Accuracy' not in page
+
+
+def test_report_names_the_row_of_an_error_example(sad: Sad, tmp_path: Path) -> None:
+    sad.given("run", "completed", dict(OK), {"error_kind": "template_error", "error_message": "a null"})
+    page = html.unescape(text_of(make_report(sad.settings, "run", folder=tmp_path).html))
+    assert "Example of template_error: row 1 of the source" in page
 
 
 def test_the_other_way_round_it_became_better(weeks: Settings, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from history_kit import NightOf, given_nights
 from report_kit import Sad, text_of
 from sweep_kit import BENCHMARK, RATES, given_sweep
 
@@ -19,6 +20,7 @@ from flows.cli import run
 
 pytestmark = pytest.mark.slow
 
+MEDIANS = "select median_value from benchmark_metric where metric = 'output_tokens_per_s'"
 OK = {"arrived_at_s": 1.0, "first_token_at_s": 1.5, "last_token_at_s": 2.0, "finished_at_s": 2.0, "output_tokens": 5}
 
 
@@ -78,6 +80,15 @@ def test_the_knee_is_marked_and_said(sweep: tuple[Settings, Written]) -> None:
     assert f"The knee is at {show_rate(at, 'requests')}" in written.text
 
 
+def test_sweep_has_no_knee_when_no_load_between_the_ends_is_trusted(settings: Settings, tmp_path: Path) -> None:
+    given_sweep(settings, rates=(6.0,), late_at=6.0)
+    assert query(settings, "select count(*) from sweep_point where is_knee") != [(0,)], "one of the two ends"
+    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
+    assert "There is no knee: no load between one at a time and all at once can be trusted." in written.text
+    assert "The knee is at" not in written.text and "First token at the knee" not in written.text
+    assert not any(row.get("name") == "knee" for chart in read_charts(written.html) for row in chart)
+
+
 def test_goodput_is_drawn_over_the_offered_rate_for_each_objective(sweep: tuple[Settings, Written]) -> None:
     settings, written = sweep
     *_, goodput, shares = read_charts(written.html)
@@ -130,14 +141,52 @@ def test_a_point_that_failed_is_named_and_not_drawn(settings: Settings, tmp_path
     assert "8/s" not in {row.get("label") for row in read_charts(written.html)[0]}
 
 
-def test_a_benchmark_without_loads_lists_its_medians(sad: Sad, tmp_path: Path) -> None:
-    sad.given("run", "completed", dict(OK), {**OK, "finished_at_s": 3.0})
-    with connect(sad.settings.database_path, 10) as connection:
-        connection.execute("update runs set benchmark_id = 'b', config_id = 'c'")
-        connection.execute("insert into engine_events values ('run', 'w', 1, 0, 'warmed_up', 0.5, 0.1, null, '{}')")
-    written = make_benchmark_report(sad.settings, "b", tmp_path)
-    assert headings(written.html) == ["Configurations", "Runs"]
-    assert "requests_per_s" in texts(written.html) and "have no load" in texts(written.html)
+def given_windows(settings: Settings, seconds: dict[int, list[float]]) -> None:
+    """Repeats of a benchmark of windows: seconds per request of each."""
+    nights = [
+        NightOf(name=f"sums engine.window={window}", model_id=f"window {window}", request_s=request_s, benchmark_id="b")
+        for window, repeats in seconds.items()
+        for request_s in repeats
+    ]
+    given_nights(settings, nights)
+    limits = {"gate": {"max_slowdown": {"e2e_p95_s": 0.1, "output_tokens_per_s": 0.05}}}
+    with connect(settings.database_path, 10) as connection:
+        connection.execute("update runs set spec_json = json_merge_patch(spec_json, ?)", [json.dumps(limits)])
+
+
+def test_comparison_report_says_what_differs_and_draws_every_repeat(settings: Settings, tmp_path: Path) -> None:
+    given_windows(settings, {8: [1.0, 1.01, 1.02, 0.99, 0.98], 32: [0.5, 0.51, 0.52, 0.49, 0.48]})
+    written = make_benchmark_report(settings, "b", tmp_path)
+    assert headings(written.html) == ["Verdicts", "Repeats", "Runs"]
+    page = texts(written.html).replace("\u00a0", " ")
+    assert "window 32 against 8: e2e_p95_s better, −50.0 % (−52.0 to −48.0 %); output_tokens_per_s better" in page
+    assert "; 5 repeats each." in page and "2 of 2" in page
+    assert "p (Holm)" in page and ">0.016<" in page and ">0.0079<" in page
+    drawn = [row for row in read_charts(written.html)[0] if "value" in row]
+    speeds = query(settings, "select list(output_tokens_per_s) from run_summary")[0][0]
+    assert sorted(row["value"] for row in drawn) == pytest.approx(
+        sorted([*speeds, *(value for (value,) in query(settings, MEDIANS))])
+    )
+
+
+def test_comparison_report_of_equal_configurations_tells_nothing_apart(settings: Settings, tmp_path: Path) -> None:
+    given_windows(settings, {8: [1.0, 2.5, 0.3, 4.0, 0.9], 32: [0.2, 3.0, 1.1, 0.8, 2.4]})
+    page = texts(make_benchmark_report(settings, "b", tmp_path).html).replace("\u00a0", " ")
+    assert "window 32 against 8: not told apart; 5 repeats each." in page
+    changes = [float(number) for number in re.findall(r"−([\d.]+)", page.split("Verdicts")[-1].split("</table>")[0])]
+    assert changes and max(changes) < 100, "nothing falls by more than all"
+
+
+def test_comparison_report_says_when_there_are_too_few_repeats(sad: Sad, tmp_path: Path) -> None:
+    given_windows(sad.settings, {8: [1.0, 1.1], 32: [0.5]})
+    page = texts(make_benchmark_report(sad.settings, "b", tmp_path).html)
+    assert "window 32 against 8: too few repeats to tell them apart (1 repeat against 2), five of each" in page
+
+
+def test_comparison_report_of_one_configuration_has_nothing_to_compare(settings: Settings, tmp_path: Path) -> None:
+    given_windows(settings, {8: [1.0, 1.1]})
+    page = texts(make_benchmark_report(settings, "b", tmp_path).html)
+    assert "2 repeats of one configuration: there is nothing to compare it with." in page
 
 
 def test_hostile_names_stay_text(settings: Settings, tmp_path: Path) -> None:

@@ -77,6 +77,21 @@ def test_the_interval_ends_at_the_ranks_of_published_tables(store, n, m, rank):
     assert (row["shift_low"], row["shift_high"]) == (pytest.approx(ranked[rank - 1]), pytest.approx(ranked[-rank]))
 
 
+def test_compare_repeats_ratio_is_by_logarithms_and_never_below_zero(store):
+    """However far the values are spread, where the shift over the median is a fall by more than all."""
+    new, old = [0.1, 0.2, 0.3, 1.0, 2.0], [0.2, 0.5, 0.6, 3.0, 9.0]
+    row = compare(store, *given_values(store, a={"x": new}, b={"x": old}))["x"]
+    logs = np.sort(np.subtract.outer(np.log(new), np.log(old)), axis=None)
+    assert row["ratio"] == pytest.approx(np.exp(np.median(logs)))
+    assert (row["ratio_low"], row["ratio_high"]) == (pytest.approx(np.exp(logs[2])), pytest.approx(np.exp(logs[-3])))
+    assert row["ratio_low"] > 0 and row["shift_low"] / row["baseline_median"] < -1
+
+
+def test_compare_repeats_ratio_is_null_when_a_value_is_not_above_zero(store):
+    row = compare(store, *given_values(store, a={"x": [0, 1, 2, 3, 4]}, b={"x": [1, 2, 3, 4, 5]}))["x"]
+    assert (row["ratio"], row["ratio_low"], row["ratio_high"]) == (None, None, None)
+
+
 def test_the_interval_covers_as_often_as_it_says(store):
     """U of a rank below the end is exactly as rare as promised, counted by brute force."""
     ranks = list(itertools.combinations(range(1, 11), 5))

@@ -27,20 +27,25 @@ def draw_scores(cells: Sequence[Row]) -> Spec:
         }
         for cell in cells
     ]
-    base = alt.Chart(inline(points)).encode(
-        y=alt.Y("model:N", sort=None, title=None, axis=alt.Axis(labelLimit=LONGEST_NAME_PIXELS)),
-        x=alt.X("mean:Q", title="score, %", scale=alt.Scale(zero=False, padding=8), axis=alt.Axis(tickCount=6)),
-    )
+    models = [point["model"] for point in points]
+
+    def draw(rows: list[Row]) -> alt.Chart:
+        return alt.Chart(inline(rows)).encode(
+            y=alt.Y("model:N", sort=models, title=None, axis=alt.Axis(labelLimit=LONGEST_NAME_PIXELS)),
+            x=alt.X("mean:Q", title="score, %", scale=alt.Scale(zero=False, padding=8), axis=alt.Axis(tickCount=6)),
+        )
+
     tips = [
         alt.Tooltip("model:N", title="model"),
         alt.Tooltip("shown:N", title="score"),
         alt.Tooltip("rank:N", title="rank"),
     ]
-    layers = [
-        base.transform_filter("datum.low !== null")
-        .mark_rule(style="night-interval")
-        .encode(x=alt.X("low:Q", title="score, %"), x2="high:Q"),
-        base.transform_filter("datum.is_compared").mark_point(style="night").encode(tooltip=tips),
-        base.transform_filter("!datum.is_compared").mark_point(style="night-uncounted").encode(tooltip=tips),
-    ]
+    layers = []
+    if sure := [point for point in points if point["low"] is not None]:
+        layers.append(
+            draw(sure).mark_rule(style="night-interval").encode(x=alt.X("low:Q", title="score, %"), x2="high:Q")
+        )
+    for is_compared, style in ((True, "night"), (False, "night-uncounted")):
+        if shown := [point for point in points if point["is_compared"] == is_compared]:
+            layers.append(draw(shown).mark_point(style=style).encode(tooltip=tips))
     return finish(alt.layer(*layers), ROW_HEIGHT * len(points))

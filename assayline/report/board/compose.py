@@ -11,6 +11,9 @@ from assayline.store.database import Row
 from assayline.words import (
     DASH,
     count,
+    show_money,
+    show_name,
+    show_note,
     show_number,
     show_points,
     show_range,
@@ -30,8 +33,7 @@ def _show_interval(cell: Row) -> str:
 
 
 def _show_cost(cell: Row) -> str:
-    cost = cell["cost_per_right_answer"]
-    return DASH if cost is None else f"{show_value(cost)} {cell['currency']}"
+    return show_money(cell["cost_per_right_answer"], cell["currency"])
 
 
 def _show_p(pair: Row) -> str:
@@ -47,7 +49,7 @@ def _say_note(cell: Row) -> str:
 
 CELLS = (
     Column("rank", show_rank, show_number),
-    Column("model", "model"),
+    Column("model", "model", show_name),
     Column("score", "mean", show_share),
     Column("95 % interval", _show_interval, show_number),
     Column("prompts", "prompts", show_value),
@@ -55,8 +57,8 @@ CELLS = (
     Column("first token, median", "ttft_p50_s", show_seconds),
     Column("per right answer", _show_cost, show_number),
     Column("device", "device_name"),
-    Column("run", "run_id"),
-    Column("note", _say_note),
+    Column("run", "run_id", show_name),
+    Column("note", _say_note, show_note),
 )
 HOW = (
     "Scores are means of the first scorer, each with its own 95 % interval. Models are held against each other prompt "
@@ -74,11 +76,12 @@ def compose_board(rows: BoardRows) -> Document:
     sections = [Section("board", "Models and tasks", [tabulate_board(rows)])] if len(rows.tasks) > 1 else []
     sections += [_describe_task(task, number) for number, task in enumerate(rows.tasks, 1)]
     pairs = len(rows.pairs)
-    told = "The pair is" if pairs == 1 else f"All {count(pairs, 'pair')} of this page are"
-    sections.append(Section("how", "How to read it", [Paragraph(HOW.format(pairs=told))]))
+    if pairs:
+        told = "The pair is" if pairs == 1 else f"All {count(pairs, 'pair')} of this page are"
+        sections.append(Section("how", "How to read it", [Paragraph(HOW.format(pairs=told))]))
     return Document(
         title="Leaderboard",
-        subtitle=f"{count(len(rows.models), 'model')}, {count(len(rows.tasks), 'task')}"
+        subtitle=f"{count(len(rows.models), 'model')}{rows.suffix}, {count(len(rows.tasks), 'task')}"
         + (f": {', '.join(rows.names)}" if rows.names else ""),
         state="leaderboard",
         headline=write_headline(rows),
@@ -112,7 +115,10 @@ def tabulate_board(rows: BoardRows) -> Table:
 
         return show
 
-    columns = [Column("model", str), *(Column(task.name, show_cell(task), show_number) for task in rows.tasks)]
+    columns = [
+        Column("model", str, show_name),
+        *(Column(task.name, show_cell(task), show_number) for task in rows.tasks),
+    ]
     return tabulate("Score with 95 % interval, and rank", columns, rows.models)
 
 
@@ -125,10 +131,12 @@ def _describe_task(task: Task, number: int) -> Section:
     section = Section(f"task-{number}", task.name, [Paragraph(say_winner(task))])
     drawn = [cell for cell in task.cells if cell["mean"] is not None]
     if drawn:
+        pale = " A pale dot is not compared." if any(cell["obstacle"] for cell in drawn) else ""
         section.blocks.append(
             Chart(
                 f"Scores on {task.name}",
-                f"From {show_share(drawn[0]['mean'])}, {drawn[0]['model']}, on. A pale dot is not compared.",
+                f"From {drawn[0]['model']}, {show_share(drawn[0]['mean'])}, to {drawn[-1]['model']}, "
+                f"{show_share(drawn[-1]['mean'])}.{pale}",
                 draw_scores(drawn),
             )
         )
@@ -140,8 +148,8 @@ def _describe_task(task: Task, number: int) -> Section:
 
 def _tabulate_pairs(task: Task) -> Table:
     columns = (
-        Column("model", lambda pair: task.find_model(pair["candidate"])),
-        Column("against", lambda pair: task.find_model(pair["baseline"])),
+        Column("model", lambda pair: task.find_model(pair["candidate"]), show_name),
+        Column("against", lambda pair: task.find_model(pair["baseline"]), show_name),
         Column("difference", "difference", show_points),
         Column("95 % interval", show_difference_interval, show_number),
         Column("better on", "better_prompts", show_value),

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 
 from assayline.comparison.queries import read_overlap
 from assayline.errors import SpecError
@@ -49,6 +50,8 @@ class BoardRows:
     names: tuple[str, ...]
     """What it was asked for: empty for everything."""
     tasks: list[Task]
+    suffix: str = ""
+    """What the names of all models end with, such as ", dtype float32", and is left out of each."""
 
     @property
     def models(self) -> list[str]:
@@ -77,16 +80,25 @@ def read_board(connection: Connection, names: Sequence[str] = ()) -> BoardRows:
             for row in (read_rows(connection, "from rank_board(?)", entries) if pairs else [])
         }
         speeds = _read_speeds(connection, [cell["run_id"] for cell in cells])
+    suffix = find_suffix({cell["model"] for cell in cells})
     unranked = dict.fromkeys(("best_rank", "worst_rank", "is_winner"))
     tasks: dict[str, Task] = {}
     for cell in cells:
         task = tasks.setdefault(cell["task"], Task(cell["task"], [], []))
         rank = ranks.get((cell["task"], cell["run_id"]), unranked)
         note = _say_obstacle(connection, cell) if cell["obstacle"] else ""
-        task.cells.append({**speeds[cell["run_id"]], **unranked, **cell, **rank, "note": note})
+        model = cell["model"].removesuffix(suffix)
+        task.cells.append({**speeds[cell["run_id"]], **unranked, **cell, **rank, "note": note, "model": model})
     for pair in pairs:
         tasks[pair["task"]].pairs.append(pair)
-    return BoardRows(tuple(names), list(tasks.values()))
+    return BoardRows(tuple(names), list(tasks.values()), suffix)
+
+
+def find_suffix(models: set[str]) -> str:
+    """The settings that all of several models have behind their names, after a comma each."""
+    settings = (model.split(", ")[:0:-1] for model in models if len(models) > 1)
+    shared = [found[0] for found in takewhile(lambda found: len(set(found)) == 1, zip(*settings, strict=False))]
+    return "".join(f", {setting}" for setting in reversed(shared))
 
 
 def _read_speeds(connection: Connection, run_ids: list[str]) -> dict[str, Row]:

@@ -1,17 +1,15 @@
 """A metric over time: nights with their intervals, the baseline's band, levels, and marks where conditions changed."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import altair as alt
 
-from assayline.report.charts import AXIS_ROOM, Spec, choose_unit, finish, inline
+from assayline.report.charts import AXIS_ROOM, Spec, choose_unit, finish, inline, name_marks
 from assayline.report.history.rows import LevelShift, Metric
 from assayline.store.database import Row
 
 HEIGHT = 190
-MOST_NAMES = 6
-"""Names of changes above a chart: more would lie on each other."""
 
 
 def draw_metric(
@@ -30,6 +28,7 @@ def draw_metric(
     points = [
         {
             "at": show_moment(row["started_at"]),
+            "night": f"{row['started_at']:%Y-%m-%d %H:%M}",
             "value": row["value"] * factor,
             "low": None if row["low"] is None else row["low"] * factor,
             "high": None if row["high"] is None else row["high"] * factor,
@@ -40,36 +39,38 @@ def draw_metric(
         }
         for row in rows
     ]
-    first, last = show_moment(runs[0]["started_at"]), show_moment(runs[-1]["started_at"])
-    axis = alt.X(
-        "at:T", title=None, scale=alt.Scale(type="utc", padding=12), axis=alt.Axis(tickCount=6, format="%d %b")
+    begin, end = runs[0]["started_at"], runs[-1]["started_at"]
+    first, last = show_moment(begin), show_moment(end)
+    axis = alt.Axis(tickCount=6, format=_choose_format(begin, end), labelOverlap=True)
+    x = alt.X("at:T", title=None, scale=alt.Scale(type="utc", padding=12), axis=axis)
+    y = alt.Y(
+        "value:Q", title=unit, scale=alt.Scale(zero=False, padding=8), axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM)
     )
-    base = alt.Chart(inline(points)).encode(
-        x=axis,
-        y=alt.Y(
-            "value:Q",
-            title=unit,
-            scale=alt.Scale(zero=False, padding=8),
-            axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM),
-        ),
-    )
+
+    def draw(rows: list[Row]) -> alt.Chart:
+        return alt.Chart(inline(rows)).encode(x=x, y=y)
+
     tips = [
         alt.Tooltip("run:N", title="run"),
-        alt.Tooltip("at:T", title="started, UTC", format="%Y-%m-%d %H:%M"),
+        alt.Tooltip("night:N", title="started, UTC"),
         alt.Tooltip("shown:N", title=metric.title),
     ]
-    layers = [
-        *_draw_band(band, factor, first, last),
-        *_draw_changes(changes),
-        base.transform_filter("datum.low !== null")
-        .mark_rule(style="night-interval")
-        .encode(y=alt.Y("low:Q", title=unit), y2="high:Q"),
-        base.transform_filter("datum.is_counted").mark_point(style="night").encode(tooltip=tips),
-        base.transform_filter("!datum.is_counted").mark_point(style="night-uncounted").encode(tooltip=tips),
-        base.transform_filter("datum.is_broken").mark_point(style="flag"),
-        *_draw_levels(shifts, factor, first, last),
-    ]
-    return finish(alt.layer(*layers), HEIGHT)
+    layers = [*_draw_band(band, factor, first, last), *_draw_changes(changes, begin, end)]
+    if sure := [point for point in points if point["low"] is not None]:
+        layers.append(draw(sure).mark_rule(style="night-interval").encode(y=alt.Y("low:Q", title=unit), y2="high:Q"))
+    for is_counted, style in ((True, "night"), (False, "night-uncounted")):
+        if shown := [point for point in points if point["is_counted"] == is_counted]:
+            layers.append(draw(shown).mark_point(style=style).encode(tooltip=tips))
+    if flagged := [point for point in points if point["is_broken"]]:
+        layers.append(draw(flagged).mark_point(style="flag"))
+    return finish(alt.layer(*layers, *_draw_levels(shifts, factor, first, last)), HEIGHT)
+
+
+def _choose_format(begin: datetime, end: datetime) -> str:
+    """Of the axis of time: hours where days alone would repeat themselves."""
+    if begin.date() == end.date():
+        return "%H:%M"
+    return "%d %b %H:%M" if end - begin < timedelta(days=6) else "%d %b"
 
 
 def show_moment(moment: datetime) -> str:
@@ -107,25 +108,28 @@ def _draw_levels(shifts: Sequence[LevelShift], factor: float, first: str, last: 
     ]
 
 
-def _draw_changes(changes: Sequence[Row]) -> list[alt.Chart]:
+def _draw_changes(changes: Sequence[Row], begin: datetime, end: datetime) -> list[alt.Chart]:
     """A line per run in which conditions changed, with their names at the top."""
-    together: dict[str, list[Row]] = {}
+    together: dict[datetime, list[Row]] = {}
     for change in changes:
-        together.setdefault(show_moment(change["started_at"]), []).append(change)
+        together.setdefault(change["started_at"], []).append(change)
     if not together:
         return []
     shown = [
         {
-            "at": at,
-            "name": ", ".join(row["condition"] for row in rows),
+            "at": show_moment(at),
+            "night": f"{at:%Y-%m-%d %H:%M}",
             "what": "; ".join(f"{row['condition']}: {row['words']}" for row in rows)[:300],
         }
         for at, rows in together.items()
     ]
-    tips = [alt.Tooltip("at:T", title="since", format="%Y-%m-%d %H:%M"), alt.Tooltip("what:N", title="changed")]
+    tips = [alt.Tooltip("night:N", title="since, UTC"), alt.Tooltip("what:N", title="changed")]
+    whole = (end - begin) or timedelta(days=1)
+    names = [
+        (show_moment(at), (at - begin) / whole, ", ".join(row["condition"] for row in rows))
+        for at, rows in together.items()
+    ]
     return [
         alt.Chart(inline(shown)).mark_rule(style="percentile").encode(x="at:T", tooltip=tips),
-        alt.Chart(inline(shown[-MOST_NAMES:]))
-        .mark_text(style="percentile-name", align="center", baseline="bottom")
-        .encode(x="at:T", y=alt.value(-2), text="name:N"),
+        *name_marks(names, x="at:T"),
     ]

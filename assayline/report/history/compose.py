@@ -6,29 +6,29 @@ from assayline.comparison.levels import SHORTEST_NIGHTS
 from assayline.report.document import Chart, Document, Figure, Paragraph, Section
 from assayline.report.history.charts import draw_metric
 from assayline.report.history.headline import say_no_shift, show_interval, show_night, write_headline
-from assayline.report.history.rows import FALSE_ALARMS, METRICS, HistoryRows, LevelShift, Metric, list_counted
+from assayline.report.history.rows import FALSE_ALARMS, HistoryRows, LevelShift, Metric, list_counted
 from assayline.report.table import Column, Table, tabulate
 from assayline.store.database import Row
-from assayline.words import DASH, count, show_number, show_range, show_share
+from assayline.words import DASH, count, show_name, show_note, show_number, show_range, show_share
 
 FOLDED_FROM = 40
 """Nights from which on the table of all of them is folded."""
 
 SHIFTS = (
     Column("metric", lambda one: one.metric.title),
-    Column("since, UTC", lambda one: show_night(one.run)),
-    Column("run", lambda one: one.run["run_id"]),
+    Column("since, UTC", lambda one: show_night(one.run), show_name),
+    Column("run", lambda one: one.run["run_id"], show_name),
     Column("before", lambda one: one.metric.show(one.shift.before), show_number),
     Column("after", lambda one: one.metric.show(one.shift.after), show_number),
     Column("change", lambda one: one.metric.show_shift(one.shift.change, one.shift.before), show_number),
     Column("95 % interval", show_interval, show_number),
-    Column("until", lambda one: show_night(one.until) if one.until else "now"),
+    Column("until", lambda one: show_night(one.until) if one.until else "now", show_name),
     Column("p", lambda one: f"{one.shift.p_value:.2g}", show_number),
     Column("", lambda one: "worse" if one.is_worse else "better"),
 )
 CHANGES = (
-    Column("since, UTC", show_night),
-    Column("run", "run_id"),
+    Column("since, UTC", show_night, show_name),
+    Column("run", "run_id", show_name),
     Column("what", "condition"),
     Column("from → to", "words"),
 )
@@ -71,7 +71,7 @@ def _choose_figures(rows: HistoryRows) -> list[Figure]:
     """The newest value of each metric, beside its baseline."""
     worse = {one.metric.key for one in rows.shifts if one.is_worse and one.until is None}
     figures = []
-    for metric in METRICS:
+    for metric in rows.metrics:
         values = list_counted(rows.values.get(metric.key, []))
         if not values:
             continue
@@ -88,7 +88,7 @@ def _choose_figures(rows: HistoryRows) -> list[Figure]:
 def _draw_all(rows: HistoryRows) -> Section:
     """A chart per metric, all over the same days."""
     section = Section("time", "Over time")
-    drawn = [metric for metric in METRICS if rows.values.get(metric.key)]
+    drawn = [metric for metric in rows.metrics if rows.values.get(metric.key)]
     if not drawn:
         section.blocks.append(Paragraph("No run has a value of any of the metrics that are shown here."))
         return section
@@ -174,7 +174,7 @@ def _describe_baseline(rows: HistoryRows) -> Section:
             "own value with the 95 % interval; of speeds, median and range of its repeats."
         )
     )
-    pairs = [(metric, rows.band[metric.key]) for metric in METRICS if metric.key in rows.band]
+    pairs = [(metric, rows.band[metric.key]) for metric in rows.metrics if metric.key in rows.band]
     section.blocks.append(tabulate("The baseline's level", BAND, pairs))
     return section
 
@@ -193,7 +193,7 @@ def _show_verdict(run: Row) -> str:
 def tabulate_nights(rows: HistoryRows, newest: int | None = None) -> Table:
     """Every run, the newest first, or so many of them."""
     shown = list(reversed(rows.runs))[:newest]
-    metrics = [metric for metric in METRICS if rows.values.get(metric.key)]
+    metrics = [metric for metric in rows.metrics if rows.values.get(metric.key)]
     values = {(row["metric"], row["run_id"]): row["value"] for of in rows.values.values() for row in of}
     changed: dict[str, list[str]] = {}
     for row in rows.changes:
@@ -212,11 +212,11 @@ def tabulate_nights(rows: HistoryRows, newest: int | None = None) -> Table:
         return "; ".join(notes)
 
     columns = [
-        Column("started, UTC", show_night),
-        Column("run", "run_id"),
+        Column("started, UTC", show_night, show_name),
+        Column("run", "run_id", show_name),
         Column("gate", _show_verdict),
         *map(show_metric, metrics),
-        Column("note", say_note),
+        Column("note", say_note, show_note),
     ]
     return tabulate(
         "Every run, the newest first", columns, shown, is_folded=newest is None and len(shown) > FOLDED_FROM

@@ -16,7 +16,9 @@ def write_headline(rows: HistoryRows) -> list[str]:
     """What a reader must know, most important first."""
     lasting = sorted((one for one in rows.shifts if one.until is None), key=lambda one: not one.is_worse)
     over = [one for one in rows.shifts if one.until is not None]
-    sentences = [say_shift(one, rows) for one in lasting[:MOST_SENTENCES]]
+    is_broken = rows.newest["verdict"] == "broken"
+    sentences = [f"{_say_newest(rows)}"] if is_broken else []
+    sentences += [say_shift(one, rows) for one in lasting[:MOST_SENTENCES]]
     if len(lasting) > MOST_SENTENCES:
         sentences.append(f"{count(len(lasting) - MOST_SENTENCES, 'more shift')} of level is listed below.")
     if over:
@@ -75,16 +77,19 @@ def _say_verdicts(rows: HistoryRows) -> str:
     broken = [run for run in judged if run["verdict"] == "broken"]
     if not judged:
         return "No gate has judged any of these runs."
-    last = (
-        f" The newest, {show_night(rows.newest)}, "
-        + {
-            "broken": f"broke its limits: {rows.newest['verdict_words']}",
-            "held": "was within its limits.",
-            "not judged": "could not be judged.",
-            None: f"was not judged{'' if rows.newest['state'] == 'completed' else ': it is ' + rows.newest['state']}.",
-        }[rows.newest["verdict"]]
-    )
+    last = "" if rows.newest["verdict"] == "broken" else f" {_say_newest(rows)}"
     return f"Of {count(len(judged), 'run')} that a gate judged, {len(broken)} broke a limit.{last}"
+
+
+def _say_newest(rows: HistoryRows) -> str:
+    state = rows.newest["state"]
+    verdict = {
+        "broken": f"broke its limits: {rows.newest['verdict_words']}",
+        "held": "was within its limits.",
+        "not judged": "could not be judged.",
+        None: f"was not judged{'' if state == 'completed' else ': it is ' + state}.",
+    }[rows.newest["verdict"]]
+    return f"The newest, {show_night(rows.newest)}, {verdict}"
 
 
 def show_night(run: Row) -> str:

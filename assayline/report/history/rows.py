@@ -5,16 +5,25 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from assayline.comparison.baselines import resolve_baseline
 from assayline.comparison.levels import FEWEST_NIGHTS, Shift, find_shifts
 from assayline.errors import SpecError
-from assayline.spec.identity import list_changes
+from assayline.spec.identity import list_setting_changes
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.kept import read_all_kept, read_kept
-from assayline.words import nearest, show_change, show_points, show_rate, show_seconds, show_share, show_value
+from assayline.words import (
+    nearest,
+    show_change,
+    show_money,
+    show_points,
+    show_rate,
+    show_seconds,
+    show_share,
+    show_value,
+)
 
 FALSE_ALARMS = 0.05
 """How many pages of histories without a shift may show one: shared out among the metrics that are looked at."""
@@ -38,6 +47,7 @@ class Metric:
         return show_points(change) if self.key == "accuracy" else show_change(change / before if before else None)
 
 
+COST = "cost_per_right_answer"
 METRICS = (
     Metric("accuracy", "Accuracy", show_share, 100, "%"),
     Metric(
@@ -46,7 +56,7 @@ METRICS = (
     Metric("ttft_p50_s", "Time to first token, median", show_seconds),
     Metric("tpot_p50_s", "Time per output token, median", show_seconds),
     Metric("e2e_p95_s", "End to end, 95th percentile", show_seconds),
-    Metric("cost_per_right_answer", "Cost per right answer", show_value, 1, "in the price's currency"),
+    Metric(COST, "Cost per right answer", show_value, 1, "in the price's currency"),
 )
 
 
@@ -67,6 +77,8 @@ class LevelShift:
 class HistoryRows:
     """One history's rows, each list in the order of time."""
 
+    metrics: Sequence[Metric]
+    """METRICS, with the cost in the currency of the newest price."""
     runs: list[Row]
     values: dict[str, list[Row]]
     """Rows of show_history by metric; metrics without any are left out."""
@@ -88,11 +100,6 @@ class HistoryRows:
         """The last run."""
         return self.runs[-1]
 
-    @property
-    def judged_metrics(self) -> list[Metric]:
-        """Those with enough nights for a shift to be told from chance."""
-        return [metric for metric in METRICS if len(list_counted(self.values.get(metric.key, []))) >= FEWEST_NIGHTS]
-
 
 def read_history(connection: Connection, name: str, baseline: str | None = None) -> HistoryRows:
     """Reads a history by a spec's name, a run's id or a config_id.
@@ -112,6 +119,11 @@ def read_history(connection: Connection, name: str, baseline: str | None = None)
         if row["metric"] in values:
             values[row["metric"]].append(row)
     values = {key: rows for key, rows in values.items() if rows}
+    currency = values[COST][-1]["unit"] if COST in values else ""
+    metrics = [
+        replace(metric, show=partial(show_money, currency=currency)) if metric.key == COST else metric
+        for metric in METRICS
+    ]
     named, obstacle, found = baseline or _find_named(connection, runs), None, None
     if named is not None:
         try:
@@ -123,10 +135,11 @@ def read_history(connection: Connection, name: str, baseline: str | None = None)
     with read_all_kept(connection, *filter(None, [found])):
         band = read_rows(connection, "from show_band(?)", found) if found else []
     return HistoryRows(
+        metrics=metrics,
         runs=runs,
         values=values,
         changes=[_describe_change(connection, row) for row in changes],
-        shifts=find_level_shifts(values),
+        shifts=find_level_shifts(values, metrics),
         baseline=named if found else None,
         baseline_run=read_rows(connection, "select * from runs where run_id = ?", found)[0] if found else None,
         band={row["metric"]: row for row in band},
@@ -140,10 +153,10 @@ def list_counted(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["is_counted"]]
 
 
-def find_level_shifts(values: dict[str, list[Row]]) -> list[LevelShift]:
+def find_level_shifts(values: dict[str, list[Row]], metrics: Sequence[Metric] = METRICS) -> list[LevelShift]:
     """The shifts of every metric, the first one first; together they are false alarms on FALSE_ALARMS of pages."""
     counted = {key: list_counted(rows) for key, rows in values.items()}
-    judged = [metric for metric in METRICS if len(counted.get(metric.key, [])) >= FEWEST_NIGHTS]
+    judged = [metric for metric in metrics if len(counted.get(metric.key, [])) >= FEWEST_NIGHTS]
     found = []
     for metric in judged:
         rows = counted[metric.key]
@@ -165,18 +178,13 @@ def _describe_change(connection: Connection, row: Row) -> Row:
     """The row with words: of settings, the fields that changed; of digests, their beginnings."""
     if row["condition"] == "settings":
         before, after = (
-            json.loads(read_rows(connection, "select spec_json from runs where run_id = ?", run_id)[0]["spec_json"])
+            read_rows(connection, "select spec_json from runs where run_id = ?", run_id)[0]["spec_json"]
             for run_id in (row["run_id_before"], row["run_id"])
         )
-        fields = list_changes(
-            *({key: spec[key] for key in spec if key not in NOT_SETTINGS} for spec in (before, after))
-        )
-        return {**row, "words": "; ".join(fields) or "the configuration is another one"}
+        return {**row, "words": "; ".join(list_setting_changes(before, after)) or "the configuration is another one"}
     return {**row, "words": f"{_shorten(row['before'])} → {_shorten(row['after'])}"}
 
 
-NOT_SETTINGS = ("name", "scorers", "gate", "slos")
-"""Of a spec: what decides neither answers nor speed."""
 LONGEST_CHARS = 40
 
 

@@ -30,6 +30,8 @@
         "event-name": { color: colour("bad"), fontSize: 11 },
         interval: { color: colour("accent"), strokeWidth: 3 },
         estimate: { color: colour("ink"), size: 55, filled: true, opacity: 1 },
+        repeat: { color: colour("accent"), size: 40, filled: true, opacity: 0.6 },
+        median: { color: colour("ink"), thickness: 2, bandSize: 18 },
         band: { color: colour("quiet"), opacity: 0.16 },
         night: { color: colour("accent"), size: 34, filled: true, opacity: 1 },
         "night-uncounted": { color: colour("quiet"), size: 34, filled: false, opacity: 0.7 },

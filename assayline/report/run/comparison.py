@@ -6,6 +6,7 @@ from assayline.report.document import Chart, Paragraph, Quote, Sample, Section
 from assayline.report.run.comparison_rows import ComparisonRows
 from assayline.report.run.rows import ReportRows
 from assayline.report.table import Column, tabulate
+from assayline.spec.identity import list_setting_changes
 from assayline.store.database import Row
 from assayline.words import count, show_change, show_number, show_points, show_range, show_share, show_value
 
@@ -13,10 +14,9 @@ SPECS_APART = {
     "prompt_set": "prompt set",
     "model_id": "model",
     "template_id": "chat template",
-    "sampling_id": "sampling",
-    "config_id": "configuration",
     "assayline_version": "version of assayline",
 }
+"""What may differ beside the fields of the spec."""
 VERDICTS = {
     "worse": "worse, beyond chance",
     "better": "better, beyond chance",
@@ -46,7 +46,6 @@ SPEEDS = (
     Column("baseline", "baseline_value", show_value),
     Column("change", "change_share", show_change),
     Column("unit", "unit"),
-    Column("", lambda row: None if row["is_better"] is None else "better" if row["is_better"] else "worse"),
 )
 
 
@@ -100,10 +99,16 @@ def say_verdict(comparison: ComparisonRows) -> str:
     )
 
 
+def is_worse(comparison: ComparisonRows, scorer: str | None) -> bool:
+    """Whether the run's accuracy, which is by `scorer`, is below the baseline's by more than chance."""
+    return any(row["scorer"] == scorer and row["verdict"] == "worse" for row in comparison.scores)
+
+
 def _introduce(run: Row, comparison: ComparisonRows) -> str:
     baseline = comparison.baseline
     apart = [name for column, name in SPECS_APART.items() if run[column] != baseline[column]]
-    differs = f"What differs: {', '.join(apart)}." if apart else "Model, prompts, settings and versions are the same."
+    apart += list_setting_changes(baseline["spec_json"], run["spec_json"])
+    differs = f"What differs: {'; '.join(apart)}." if apart else "Model, prompts, settings and versions are the same."
     state = "" if baseline["state"] == "completed" else f", which is {baseline['state']}"
     return f"The baseline is run {baseline['run_id']} of {baseline['started_at']:%Y-%m-%d %H:%M} UTC{state}. {differs}"
 

@@ -4,7 +4,7 @@ from assayline.report.document import Paragraph, Section
 from assayline.report.run.rows import ReportRows
 from assayline.report.table import Column, tabulate
 from assayline.store.database import Row
-from assayline.words import count, show_known, show_range, show_share, show_value
+from assayline.words import count, show_known, show_money, show_number, show_range, show_share, show_value
 
 GIB = 2**30
 
@@ -16,10 +16,10 @@ def say_cost(rows: ReportRows) -> str:
         return ""
     each = ""
     if cost["cost_per_right_answer"] is not None:
-        span = show_range(show_value(cost["cost_per_right_answer_low"]), show_value(cost["cost_per_right_answer_high"]))
+        span = _show_interval(cost)
         sure = f", with 95 % confidence {span}" if span else ""
-        each = f"; {show_value(cost['cost_per_right_answer'])} per right answer at work{sure}"
-    return f"It cost {show_value(cost['cost'])} {cost['currency']}, loading and downtime included{each}."
+        each = f"; {show_money(cost['cost_per_right_answer'], cost['currency'])} per right answer at work{sure}"
+    return f"It cost {show_money(cost['cost'], cost['currency'])}, loading and downtime included{each}."
 
 
 def describe_cost(rows: ReportRows) -> Section | None:
@@ -50,23 +50,26 @@ def _introduce_cost(cost: Row) -> str:
     )
 
 
-def _list_costs(cost: Row) -> list[tuple[str, object, object, object]]:
-    interval = (cost["cost_per_right_answer_low"], cost["cost_per_right_answer_high"])
+def _show_interval(cost: Row) -> str:
+    ends = (cost["cost_per_right_answer_low"], cost["cost_per_right_answer_high"])
+    return show_range(*(show_money(end, cost["currency"]) for end in ends))
+
+
+def _list_costs(cost: Row) -> list[tuple[str, str, str, str]]:
+    kinds = {
+        "the run": ("working_cost", "cost"),
+        "per million output tokens": ("cost_per_million_output_tokens", "full_cost_per_million_output_tokens"),
+        "per thousand requests": ("cost_per_thousand_requests", "full_cost_per_thousand_requests"),
+        "per right answer": ("cost_per_right_answer", "full_cost_per_right_answer"),
+    }
     return [
-        ("the run", cost["working_cost"], "", cost["cost"]),
         (
-            "per million output tokens",
-            cost["cost_per_million_output_tokens"],
-            "",
-            cost["full_cost_per_million_output_tokens"],
-        ),
-        ("per thousand requests", cost["cost_per_thousand_requests"], "", cost["full_cost_per_thousand_requests"]),
-        (
-            "per right answer",
-            cost["cost_per_right_answer"],
-            show_range(*map(show_value, interval)),
-            cost["full_cost_per_right_answer"],
-        ),
+            what,
+            show_money(cost[at_work], cost["currency"]),
+            _show_interval(cost) if at_work == "cost_per_right_answer" else "",
+            show_money(cost[whole], cost["currency"]),
+        )
+        for what, (at_work, whole) in kinds.items()
     ]
 
 
@@ -96,9 +99,9 @@ def _show_memory(row: Row) -> str:
 
 COSTS = (
     Column("", 0),
-    Column("at work", 1, show_value),
-    Column("95 % interval", 2),
-    Column("whole run", 3, show_value),
+    Column("at work", 1, show_number),
+    Column("95 % interval", 2, show_number),
+    Column("whole run", 3, show_number),
 )
 DEVICES = (
     Column("worker", "worker"),

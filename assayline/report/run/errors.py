@@ -41,7 +41,8 @@ def describe_errors(rows: ReportRows) -> Section:
 
 def _show_example(row: Row) -> Sample:
     return Sample(
-        f"Example of {row['error_kind']}",
+        f"Example of {row['error_kind']}"
+        + (f": row {row['source_row']:,} of the source" if row["source_row"] is not None else ""),
         [("request", row["request_id"])],
         [
             Quote("Message", row["error_message"], row["error_message_characters"]),

@@ -5,7 +5,16 @@ from assayline.report.document import Chart, Paragraph, Section
 from assayline.report.run.rows import ReportRows
 from assayline.report.table import Column, Table, tabulate
 from assayline.store.database import Row
-from assayline.words import count, name_percentile, show_number, show_range, show_seconds, show_share, show_value
+from assayline.words import (
+    count,
+    name_percentile,
+    show_name,
+    show_number,
+    show_range,
+    show_seconds,
+    show_share,
+    show_value,
+)
 
 PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 
@@ -92,7 +101,7 @@ def _draw_telemetry(rows: ReportRows, slice_s: str, marked: str) -> list[Chart]:
             draw_line(rows.activity, rows.telemetry, rows.events, column, title, is_share),
         )
         for column, name, title, is_share in shown
-        if any(row[column] is not None for row in rows.telemetry)
+        if any(row[column] for row in rows.telemetry)
     ]
 
 
@@ -153,7 +162,7 @@ TURNS = (
     Column("p95", "e2e_p95_s", show_seconds),
 )
 SLOWEST = (
-    Column("request", "request_id"),
+    Column("request", "request_id", show_name),
     Column("end to end", "e2e_s", show_seconds),
     Column("first token", "ttft_s", show_seconds),
     Column("queue", "queue_s", show_seconds),

@@ -185,8 +185,13 @@ _ERRORS = f"""
     limit ?
 """  # noqa: S608 - names are ours
 _ERROR_SAMPLES = f"""
-    select request_id, prompt_id, error_kind, {cut_and_count("error_message")}, {cut_and_count("rendered")}
-    from show_errors(?, ?)
+    select
+        request_id, prompt_id, error_kind, {cut_and_count("error_message")}, {cut_and_count("rendered")},
+        (
+            select min(source_row) from prompts
+            where prompts.run_id = $1 and prompts.prompt_id = shown.prompt_id
+        ) as source_row
+    from show_errors($1, $2) as shown
 """  # noqa: S608 - names are ours
 _SAMPLES = f"""
     select

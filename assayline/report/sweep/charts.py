@@ -9,7 +9,7 @@ from typing import Any
 
 import altair as alt
 
-from assayline.report.charts import AXIS_ROOM, Spec, choose_unit, finish, inline
+from assayline.report.charts import AXIS_ROOM, NARROWEST_PIXELS, Spec, choose_unit, finish, inline
 from assayline.store.database import Row
 
 TALL = 260
@@ -17,6 +17,9 @@ LOW = 150
 LOG_FROM = 30.0
 """Latencies whose largest is so many times the smallest are drawn on a logarithmic axis: else one point is all there is
 to see."""
+
+LABEL_PIXELS = 22
+"""Between points that have labels."""
 
 ANSWERED = "answered"
 
@@ -42,14 +45,16 @@ def draw_latency(points: Sequence[Row], columns: Mapping[str, str], is_small: bo
         for column, name in columns.items()
         if point[column] is not None and point["requests_per_s"] is not None
     ]
+    lowest, highest = min(row["x"] for row in rows), max(row["x"] for row in rows)
+    room = 0.2 * ((highest - lowest) or 1.0)
     base = alt.Chart(inline(rows)).encode(
         x=alt.X(
             "x:Q",
             title="requests per second answered",
-            scale=alt.Scale(zero=False, padding=14 if is_small else 26),
+            scale=alt.Scale(zero=False, nice=False, domain=[max(0, lowest - room / 3), highest + room]),
             axis=alt.Axis(tickCount=4 if is_small else 6),
         ),
-        y=_latency_axis(unit, min(values) * factor, max(values) * factor),
+        y=_latency_axis(unit, [value * factor for value in values]),
         color=_colour(list(columns.values()), len(columns) > 1),
     )
     tips = [
@@ -62,12 +67,12 @@ def draw_latency(points: Sequence[Row], columns: Mapping[str, str], is_small: bo
         *_draw_knee(points),
         base.mark_line(strokeWidth=1.5).encode(order="order:Q"),
         base.mark_point(filled=True, size=40, opacity=1).encode(tooltip=tips),
-        _ring(rows),
+        *_ring(rows),
     ]
     if not is_small:
         first = [row for row in rows if row["line"] == next(iter(columns.values()))]
         layers.append(
-            alt.Chart(inline(first))
+            alt.Chart(inline(_choose_named(first, is_log=_is_log(values))))
             .mark_text(style="percentile-name", align="left", angle=320, dx=6, dy=-5)
             .encode(x="x:Q", y="y:Q", text="label:N")
         )
@@ -103,7 +108,7 @@ def draw_goodput(points: Sequence[Row], goodput: Sequence[Row], offered: Mapping
     end = max(offered.values())
     diagonal = alt.Chart(inline([{"x": 0, "y": 0}, {"x": end, "y": end}])).mark_line(style="window")
     lines = _draw_over_offered([*answered, *good], "requests per second", alt.Axis(tickCount=4, minExtent=AXIS_ROOM))
-    layers = [diagonal.encode(x="x:Q", y="y:Q"), *_draw_knee(points, offered), *lines, _ring([*answered, *good])]
+    layers = [diagonal.encode(x="x:Q", y="y:Q"), *_draw_knee(points, offered), *lines, *_ring([*answered, *good])]
     return finish(alt.layer(*layers), TALL)
 
 
@@ -152,7 +157,10 @@ def _draw_knee(points: Sequence[Row], offered: Mapping[str, float] | None = None
         for point in points
         if point["is_knee"]
     ]
-    shown = inline([{"x": x, "name": "knee"} for x in xs if x is not None])
+    rows = [{"x": x, "name": "knee"} for x in xs if x is not None]
+    if not rows:
+        return []
+    shown = inline(rows)
     return [
         alt.Chart(shown).mark_rule(style="percentile").encode(x="x:Q"),
         alt.Chart(shown)
@@ -161,16 +169,33 @@ def _draw_knee(points: Sequence[Row], offered: Mapping[str, float] | None = None
     ]
 
 
-def _ring(rows: Sequence[Row]) -> alt.Chart:
+def _ring(rows: Sequence[Row]) -> list[alt.Chart]:
     """Rings around what is marked."""
-    marked = inline([row for row in rows if row["is_marked"]])
-    rings: alt.Chart = alt.Chart(marked).mark_point(style="flag").encode(x="x:Q", y="y:Q")
-    return rings
+    marked = [row for row in rows if row["is_marked"]]
+    return [alt.Chart(inline(marked)).mark_point(style="flag").encode(x="x:Q", y="y:Q")] if marked else []
 
 
-def _latency_axis(unit: str, lowest: float, highest: float) -> alt.Y:
+def _choose_named(rows: Sequence[Row], is_log: bool) -> list[Row]:
+    """Points whose labels have room on the narrowest chart, those at the ends first: the table has all."""
+    height = math.log if is_log else float
+    heights = [height(row["y"]) for row in rows]
+    widest, lowest, tallest = max(row["x"] for row in rows), min(heights), max(heights) - min(heights)
+    named: list[tuple[tuple[float, float], Row]] = []
+    for row in sorted(rows, key=lambda row: row["order"] not in (rows[0]["order"], rows[-1]["order"])):
+        spot = (NARROWEST_PIXELS * row["x"] / widest, TALL * (height(row["y"]) - lowest) / (tallest or 1.0))
+        if all(math.dist(spot, other) > LABEL_PIXELS for other, _ in named):
+            named.append((spot, row))
+    return [row for _, row in named]
+
+
+def _is_log(values: Sequence[float]) -> bool:
+    return 0 < LOG_FROM * min(values) < max(values)
+
+
+def _latency_axis(unit: str, values: Sequence[float]) -> alt.Y:
     """From 0, or logarithmic where one point would be all there is to see."""
-    if lowest <= 0 or highest <= LOG_FROM * lowest:
+    lowest, highest = min(values), max(values)
+    if not _is_log(values):
         return alt.Y("y:Q", title=unit, axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM))
     decades = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
     ticks = [step * 10.0**decade for decade in decades for step in (1, 3)]
@@ -180,5 +205,6 @@ def _latency_axis(unit: str, lowest: float, highest: float) -> alt.Y:
 
 def _colour(names: Sequence[str], has_legend: bool, shown: Sequence[str] | None = None) -> alt.Color:
     """Colours by the place of a line's name: the page has them, for light and dark."""
-    legend = alt.Legend(orient="top", title=None, values=list(shown or names)) if has_legend else None
+    columns = {"expr": f"width < {2 * NARROWEST_PIXELS} ? 1 : {len(names)}"}
+    legend = alt.Legend(orient="top", title=None, values=list(shown or names), columns=columns) if has_legend else None
     return alt.Color("line:N", scale=alt.Scale(domain=list(names)), legend=legend)

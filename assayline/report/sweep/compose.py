@@ -1,4 +1,5 @@
-"""The report of a benchmark: latency against throughput, goodput against the offered rate, and every point in a table.
+"""The report of a benchmark: configurations compared over their repeats; or latency against throughput, goodput against
+the offered rate, and every point in a table.
 
 Points at which the generator did not keep up, or the engine was given more than it could do, are marked and named: what
 is measured there is about the queue, not about the engine at that rate.
@@ -7,6 +8,7 @@ is measured there is about the queue, not about the engine at that rate.
 import json
 
 from assayline.report.document import Document, Figure, Paragraph, Quote, Section
+from assayline.report.sweep.comparison import choose_comparison_figures, describe_comparisons, say_comparisons
 from assayline.report.sweep.goodput import describe_goodput
 from assayline.report.sweep.points import (
     count_marked,
@@ -18,23 +20,14 @@ from assayline.report.sweep.points import (
 from assayline.report.sweep.rows import BenchmarkRows
 from assayline.report.table import Column, tabulate
 from assayline.store.database import Row
-from assayline.words import count, show_rate, show_seconds, show_value
+from assayline.words import count, show_name, show_rate, show_seconds
 
 SPEC_CHARACTERS = 6_000
-MEDIANS = (
-    Column("configuration", "name"),
-    Column("metric", "metric"),
-    Column("repeats", "repeats", show_value),
-    Column("median", "median_value", show_value),
-    Column("lowest", "lowest_value", show_value),
-    Column("highest", "highest_value", show_value),
-    Column("unit", "unit"),
-)
 RUNS = (
-    Column("name", "name"),
-    Column("run", "run_id"),
+    Column("name", "name", show_name),
+    Column("run", "run_id", show_name),
     Column("state", "state"),
-    Column("started, UTC", lambda run: f"{run['started_at']:%Y-%m-%d %H:%M:%S}"),
+    Column("started, UTC", lambda run: f"{run['started_at']:%Y-%m-%d %H:%M:%S}", show_name),
 )
 
 
@@ -42,32 +35,32 @@ def compose_benchmark(rows: BenchmarkRows, left: int | None = None) -> Document:
     """The report of a benchmark before it has a form. `left` are its runs that are still to do, if that is known."""
     points = label_points(rows.points)
     first, unfinished = rows.runs[0], rows.unfinished
-    under_load = [
-        describe_latency_under_load(points),
-        describe_goodput(points, rows.goodput, rows.slos),
-        list_points(points),
-    ]
+    if points:
+        found = [_say_knee(points), _say_ends(points), _say_goodput(points, rows)]
+        sections = [
+            describe_latency_under_load(points),
+            describe_goodput(points, rows.goodput, rows.slos),
+            list_points(points),
+        ]
+    else:
+        found = say_comparisons(rows.measured)
+        sections = describe_comparisons(rows.measured, rows.values)
     return Document(
         title=f"{first['model'].rstrip('/').rsplit('/', 1)[-1]} {'under load' if points else 'compared'}",
         subtitle=f"{first['model']} on {first['prompt_set']}, benchmark {rows.benchmark_id}",
         state="unfinished" if unfinished or left else "completed",
-        headline=_write_headline(points, rows, left),
-        figures=_choose_figures(points, rows),
-        sections=[*(under_load if points else [_tabulate_medians(rows)]), _describe_runs(rows)],
+        headline=[sentence for sentence in (*found, _say_trouble(points, rows, left)) if sentence],
+        figures=_choose_figures(points, rows) if points else choose_comparison_figures(rows.measured),
+        sections=[*sections, _describe_runs(rows)],
     )
-
-
-def _write_headline(points: list[Row], rows: BenchmarkRows, left: int | None) -> list[str]:
-    sentences = [_say_knee(points), _say_ends(points), _say_goodput(points, rows), _say_trouble(points, rows, left)]
-    return [sentence for sentence in sentences if sentence]
 
 
 def _say_knee(points: list[Row]) -> str:
     knee = find_knee(points)
-    if not points:
-        return "The runs of this benchmark have no load; their medians are compared below."
     if knee is None:
-        return "There is no knee: no point has both a throughput and a latency."
+        if all(point["power"] is None for point in points):
+            return "There is no knee: no point has both a throughput and a latency."
+        return "There is no knee: no load between one at a time and all at once can be trusted."
     return (
         f"The knee is at {show_rate(knee['requests_per_s'], 'requests')}: the most throughput for its latency, with "
         f"the first token within {show_seconds(knee['ttft_p50_s'])} for half of the requests and "
@@ -121,25 +114,23 @@ def _say_trouble(points: list[Row], rows: BenchmarkRows, left: int | None) -> st
 
 
 def _choose_figures(points: list[Row], rows: BenchmarkRows) -> list[Figure]:
-    if not points:
-        return [Figure("Runs", show_value(len(rows.runs)), "of this benchmark")]
     knee = find_knee(points)
     fastest = max(points, key=lambda point: point["requests_per_s"] or 0.0)
     behind, saturated = count_marked(points)
     return [
         Figure(
-            "Knee, requests",
-            show_rate(knee["requests_per_s"] if knee else None),
-            f"at {knee['label']}" if knee else "not to be told",
+            "Knee",
+            show_rate(knee["requests_per_s"] if knee else None, "requests"),
+            knee["label"] if knee else "no trusted load between the ends",
         ),
-        Figure("First token at the knee", show_seconds(knee["ttft_p50_s"] if knee else None), "median"),
+        *([Figure("First token at the knee", show_seconds(knee["ttft_p50_s"]), "median")] if knee else []),
         Figure(
-            "Most throughput, requests",
-            show_rate(fastest["requests_per_s"]),
+            "Most throughput",
+            show_rate(fastest["requests_per_s"], "requests"),
             f"{show_rate(fastest['output_tokens_per_s'], 'tokens')}, {fastest['label']}",
         ),
         *(
-            Figure(f"Good for {slo}, requests", show_rate(row["good_requests_per_s"]), "the most of all points")
+            Figure(f"Good for {slo}", show_rate(row["good_requests_per_s"], "requests"), "the most of all points")
             for slo, row in list(_find_best_goodput(rows).items())[:2]
         ),
         Figure(
@@ -149,19 +140,6 @@ def _choose_figures(points: list[Row], rows: BenchmarkRows) -> list[Figure]:
             is_bad=behind > 0,
         ),
     ]
-
-
-def _tabulate_medians(rows: BenchmarkRows) -> Section:
-    names = {run["config_id"]: run["name"] for run in rows.runs}
-    order = {config_id: place for place, config_id in enumerate(names)}
-    ordered = sorted(rows.medians, key=lambda row: (order.get(row["config_id"], len(order)), row["metric"]))
-    medians = [{**row, "name": names.get(row["config_id"], row["config_id"])} for row in ordered if row["repeats"]]
-    section = Section("medians", "Configurations")
-    section.blocks.append(
-        Paragraph("Medians over the repeats of each configuration, and their range; model benchmark_metric.")
-    )
-    section.blocks.append(tabulate("All metrics of all configurations", MEDIANS, medians, is_folded=True))
-    return section
 
 
 def _describe_runs(rows: BenchmarkRows) -> Section:

@@ -6,7 +6,7 @@ from assayline.report.document import Chart, Paragraph, Section
 from assayline.report.sweep.charts import draw_latency
 from assayline.report.table import Column, tabulate
 from assayline.store.database import Row
-from assayline.words import SPACE, count, show_rate, show_seconds, show_value
+from assayline.words import SPACE, count, show_name, show_rate, show_seconds, show_value
 
 SMALL = {
     "Time per output token, median": {"tpot_p50_s": "median"},
@@ -19,10 +19,18 @@ FIRST_TOKEN = {"ttft_p50_s": "median", "ttft_p99_s": "99th percentile"}
 
 
 def label_points(points: Sequence[Row]) -> list[Row]:
-    """The points with what a reader calls them, and whether what was measured there is marked."""
+    """The points with what a reader calls them, and whether what was measured there is marked.
+
+    None is the knee unless a load between one at a time and all at once is trusted: of two ends one is always it.
+    """
+    marks = [point["kept_up"] is False or point["is_saturated"] is True for point in points]
+    has_knee = any(
+        not is_marked and point["arrival"] != "all_at_once" and point["concurrency"] != 1
+        for point, is_marked in zip(points, marks, strict=True)
+    )
     return [
-        {**point, "label": _name(point), "is_marked": point["kept_up"] is False or point["is_saturated"] is True}
-        for point in points
+        {**point, "label": _name(point), "is_marked": is_marked, "is_knee": point["is_knee"] and has_knee}
+        for point, is_marked in zip(points, marks, strict=True)
     ]
 
 
@@ -53,8 +61,12 @@ def describe_latency_under_load(points: list[Row]) -> Section:
         return section
     section.blocks.append(
         Paragraph(
-            "Each dot is a run under another load, which its label names; the line follows the load. Up to the knee "
-            "more load buys more throughput at little latency, beyond it more load buys waiting."
+            "Each dot is a run under another load, which its label names; the line follows the load."
+            + (
+                " Up to the knee more load buys more throughput at little latency, beyond it more load buys waiting."
+                if find_knee(points)
+                else ""
+            )
         )
     )
     section.blocks.extend(_warn(points))
@@ -123,7 +135,7 @@ def _say_note(point: Row) -> str:
 
 
 POINTS = (
-    Column("load", "label"),
+    Column("load", "label", show_name),
     Column("offered /s", "offered_requests_per_s", show_value),
     Column("answered /s", "requests_per_s", show_value),
     Column("tokens /s", "output_tokens_per_s", show_value),
@@ -134,5 +146,5 @@ POINTS = (
     Column("end to end p50", "e2e_p50_s", show_seconds),
     Column("in flight", "mean_in_flight_requests", show_value),
     Column("send lag p99", "send_lag_p99_s", show_seconds),
-    Column("note", _say_note),
+    Column("note", _say_note, show_name),
 )

@@ -3,9 +3,12 @@
 As in `report.py`, queries choose and sort, and compute nothing.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
+from assayline.benchmark.result import Measured, read_measured
 from assayline.errors import SpecError
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.kept import read_benchmark_kept
@@ -24,8 +27,10 @@ class BenchmarkRows:
     """Of these runs."""
     slos: list[Row]
     """Limits, as the newest run has them."""
-    medians: list[Row]
-    """Rows of benchmark_metric."""
+    measured: list[Measured]
+    """The configurations, the first one first, where no run has a load; empty for a sweep of loads."""
+    values: list[Row]
+    """Rows of run_metric with config_id, of their repeats."""
 
     @property
     def unfinished(self) -> list[Row]:
@@ -60,15 +65,45 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str) -> BenchmarkR
             "benchmark_id of the table runs has it."
         )
     with read_benchmark_kept(connection, benchmark_id):
+        points = of_benchmark(_POINTS)
+        values = [] if points else of_benchmark(_VALUES)
+    measured = []
+    if not points:
+        gate = json.loads(runs[0]["spec_json"]).get("gate") or {}
+        measured = read_measured(connection, benchmark_id, label_configurations(runs), gate.get("max_slowdown") or {})
+    with read_benchmark_kept(connection, benchmark_id):
         return BenchmarkRows(
             benchmark_id=benchmark_id,
             runs=runs,
-            points=of_benchmark(_POINTS),
+            points=points,
             goodput=of_benchmark(_GOODPUT),
             slos=read_rows(connection, "select * from slos where run_id = ? order by slo, metric", runs[-1]["run_id"]),
-            medians=of_benchmark("select * from benchmark_metric where benchmark_id = ? order by config_id, metric"),
+            measured=measured,
+            values=values,
         )
 
+
+def label_configurations(runs: Sequence[Row]) -> dict[str, str]:
+    """By config_id what varies, as `window 32`: the names of runs without the words that all of them begin with."""
+    names = {run["config_id"]: run["name"].split(" ") for run in runs}
+    begins = zip(*(words[:-1] for words in names.values()), strict=False)
+    shared = sum(1 for _ in takewhile(lambda found: len(set(found)) == 1, begins))
+    return {config_id: _shorten(" ".join(words[shared:])) for config_id, words in names.items()}
+
+
+def _shorten(label: str) -> str:
+    """engine.window=32 as window 32."""
+    parts = (part.partition("=") for part in label.split(", "))
+    return ", ".join(f"{field.rsplit('.', 1)[-1]} {value}" if equals else field for field, equals, value in parts)
+
+
+_VALUES = """
+    select run_conditions.config_id, run_metric.metric, run_metric.unit, run_metric.value
+    from run_conditions
+    join run_metric using (run_id)
+    where run_conditions.benchmark_id = ? and run_conditions.obstacle is null and run_metric.value is not null
+    order by run_metric.metric, run_id
+"""
 
 _POINTS = """
     select sweep_point.*

@@ -22,6 +22,10 @@
 --     five repeats on a side.
 -- shift_high: upper end, the (u + 1)-th largest.
 -- relative_shift: shift / |baseline_median|. NULL where that is 0.
+-- ratio: how many times the baseline's the candidate's value is, as the shift is estimated, of logarithms: the median of
+--     all ratios of a repeat of the candidate to one of the baseline. NULL where a value is not above 0.
+-- ratio_low: lower end of its interval, by the same rank as shift_low: never below 0.
+-- ratio_high: upper end.
 -- worsening_share: relative_shift counted so that more is worse: its negative where higher is better.
 -- minimum_effect: the smallest relative change that matters.
 -- p_value: exact two-sided permutation test of the difference of means: the share of all ways to assign the values to
@@ -70,7 +74,11 @@ list_differences as (
     select
         metric,
         median(candidate.value - baseline.value) as shift,
-        list_sort(list(candidate.value - baseline.value)) as ranked
+        list_sort(list(candidate.value - baseline.value)) as ranked,
+        case
+            when min(least(candidate.value, baseline.value)) > 0
+                then list_sort(list(candidate.value / nullif(baseline.value, 0)))
+        end as ranked_ratios
     from read_values as candidate
     join read_values as baseline using (metric)
     where candidate.is_candidate and not baseline.is_candidate
@@ -85,6 +93,9 @@ measure_shifts as (
         list_differences.ranked[permuted.end_rank] as shift_low,
         list_differences.ranked[len(list_differences.ranked) + 1 - permuted.end_rank] as shift_high,
         list_differences.shift / nullif(abs(baseline_median), 0) as relative_shift,
+        exp(list_median(list_transform(ranked_ratios, lambda ratio: ln(ratio)))) as ratio,
+        ranked_ratios[permuted.end_rank] as ratio_low,
+        ranked_ratios[len(ranked_ratios) + 1 - permuted.end_rank] as ratio_high,
         case when higher_is_better then -relative_shift else relative_shift end as worsening_share
     from describe_sides
     join list_differences using (metric)
@@ -123,6 +134,9 @@ judge_shifts as (
         shift_low,
         shift_high,
         relative_shift,
+        ratio,
+        ratio_low,
+        ratio_high,
         worsening_share,
         minimum_effect,
         p_value,
