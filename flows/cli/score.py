@@ -12,7 +12,7 @@ from assayline.report.table import Column, tabulate
 from assayline.words import DASH, show_number, show_range, show_value
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage
-from flows.cli.words import plain_console, print_table, print_text
+from flows.cli.words import complete_run_id, plain_console, print_table, print_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +54,8 @@ def run(arguments: list[str]) -> int:
 
     collect_garbage()
     settings = load_settings()
-    run_dir = find_run(open_runs(settings.data_dir, settings.data_url), known.run_id)
+    run_id = complete_run_id(known.run_id, settings)
+    run_dir = find_run(open_runs(settings.data_dir, settings.data_url), run_id)
     scorers = [parse_scorer(text) for text in known.scorer]
     rescored = rescore_run(run_dir, settings, scorers, not known.dry_run, known.force, known.show)
     _print_rescored(rescored, console)
