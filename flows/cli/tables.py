@@ -10,7 +10,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -112,22 +111,22 @@ def describe_gate(report: GateReport) -> str:
 
 Run {as_code(report.candidate)} against {as_code(report.baseline)}.
 
-{render_table(_tabulate_limits([dataclasses.asdict(check) for check in report.checks]))}
+{render_table(_tabulate_limits(report))}
 
 {found}
 """
 
 
-def print_gate(report: dict[str, Any], console: Console) -> None:
+def print_gate(report: GateReport, console: Console) -> None:
     """The table of limits, then what was found, a line each."""
-    print_text(f"\nRun {report['candidate']} against {report['baseline']}", console)
-    print_table(_tabulate_limits(report["checks"]), console)
-    for check in report["checks"]:
-        print_text(f"{check['verdict']}: {check['words']}", console)
+    print_text(f"\nRun {report.candidate} against {report.baseline}", console)
+    print_table(_tabulate_limits(report), console)
+    for check in report.checks:
+        print_text(f"{check.verdict}: {check.words}", console)
 
 
-def _tabulate_limits(checks: Sequence[Row]) -> Table:
-    return tabulate("Limits", LIMITS, checks)
+def _tabulate_limits(report: GateReport) -> Table:
+    return tabulate("Limits", LIMITS, map(dataclasses.asdict, report.checks))
 
 
 def describe_benchmark(benchmark_id: str, measured: Sequence[Measured]) -> str:
