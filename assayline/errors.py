@@ -1,7 +1,8 @@
 """The one exception tree: every error a person can cause or must act on.
 
 A message says what was given, what was expected and what to do. The command line prints the message alone
-(no traceback) and exits with the class's `exit_code`; anything outside this tree is a defect of ours.
+(no traceback) and exits with the class's `exit_code`; anything outside this tree is a defect of ours. Exit code 1 is
+the gate's alone: a limit is broken.
 """
 
 from collections.abc import Mapping
@@ -10,11 +11,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+UNEXPECTED_EXIT_CODE = 11
+"""Exit code of a command that ends with an exception outside this tree."""
+
 
 class AssaylineError(Exception):
     """Base of every error that assayline raises on purpose."""
 
-    exit_code = 1
+    exit_code = UNEXPECTED_EXIT_CODE
 
 
 class SpecError(AssaylineError):
@@ -126,6 +130,12 @@ class ComparisonError(AssaylineError):
     """Two runs cannot be compared: one has not finished, other prompts, a scorer that one side lacks."""
 
     exit_code = 8
+
+
+class PrefectUnreachableError(AssaylineError):
+    """Prefect's API does not answer, or the temporary server did not start."""
+
+    exit_code = 10
 
 
 class Kind(StrEnum):

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -50,6 +51,19 @@ def write_bytes(path: Path, content: bytes, hint: str) -> None:
 def write_json(path: Path, value: Any, hint: str) -> None:
     """Makes or replaces a file with a value, as JSON that a person can read. Raises StoreError."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n", hint)
+
+
+def check_data_folder(folder: Path) -> None:
+    """Raises StoreError unless files can be made in the data folder, or in the one that it would be made in."""
+    there = next((one for one in (folder, *folder.absolute().parents) if one.exists()), folder)
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise StoreError(
+            f"The data folder {folder} cannot be written: {error.strerror or error}. hint: set ASSAYLINE_DATA_DIR to "
+            f"a folder that can be. {MAKE_ROOM}"
+        ) from None
 
 
 def sync_folder(folder: Path) -> None:

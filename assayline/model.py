@@ -15,6 +15,7 @@ from pathlib import Path
 from assayline.digests import digest_file
 from assayline.errors import ModelError
 from assayline.spec.evaluation import EvalSpec
+from assayline.words import as_sentence
 
 SERVED = "served"
 WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt")
@@ -111,7 +112,7 @@ def _identify_hub_model(model: str, revision: str | None) -> ModelIdentity:
     except (OSError, ValueError, HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ModelError(
-            f"Model {model!r} is neither a folder nor a Hugging Face model that can be read: {reason} "
+            f"Model {model!r} is neither a folder nor a Hugging Face model that can be read: {as_sentence(reason)} "
             "Check the name, HF_TOKEN for gated models, and HF_HUB_OFFLINE."
         ) from None
     return ModelIdentity(folder, f"{model}@{folder.name}", f"{model}@{folder.name}")

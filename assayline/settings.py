@@ -3,22 +3,25 @@
 `.env.example` lists every one with default and unit; a test keeps it complete.
 """
 
+import difflib
 import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, DotEnvSettingsSource, SettingsConfigDict
 
 from assayline.errors import SpecError
+
+PREFIX = "ASSAYLINE_"
 
 
 class Settings(BaseSettings):
     """One field per setting; the name of its variable is ASSAYLINE_ and the field's name in capitals."""
 
     model_config = SettingsConfigDict(
-        env_prefix="ASSAYLINE_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+        env_prefix=PREFIX, env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
     )
 
     data_dir: Path = Field(Path("data"), description="Folder of the database and of the runs' part files.")
@@ -89,11 +92,28 @@ class Settings(BaseSettings):
         return self.data_dir / "runs" / run_id
 
 
+NOT_SETTINGS = frozenset({"COMMAND", "DEVICE_LOCKS", "SETUP_CHECKS", "TINY_MODEL", "WHEELS"})
+"""Variables of the same prefix that other parts read: processes of a command, the set-up, the examples."""
+
+
+def list_unknown_variables() -> list[str]:
+    """A sentence for each variable, of the environment or of `.env`, that has our prefix and is no setting."""
+    known = [name.upper() for name in Settings.model_fields]
+    given = {name.upper() for name in (*os.environ, *DotEnvSettingsSource(Settings).env_vars)}
+    names = {name.removeprefix(PREFIX) for name in given if name.startswith(PREFIX)} - {*known, *NOT_SETTINGS}
+    nearest = {name: difflib.get_close_matches(name, known, n=1) for name in sorted(names)}
+    return [
+        f"{PREFIX}{name} is not a setting and is ignored: "
+        + (f"did you mean {PREFIX}{close[0]}?" if close else ".env.example lists all.")
+        for name, close in nearest.items()
+    ]
+
+
 def load_settings() -> Settings:
     """Reads the settings. Raises SpecError naming the variable that is wrong."""
     try:
         return Settings()  # type: ignore[call-arg]  # every field has a default
     except ValidationError as error:
         problem = error.errors()[0]
-        name = "ASSAYLINE_" + ".".join(str(part) for part in problem["loc"]).upper()
+        name = PREFIX + ".".join(str(part) for part in problem["loc"]).upper()
         raise SpecError(f"Setting {name} was given {problem['input']!r}; {problem['msg']}. See .env.example.") from None

@@ -120,6 +120,11 @@ def count(number: int | float | None, noun: str, plural: str | None = None) -> s
     return f"no {many}" if not number else f"{number:,.0f} {noun if number == 1 else many}"
 
 
+def as_sentence(text: str) -> str:
+    """Foreign words with a full stop at their end, so that ours can follow."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
 def make_visible(text: str) -> str:
     """Text without control characters: each is written as its escape. Line breaks and tabs stay."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -152,7 +152,7 @@ INTRODUCTION = (
     " the demo's prompts a week apart, the second worse and with engines that ran out of memory; a run with room to "
     "think; and a benchmark of two windows, five repeats each. **Its answers and times are invented**, so that they "
     "are the same everywhere: they measure nothing. On your own database the same queries work with your run ids; "
-    "`from runs` lists them. What every column means: [metrics.md](metrics.md)."
+    "`assayline runs` lists them. What every column means: [metrics.md](metrics.md)."
 )
 
 

@@ -8,7 +8,7 @@ import pytest
 from record_kit import ROOT
 
 from assayline.errors import SpecError
-from assayline.settings import Settings, load_settings
+from assayline.settings import Settings, list_unknown_variables, load_settings
 
 EXAMPLE = (ROOT / ".env.example").read_text()
 
@@ -48,6 +48,18 @@ def test_a_wrong_value_names_the_variable_and_the_value(monkeypatch: pytest.Monk
     monkeypatch.setenv(f"ASSAYLINE_{name}", value)
     with pytest.raises(SpecError, match=f"ASSAYLINE_{name} was given '{value}'; .*See .env.example"):
         load_settings()
+
+
+def test_a_variable_that_is_no_setting_is_named_with_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list_unknown_variables() == []
+    monkeypatch.setenv("ASSAYLINE_DATA_DIRR", "x")
+    monkeypatch.setenv("ASSAYLINE_COMMAND", "the mark that a command's processes have")
+    monkeypatch.setenv("assayline_bar", "false")
+    Path(".env").write_text("ASSAYLINE_ZZZ=1\nOTHER=2\n")
+    assert list_unknown_variables() == [
+        "ASSAYLINE_DATA_DIRR is not a setting and is ignored: did you mean ASSAYLINE_DATA_DIR?",
+        "ASSAYLINE_ZZZ is not a setting and is ignored: .env.example lists all.",
+    ]
 
 
 def test_the_token_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from assayline.errors import ComparisonError, SpecError, StoreError
 from assayline.files import MAKE_ROOM, write_json
+from assayline.runs.manifest import match_run_id, unknown_run
 from assayline.store.database import Connection, transaction
 
 PINS_NAME = "baselines.json"
@@ -80,7 +81,7 @@ def list_pins(connection: Connection) -> list[Pin]:
 
 
 def resolve_baseline(connection: Connection, name: str) -> str:
-    """The run that a name, or the id of a run, stands for. Raises SpecError."""
+    """The run that a name, the id of a run, the beginning of one or `last` stands for. Raises SpecError."""
     if found := _find_pin(connection, name):
         if _read_state(connection, found.run_id) is None:
             raise SpecError(
@@ -88,8 +89,8 @@ def resolve_baseline(connection: Connection, name: str) -> str:
                 f"there, `python -m flows.rebuild {found.run_id}` loads it; else pin another run."
             )
         return found.run_id
-    if _read_state(connection, name) is not None:
-        return name
+    if run_id := match_run_id(name, _list_run_ids(connection)):
+        return run_id
     raise SpecError(
         f"There is no baseline {name!r}, nor a run with that id. {_list_names(connection, name)} "
         "`python -m flows.baseline pin NAME RUN_ID` pins one."
@@ -101,10 +102,7 @@ def check_run(connection: Connection, run_id: str) -> str:
     state = _read_state(connection, run_id)
     if state is not None:
         return state
-    ids = [found for (found,) in connection.execute("select run_id from runs order by started_at desc").fetchall()]
-    close = difflib.get_close_matches(run_id, ids, n=3, cutoff=0.6)
-    told = f"nearest: {', '.join(close)}" if close else f"newest: {', '.join(ids[:3])}" if ids else "it has none yet"
-    raise SpecError(f"There is no run {run_id!r} in the database ({told}). Give the id of a run.")
+    raise unknown_run(run_id, _list_run_ids(connection), "the database")
 
 
 def restore_pins(connection: Connection, data_dir: Path) -> list[Pin]:
@@ -128,6 +126,11 @@ def restore_pins(connection: Connection, data_dir: Path) -> list[Pin]:
 
 def _find_pin(connection: Connection, name: str) -> Pin | None:
     return next((pin for pin in list_pins(connection) if pin.baseline == name), None)
+
+
+def _list_run_ids(connection: Connection) -> list[str]:
+    """The newest first."""
+    return [found for (found,) in connection.execute("select run_id from runs order by started_at desc").fetchall()]
 
 
 def _read_state(connection: Connection, run_id: str) -> str | None:

@@ -55,14 +55,18 @@ class GateReport:
         return [check for check in self.checks if check.verdict == "broken"]
 
     @property
+    def headline(self) -> str:
+        """How it ended."""
+        if self.broken:
+            return f"Run {self.candidate} is worse than {self.baseline} beyond its limits."
+        left = sum(check.verdict == "not judged" for check in self.checks)
+        rest = f" {left} could not be judged." if left else ""
+        return f"Run {self.candidate} is within its limits against {self.baseline}.{rest}"
+
+    @property
     def sentence(self) -> str:
         """How it ended, with the figures of every limit that is broken."""
-        if not self.broken:
-            left = sum(check.verdict == "not judged" for check in self.checks)
-            rest = f" {left} could not be judged." if left else ""
-            return f"Run {self.candidate} is within its limits against {self.baseline}.{rest}"
-        told = " ".join(check.words for check in self.broken)
-        return f"Run {self.candidate} is worse than {self.baseline} beyond its limits. {told}"
+        return " ".join([self.headline, *(check.words for check in self.broken)])
 
 
 ROUNDING = 1e-12

@@ -87,6 +87,7 @@ def find_unfinished_here(runs_dir: Path) -> Manifest | None:
 
 def _list_candidates(fresh: Manifest, spec_json: str, runs_dir: Path, notes: list[str]) -> Iterator[Manifest]:
     """Unfinished runs of the same spec, newest first, as far back as the last that came to its end."""
+    obstacle = ""
     for manifest in list_manifests(runs_dir):
         if manifest.name != fresh.name:
             continue
@@ -97,17 +98,18 @@ def _list_candidates(fresh: Manifest, spec_json: str, runs_dir: Path, notes: lis
             continue  # its spec is gone: whoever asks for that run by its id is told
         if manifest.state == "completed" or manifest.is_final:
             if not changes:
-                return
+                break
         elif changes:
-            if not notes:
-                notes.append(
-                    f"Run {manifest.run_id} of this name is unfinished but cannot be resumed; this differs: "
-                    f"{'; '.join(changes)}. This is a new run."
-                )
+            obstacle = obstacle or (
+                f"Run {manifest.run_id} of this name is unfinished but cannot be resumed; this differs: "
+                f"{'; '.join(changes)}. This is a new run."
+            )
         elif is_worked_on(run_dir):
             notes.append(f"Run {manifest.run_id} of this spec is in use by {name_holder(run_dir)}, and left to it.")
         else:
             yield manifest
+    if obstacle:  # not said when a run is taken: the caller stops before
+        notes.append(obstacle)
 
 
 def _take_named(fresh: Manifest, spec_json: str, runs_dir: Path, run_id: str) -> Choice:

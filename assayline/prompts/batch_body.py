@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from assayline.prompts.values import RowError, check_text, list_names
 from assayline.records import AskedBody, Json
+from assayline.spec.prompts import MOST_REPEATS
 
 SAMPLING = frozenset({
     "allowed_token_ids", "bad_words", "frequency_penalty", "ignore_eos", "include_stop_str_in_output", "logit_bias",
@@ -146,8 +147,10 @@ def _read_form(asked: Json) -> dict[str, Json]:
 
 def _read_samples(body: Mapping[str, Json]) -> int:
     samples = 1 if body.get("n") is None else body["n"]
-    if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
-        raise RowError("row_error", f"The body's n is {samples!r:.80}, expected a whole number of at least 1.")
+    if not isinstance(samples, int) or isinstance(samples, bool) or not 1 <= samples <= MOST_REPEATS:
+        raise RowError(
+            "row_error", f"The body's n is {samples!r:.80}, expected a whole number from 1 to {MOST_REPEATS}."
+        )
     return samples
 
 

@@ -13,6 +13,7 @@ from assayline.errors import PromptError
 from assayline.prompts.files import Row, UnreadableRow, read_csv, read_jsonl
 from assayline.prompts.json_array import read_json_array
 from assayline.spec.sources import FileSource, HubSource, InlineSource, OpenAiBatchSource
+from assayline.words import as_sentence
 
 FORMATS = {
     ".jsonl": "jsonl",
@@ -144,6 +145,6 @@ def _read_hub(source: HubSource) -> Iterator[Row]:
     except Exception as error:  # datasets raises a dozen unrelated types, network errors among them
         raise PromptError(
             f"Hub dataset {source.dataset!r} (subset {source.subset}, split {source.split}, revision "
-            f"{source.revision}) cannot be read: {type(error).__name__}: {error} Check the names, and "
-            "HF_TOKEN for gated ones."
+            f"{source.revision}) cannot be read: {type(error).__name__}: {as_sentence(str(error))} "
+            "Check the names, and HF_TOKEN for gated ones."
         ) from None

@@ -19,6 +19,7 @@ from assayline.requests.chat import Rendered
 from assayline.requests.options import RenderedOption, render_options
 from assayline.requests.placeholders import list_kinds
 from assayline.spec.evaluation import EvalSpec
+from assayline.spec.prompts import MOST_REPEATS
 
 WORKER = "prepare"
 """Named as the worker of errors that no engine has seen."""
@@ -72,7 +73,13 @@ def repeats_per_prompt(spec: EvalSpec) -> int:
     n = spec.sampling.get("n")
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         raise SpecError(f"sampling.n is {n!r}, expected a whole number of at least 1.")
-    return spec.prompts.repeats * (n or 1)
+    repeats = spec.prompts.repeats * (n or 1)
+    if repeats > MOST_REPEATS:
+        raise SpecError(
+            f"prompts.repeats times sampling.n is {repeats}, more than the {MOST_REPEATS} that a prompt can be asked. "
+            "hint: lower one of them."
+        )
+    return repeats
 
 
 def make_request_id(

@@ -8,6 +8,7 @@ import difflib
 import json
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,8 @@ from assayline.places.home import MANIFEST_NAME, place_of
 from assayline.places.place import Place
 
 SPEC_NAME = "spec.json"
+LAST = "last"
+"""Names the newest run on a command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +132,40 @@ def list_manifests(runs_dir: Path) -> list[Manifest]:
     return sorted(found, key=lambda manifest: (manifest.clock.started_wall_s, manifest.run_id), reverse=True)
 
 
+def match_run_id(given: str, run_ids: Sequence[str]) -> str | None:
+    """The run that an id, the beginning of one or `last` names; None if there is none. `run_ids`: the newest first.
+
+    Raises SpecError if several ids begin so.
+    """
+    if given in run_ids:
+        return given
+    found = run_ids[:1] if given == LAST else [run_id for run_id in run_ids if given and run_id.startswith(given)]
+    if len(found) > 1:
+        raise SpecError(
+            f"Run id {given!r} is ambiguous: {len(found)} runs begin with it, the newest are {', '.join(found[:3])}. "
+            "hint: give more of the id; `assayline runs` lists them."
+        )
+    return found[0] if found else None
+
+
+def list_run_ids(runs_dir: Path) -> list[str]:
+    """Names of the runs' folders, the newest first, as they begin with the time."""
+    return sorted((path.name for path in runs_dir.glob("*") if path.is_dir()), reverse=True)
+
+
 def find_run(runs_dir: Path, run_id: str) -> Path:
     """The folder of a run. Raises SpecError with the nearest ids, or the newest, for an id that is not there."""
-    ids = sorted((path.name for path in runs_dir.iterdir() if path.is_dir()), reverse=True) if runs_dir.is_dir() else []
+    ids = list_run_ids(runs_dir)
     if run_id in ids:
         return runs_dir / run_id
-    close = difflib.get_close_matches(run_id, ids, n=3, cutoff=0.6)
-    told = f"nearest: {', '.join(close)}" if close else f"newest: {', '.join(ids[:3])}" if ids else "there is none yet"
-    raise SpecError(f"There is no run {run_id!r} in {runs_dir} ({told}). Give the id of a run in that folder.")
+    raise unknown_run(run_id, ids, str(runs_dir))
+
+
+def unknown_run(run_id: str, run_ids: Sequence[str], where: str) -> SpecError:
+    """The error for a run that is not there. `run_ids`: the newest first."""
+    close = difflib.get_close_matches(run_id, run_ids, n=3, cutoff=0.6)
+    told = f"nearest: {', '.join(close)}" if close else f"newest: {', '.join(run_ids[:3]) or 'none yet'}"
+    return SpecError(f"There is no run {run_id!r} in {where} ({told}). hint: `assayline runs` lists them.")
 
 
 def read_spec_json(run_dir: Path) -> str:

@@ -14,8 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 from assayline.errors import SpecError, StoreError
 from assayline.places.documents import write_run_json
 from assayline.places.home import place_of
+from assayline.spec.file import explain
 from assayline.spec.scorers import ExactMatch, Scorer, list_kinds
-from assayline.words import nearest
 
 SCORERS_NAME = "scorers.json"
 _ONE: TypeAdapter[Scorer] = TypeAdapter(Scorer)
@@ -47,36 +47,17 @@ def keep_added(run_dir: Path, more: Sequence[Scorer]) -> None:
 def parse_scorer(text: str) -> Scorer:
     """A scorer as a command line gives it: a kind, or a mapping as in a spec. Raises SpecError."""
     try:
-        value = yaml.safe_load(text)
+        return _ONE.validate_python(yaml.safe_load(text))
     except yaml.YAMLError as error:
         problem = " ".join(str(error).split())
         raise SpecError(f"--scorer {text!r} is neither a kind nor a YAML mapping: {problem}.") from None
-    given = {"kind": value} if isinstance(value, str) else value
-    kinds = list_kinds()
-    if not isinstance(given, dict) or "kind" not in given:
-        raise SpecError(
-            f"--scorer {text!r} names no kind. Expected a kind, or a mapping such as "
-            "'{kind: regex, pattern: \"answer: (.*)\"}'. Kinds: " + ", ".join(kinds) + "."
-        )
-    if given["kind"] not in kinds:
-        raise SpecError(f"There is no scorer {given['kind']!r}: {nearest(str(given['kind']), list(kinds))}")
-    try:
-        return _ONE.validate_python(given)
     except ValidationError as error:
-        raise SpecError(f"--scorer {text!r}: {_explain(error, list(kinds[given['kind']].model_fields))}.") from None
-
-
-def _explain(error: ValidationError, known: list[str]) -> str:
-    problems = []
-    for problem in error.errors():
-        where = ".".join(str(part) for part in problem["loc"][1:]) or "the scorer"
-        if problem["type"] == "extra_forbidden":
-            problems.append(f"unknown key {where}; {nearest(where, known)}")
-        elif problem["type"] == "missing":
-            problems.append(f"{where} is missing, but needed")
-        else:
-            problems.append(f"{where}: given {problem['input']!r:.100}; {problem['msg']}")
-    return "; ".join(problems)
+        kinds = list_kinds()
+        problems = "; ".join(explain(error, list(kinds.values()), "the scorer"))
+        raise SpecError(
+            f"--scorer {text!r}: {problems}. hint: give a kind ({', '.join(kinds)}), or a mapping such as "
+            "'{kind: regex, pattern: \"answer: (.*)\"}'."
+        ) from None
 
 
 def _read_added(run_dir: Path) -> list[Scorer]:

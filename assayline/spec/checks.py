@@ -9,9 +9,10 @@ import ast
 import importlib.util
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from assayline.errors import EngineError, SpecError
 from assayline.records import Json
@@ -38,6 +39,40 @@ PARALLEL_SIZES = (
 )
 """Arguments whose product is the number of GPUs; decode_context_parallel_size divides the tensor shards' own GPUs."""
 
+
+def _number(test: Callable[[float], bool], words: str) -> tuple[Callable[[Any], bool], str]:
+    return lambda value: isinstance(value, int | float) and test(value), f"a number {words}"
+
+
+def _whole(least: int) -> tuple[Callable[[Any], bool], str]:
+    return lambda value: isinstance(value, int) and value >= least, f"a whole number of at least {least}"
+
+
+NUMBERS = {
+    "sampling": {
+        "temperature": _number(lambda value: 0 <= value <= 2, "from 0 to 2"),
+        "top_p": _number(lambda value: 0 < value <= 1, "above 0 and at most 1"),
+        "top_k": _whole(-1),
+        "min_p": _number(lambda value: 0 <= value <= 1, "from 0 to 1"),
+        "presence_penalty": _number(lambda value: -2 <= value <= 2, "from -2 to 2"),
+        "frequency_penalty": _number(lambda value: -2 <= value <= 2, "from -2 to 2"),
+        "repetition_penalty": _number(lambda value: 0 < value < math.inf, "above 0"),
+        "max_tokens": _whole(1),
+        "min_tokens": _whole(0),
+        "logprobs": _whole(-1),
+        "prompt_logprobs": _whole(-1),
+    },
+    "engine.args": {
+        "gpu_memory_utilization": _number(lambda value: 0 < value <= 1, "above 0 and at most 1"),
+        "block_size": _whole(1),
+        "max_num_seqs": _whole(1),
+        "max_num_batched_tokens": _whole(1),
+        "max_model_len": _whole(-1),
+    },
+}
+"""vLLM's own rules (0.32): SamplingParams._verify_args in sampling_params.py, and the fields of config/cache.py,
+scheduler.py and model.py."""
+
 PARSE_TRIES = 5
 
 
@@ -47,6 +82,7 @@ def check_arguments(spec: EvalSpec) -> None:
     A spec for the fake engine or for a server that runs may leave vLLM out; sampling is checked if vLLM is there.
     """
     check_server(spec)
+    check_numbers(spec)
     if not spec.engine.needs_device and not vllm_is_installed():
         return
     _check_names("engine.args", list(spec.engine.args), engine_argument_names())
@@ -63,6 +99,19 @@ def check_arguments(spec: EvalSpec) -> None:
             f"engine.args.logprobs_mode is {mode!r}, but the scorer loglikelihood adds up log-probabilities. Remove it."
         )
     count_devices(spec.engine.args)
+
+
+def check_numbers(spec: EvalSpec) -> None:
+    """Raises SpecError for numbers that vLLM would refuse once its engine is loaded. A server that runs has its own."""
+    for where, given in {"sampling": spec.sampling, "engine.args": spec.engine.args}.items():
+        for name in [] if spec.engine.is_remote else given.keys() & NUMBERS[where].keys():
+            is_usable, words = NUMBERS[where][name]
+            is_vllms = given[name] is None or (where == "engine.args" and isinstance(given[name], str))  # such as 32k
+            if not is_vllms and not is_usable(given[name]):
+                raise SpecError(f"{where}.{name} is {given[name]!r}. hint: give {words}.")
+    low, high = spec.sampling.get("min_tokens") or 0, spec.sampling.get("max_tokens") or math.inf
+    if not spec.engine.is_remote and low > high:
+        raise SpecError(f"sampling.min_tokens is {low}, more than max_tokens, {high}. hint: lower it.")
 
 
 def count_devices(args: Mapping[str, Json]) -> int:

@@ -24,10 +24,14 @@ OPTION_SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "prompt_lo
 back (0: of the prompt's own tokens alone), and the one token that vLLM insists on generating is not looked at."""
 
 
+MOST_WORKERS = 4096
+"""Each is a process with an engine and a device of its own."""
+
+
 def _check_workers(value: object) -> object:
-    if value == "auto" or (isinstance(value, int) and value >= 1):
+    if value == "auto" or (isinstance(value, int) and 1 <= value <= MOST_WORKERS):
         return value
-    raise ValueError("expected a number of at least 1, or auto")
+    raise ValueError(f"expected a number from 1 to {MOST_WORKERS}, or auto")
 
 
 class EvalSpec(SpecPart):
@@ -71,7 +75,7 @@ class EvalSpec(SpecPart):
     max_error_fraction: float = Field(
         0.5, ge=0, le=1, description="Largest share of requests that may be error rows; beyond it the run fails."
     )
-    shard_requests: int = Field(256, ge=1, description="Requests per shard, the unit that workers claim.")
+    shard_requests: int = Field(256, ge=1, le=1_000_000, description="Requests per shard, the unit that workers claim.")
     gate: GateSpec = Field(GateSpec(), description="How much worse than a baseline a run may be.")
     price: PriceSpec | None = Field(
         None,

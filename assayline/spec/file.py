@@ -3,16 +3,19 @@
 `load_spec(path, overrides)` is the way in; `canonical_json` and `digest` give a spec its identity.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from assayline.errors import SpecError
+from assayline.errors import EngineError, SpecError
+from assayline.spec.checks import engine_argument_names, sampling_parameter_names
 from assayline.spec.evaluation import EvalSpec
-from assayline.words import nearest
+from assayline.words import as_sentence, nearest
 
 
 def load_spec(path: str | Path, overrides: Mapping[str, str] | None = None) -> EvalSpec:
@@ -75,7 +78,7 @@ def parse_spec(data: object, origin: str = "spec") -> EvalSpec:
     try:
         return EvalSpec.model_validate(data)
     except ValidationError as error:
-        problems = "\n".join(f"  {line}" for line in _explain(error))
+        problems = "\n".join(f"  {line}" for line in explain(error))
         raise SpecError(f"{origin} is not a usable spec:\n{problems}") from None
 
 
@@ -89,12 +92,29 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"Spec file {path} cannot be read: {error}.") from None
     except yaml.YAMLError as error:
-        raise SpecError(f"Spec file {path} is not valid YAML: {error}") from None
+        raise SpecError(_explain_yaml(path, error)) from None
     if not isinstance(data, dict):
         raise SpecError(
             f"Spec file {path} holds {type(data).__name__}, expected a mapping with at least `model` and `prompts`."
         )
     return data
+
+
+def _explain_yaml(path: Path, error: yaml.YAMLError) -> str:
+    """Where a file is not YAML, in a sentence; the classic is a template that is not quoted."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return f"Spec file {path} is not valid YAML: {as_sentence(' '.join(str(error).split()))}"
+    problem = getattr(error, "problem", None) or "it cannot be read"
+    start = getattr(error, "context_mark", None) or mark
+    lines = path.read_text(encoding="utf-8").splitlines()
+    unquoted = next((line for line in lines[start.line : mark.line + 1] if re.search(r"[:-]\s+\{\{", line)), None)
+    hint = ""
+    if unquoted is not None:
+        value = unquoted[unquoted.index("{{") :].strip()
+        quote = "'" if '"' in value else '"'
+        hint = f" hint: put the template in quotes: {quote}{value}{quote}."
+    return f"Spec file {path}, line {mark.line + 1}, is not valid YAML: {problem}.{hint}"
 
 
 def _parse_value(text: str) -> Any:
@@ -117,23 +137,55 @@ def _set_field(data: dict[str, Any], field: str, value: Any) -> None:
     here[last] = value
 
 
-def _explain(error: ValidationError) -> Iterator[str]:
+def explain(
+    error: ValidationError, models: Sequence[type[BaseModel]] = (EvalSpec,), whole: str = "the spec"
+) -> Iterator[str]:
+    """A line for each problem of `whole`, which was to be one of `models`."""
     for problem in error.errors():
         location = [str(part) for part in problem["loc"]]
-        where = ".".join(location) or "the spec"
+        where = ".".join(location) or whole
         if problem["type"] == "extra_forbidden":
-            yield f"{where}: unknown key; {nearest(location[-1], _known_keys(location[:-1]))}"
+            yield f"{where}: unknown key; {_find_field(location, models)}"
+        elif problem["type"] == "union_tag_invalid":
+            kinds = [kind.strip("' ") for kind in problem["ctx"]["expected_tags"].split(",")]
+            yield f"{where}: there is no kind {problem['ctx']['tag']!r}; {nearest(problem['ctx']['tag'], kinds)}"
+        elif problem["type"] == "union_tag_not_found":
+            yield f"{where}: given {problem['input']!r:.200}; it names no kind"
+        elif problem["type"] in ("model_type", "model_attributes_type"):
+            yield f"{where}: given {problem['input']!r:.200}; expected a mapping"
         elif problem["type"] == "missing":
             yield f"{where}: missing, but needed"
         elif problem["type"] == "secret":
             yield f"{where}: {problem['msg']}"
         else:
-            yield f"{where}: given {problem['input']!r:.200}; {problem['msg']}"
+            yield f"{where}: given {problem['input']!r:.200}; {problem['msg'].removeprefix('Value error, ')}"
 
 
-def _known_keys(location: list[str]) -> list[str]:
+def _find_field(location: list[str], models: Sequence[type[BaseModel]]) -> str:
+    """What may be meant by a key that is not known at its place: one of that place, or one of another place."""
+    here, name = _known_keys(location[:-1], models), location[-1]
+    close = nearest(name, here)
+    there = _list_fields(name) if close.startswith("known") and location == [name] else []
+    return f"did you mean {' or '.join(map(repr, there[:3]))}?" if there else close
+
+
+def _list_fields(name: str) -> list[str]:
+    """Fields of this name anywhere in a spec, dotted: sampling parameters and engine arguments too, if vLLM is here."""
+    found: list[str] = []
+    left: list[tuple[str, type[BaseModel]]] = [("", EvalSpec)]
+    while left:
+        prefix, model = left.pop(0)
+        found += [prefix + name] if name in model.model_fields else []
+        for field, info in model.model_fields.items():
+            left += [(f"{prefix}{field}.", below) for below in _models_in(info.annotation)]
+    with suppress(EngineError):
+        found += ["sampling." + name] if name in sampling_parameter_names() else []
+        found += ["engine.args." + name] if name in engine_argument_names() else []
+    return list(dict.fromkeys(found))
+
+
+def _known_keys(location: list[str], models: Sequence[type[BaseModel]]) -> list[str]:
     """Field names of the model at a location; parts that are union tags or list indexes pass through."""
-    models: list[type[BaseModel]] = [EvalSpec]
     for part in location:
         below = [
             found

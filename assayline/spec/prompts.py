@@ -22,6 +22,9 @@ from assayline.spec.sources import (
     TraceSource,
 )
 
+MOST_REPEATS = 100_000
+"""Of a prompt: its requests are in memory together, and take about 5 kB each."""
+
 
 def _media_columns(what: str, values: str) -> Any:
     return Field(
@@ -74,7 +77,7 @@ class MessageTemplate(SpecPart):
 class FewShotSpec(SpecPart):
     """Examples before the question: turns of the chat, drawn from a file, a split or the prompt set itself."""
 
-    count: int = Field(ge=1, description="Examples per prompt.")
+    count: int = Field(ge=1, le=10_000, description="Examples per prompt.")
     source: Annotated[FileSource | InlineSource | HubSource, Field(discriminator="kind")] | None = Field(
         None, description="Rows to draw from (default: the prompt set itself). The prompt itself is never drawn."
     )
@@ -109,7 +112,7 @@ class PromptSpec(SpecPart):
         None, ge=1, description="At most this many rows, after shuffling; of source lm_eval, documents of each task."
     )
     shuffle_seed: int | None = Field(None, description="Shuffle with this seed; unset: the source's order.")
-    repeats: int = Field(1, ge=1, description="How often each prompt is asked.")
+    repeats: int = Field(1, ge=1, le=MOST_REPEATS, description="How often each prompt is asked.")
     on_bad_row: Literal["error_row", "stop"] = Field(
         "error_row",
         exclude_if=lambda chosen: chosen == "error_row",  # so that a spec without it is the same spec as ever

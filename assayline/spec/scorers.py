@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from assayline.spec.answers import JsonSchema
 from assayline.spec.part import SpecPart
@@ -99,7 +99,9 @@ class Loglikelihood(ScorerPart):
 Scorer = Annotated[
     ExactMatch | Contains | RegexMatch | Numeric | ChoiceLetter | TokenF1 | JsonMatch | Loglikelihood,
     Field(discriminator="kind"),
+    BeforeValidator(lambda value: {"kind": value} if isinstance(value, str) else value),
 ]
+"""A mapping with a kind, or the kind alone as a word."""
 
 
 def list_kinds() -> dict[str, type[ScorerPart]]:

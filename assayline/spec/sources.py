@@ -39,10 +39,12 @@ class HubSource(SpecPart):
 class TokenLength(SpecPart):
     """A length in tokens: fixed, or normal with bounds."""
 
-    mean: int = Field(ge=1, description="Tokens on average; a plain number in the spec is a fixed length.")
+    mean: int = Field(
+        ge=1, le=10_000_000, description="Tokens on average; a plain number in the spec is a fixed length."
+    )
     stdev: float = Field(0.0, ge=0, description="Standard deviation, in tokens.")
     min: int | None = Field(None, ge=1, description="Fewest tokens.")
-    max: int | None = Field(None, ge=1, description="Most tokens.")
+    max: int | None = Field(None, ge=1, le=10_000_000, description="Most tokens.")
 
     @model_validator(mode="before")
     @classmethod
@@ -59,16 +61,16 @@ class TokenLength(SpecPart):
 class SyntheticImages(SpecPart):
     """Pictures of synthetic prompts, each different, so that no cache helps."""
 
-    count: int = Field(1, ge=1, description="Images per prompt.")
-    width: int = Field(1024, ge=1, description="Pixels.")
-    height: int = Field(1024, ge=1, description="Pixels.")
+    count: int = Field(1, ge=1, le=10_000, description="Images per prompt.")
+    width: int = Field(1024, ge=1, le=16_384, description="Pixels.")
+    height: int = Field(1024, ge=1, le=16_384, description="Pixels.")
     content: Literal["noise", "gradient", "solid"] = Field("noise", description="What is on them.")
 
 
 class SyntheticSounds(SpecPart):
     """Sounds of synthetic prompts: quiet noise, each different."""
 
-    count: int = Field(1, ge=1, description="Sounds per prompt.")
+    count: int = Field(1, ge=1, le=10_000, description="Sounds per prompt.")
     seconds: float = Field(5.0, gt=0, le=3600, description="Length of each.")
 
 

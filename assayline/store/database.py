@@ -22,6 +22,7 @@ from assayline import __version__
 from assayline.errors import DatabaseLockedError, DatabaseUnusableError, StoreError
 from assayline.store.migrations import OLDEST_VERSION, list_added_columns, list_migrations
 from assayline.store.views import KEPT, LAYERS_VERSION, LIVE, make_models, name_model, read_model
+from assayline.words import as_sentence
 
 Connection = duckdb.DuckDBPyConnection
 """For annotations elsewhere: only this package imports DuckDB."""
@@ -198,8 +199,7 @@ def _explain(path: Path, error: duckdb.Error) -> StoreError | None:
 
 
 def _first_line(error: BaseException) -> str:
-    """Ends with a full stop, as a sentence of ours follows."""
-    return (str(error) or type(error).__name__).splitlines()[0].rstrip(". ") + "."
+    return as_sentence((str(error) or type(error).__name__).splitlines()[0])
 
 
 def _check_models(connection: duckdb.DuckDBPyConnection) -> None:

@@ -5,11 +5,13 @@ does not need is not imported: `--help` needs nothing, a dry run neither Prefect
 """
 
 import importlib
+import os
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from assayline.errors import AssaylineError
-from flows.cli.options import COMMANDS, make_front_parser
+from flows.cli.options import COMMANDS, CONSOLE_COMMAND, make_front_parser
 from flows.cli.process import Terminated, leave_after
 from flows.live.logs import quiet_shutdown
 
@@ -26,6 +28,9 @@ def run_module(name: str) -> NoReturn:
 
 def run_words(words: list[str]) -> int:
     """The exit code of a command and its arguments. Without a command that there is, the usage, and exit code 2."""
+    if words == ["--completion", "bash"]:
+        print(f"complete -o default -W '{' '.join(COMMANDS)}' {CONSOLE_COMMAND}")
+        return 0
     parser = make_front_parser()
     name = parser.parse_args(words[:1]).command
     if name not in COMMANDS:
@@ -41,6 +46,7 @@ def run(name: str, arguments: list[str]) -> int:
     Notes on an exception are sentences after its own.
     """
     try:
+        _warn_of_unknown_variables()
         code: int = importlib.import_module(f"flows.cli.{name}").run(arguments)
         return code
     except AssaylineError as error:
@@ -51,6 +57,14 @@ def run(name: str, arguments: list[str]) -> int:
         quiet_shutdown()
         _say("Interrupted; what had finished is stored.", interrupt)
         return 143 if isinstance(interrupt, Terminated) else 130
+
+
+def _warn_of_unknown_variables() -> None:
+    if any(name.upper().startswith("ASSAYLINE_") for name in os.environ) or Path(".env").exists():
+        from assayline.settings import list_unknown_variables
+
+        for sentence in list_unknown_variables():
+            print(f"warning: {sentence}", file=sys.stderr)
 
 
 def _say(sentence: str, error: BaseException) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from assayline.report.table import Column, tabulate
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage
-from flows.cli.words import plain_console, print_table, print_text
+from flows.cli.words import complete_run_id, plain_console, print_table, print_text
 
 if TYPE_CHECKING:
     from assayline.settings import Settings
@@ -64,10 +64,11 @@ def _pin(known: argparse.Namespace, settings: "Settings") -> None:
     from assayline.comparison.baselines import pin_baseline
     from assayline.store.database import connect
 
+    run_id = complete_run_id(known.run_id, settings)
     with connect(settings.database_path, settings.database_wait_s) as connection:
-        before = pin_baseline(connection, settings.data_dir, known.name, known.run_id, known.note, known.force)
-    moved = f" It was run {before} before." if before and before != known.run_id else ""
-    print_text(f"Baseline {known.name} is run {known.run_id}.{moved}", plain_console())
+        before = pin_baseline(connection, settings.data_dir, known.name, run_id, known.note, known.force)
+    moved = f" It was run {before} before." if before and before != run_id else ""
+    print_text(f"Baseline {known.name} is run {run_id}.{moved}", plain_console())
 
 
 def _list(known: argparse.Namespace, settings: "Settings") -> None:

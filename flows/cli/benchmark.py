@@ -41,9 +41,11 @@ def run(arguments: list[str]) -> int:
     known, rest = _make_parser().parse_known_args(arguments)
 
     from assayline.benchmark.plan import count_left, write_plan
+    from assayline.files import check_data_folder
     from assayline.settings import load_settings
 
     settings = load_settings()
+    check_data_folder(settings.data_dir)
     plan, configurations = plan_from_words(known, rest, settings)
     if known.dry_run:
         print_plan(plan, configurations, settings)
@@ -113,7 +115,7 @@ def plan_from_words(
     from assayline.spec.file import load_spec
 
     settings.pass_on_token()
-    path, overrides = parse_words(rest)
+    path, overrides = parse_words(rest, vars(known))
     options = {name: getattr(known, name) for name in OF_PROFILE if getattr(known, name) is not None}
     if known.resume is not None:
         if path or overrides or options or known.sweep or known.profile or known.repeats is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from assayline.errors import AssaylineError, SpecError
 from flows.cli.options import make_parser, name_call
 from flows.cli.process import collect_garbage, is_alone, prefect_api
-from flows.cli.words import announce, parse_words, plain_console
+from flows.cli.words import announce, complete_run_id, parse_words, plain_console
 from flows.live.logs import quiet_shutdown
 
 if TYPE_CHECKING:
@@ -42,22 +42,24 @@ def run(arguments: list[str]) -> int:
     try:
         return _run(parser, known, rest)
     except (Exception, KeyboardInterrupt) as error:
-        if hint := _hint_how_to_go_on(known.fresh):
+        if hint := _hint_how_to_go_on(known.fresh, error):
             error.add_note(hint)
         raise
 
 
 def _run(parser: argparse.ArgumentParser, known: argparse.Namespace, rest: list[str]) -> int:
     from assayline.evaluation.resume import AUTO, NEVER
+    from assayline.files import check_data_folder
     from assayline.settings import load_settings
     from assayline.spec.file import load_spec
 
-    resume: str = NEVER if known.fresh else known.resume or AUTO
     settings = load_settings()
-    path, overrides = parse_words(rest)
+    resume: str = NEVER if known.fresh else complete_run_id(known.resume, settings) if known.resume else AUTO
+    path, overrides = parse_words(rest, vars(known))
     if path is None and known.resume is None:
         parser.error("give a SPEC, or --resume RUN_ID")
     spec = load_spec(path, overrides) if path else read_run_spec(settings, resume, overrides)
+    check_data_folder(settings.data_dir)
     runs_foreign_code = spec.engine.args.get("trust_remote_code") or spec.prompts.source.kind == "lm_eval"
     if is_alone() and not runs_foreign_code:
         from assayline.requests.chat import leave_torch_out
@@ -147,14 +149,23 @@ def read_run_spec(settings: "Settings", run_id: str, overrides: dict[str, str]) 
     return parse_spec(json.loads(read_spec_json(run_dir)), origin=str(run_dir / SPEC_NAME))
 
 
-def _hint_how_to_go_on(fresh: bool) -> str | None:
-    """After an end that is not the last word: the run that this process drove, and how to resume it."""
+def _hint_how_to_go_on(fresh: bool, error: BaseException) -> str | None:
+    """After an end that is not the last word: the run that this process drove, and how to resume it.
+
+    None where the same command would end the same way: a spec that is refused, or an engine that does not start.
+    """
+    from assayline.errors import EngineDiedError
     from assayline.evaluation.resume import describe_left, find_unfinished_here
     from assayline.settings import load_settings
+    from assayline.store.parts import count_table
 
     with contextlib.suppress(AssaylineError, OSError):  # it may be the settings or the disk that is wrong
         runs_dir = load_settings().data_dir / "runs"
-        if run := find_unfinished_here(runs_dir):
+        run = find_unfinished_here(runs_dir)
+        if run is None or isinstance(error, SpecError):
+            return None
+        is_stillborn = isinstance(error, EngineDiedError) and error.death.phase == "start"
+        if not is_stillborn or count_table(runs_dir / run.run_id, "completions"):
             command = f"{name_call('evaluate')} --resume {run.run_id}" if fresh else "the same command"
             left = describe_left(runs_dir / run.run_id, run)
             return f"Run {run.run_id} is unfinished: {command} resumes it, {left}."

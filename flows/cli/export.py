@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage
+from flows.cli.words import complete_run_id
 
 FORMATS = ("openai-batch", "csv", "jsonl", "parquet", "lm-eval", "vllm-bench", "guidellm")
 EPILOG = """Formats (docs/bring.md):
@@ -39,7 +40,9 @@ def run(arguments: list[str]) -> int:
     from assayline.settings import load_settings
 
     collect_garbage()
-    exported = export_run(load_settings(), known.run_id, known.format, known.output, known.force)
+    settings = load_settings()
+    run_id = complete_run_id(known.run_id, settings)
+    exported = export_run(settings, run_id, known.format, known.output, known.force)
     for path in exported.files:
         print(path)
     for sentence in exported.sentences:

@@ -1,11 +1,11 @@
 """The command line of `gate`: limits as options, and the table at the end."""
 
-import dataclasses
+import os
 import sys
 
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage, prefect_api
-from flows.cli.words import parse_words, plain_console
+from flows.cli.words import CONSOLE_LEVEL, complete_run_id, parse_words, plain_console
 from flows.live.logs import quiet_shutdown
 
 EPILOG = """Any limit can be laid over the spec's: --max_accuracy_drop 0.02, --confidence proven,
@@ -23,25 +23,29 @@ def run(arguments: list[str]) -> int:
     )
     known, rest = parser.parse_known_args(arguments)
 
-    from assayline.comparison.gate import GateFailedError
+    from assayline.comparison.gate import Check, GateFailedError, GateReport
     from assayline.settings import load_settings
 
-    load_settings()
-    run_id, limits = parse_words(rest)
+    settings = load_settings()
+    run_id, limits = parse_words(rest, vars(known))
     if run_id is None:
         parser.error("give a RUN_ID")
+    run_id = complete_run_id(run_id, settings)
+    os.environ.setdefault(CONSOLE_LEVEL, "CRITICAL")  # the flow's log lines are what is printed here at the end
     with prefect_api():
         from flows.cli.tables import print_gate
         from flows.gate import gate
 
         collect_garbage()
         try:
-            report = gate(run_id, known.baseline, limits)
+            found = gate(run_id, known.baseline, limits)
+            report = GateReport(**{**found, "checks": [Check(**check) for check in found["checks"]]})
         except GateFailedError as failure:
-            quiet_shutdown()
-            print_gate(dataclasses.asdict(failure.report), plain_console())
-            print(f"error: {failure}", file=sys.stderr)
-            return failure.exit_code
+            report = failure.report
         quiet_shutdown()
         print_gate(report, plain_console())
+        if report.broken:
+            print(f"error: {report.headline}", file=sys.stderr)
+            return GateFailedError.exit_code
+        print(report.headline)
     return 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from assayline.errors import StoreError
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage
+from flows.cli.words import complete_run_id
 
 if TYPE_CHECKING:
     from assayline.store.database import Connection
@@ -41,7 +42,8 @@ def run(arguments: list[str]) -> int:
     if not settings.database_path.exists():
         raise StoreError(f"There is no database at {settings.database_path}. Run an evaluation first.")
     database = DatabaseThread(settings)
-    return _keep_all(database, known.run_ids or database.run(list_unkept))
+    run_ids = [complete_run_id(run_id, settings) for run_id in known.run_ids]
+    return _keep_all(database, run_ids or database.run(list_unkept))
 
 
 def _keep_all(database: "DatabaseThread", run_ids: list[str]) -> int:

@@ -12,6 +12,7 @@ COMMANDS = {
     "worker": "Answer what a run that is under way has to answer; for any launcher, on any machine.",
     "benchmark": "Measure configurations of a spec over repeats, or one under every load.",
     "gate": "Fail when a run is worse than its baseline, beyond its limits.",
+    "runs": "List runs: id, model, state, accuracy, speed and age, the newest first.",
     "tasks": "List the tasks of lm-evaluation-harness.",
     "score": "Score a finished run's stored answers again. Nothing is generated.",
     "report": "Write the report of a run, a benchmark, a history or a leaderboard: report.html and report.md.",
@@ -22,6 +23,9 @@ COMMANDS = {
 }
 """What each does, in the order in which a person meets them."""
 
+COMMON_CODES = """\
+Of any command: 10 Prefect's API cannot be reached, 11 an unexpected error, 130 and 143 interrupted."""
+
 
 def make_front_parser() -> argparse.ArgumentParser:
     """The parser of `assayline` itself: it takes the command alone, whose options are the command's own."""
@@ -31,7 +35,8 @@ def make_front_parser() -> argparse.ArgumentParser:
         CONSOLE_COMMAND,
         "%(prog)s COMMAND ...",
         "How good, how fast and how dear is a language model, and did it get worse?",
-        f"commands:\n{listed}\n\n`%(prog)s COMMAND --help` has the options and exit codes of a command.",
+        f"commands:\n{listed}\n\n`%(prog)s COMMAND --help` has the options and exit codes of a command.\n"
+        'Completion in bash: `eval "$(%(prog)s --completion bash)"`.',
     )
     parser.add_argument("command", metavar="COMMAND", help="one of the commands below")
     parser.add_argument("--version", action="version", version=f"{CONSOLE_COMMAND} {__version__}")
@@ -40,7 +45,7 @@ def make_front_parser() -> argparse.ArgumentParser:
 
 def make_parser(command: str, epilog: str, usage: str | None = None) -> argparse.ArgumentParser:
     """The parser of a command. `%(prog)s` in its texts is how the command was called."""
-    return _make_raw_parser(name_call(command), usage, COMMANDS[command], epilog)
+    return _make_raw_parser(name_call(command), usage, COMMANDS[command], f"{epilog}\n{COMMON_CODES}")
 
 
 def name_call(command: str) -> str:

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import gc
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,15 +16,16 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn
 
-from assayline.errors import StoreError
+from assayline.errors import UNEXPECTED_EXIT_CODE, AssaylineError, PrefectUnreachableError
 from flows.live.logs import hide_page_links, quiet_shutdown
 
 EXIT_HANDLERS_WAIT_S = 20.0
 SERVER_START_TIMEOUT_S = 120.0
 SERVER_END_WAIT_S = 5.0
+API_TIMEOUT_S = 15.0
 HEIR_MARK = "ASSAYLINE_COMMAND"
 HEIR = """trap '' INT TERM
 cat
@@ -57,14 +59,18 @@ def leave_after(work: Callable[[], int]) -> NoReturn:
     _is_alone = True
     signal.signal(signal.SIGTERM, _raise_terminated)
     gc.disable()
-    code = 1
+    code = UNEXPECTED_EXIT_CODE
     try:
         code = work()
     except SystemExit as wish:  # of argparse
-        code = wish.code if isinstance(wish.code, int) else int(wish.code is not None)
-    except BaseException:
+        code = wish.code if isinstance(wish.code, int) else UNEXPECTED_EXIT_CODE
+    except BaseException as error:
         with contextlib.suppress(OSError):
             traceback.print_exc()
+            print(
+                f"error: Unexpected {type(error).__name__}, a defect of assayline. hint: report it with the traceback.",
+                file=sys.stderr,
+            )
     finally:
         leave(code)
 
@@ -122,13 +128,23 @@ def prefect_api() -> Iterator[None]:
 
     The workers' processes find it by PREFECT_API_URL. It ends with this process, however that ends. Prefect's own
     temporary server is a process: it outlives a killed command, and imports again what is imported here.
-    Raises StoreError if it does not start.
+    An empty PREFECT_API_URL is unset. Raises PrefectUnreachableError if the API that is set does not answer, before
+    anything starts or in the middle, and if the temporary server does not start.
     """
+    if not os.environ.get("PREFECT_API_URL", "unset").strip():
+        del os.environ["PREFECT_API_URL"]
     from prefect.context import refresh_global_settings_context
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, get_current_settings, temporary_settings
 
-    if get_current_settings().api.url is not None:
-        yield
+    if get_current_settings().api.url:
+        _check_api()
+        try:
+            yield
+        except AssaylineError:
+            raise
+        except Exception as error:
+            _check_api(getattr(error, "__notes__", ()))
+            raise
         return
     end_with_this_process()
     unset = [name for name in NO_BLOCKS if name not in os.environ]
@@ -152,6 +168,34 @@ def prefect_api() -> Iterator[None]:
                 refresh_global_settings_context()
 
 
+def _check_api(notes: Iterable[str] = ()) -> None:
+    """Raises PrefectUnreachableError, with these notes, unless the API that is set answers."""
+    from prefect.client.orchestration import get_client
+    from prefect.settings import (
+        PREFECT_API_REQUEST_TIMEOUT,
+        PREFECT_CLIENT_MAX_RETRIES,
+        get_current_settings,
+        temporary_settings,
+    )
+
+    try:
+        limits = {PREFECT_CLIENT_MAX_RETRIES: 1, PREFECT_API_REQUEST_TIMEOUT: API_TIMEOUT_S}
+        with temporary_settings(limits), get_client(sync_client=True) as client:
+            problem = client.api_healthcheck()
+    except Exception as error:  # such as a URL that no client takes
+        problem = error
+    if problem is not None:
+        reason = next(iter(str(problem).splitlines()), "").rstrip(".") or type(problem).__name__
+        sentence = (
+            f"Prefect's API at {get_current_settings().api.url} cannot be reached: {reason}. hint: start it with "
+            "`prefect server start`, correct PREFECT_API_URL, or unset it: a server of the command's own is used then."
+        )
+        unreachable = PrefectUnreachableError(re.sub("//[^/@ ]*@", "//", sentence))  # without a password
+        for note in notes:
+            unreachable.add_note(note)
+        raise unreachable from None
+
+
 @contextlib.contextmanager
 def _serving() -> Iterator[str]:
     import uvicorn
@@ -167,9 +211,9 @@ def _serving() -> Iterator[str]:
     deadline = time.monotonic() + SERVER_START_TIMEOUT_S
     while not server.started:
         if not thread.is_alive() or time.monotonic() > deadline:
-            raise StoreError(
-                "Prefect's temporary server did not start; its log is above. Give the same command again, or start a "
-                "server with `prefect server start` and set PREFECT_API_URL."
+            raise PrefectUnreachableError(
+                "Prefect's temporary server did not start; its log is above. hint: give the same command again, or "
+                "start a server with `prefect server start` and set PREFECT_API_URL."
             )
         time.sleep(0.02)
     try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from assayline.errors import DatabaseUnusableError, SpecError, StoreError
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage
+from flows.cli.words import complete_run_id
 
 if TYPE_CHECKING:
     from assayline.evaluation.rebuild import Rebuilt
@@ -54,7 +55,7 @@ def _find_folders(settings: "Settings", run_ids: list[str]) -> list[Path]:
 
     runs_dir = open_runs(settings.data_dir, settings.data_url)
     if run_ids:
-        return [find_run(runs_dir, run_id) for run_id in run_ids]
+        return [find_run(runs_dir, complete_run_id(run_id, settings)) for run_id in run_ids]
     folders = sorted(path for path in runs_dir.glob("*") if path.is_dir())
     if not folders:
         raise SpecError(f"There are no runs in {runs_dir}. Set ASSAYLINE_DATA_DIR to the folder that has them.")

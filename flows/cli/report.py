@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from assayline.words import count
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage
-from flows.cli.words import plain_console, print_table, print_text
+from flows.cli.words import complete_run_id, plain_console, print_table, print_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,7 +93,7 @@ def _write(known: argparse.Namespace, settings: "Settings") -> "Written":
         print_board(board, plain_console())
         return written
     if known.history is None:
-        return make_report(settings, known.run_id, known.baseline, known.out)
+        return make_report(settings, complete_run_id(known.run_id, settings), known.baseline, known.out)
     rows, written = make_history_report(settings, known.history, known.baseline, known.out)
     print_history(rows, plain_console())
     return written

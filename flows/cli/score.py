@@ -12,7 +12,7 @@ from assayline.report.table import Column, tabulate
 from assayline.words import DASH, show_number, show_range, show_value
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage
-from flows.cli.words import plain_console, print_table, print_text
+from flows.cli.words import complete_run_id, plain_console, print_table, print_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,7 +59,7 @@ def run(arguments: list[str]) -> int:
     settings = load_settings()
     runs_dir = open_runs(settings.data_dir, settings.data_url)
     scorers = [parse_scorer(text) for text in known.scorer]
-    for run_id in list_stale_runs(settings) if known.stale else [known.run_id]:
+    for run_id in list_stale_runs(settings) if known.stale else [complete_run_id(known.run_id, settings)]:
         run_dir = find_run(runs_dir, run_id)
         force = known.force or known.stale  # it has scores: of what is answered
         _print_rescored(rescore_run(run_dir, settings, scorers, not known.dry_run, force, known.show), console)

@@ -10,7 +10,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -21,7 +20,6 @@ from assayline.report.markdown import render_table
 from assayline.report.sweep.comparison import say_trades, tabulate_comparisons, tabulate_medians
 from assayline.report.table import Column, Table, tabulate
 from assayline.spec.evaluation import EvalSpec
-from assayline.store.database import Row
 from assayline.store.views import quote_text
 from assayline.words import (
     as_code,
@@ -103,22 +101,22 @@ def describe_gate(report: GateReport) -> str:
 
 Run {as_code(report.candidate)} against {as_code(report.baseline)}.
 
-{render_table(_tabulate_limits([dataclasses.asdict(check) for check in report.checks]))}
+{render_table(_tabulate_limits(report))}
 
 {found}
 """
 
 
-def print_gate(report: dict[str, Any], console: Console) -> None:
+def print_gate(report: GateReport, console: Console) -> None:
     """The table of limits, then what was found, a line each."""
-    print_text(f"\nRun {report['candidate']} against {report['baseline']}", console)
-    print_table(_tabulate_limits(report["checks"]), console)
-    for check in report["checks"]:
-        print_text(f"{check['verdict']}: {check['words']}", console)
+    print_text(f"\nRun {report.candidate} against {report.baseline}", console)
+    print_table(_tabulate_limits(report), console)
+    for check in report.checks:
+        print_text(f"{check.verdict}: {check.words}", console)
 
 
-def _tabulate_limits(checks: Sequence[Row]) -> Table:
-    return tabulate("Limits", LIMITS, checks)
+def _tabulate_limits(report: GateReport) -> Table:
+    return tabulate("Limits", LIMITS, map(dataclasses.asdict, report.checks))
 
 
 def print_benchmark(benchmark_id: str, measured: Sequence[Measured], console: Console) -> None:

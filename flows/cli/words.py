@@ -1,7 +1,9 @@
 """What the command lines share: fields of a spec as options, and what they print on."""
 
+import difflib
 import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from assayline.errors import SpecError
@@ -60,8 +62,23 @@ def print_table(table: "Table", console: "Console") -> None:
     console.print(grid)
 
 
-def parse_words(words: list[str]) -> tuple[str | None, dict[str, str]]:
-    """The spec's path, if given, and `--field value` or `--field=value` as a mapping. Raises SpecError for more."""
+def complete_run_id(given: str, settings: "Settings") -> str:
+    """A run's id from its beginning or `last`; as given if no folder has it, which the command itself reports.
+
+    Raises SpecError for a beginning that several runs have.
+    """
+    from assayline.runs.manifest import list_run_ids, match_run_id
+
+    return match_run_id(given, list_run_ids(settings.data_dir / "runs")) or given
+
+
+def parse_words(words: list[str], options: Iterable[str]) -> tuple[str | None, dict[str, str]]:
+    """The spec's path, if given, and `--field value` or `--field=value` as a mapping.
+
+    `options` are the command's own, as argparse stores them. Raises SpecError for a word that is neither, and for a
+    field that is nearly an option.
+    """
+    known = [f"--{name.replace('_', '-')}" for name in options]
     path: str | None = None
     overrides: dict[str, str] = {}
     rest = iter(words)
@@ -72,6 +89,8 @@ def parse_words(words: list[str]) -> tuple[str | None, dict[str, str]]:
         if not word.startswith("--") or word == "--":
             raise SpecError(f"Argument {word!r} was not expected. Fields are given as --field value.")
         field, equals, value = word[2:].partition("=")
+        if close := difflib.get_close_matches(f"--{field}", known, n=1, cutoff=0.8):
+            raise SpecError(f"There is no option --{field}: did you mean {close[0]}?")
         if not equals:
             following = next(rest, None)
             if following is None:

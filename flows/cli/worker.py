@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from assayline.errors import AssaylineError, SpecError
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage
+from flows.cli.words import complete_run_id
 
 if TYPE_CHECKING:
     from assayline.records import EngineEvent
@@ -97,7 +98,7 @@ def find_run_dir(run: str, settings: "Settings") -> Path:
             f"There is no folder {run} on this machine. Give the folder of a run that is under way, on a file system "
             "that this machine shares with the run's flow, or its id."
         )
-    return find_run(open_runs(settings.data_dir, settings.data_url), run)
+    return find_run(open_runs(settings.data_dir, settings.data_url), complete_run_id(run, settings))
 
 
 def _print(kind: str, what: Any) -> None:

@@ -13,6 +13,7 @@ from types import TracebackType
 from prefect.logging.handlers import PrefectConsoleHandler
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 from assayline.evaluation.crew import ALIVE, DEAD, SILENT, CrewStanding
 from assayline.evaluation.progress import Tally
@@ -33,12 +34,13 @@ class Screen:
         self._level_before = os.environ.get(CONSOLE_LEVEL)
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None),
-            TaskProgressColumn(),
+            # A narrow terminal cuts what has no min_width: the time left must be seen.
+            TaskProgressColumn(table_column=Column(no_wrap=True, min_width=4)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
+            TextColumn("left", table_column=Column(no_wrap=True, min_width=4)),
             TextColumn("{task.fields[counts]}", markup=False),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("left"),
+            BarColumn(bar_width=None),
             console=console,
             transient=True,
             expand=True,

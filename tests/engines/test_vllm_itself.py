@@ -4,6 +4,7 @@ What would fail after minutes of loading fails before that: device, nested argum
 """
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from assayline.spec.checks import engine_argument_names, sampling_parameter_names
+from assayline.spec.checks import NUMBERS, engine_argument_names, sampling_parameter_names
 
 pytestmark = pytest.mark.vllm
 
@@ -71,6 +72,15 @@ def hear(order):
             return f"failed of {failed.exception}: {failed.message}"
 
 
+def is_taken(name, value):
+    try:
+        SamplingParams(**{name: value})
+    except Exception:  # its errors share no base across versions
+        return False
+    return True
+
+
+told["takes"] = [is_taken(*case) for case in asked["put"]]
 told["good"] = [check_before_load(order_of(*order)) for order in asked["good"]]
 told["bad"] = [hear(order_of(*order)) for order in asked["bad"]]
 told["bad of the async engine"] = hear(order_of(*asked["bad"][0], backend="async"))
@@ -102,6 +112,13 @@ BAD: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
         )
     ),
 ]
+WHOLE = ("top_k", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs")
+"""Of these, only whole numbers are put to vLLM, which does not look at the type of each."""
+PUT = [
+    (name, value)
+    for name in NUMBERS["sampling"]
+    for value in (-3, -2, -1, 0, 1, 2, 5, *(() if name in WHOLE else (-0.1, 0.1, 1.1, 2.1, math.inf, math.nan)))
+]
 FLAGS = {
     "max_num_seqs": 8, "max_model_len": -1, "gpu_memory_utilization": 0.5,
     "enforce_eager": True, "enable_prefix_caching": False, "dtype": "float32", "kv_cache_memory_bytes": 2**27,
@@ -120,6 +137,7 @@ def told(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "bad": [order[:3] for order in BAD],
         "flags": {"model": str(tiny_model), **FLAGS},
         "empty folder": str(folder / "empty"),
+        "put": PUT,
     }
     (folder / "asked").write_text(json.dumps(asked))
     command = [sys.executable, "-c", QUESTIONS, str(folder / "asked"), str(folder / "told")]
@@ -155,3 +173,9 @@ def test_a_model_that_the_async_engine_does_not_load_is_its_failure(told: dict[s
     """As with the offline engine, which is asked in a process of its own."""
     assert str(told["no model"]).startswith("failed of ")
     assert "Traceback" in told["log"]
+
+
+def test_rules_for_numbers_are_those_of_sampling_params(told: dict[str, Any]) -> None:
+    """Values around every bound, put to vLLM itself."""
+    ours = [NUMBERS["sampling"][name][0](value) for name, value in PUT]
+    assert [case for case, is_taken, is_ours in zip(PUT, told["takes"], ours, strict=True) if is_taken != is_ours] == []

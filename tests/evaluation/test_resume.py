@@ -313,8 +313,18 @@ def test_another_spec_of_the_same_name_is_a_new_run_and_the_fields_are_named(
     [note] = evaluation.notes
     assert f"Run {before.run_id} of this name is unfinished" in note
     assert "sampling.temperature: 0 → 0.7; sampling.top_p: unset → 0.9" in note
+    assert note.endswith("This is a new run.")
     other = make_spec(name="other", engine=FAKE, prompts={"limit": 3})
     assert begin_evaluation(other, settings).notes == []
+
+
+def test_a_run_that_is_resumed_is_not_called_a_new_one(make_spec: Any, spec: EvalSpec, settings: Settings) -> None:
+    """An unfinished run of another spec lies between: it says nothing of the one that is resumed."""
+    before = begin_and_vanish(spec, settings, 2)
+    begin_and_vanish(make_spec(engine=FAKE, prompts={"limit": 20}, shard_requests=8), settings, 1)
+    evaluation = begin_evaluation(spec, settings)
+    assert evaluation.run_id == before.run_id
+    assert evaluation.notes == [f"Resuming run {before.run_id}, attempt 2: 2 of 30 requests are answered already."]
 
 
 @pytest.fixture

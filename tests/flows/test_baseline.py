@@ -83,6 +83,9 @@ def test_a_baseline_is_found_by_name_or_by_run(settings: Settings) -> None:
     with connect(settings.database_path, 10) as connection:
         assert resolve_baseline(connection, "good") == "20260101-000000-sums-aaaa"
         assert resolve_baseline(connection, "20260102-000000-sums-bbbb") == "20260102-000000-sums-bbbb"
+        assert resolve_baseline(connection, "20260102") == "20260102-000000-sums-bbbb"
+        with pytest.raises(SpecError, match="Run id '2026' is ambiguous: 3 runs begin with it"):
+            resolve_baseline(connection, "2026")
         with pytest.raises(SpecError, match=r"no baseline 'goood'.*Did you mean 'good'\?"):
             resolve_baseline(connection, "goood")
         connection.execute("delete from runs where run_id = '20260101-000000-sums-aaaa'")

@@ -8,10 +8,13 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import flow_kit
 import pytest
+
+from assayline.errors import Death, EngineDiedError, SpecError
 
 
 @pytest.fixture
@@ -101,6 +104,15 @@ BAD_FIELDS: dict[str, tuple[list[str], int, list[str]]] = {
     "wrong value": (["--prompts.limit", "many"], 2, ["prompts.limit", "'many'", "integer"]),
     "missing model folder": (["--model", "/no/such/model"], 4, ["/no/such/model", "config.json"]),
     "override without a value": (["--prompts.limit"], 2, ["--prompts.limit has no value"]),
+    "misspelt option": (["--dryrun"], 2, ["There is no option --dryrun: did you mean --dry-run?"]),
+    "misspelt option with a value": (["--resum", "x"], 2, ["There is no option --resum: did you mean --resume?"]),
+    "field without its part": (["--limit", "3"], 2, ["limit: unknown key; did you mean 'prompts.limit'?"]),
+    "impossible number": (["--sampling.temperature", "-1"], 2, ["sampling.temperature is -1. hint: give a number"]),
+    "endless repeats": (
+        ["--prompts.repeats", "99999", "--sampling.n", "99999"],
+        2,
+        ["prompts.repeats times"],
+    ),
     "stray word": (["examples/other.yaml"], 2, ["'examples/other.yaml' was not expected", "--field value"]),
 }
 
@@ -125,7 +137,54 @@ def test_missing_spec_file_is_one_message() -> None:
 def test_bad_yaml_is_one_message_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("name: [unclosed\nmodel: x\n")
     run = flow_kit.run_here("evaluate", tmp_path / "bad.yaml")
-    assert_refused(run, 2, "bad.yaml is not valid YAML", "line 2")
+    assert_refused(run, 2, "bad.yaml, line 2, is not valid YAML")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--dry-run"]])
+def test_a_data_folder_that_cannot_be_written_is_found_before_anything_starts(
+    spec_file: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    def begin(*_: Any) -> None:
+        raise AssertionError("nothing may start")
+
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", "/proc/data")
+    monkeypatch.setattr("flows.cli.evaluate.prefect_api", begin)
+    monkeypatch.setattr("flows.cli.evaluate._head_start", begin)
+    for command in "evaluate", "benchmark":
+        refused = flow_kit.run_here(command, spec_file, *arguments)
+        assert_refused(refused, 6, "The data folder /proc/data cannot be written: ", "hint: set ASSAYLINE_DATA_DIR to")
+
+
+def test_an_unknown_variable_is_a_warning(spec_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAYLINE_FLUSH_ROW", "7")
+    run = dry_run(spec_file)
+    assert run.code == 0
+    assert run.err == (
+        "warning: ASSAYLINE_FLUSH_ROW is not a setting and is ignored: did you mean ASSAYLINE_FLUSH_ROWS?\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "is_offered"),
+    [
+        # vLLM's own words for engine.args.kv_cache_dtype foo.
+        (EngineDiedError("…", Death("start", message="1 validation error for CacheConfig")), False),
+        (SpecError("Sampling parameters … are not usable"), False),
+        (EngineDiedError("…", Death("run", exit_code=-9)), True),
+        (KeyboardInterrupt(), True),
+    ],
+)
+def test_resuming_is_not_offered_when_it_would_end_the_same_way(
+    error: BaseException, is_offered: bool, monkeypatch: pytest.MonkeyPatch, spec_file: Path, data_dir: Path
+) -> None:
+    def end(*_: Any) -> None:
+        raise error
+
+    unfinished = SimpleNamespace(run_id="some-run", prompts=None)
+    monkeypatch.setattr("flows.cli.evaluate._run", end)
+    monkeypatch.setattr("assayline.evaluation.resume.find_unfinished_here", lambda _: unfinished)
+    run = flow_kit.run_here("evaluate", spec_file)
+    assert ("the same command resumes it" in run.err) == is_offered
 
 
 def test_model_folder_without_config_is_one_message(spec_file: Path, tmp_path: Path) -> None:

@@ -1,20 +1,26 @@
 """`assayline COMMAND` as a person types it: one command, one list of what there is, one way to end."""
 
+import contextlib
+import importlib
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import flow_kit
 import pytest
 
+import assayline
 from assayline import __version__
+from assayline.errors import AssaylineError, PrefectUnreachableError
 from flows import cli
 from flows.cli.options import COMMANDS
-from flows.cli.process import Terminated
+from flows.cli.process import Terminated, prefect_api
 
 ROOT = Path(__file__).resolve().parents[2]
 FRONT_DOOR = Path(sys.executable).parent / "assayline"
@@ -114,10 +120,75 @@ def test_a_signal_ends_a_command_with_a_sentence(number: signal.Signals, code: i
     assert (process.returncode, err) == (code, "Interrupted; what had finished is stored.\n")
 
 
-def test_a_defect_is_a_traceback_and_exit_code_1() -> None:
+def test_a_defect_is_a_traceback_and_exit_code_11() -> None:
     script = KEEP_FOR_EVER.replace("time.sleep(60)", "raise ZeroDivisionError")
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert run.returncode == 1 and "Traceback" in run.stderr
+    assert run.returncode == 11 and "Traceback" in run.stderr
+    assert run.stderr.endswith(
+        "error: Unexpected ZeroDivisionError, a defect of assayline. hint: report it with the traceback.\n"
+    )
+
+
+def test_exit_code_1_belongs_to_the_gate_alone() -> None:
+    """Every class of error in the package, wherever it is defined."""
+    for module in pkgutil.walk_packages(assayline.__path__, "assayline."):
+        if module.name.startswith(("assayline.errors", "assayline.comparison", "assayline.prompts", "assayline.runs")):
+            importlib.import_module(module.name)
+    found, left = set(), [AssaylineError]
+    while left:
+        found.add(left[0])
+        left += left.pop(0).__subclasses__()
+    assert {error.__name__ for error in found if error.exit_code == 1} == {"GateFailedError"}
+    assert AssaylineError.exit_code == 11 and PrefectUnreachableError.exit_code == 10
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+def test_help_names_the_exit_codes_of_every_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.run(command, ["--help"])
+    assert "10 Prefect's API cannot be reached, 11 an unexpected error" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        # The client's own words: httpx, of a port that nobody listens on, and of a URL without a scheme.
+        (
+            "http://me:secret@127.0.0.1:9/api",
+            "http://127.0.0.1:9/api cannot be reached: [Errno 111] Connection refused",
+        ),
+        ("localhost:4200", "localhost:4200 cannot be reached: Request URL has an unsupported protocol 'localhost://'"),
+    ],
+)
+def test_prefect_api_that_does_not_answer_is_one_sentence_and_exit_code_10(
+    url: str, reason: str, tmp_path: Path
+) -> None:
+    env = {**os.environ, "PREFECT_API_URL": url, "PREFECT_HOME": str(tmp_path), "ASSAYLINE_DATA_DIR": str(tmp_path)}
+    run = flow_kit.run_command([sys.executable, "-m", "flows.gate", "some-run", "--baseline", "stable"], env)
+    assert run.code == 10, run.err
+    assert run.err.startswith(f"error: Prefect's API at {reason}. hint: start it with `prefect server start`")
+    assert run.err.count("\n") == 1 and not run.out
+
+
+def test_an_empty_prefect_api_url_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.context import refresh_global_settings_context
+    from prefect.settings import get_current_settings
+
+    @contextlib.contextmanager
+    def serve() -> Iterator[str]:
+        yield "http://127.0.0.1:1/api"
+
+    monkeypatch.setattr("flows.cli.process._serving", serve)
+    monkeypatch.setattr("flows.cli.process._drain", lambda: None)
+    monkeypatch.setattr("flows.cli.process.end_with_this_process", lambda: None)
+    monkeypatch.setenv("PREFECT_API_URL", "")
+    refresh_global_settings_context()
+    try:
+        with prefect_api():
+            assert get_current_settings().api.url == "http://127.0.0.1:1/api"
+    finally:
+        monkeypatch.undo()
+        refresh_global_settings_context()
 
 
 @pytest.mark.prefect

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import io
 import os
 import pty
 import re
@@ -17,9 +18,11 @@ from typing import Any
 
 import flow_kit
 import pytest
+from rich.console import Console
 
 from assayline.settings import load_settings
 from flows.cli.words import has_bar
+from flows.live.screen import Screen
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 TIMEOUT_S = 120
@@ -79,7 +82,7 @@ def test_a_terminal_has_a_bar_and_warnings_and_the_table(
     text = "\n".join(lines)
     assert code == 0, text
     bars = [line for line in lines if line.startswith("answering")]
-    full = re.compile(r"answering .*[━╸╺].* \d+% \d+/61, [\d,]+ tokens/s, window 1, 0 errors \d:[\d:]+ [-\d:]+ left")
+    full = re.compile(r"answering +\d+% [-\d:]+ left \d+/61, [\d,]+ tokens/s, window 1, 0 errors \d:[\d:]+ .*[━╸╺]")
     assert any(full.match(line) for line in bars), bars[-3:]
     assert len({re.search(r"\d+/61", line)[0] for line in bars if "/61" in line}) >= 3, "it moves"  # type: ignore[index]
     begun = next(index for index, line in enumerate(lines) if line.startswith(("engine is loading", "answering")))
@@ -89,6 +92,22 @@ def test_a_terminal_has_a_bar_and_warnings_and_the_table(
     assert [line for line in logged if "| INFO" in line] == []
     assert "throughput, output tokens" in "\n".join(lines[ended:])
     assert "Report: " in "\n".join(lines[ended:])
+
+
+@pytest.mark.parametrize("columns", [70, 80, 120])
+def test_the_time_left_is_whole_however_narrow_the_terminal(columns: int, tmp_path: Path) -> None:
+    console = Console(width=columns, force_terminal=True, color_system=None, file=io.StringIO())
+    screen = Screen(tmp_path, console)
+    screen._bar.update(
+        screen._task,
+        description="answering",
+        completed=1_159,
+        total=31_000,
+        counts="1,159/31,000, 2,786 tokens/s, window 320, 0 errors",
+    )
+    with console.capture() as shown:
+        console.print(screen._bar.get_renderable())
+    assert re.match(r"answer\w*…? +4% -:--:-- left 1,159/31,000", shown.get()), shown.get()
 
 
 @pytest.mark.prefect

@@ -20,6 +20,7 @@ from assayline.runs.manifest import (
     PromptCounts,
     find_run,
     list_manifests,
+    match_run_id,
     read_manifest,
     write_manifest,
 )
@@ -131,8 +132,18 @@ def test_an_unknown_run_is_answered_with_the_nearest(tmp_path: Path) -> None:
         find_run(tmp_path, "?")
     with pytest.raises(SpecError, match=r"no run '\.\.'"):
         find_run(tmp_path, "..")
-    with pytest.raises(SpecError, match="there is none yet"):
+    with pytest.raises(SpecError, match="newest: none yet"):
         find_run(tmp_path / "missing", "x")
+
+
+def test_match_run_id_takes_an_id_its_beginning_or_last() -> None:
+    newest_first = ["20260103-000000-other-ef56", "20260101-000001-sums-ab12", "20260101-000000-sums-ab12"]
+    assert match_run_id("20260101-000000-sums-ab12", newest_first) == newest_first[2]
+    assert match_run_id("20260103", newest_first) == match_run_id("last", newest_first) == newest_first[0]
+    assert [match_run_id(given, newest_first) for given in ("2027", "", "sums")] == [None] * 3
+    assert match_run_id("last", []) is None
+    with pytest.raises(SpecError, match=r"'20260101' is ambiguous: 2 runs .*newest are 20260101-000001-sums-ab12, "):
+        match_run_id("20260101", newest_first)
 
 
 @pytest.mark.parametrize(

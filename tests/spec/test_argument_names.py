@@ -42,6 +42,37 @@ def test_an_argument_that_cannot_be_set_so_is_refused(changes: dict[str, Any], e
         check_arguments(fake_spec(**changes))
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"sampling": {"temperature": -1}}, r"sampling\.temperature is -1\. hint: give a number from 0 to 2\."),
+        ({"sampling": {"temperature": "1e-3"}}, r"sampling\.temperature is '1e-3'"),  # to YAML 1.1 this is text
+        ({"sampling": {"temperature": float("nan")}}, "temperature is nan"),
+        ({"sampling": {"top_p": 0}}, "top_p is 0.*above 0 and at most 1"),
+        ({"sampling": {"top_k": -2}}, "top_k is -2.*whole number of at least -1"),
+        ({"sampling": {"top_k": 1.5}}, r"top_k is 1\.5"),
+        ({"sampling": {"min_p": 1.1}}, r"min_p is 1\.1"),
+        ({"sampling": {"presence_penalty": 3}}, "presence_penalty is 3.*from -2 to 2"),
+        ({"sampling": {"repetition_penalty": 0}}, "repetition_penalty is 0.*above 0"),
+        ({"sampling": {"max_tokens": 0}}, "max_tokens is 0"),
+        ({"sampling": {"min_tokens": 9, "max_tokens": 8}}, "min_tokens is 9, more than max_tokens, 8"),
+        ({"engine": {"args": {"gpu_memory_utilization": 1.7}}}, r"gpu_memory_utilization is 1\.7.*at most 1\."),
+        ({"engine": {"args": {"max_num_seqs": 0}}}, "max_num_seqs is 0"),
+    ],
+)
+def test_a_number_that_vllm_would_refuse_is_refused_before(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(SpecError, match=expected):
+        check_arguments(fake_spec(**changes))
+
+
+def test_numbers_that_vllm_takes_pass() -> None:
+    sampling = {"temperature": 2, "top_p": 1, "top_k": -1, "max_tokens": None, "logprobs": True, "min_tokens": 0}
+    check_arguments(fake_spec(sampling=sampling, engine={"args": {"max_model_len": "32k", "block_size": None}}))
+    check_arguments(
+        fake_spec(sampling={"temperature": 3}, engine={"backend": "server", "server": {"url": "http://h/v1"}})
+    )
+
+
 def test_good_arguments_pass() -> None:
     args = {"max_num_seqs": 64, "compilation_config": {"level": 0}, "quantization": None}
     check_arguments(fake_spec(engine={"args": args}, sampling={"n": 2, "logit_bias": {}, "seed": 1}))

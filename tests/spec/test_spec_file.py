@@ -71,10 +71,19 @@ def test_an_unknown_key_names_the_nearest_of_its_own_level(changes: dict[str, An
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"workers": 0}, "workers: given 0; Value error, expected a number of at least 1, or auto"),
-        ({"workers": "all"}, "workers: given 'all'; Value error, expected a number of at least 1, or auto"),
+        ({"workers": 0}, "workers: given 0; expected a number from 1 to 4096, or auto"),
+        ({"workers": "all"}, "workers: given 'all'; expected a number from 1 to 4096, or auto"),
+        ({"workers": 1_000_000}, "workers: given 1000000; expected a number from 1 to 4096, or auto"),
+        ({"prompts": {"repeats": 99_999_999_999}}, "prompts.repeats: given 99999999999; Input should be less than or"),
+        ({"scorers": [{"kind": "exact"}]}, "scorers.0: there is no kind 'exact'; did you mean 'exact_match'?"),
+        ({"scorers": ["bleu"]}, "scorers.0: there is no kind 'bleu'; known: choice, contains, exact_match, json"),
+        ({"scorers": [3]}, "scorers.0: given 3; expected a mapping"),
+        ({"scorers": [{"ignore_case": True}]}, "scorers.0: given {'ignore_case': True}; it names no kind"),
+        ({"limit": 3}, "limit: unknown key; did you mean 'prompts.limit'?"),
+        ({"temperature": 0}, "temperature: unknown key; did you mean 'sampling.temperature'?"),
+        ({"max_num_seqs": 4}, "max_num_seqs: unknown key; did you mean 'engine.args.max_num_seqs'?"),
         ({"engine": {"mode": "batch"}}, "engine.mode: given 'batch'; Input should be 'continuous' or 'barrier'"),
-        ({"prompts": {"source": {"kind": "flie"}}}, "'flie' found using 'kind'"),
+        ({"prompts": {"source": {"kind": "flie"}}}, "prompts.source: there is no kind 'flie'; did you mean 'file'?"),
         ({"prompts": None}, "prompts: given None"),
     ],
 )
@@ -149,6 +158,39 @@ def test_what_only_sounds_like_a_secret_is_none() -> None:
     assert spec_with(engine={"env": env}).engine.env == env
 
 
+def test_a_scorer_may_be_its_kind_as_a_word() -> None:
+    words, mappings = spec_with(scorers=["numeric", "json"]), spec_with(scorers=[{"kind": "numeric"}, {"kind": "json"}])
+    assert spec_hash(words) == spec_hash(mappings)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # PyYAML's own words for each problem.
+        ("name: a\n  model: b\n", ", line 2, is not valid YAML: mapping values are not allowed here."),
+        ("prompts: [\nname: a\n", ", line 3, is not valid YAML: expected ',' or ']', but got '<stream end>'."),
+        ("a: 1\nb: \x07\n", " is not valid YAML: unacceptable character #x0007: special characters are not allowed"),
+        (
+            "prompts:\n  template: {{ question }}\n",
+            ', line 2, is not valid YAML: found unhashable key. hint: put the template in quotes: "{{ question }}".',
+        ),
+        (
+            'template: {{ a }} or "{{ b }}"?\n',
+            ", line 1, is not valid YAML: expected <block end>, but found '<scalar>'. hint: put the template in "
+            "quotes: '{{ a }} or \"{{ b }}\"?'.",
+        ),
+    ],
+)
+def test_what_is_not_yaml_names_its_line_and_the_quotes_that_a_template_lacks(
+    text: str, expected: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(text)
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    assert str(caught.value).startswith(f"Spec file {path}{expected}")
+
+
 def test_every_problem_has_a_line_of_its_own() -> None:
     with pytest.raises(SpecError) as caught:
         parse_spec({"prompts": {"source": SOURCE}, "workers": 0, "modle": "x"}, origin="mine.yaml")
@@ -205,8 +247,8 @@ def test_an_override_that_fits_nowhere_is_named(file: Path, field: str, expected
     ("content", "expected"),
     [
         (None, "does not exist"),
-        (b"a: [1, 2", "is not valid YAML: .*line 1"),
-        (b"model: x\n  y: z", "is not valid YAML: .*line 2"),
+        (b"a: [1, 2", "line 1, is not valid YAML: "),
+        (b"model: x\n  y: z", "line 2, is not valid YAML: "),
         (b"- a", "holds list, expected a mapping"),
         (b"", "holds NoneType, expected a mapping"),
         (b"model: \xff", "cannot be read"),

@@ -1,0 +1,120 @@
+"""runs: list runs, the newest first.
+
+    python -m flows.runs [NAME] [--limit N] [--json]
+
+No Prefect flow: it reads the runs' folders, and the database for accuracy and speed.
+"""
+
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from assayline.report.table import Column, tabulate
+from assayline.words import nearest, show_share, show_value
+from flows.cli.options import make_parser
+from flows.cli.process import collect_garbage
+from flows.cli.words import plain_console, print_text
+
+if TYPE_CHECKING:
+    from assayline.settings import Settings
+
+EPILOG = """Wherever a command takes a RUN_ID, the beginning of one is enough if no other run begins so, and `last` is
+the newest run.
+
+A run that is `unfinished` was killed: the command that began it resumes it (docs/resume.md). If another process holds
+the database, accuracy and tokens/s are left out.
+
+Exit codes: 0 listed, 2 there is no run of this name, or a wrong setting."""
+DATABASE_WAIT_S = 1.0
+
+
+def run(arguments: list[str]) -> int:
+    """Prints a line per run. Returns the exit code."""
+    parser = make_parser("runs", EPILOG)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="only runs of specs of this name")
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most this many (default: 20)")
+    parser.add_argument("--json", action="store_true", help="print a JSON array, for programs")
+    known = parser.parse_args(arguments)
+    if known.limit < 1:
+        parser.error(f"--limit {known.limit}: expected 1 or more")
+
+    from assayline.settings import load_settings
+
+    collect_garbage()
+    settings = load_settings()
+    runs = list_runs(settings, known.name, known.limit)
+    if known.json:
+        print(json.dumps(runs, indent=2))
+        return 0
+    if not runs:
+        print(f"There are no runs in {settings.data_dir / 'runs'} yet.")
+        return 0
+    table = tabulate("Runs", COLUMNS, runs)
+    widths = [max(map(len, cells)) for cells in zip([one.header for one in COLUMNS], *table.cells, strict=True)]
+    for cells in [[one.header for one in COLUMNS], *table.cells]:
+        line = "  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True))
+        print_text(line.rstrip(), plain_console())  # uncut: an id that is folded cannot be copied
+    return 0
+
+
+def list_runs(settings: "Settings", name: str | None, limit: int) -> list[dict[str, Any]]:
+    """The newest runs as plain values. Raises SpecError for a name that no run has."""
+    from assayline.errors import SpecError, StoreError
+    from assayline.runs.locks import is_worked_on
+    from assayline.runs.manifest import list_manifests
+    from assayline.store.database import connect, read_rows
+    from assayline.store.kept import read_kept
+
+    runs_dir = settings.data_dir / "runs"
+    manifests = list_manifests(runs_dir)
+    found = [manifest for manifest in manifests if name in (None, manifest.name)][:limit]
+    if name is not None and manifests and not found:
+        raise SpecError(
+            f"There is no run of the name {name!r} in {runs_dir}. hint: "
+            f"{nearest(name, sorted({manifest.name for manifest in manifests}))}"
+        )
+    ids = [manifest.run_id for manifest in found]
+    query = "select run_id, accuracy, output_tokens_per_s from run_summary where list_contains(?::varchar[], run_id)"
+    figures: dict[str, dict[str, Any]] = {}
+    try:
+        if settings.database_path.exists():
+            with (
+                connect(settings.database_path, DATABASE_WAIT_S, read_only=True) as connection,
+                read_kept(connection, *ids),
+            ):
+                figures = {row["run_id"]: row for row in read_rows(connection, query, ids)}
+    except StoreError as error:
+        print(f"Accuracy and tokens/s are left out: {error}", file=sys.stderr)
+    return [
+        {
+            "run_id": run.run_id,
+            "name": run.name,
+            "model": run.model,
+            "state": "unfinished" if run.state == "running" and not is_worked_on(runs_dir / run.run_id) else run.state,
+            "accuracy": figures.get(run.run_id, {}).get("accuracy"),
+            "output_tokens_per_s": figures.get(run.run_id, {}).get("output_tokens_per_s"),
+            "started_at": datetime.fromtimestamp(run.clock.started_wall_s, UTC).isoformat(timespec="seconds"),
+        }
+        for run in found
+    ]
+
+
+def _show_age(started_at: str) -> str:
+    age_s = time.time() - datetime.fromisoformat(started_at).timestamp()
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if age_s >= size:
+            return f"{age_s // size:.0f} {unit}"
+    return f"{max(age_s, 0):.0f} s"
+
+
+COLUMNS = (
+    Column("id", "run_id"),
+    Column("name", "name"),
+    Column("model", lambda run: run["model"].rstrip("/").rsplit("/", 1)[-1]),
+    Column("state", "state"),
+    Column("accuracy", "accuracy", show_share),
+    Column("tokens/s", "output_tokens_per_s", show_value),
+    Column("age", lambda run: _show_age(run["started_at"])),
+)

@@ -1,0 +1,101 @@
+"""`assayline runs`, and runs that a command line names by the beginning of their id or as `last`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import flow_kit
+import pytest
+from run_kit import FAKE, begin_and_vanish, complete
+
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from flows import cli
+from flows.cli.worker import find_run_dir
+
+Runs = tuple[str, str]
+
+
+@pytest.fixture
+def runs(make_spec: Any, settings: Settings) -> Runs:
+    """A completed run, and a newer one that was killed."""
+    spec: EvalSpec = make_spec(engine=FAKE, prompts={"limit": 4}, sampling={"max_tokens": 2})
+    done = complete(spec, settings).run_id
+    killed = begin_and_vanish(make_spec(name="tonight", engine=FAKE, prompts={"limit": 4}), settings, 1).run_id
+    return done, killed
+
+
+def list_here(*arguments: str) -> list[str]:
+    shown = flow_kit.run_here("runs", *arguments)
+    assert shown.code == 0, shown.err
+    return shown.out.splitlines()
+
+
+def test_runs_lists_the_newest_first_uncut(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    done, killed = runs
+    head, first, second = list_here()
+    assert head.split() == ["id", "name", "model", "state", "accuracy", "tokens/s", "age"]
+    assert first.split()[:4] == [killed, "tonight", "tiny-model", "unfinished"]
+    assert second.split()[0] == done and second.split()[3] == "completed"
+    assert second.split()[4] != "–" and second.split()[5] != "–", "accuracy and tokens/s are in the database"
+    assert list_here("--limit", "1") == [line for line in list_here() if done not in line]
+    assert [line.split()[0] for line in list_here("tonight")] == ["id", killed]
+
+
+def test_runs_as_json_has_plain_values(runs: Runs) -> None:
+    found = json.loads("\n".join(list_here("--json")))
+    assert [run["run_id"] for run in found] == [runs[1], runs[0]]
+    assert set(found[1]) == {"run_id", "name", "model", "state", "accuracy", "output_tokens_per_s", "started_at"}
+    assert isinstance(found[1]["output_tokens_per_s"], float) and found[0]["accuracy"] is None
+
+
+def test_runs_reads_the_folders_when_the_database_is_held(runs: Runs, settings: Settings) -> None:
+    with flow_kit.database_held(settings.data_dir) as (pid, _):
+        shown = flow_kit.run_here("runs")
+    assert shown.code == 0
+    assert "Accuracy and tokens/s are left out: " in shown.err and f"process {pid}" in shown.err
+    assert [line.split()[3] for line in shown.out.splitlines()[1:]] == ["unfinished", "completed"]
+
+
+def test_runs_of_an_unknown_name_is_a_sentence_and_no_run_is_none(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    unknown = flow_kit.run_here("runs", "tonihgt")
+    assert unknown.code == 2 and "There is no run of the name 'tonihgt'" in unknown.err
+    assert "did you mean 'tonight'?" in unknown.err
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / "nothing"))
+    assert list_here("tonight") == [f"There are no runs in {tmp_path / 'nothing' / 'runs'} yet."]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["score", "RUN", "--scorer", "numeric", "--dry-run"],
+        ["keep", "RUN"],
+        ["export", "RUN", "--format", "jsonl", "--force"],
+        ["rebuild", "RUN"],
+        ["baseline", "pin", "good", "RUN"],
+        ["report", "RUN"],
+    ],
+)
+def test_every_command_takes_the_beginning_of_a_run_id(runs: Runs, settings: Settings, words: list[str]) -> None:
+    done, killed = runs
+    shared = next(end for end in range(len(done)) if done[:end] != killed[:end]) - 1
+    for given in (done[: shared + 1], done[:-1]):
+        named = flow_kit.run_here(*[given if word == "RUN" else word for word in words])
+        assert named.code == 0, named.err
+    ambiguous = flow_kit.run_here(*["20" if word == "RUN" else word for word in words])
+    assert ambiguous.code == 2
+    assert f"Run id '20' is ambiguous: 2 runs begin with it, the newest are {killed}, {done}." in ambiguous.err
+
+
+def test_last_is_the_newest_run(runs: Runs, settings: Settings) -> None:
+    assert find_run_dir("last", settings).name == runs[1]
+    assert find_run_dir(runs[0][:-2], settings).name == runs[0]
+    dry = flow_kit.run_here("evaluate", "--resume", "last", "--dry-run")
+    assert dry.code == 0 and f"This would resume run {runs[1]}: 1 of 4 requests answered" in dry.out, dry.err
+
+
+def test_completion_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run_words(["--completion", "bash"]) == 0
+    assert capsys.readouterr().out.startswith("complete -o default -W 'evaluate worker benchmark gate runs ")
