@@ -46,7 +46,8 @@ def run(name: str, arguments: list[str]) -> int:
     Notes on an exception are sentences after its own.
     """
     try:
-        _warn_of_unknown_variables()
+        if not {"-h", "--help"} & set(arguments):
+            _warn_of_unknown_variables()
         code: int = importlib.import_module(f"flows.cli.{name}").run(arguments)
         return code
     except AssaylineError as error:
