@@ -146,6 +146,7 @@ def show_all(name: str, width: int) -> str:
     print_benchmark(name, benchmark_of(name), console)
     print_table(tabulate("Baselines", PINS, [dataclasses.asdict(Pin(name, "run", "now", name))]), console)
     score = {"scorer": name, "kind": "regex", "mean": 0.5, "mean_low": None, "mean_high": None}
+    score["mean_without_errors"] = 0.5
     counts = {"right_samples": 1, "samples": 2, "prompts": 2}
     print_table(tabulate("Scores", SCORES, [{**score, **counts}]), console)
     print_text(f"spec      {name}", console)

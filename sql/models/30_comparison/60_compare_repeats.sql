@@ -22,8 +22,8 @@
 --     five repeats on a side.
 -- shift_high: upper end, the (u + 1)-th largest.
 -- relative_shift: shift / |baseline_median|. NULL where that is 0.
--- ratio: how many times the baseline's the candidate's value is, as the shift is estimated, of logarithms: the median of
---     all ratios of a repeat of the candidate to one of the baseline. NULL where a value is not above 0.
+-- ratio: the candidate's value over the baseline's: the median of all ratios of a repeat of the candidate to one of the
+--     baseline, estimated as the shift is, of logarithms. NULL where a value is not above 0.
 -- ratio_low: lower end of its interval, by the same rank as shift_low: never below 0.
 -- ratio_high: upper end.
 -- worsening_share: relative_shift counted so that more is worse: its negative where higher is better.
