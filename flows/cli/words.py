@@ -72,7 +72,7 @@ def complete_run_id(given: str, settings: "Settings") -> str:
     return match_run_id(given, list_run_ids(settings.data_dir / "runs")) or given
 
 
-def parse_words(words: list[str], options: Iterable[str]) -> tuple[str | None, dict[str, str]]:
+def parse_words(words: list[str], options: Iterable[str] = ()) -> tuple[str | None, dict[str, str]]:
     """The spec's path, if given, and `--field value` or `--field=value` as a mapping.
 
     `options` are the command's own, as argparse stores them. Raises SpecError for a word that is neither, and for a
