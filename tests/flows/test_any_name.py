@@ -142,7 +142,7 @@ def show_all(name: str, width: int) -> str:
     file = io.StringIO()
     console = Console(file=file, width=width, force_terminal=True, color_system=None)
     print_result(result_of(name), spec_of(name), console)
-    print_gate(dataclasses.asdict(gate_of(name)), console)
+    print_gate(gate_of(name), console)
     print_benchmark(name, benchmark_of(name), console)
     print_table(tabulate("Baselines", PINS, [dataclasses.asdict(Pin(name, "run", "now", name))]), console)
     score = {"scorer": name, "kind": "regex", "mean": 0.5, "mean_low": None, "mean_high": None}
