@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from assayline.report.table import Column, tabulate
+from assayline.report.table import Column
 from assayline.words import nearest, show_share, show_value
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage
@@ -51,9 +51,9 @@ def run(arguments: list[str]) -> int:
     if not runs:
         print(f"There are no runs in {settings.data_dir / 'runs'} yet.")
         return 0
-    table = tabulate("Runs", COLUMNS, runs)
-    widths = [max(map(len, cells)) for cells in zip([one.header for one in COLUMNS], *table.cells, strict=True)]
-    for cells in [[one.header for one in COLUMNS], *table.cells]:
+    lines = [[column.header for column in COLUMNS], *([column.cell(run) for column in COLUMNS] for run in runs)]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    for cells in lines:
         line = "  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True))
         print_text(line.rstrip(), plain_console())  # uncut: an id that is folded cannot be copied
     return 0

@@ -149,7 +149,6 @@ def test_a_data_folder_that_cannot_be_written_is_found_before_anything_starts(
 
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", "/proc/data")
     monkeypatch.setattr("flows.cli.evaluate.prefect_api", begin)
-    monkeypatch.setattr("flows.cli.evaluate._head_start", begin)
     for command in "evaluate", "benchmark":
         refused = flow_kit.run_here(command, spec_file, *arguments)
         assert_refused(refused, 6, "The data folder /proc/data cannot be written: ", "hint: set ASSAYLINE_DATA_DIR to")
