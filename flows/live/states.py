@@ -26,9 +26,9 @@ def describe_figures(metrics: Iterable[Mapping[str, Any]]) -> str:
     """The headline of a run: `98.1% correct, 2,786 tokens/s, 2 of 155 requests are errors`."""
     by_source = {str(row["source"]): row for row in metrics}
     parts = []
-    if accuracy := by_source.get("run_summary.accuracy"):
+    if (accuracy := by_source.get("run_summary.accuracy")) and accuracy["value"] is not None:
         parts.append(f"{show_share(accuracy['value'])} correct")
-    if tokens := by_source.get("run_summary.output_tokens_per_s"):
+    if (tokens := by_source.get("run_summary.output_tokens_per_s")) and tokens["value"] is not None:
         parts.append(show_rate(tokens["value"], "tokens"))
     if (errors := by_source.get("run_summary.error_requests")) and errors["value"]:
         parts.append(f"{errors['value']:,.0f} of {errors['n']:,.0f} requests are errors")
