@@ -134,7 +134,7 @@ def _check_accuracy(connection: Connection, new: Side, old: Side, limits: GateSp
 def _explain_other_scorer(connection: Connection, scorer: str, new: str, old: str) -> str:
     stale = [run_id for run_id in list_stale(connection) if run_id in (new, old)]
     if stale:
-        why = "the scorer changed between them, and a changed scorer is no changed model"
+        why = "the scorer changed between them, which says nothing about the model"
         hint = f"score again by today's scorer: {' and '.join(f'`assayline score {run_id}`' for run_id in stale)}"
     else:
         why = "kind, arguments or, of a task of lm-evaluation-harness, its version differ"

@@ -43,16 +43,16 @@ SILENCE_LIMIT_S = 120.0
 """A host that sends no beat for so long is taken for dead."""
 
 LONGEST_TURN_S = 10.0
-"""More than this between two looks does not count as waiting: the job was suspended, and its host with it."""
+"""The longest gap between two looks that counts as waiting: in a longer one the job was suspended, with its host."""
 
 LONGEST_START = 4.0
-"""A start that still writes its log gets its time limit anew with each line, and so many times the limit in all."""
+"""Each log line of a starting engine restarts its time limit; a start takes at most this many times the limit."""
 
 RANK_FAILED = "WorkerProc hit an exception."
 """vLLM's log line for a failure in one process of a model that is split over several."""
 
 RANK_GRACE_S = 15.0
-"""How long after that line vLLM may take to end: a rank that waits for the one that failed does not for minutes."""
+"""How long vLLM may take to end after that line. Without this limit, the other ranks wait for minutes."""
 
 REJOIN_TIMEOUT_S = 60.0
 """A parked engine that does not answer within this is not well, and another one is opened."""

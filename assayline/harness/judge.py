@@ -109,7 +109,7 @@ def _read_likelihood(row: StoredAnswer) -> tuple[float, bool]:
 
 
 def _find_other_values(results: Mapping[str, Any], answers: Answers) -> dict[tuple[str, str], str]:
-    """Tasks and names of metrics that are averaged over values that are no shares, each with a sentence about it.
+    """Tasks and metrics that are averaged over values outside 0 to 1, each with a sentence about it.
 
     Documents with an error row score 0, whatever the harness makes of them: NaN, where a value is divided by another.
     """

@@ -2,7 +2,7 @@
 
 DuckDB lets one process write a file, and none while another one reads it, so an open shell would stop every run. A
 stand-in is a copy of the database, `stand-in/assayline.duckdb` in the data folder. Runs, gates and reports use it as
-long as the database is held. The first command that gets the database back moves into it what the stand-in has more,
+long as the database is held. The first command that finds the database free moves new runs, verdicts and pins into it
 and removes the stand-in.
 """
 
@@ -31,7 +31,7 @@ RUN_STATE = """
         (select max(scored_at) from {database}.main.scorers as s where s.run_id = r.run_id) as scored_at
     from {database}.main.runs as r
 """
-"""What grows while a run is worked on and scored, the weightiest first."""
+"""The state of every run: of two states, the one that compares greater in `_weigh` is the newer one."""
 
 DATED_TABLES = (("verdicts", ("run_id", "baseline_run_id"), "judged_at"), ("baselines", ("baseline",), "pinned_at"))
 """Tables of which the newest rows of a key count: the table, its key and when a row was made."""
@@ -86,7 +86,7 @@ def _copy(database: Path, stand_in: Path, wait_s: float) -> None:
 
 
 def merge_stand_in(connection: duckdb.DuckDBPyConnection, database: Path) -> list[str]:
-    """Moves what the stand-in has more into the database that is open, and removes the stand-in.
+    """Moves newer runs, verdicts and pins from the stand-in into the open database, and removes the stand-in.
 
     Returns the ids of the runs that came in. If another process uses the stand-in, it stays for the next time.
     """
@@ -95,7 +95,7 @@ def merge_stand_in(connection: duckdb.DuckDBPyConnection, database: Path) -> lis
         return []
     try:
         with connect(stand_in, 0):
-            pass  # another version of assayline may have made it
+            pass  # migrates a stand-in of an earlier version, and empties its write-ahead log
         connection.execute(f"attach {quote_text(str(stand_in))} as stand_in")
     except (DatabaseLockedError, duckdb.IOException):
         return []
@@ -105,11 +105,10 @@ def merge_stand_in(connection: duckdb.DuckDBPyConnection, database: Path) -> lis
             for table, keys, time_column in DATED_TABLES:
                 _merge_dated(connection, table, keys, time_column)
         done = stand_in.with_name(f"merged-{time.time_ns()}")
-        stand_in.rename(done)  # while it is locked: whoever opens it from now on makes another one
+        stand_in.rename(done)  # while it is locked: the next process to look for a stand-in makes a new one
     finally:
         connection.execute("detach stand_in")
     done.unlink()
-    _log_of(stand_in).unlink(missing_ok=True)
     for run_id in set(run_ids) & set(list_unkept(connection)):
         with stage_run(connection, run_id):
             keep_metrics(connection, run_id)
@@ -125,10 +124,7 @@ def _merge_runs(connection: duckdb.DuckDBPyConnection) -> list[str]:
     for run_id in newer:
         delete_run(connection, run_id, list(TABLES))
         for table in RUN_TABLES:
-            connection.execute(
-                f"insert into {table} by name from stand_in.main.{table} where run_id = ?",
-                [run_id],
-            )
+            connection.execute(f"insert into {table} by name from stand_in.main.{table} where run_id = ?", [run_id])
     return newer
 
 
