@@ -11,7 +11,7 @@ COLUMNS = ("metric", "value", "unit", "low", "high", "n", "source")
 
 
 def _round(value: Any) -> Any:
-    """Six significant digits of a number: more are no information."""
+    """A number with six significant digits."""
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 

@@ -33,4 +33,4 @@ comment on column token_gap.request_id is 'The request.';
 comment on column token_gap.phase is 'As in stg_requests. ITL is of measured requests.';
 comment on column token_gap.token_index is '0-based position of the token that ends the gap: from 1, as the first token ends no gap.';
 comment on column token_gap.at_s is 'When the token that ends the gap was made, in seconds since the run''s start.';
-comment on column token_gap.gap_s is 'This token''s stamp − the stamp before, seconds. 0 between tokens of one event, as speculative decoding makes them: such gaps are no ITL.';
+comment on column token_gap.gap_s is 'This token''s stamp − the stamp before, seconds. 0 between tokens of one event, as speculative decoding makes them: such gaps are not ITL.';

@@ -6,7 +6,7 @@
 -- ticks that a held-up loop misses count, or long delays would weigh as little as short ones.
 --
 -- A request's first event waits once, and later events move tokens by the differences of their waits. So TTFT is held
--- against the 99th percentile, and TPOT, a mean over many events, against the median. Waits below 5 ms are no warning:
+-- against the 99th percentile, and TPOT, a mean over many events, against the median. Waits below 5 ms do not warn:
 -- timers themselves are up to a millisecond late. Stamps of tokens of the async backend are made in the engine, and are
 -- not touched.
 create or replace view client_health as
