@@ -90,6 +90,7 @@ def test_deployments_are_as_written(prefect_client: Any) -> None:
     assert set(gate.parameter_openapi_schema["properties"]) == {"run_id", "baseline", "limits"}
     for deployment in (nightly, on_demand):
         assert deployment.work_pool_name == "evaluations"
+        assert deployment.job_variables["env"] == {"ASSAYLINE_DEVICE_WAIT_S": "21600"}
         assert deployment.global_concurrency_limit.limit == 1
         assert deployment.concurrency_options.collision_strategy.value == "ENQUEUE"
         assert deployment.parameters["spec"] == "examples/arithmetic.yaml"
