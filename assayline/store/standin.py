@@ -85,20 +85,20 @@ def _copy(database: Path, stand_in: Path, wait_s: float) -> None:
         shutil.rmtree(draft.parent, ignore_errors=True)
 
 
-def merge_stand_in(connection: duckdb.DuckDBPyConnection, database: Path) -> list[str]:
+def merge_stand_in(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
     """Moves newer runs, verdicts and pins from the stand-in into the open database, and removes the stand-in.
 
-    Returns the ids of the runs that came in. If another process uses the stand-in, it stays for the next time.
+    If another process uses the stand-in, it stays for the next time.
     """
     stand_in = find_stand_in(database)
     if not stand_in.exists():
-        return []
+        return
     try:
         with connect(stand_in, 0):
             pass  # migrates a stand-in of an earlier version, and empties its write-ahead log
         connection.execute(f"attach {quote_text(str(stand_in))} as stand_in")
     except (DatabaseLockedError, duckdb.IOException):
-        return []
+        return
     try:
         with transaction(connection):
             run_ids = _merge_runs(connection)
@@ -112,7 +112,6 @@ def merge_stand_in(connection: duckdb.DuckDBPyConnection, database: Path) -> lis
     for run_id in set(run_ids) & set(list_unkept(connection)):
         with stage_run(connection, run_id):
             keep_metrics(connection, run_id)
-    return run_ids
 
 
 def _merge_runs(connection: duckdb.DuckDBPyConnection) -> list[str]:
