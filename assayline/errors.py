@@ -94,8 +94,8 @@ class EngineInterruptedError(EngineError):
     """Generation was stopped on request; what had finished is kept."""
 
 
-class LeaseLostError(AssaylineError):
-    """Others have taken over what this worker had claimed, as it was silent for too long."""
+class WorkerLostError(AssaylineError):
+    """A worker's thread, process or machine is gone, or does not answer."""
 
 
 class StoreError(AssaylineError):

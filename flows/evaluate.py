@@ -3,8 +3,8 @@
     python -m flows.evaluate examples/arithmetic.yaml [--prompts.limit 10] [--dry-run] [--fresh] [--resume RUN_ID]
 
 A run that was interrupted or killed is resumed when the same spec is evaluated again. The same flow is deployed by
-`prefect.yaml`. Prompts are prepared while the engines load; workers append part files; this process alone writes the
-database, loading parts as they appear.
+`prefect.yaml`. Prompts are prepared while the engines load. This process alone writes the run: part files as answers
+come in, and the database from the part files.
 """
 
 if __name__ == "__main__":  # before Prefect is imported, which --help and --dry-run need not wait for
@@ -16,6 +16,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,30 +25,29 @@ from prefect import flow, get_run_logger
 from prefect.client.orchestration import get_client
 from prefect.futures import PrefectFuture
 from prefect.runtime import deployment, flow_run
-from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+from prefect.task_runners import ThreadPoolTaskRunner
 
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
+from assayline.evaluation.drive import drive_worker
 from assayline.evaluation.resume import AUTO
-from assayline.evaluation.shards.throttle import Throttle
+from assayline.evaluation.worker import Worker
 from assayline.runs.manifest import PromptCounts
 from assayline.settings import load_settings
-from assayline.spec.evaluation import EvalSpec
+from assayline.spec.evaluation import MOST_WORKERS, EvalSpec
 from assayline.spec.file import SpecFile, find_lost_template, load_spec, parse_spec
 from flows.cli.tables import describe_run
-from flows.live.crew import open_crew
 from flows.live.logs import speak_in_sentences
 from flows.live.progress import Progress
 from flows.live.reporting import Reporting
-from flows.live.runners import are_apart, placed, worker_runner
 from flows.live.screen import Screen, open_screen
 from flows.live.states import completed, describe_figures
 from flows.live.watched import Watched, wait_for_one
-from tasks.deployed import deploy_workers
+from flows.live.workers import WorkersReport
 from tasks.generate import generate
-from tasks.launch import launch_workers
 from tasks.prepare import prepare_prompts
 from tasks.publish import publish_metrics
+from tasks.ray_cluster import Cluster, open_cluster
 
 POLL_INTERVAL_S = 0.5
 SpecParameter = EvalSpec | SpecFile | str
@@ -142,14 +142,13 @@ def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
         return evaluation.prepare(), True
     with ExitStack() as stack:
         screen = stack.enter_context(open_screen(evaluation.run_dir, evaluation.settings))
-        local: TaskRunner[Any] = stack.enter_context(ThreadPoolTaskRunner(max_workers=1))
-        workers = stack.enter_context(worker_runner(evaluation.spec, evaluation.workers, evaluation.settings))
+        runner: ThreadPoolTaskRunner[Any] = stack.enter_context(ThreadPoolTaskRunner(max_workers=MOST_WORKERS + 1))
+        cluster = stack.enter_context(open_cluster(evaluation.spec, evaluation.settings))
         try:
-            generated = _start_workers(evaluation, workers)
-            prepared = local.submit(prepare_prompts, {"evaluation": evaluation})
-            reachable = _watch(evaluation, prepared, generated, screen)
-            counts: PromptCounts = prepared.result()
-            for future in generated:
+            work = _Work(evaluation, runner, cluster)
+            reachable = _watch(evaluation, work, screen)
+            counts: PromptCounts = work.prepared.result()
+            for future in work.generated:
                 future.result()
         except BaseException:
             evaluation.stop()
@@ -157,65 +156,74 @@ def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
     return counts, reachable
 
 
-def _start_workers(evaluation: Evaluation, runner: TaskRunner[Any]) -> list[PrefectFuture[Any]]:
-    if evaluation.settings.launch:
-        return [runner.submit(launch_workers, {"order": evaluation.order(0), "workers": evaluation.workers})]
-    if evaluation.spec.runner == "deployment":
-        return [runner.submit(deploy_workers, {"order": evaluation.order(0), "workers": evaluation.workers})]
-    apart = are_apart(evaluation.spec, evaluation.workers)
-    with placed(evaluation.spec, runner):
-        return [
-            runner.submit(generate, {"order": evaluation.order(i), "apart": apart}) for i in range(evaluation.workers)
-        ]
+class _Work:
+    """The tasks of a run: one that prepares, and one per worker."""
+
+    def __init__(self, evaluation: Evaluation, runner: ThreadPoolTaskRunner[Any], cluster: Cluster | None) -> None:
+        self._evaluation = evaluation
+        self._runner = runner
+        self._cluster = cluster
+        self.generated: list[PrefectFuture[Any]] = []
+        self.watched: list[Watched] = []
+        self.add_workers()
+        self.prepared: PrefectFuture[PromptCounts] = runner.submit(prepare_prompts, {"evaluation": evaluation})
+        self.preparing = Watched(self.prepared)
+
+    def add_workers(self) -> None:
+        """Starts workers until there are as many as there are to be; a cluster may have grown."""
+        dispatcher = self._evaluation.dispatcher
+        if self._cluster is not None:
+            dispatcher.workers = self._cluster.count_workers()
+        while len(self.generated) < dispatcher.workers:
+            name = f"worker-{len(self.generated)}"
+            launch = Worker if self._cluster is None else self._cluster.launch
+            drive = partial(drive_worker, self._evaluation, name, launch=launch)
+            parameters = {"worker": name, "drive": drive, "bar": self._evaluation.settings.bar}
+            self.generated.append(self._runner.submit(generate, parameters))
+            self.watched.append(Watched(self.generated[-1]))
+
+    @property
+    def tasks(self) -> list[Watched]:
+        """All of them."""
+        return [self.preparing, *self.watched]
 
 
-def _watch(
-    evaluation: Evaluation,
-    prepared: PrefectFuture[PromptCounts],
-    generated: list[PrefectFuture[Any]],
-    screen: Screen | None,
-) -> bool:
+def _watch(evaluation: Evaluation, work: _Work, screen: Screen | None) -> bool:
     """Shows progress and loads parts until all tasks are over; a failed one stops the others.
 
     Returns whether all progress could be shown.
     """
     progress = Progress(get_run_logger())
-    crew = open_crew(evaluation, get_run_logger())
-    looks = Throttle()  # each goes over the names of all parts
+    workers = WorkersReport(get_run_logger())
     loaded_s = time.monotonic()
-    tasks = [Watched(prepared), *map(Watched, generated)]
 
-    def show() -> None:
-        if crew:
-            crew.look()
-        if looks.is_due():
-            with looks:
-                expected = prepared.result().requests if tasks[0].has_completed else None
-                progress.show(evaluation.count_answered(), expected)
-                if screen:
-                    screen.show(expected, crew.standing if crew else None)
+    def show(*, is_last: bool = False) -> None:
+        expected = work.prepared.result().requests if work.preparing.has_completed else None
+        standing = evaluation.dispatcher.look()
+        workers.show(standing, is_last=is_last)
+        if not is_last or expected is not None:
+            progress.show(standing.answered, expected, last=is_last)
+        if screen:
+            screen.show(standing, expected)
 
-    def show_last() -> None:
-        if crew:
-            crew.close()
-        if tasks[0].has_completed:
-            progress.show(evaluation.count_answered(), prepared.result().requests, last=True)
-
-    while any(not task.is_over for task in tasks):
-        if any(task.has_failed for task in tasks):
+    while any(not task.is_over for task in work.tasks):
+        if any(task.has_failed for task in work.tasks):
             evaluation.stop()
+        if not evaluation.dispatcher.is_stopped and not evaluation.dispatcher.is_over:
+            work.add_workers()
         _try_to(show, progress)
         if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:
             if obstacle := evaluation.try_load():
                 progress.warn_once(f"{obstacle} Results are still stored as part files.")
             loaded_s = time.monotonic()
-        wait_for_one(tasks, POLL_INTERVAL_S)
-    _try_to(show_last, progress)
+        wait_for_one(work.tasks, POLL_INTERVAL_S)
+    _try_to(partial(show, is_last=True), progress)
+    workers.close()
     return progress.close()
 
 
 def _try_to(show: Callable[[], None], progress: Progress) -> None:
-    """Shows how far the run is. A part or a listing that cannot be read now stops no run: the next look tries again."""
+    """Shows how far the run is. What cannot be shown now stops no run: the next look tries again."""
     try:
         show()
     except Exception as error:

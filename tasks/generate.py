@@ -1,36 +1,28 @@
-"""The task that a worker runs: one engine, all the shards it can claim."""
+"""The task of a worker: one engine, driven until every request of the run has its row."""
 
 import logging
 import re
+from collections.abc import Callable
 
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
-from assayline.evaluation.orders import WorkOrder
-from assayline.evaluation.worker import WorkerReport, run_worker
+from assayline.evaluation.drive import Listener, WorkerReport
 from tasks.engine_report import EngineReport
 from tasks.terminal import ENGINE_MARK, hide_engine_lines
-from tasks.worker_process import run_apart
 
 VLLM_LINE = re.compile(r"^(?:\([^)]*\) )?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[\S+\] ")
 
 
-@task(name="generate", task_run_name="generate-{order.worker}", cache_policy=NO_CACHE, persist_result=False)
-def generate(order: WorkOrder, apart: bool = False) -> WorkerReport:
-    """Runs a worker, `apart` in a process of its own; its engine's log lines go to the task run's log, by level."""
+@task(name="generate", task_run_name="generate-{worker}", cache_policy=NO_CACHE, persist_result=False)
+def generate(worker: str, drive: Callable[[Listener], WorkerReport], bar: bool = False) -> WorkerReport:
+    """Drives a worker; the log lines of its engine go to the task run's log, by level, and not beside a bar."""
     log = get_run_logger()
-    if order.settings.bar:
+    if bar:
         hide_engine_lines()
-    engines = EngineReport(order.worker, log)
-
-    def log_engine(line: str) -> None:
-        log.log(*split_level(line))
-
+    engines = EngineReport(worker, log)
     try:
-        if apart:
-            report = run_apart(order, log.info, log_engine, engines.add, log.warning)
-        else:
-            report = run_worker(order, log.info, log_engine, engines.add)
+        report = drive(Listener(log.info, log.warning, lambda line: log.log(*split_level(line)), engines.add))
     finally:
         engines.close()
     log.info("%s answered %d requests on %s", report.worker, report.answered_requests, report.device)

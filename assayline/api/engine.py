@@ -17,11 +17,10 @@ from assayline.api.answers import Answer, Ask, Content
 from assayline.api.asking import Asking, wait_for
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
-from assayline.engines.devices.claims import claim_device, list_devices
 from assayline.errors import EngineError
-from assayline.evaluation.opening import NO_DEVICE, Opening, locate_model
-from assayline.evaluation.orders import WorkOrder, write_engine_order
+from assayline.evaluation.opening import Opening, claim_device, locate_model
 from assayline.evaluation.prepare import open_renderer
+from assayline.evaluation.worker import WorkOrder, write_engine_order
 from assayline.load.course import LoadCourse
 from assayline.media.shelf import Shelf
 from assayline.model import identify_spec_model
@@ -33,7 +32,7 @@ from assayline.requests.build import Prepared, build_requests
 from assayline.requests.media_args import may_have_media
 from assayline.requests.warm_up import write_warm_up
 from assayline.settings import Settings, load_settings
-from assayline.spec.checks import check_arguments, count_devices
+from assayline.spec.checks import check_arguments
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 
@@ -108,16 +107,10 @@ class Engine:
             self._reader = RowReader(
                 self._spec.prompts.columns, None, self._spec.prompts.media, Shelf(self._folder.absolute())
             )
-            device = NO_DEVICE
-            if self._spec.engine.needs_device:
-                devices = list_devices(self._spec.engine.device, 1, count_devices(self._spec.engine.args))
-                device = stack.enter_context(
-                    claim_device(devices, self._settings.lock_dir, self._settings.device_wait_s)
-                )
+            device = claim_device(self._spec, self._settings, stack)
             model_path, model_args = locate_model(self._spec, identity)
             order = WorkOrder(
                 run_id="",
-                run_dir=self._folder.absolute(),
                 spec=self._spec,
                 settings=self._settings,
                 model=model_path,
@@ -125,6 +118,7 @@ class Engine:
                 model_args=model_args,
                 clock=self._clock,
                 worker=WORKER,
+                log_folder=self._folder / "logs",
                 has_media=may_have_media(self._spec, identity.folder),
             )
             opening = Opening(
@@ -132,7 +126,7 @@ class Engine:
                 settings=self._settings,
                 ordered=write_engine_order(order, self._clock),
                 device=device,
-                log_folder=self._folder / "logs",
+                log_folder=order.log_folder,
                 hooks=EngineHooks(on_note=LOG.info),
                 course=LoadCourse(None),
             )

@@ -8,8 +8,8 @@ from typing import Any
 
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
+from assayline.evaluation.drive import Listener, drive_worker
 from assayline.evaluation.resume import AUTO
-from assayline.evaluation.worker import run_worker
 from assayline.runs.manifest import PromptCounts
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
@@ -32,11 +32,8 @@ def evaluate(
     PromptError, EngineError, StoreError or RunFailedError.
     """
     asked = _as_spec(spec)
-    if asked.runner != "local" or asked.workers != 1:
-        raise SpecError(
-            f"runner: {asked.runner} with workers: {asked.workers} is for `assayline evaluate`, which starts workers "
-            "of their own. Here there is one, of this process: runner local, workers 1."
-        )
+    if asked.runner != "local":
+        raise SpecError(f"runner: {asked.runner} is for `assayline evaluate`. hint: runner: local")
     evaluation = begin_evaluation(asked, settings or load_settings(), resume)
     try:
         result = evaluation.finish(_generate_all(evaluation))
@@ -56,10 +53,13 @@ def _generate_all(evaluation: Evaluation) -> PromptCounts:
     """Prepares and generates side by side, loading results meanwhile. Stops everything if anything fails."""
     if evaluation.is_answered:
         return evaluation.prepare()
-    with ThreadPoolExecutor(2) as pool:
+    workers = evaluation.dispatcher.workers
+    listener = Listener(LOG.info, LOG.warning, LOG.debug)
+    with ThreadPoolExecutor(1 + workers) as pool:
         prepared = pool.submit(evaluation.prepare)
         try:
-            left: set[Future[Any]] = {prepared, pool.submit(run_worker, evaluation.order(0), LOG.info, LOG.debug)}
+            left: set[Future[Any]] = {prepared}
+            left |= {pool.submit(drive_worker, evaluation, f"worker-{i}", listener) for i in range(workers)}
             while left:
                 done, left = wait(left, evaluation.settings.load_interval_s, FIRST_EXCEPTION)
                 for future in done:

@@ -1,12 +1,11 @@
 """The beginning of an evaluation: quick checks, then a new run, or an unfinished one taken up where it was left.
 
-A run is taken up alone: its earlier workers are told to stop and waited for, what they wrote is loaded, and what they
-answered is not asked again.
+A run is resumed by one process, which holds its lock: what earlier attempts wrote is loaded, and what they answered is
+not asked again.
 """
 
 import socket
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 from pydantic import ValidationError
@@ -14,23 +13,19 @@ from pydantic import ValidationError
 from assayline import __version__
 from assayline.clock import RunClock
 from assayline.digests import digest_json
+from assayline.engines.devices.claims import count_workers as count_devices_here
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.inputs import digest_inputs
 from assayline.evaluation.order import keep_lengths
-from assayline.evaluation.orders import count_flow_workers
 from assayline.evaluation.resume import AUTO, choose_run
 from assayline.evaluation.run import Evaluation, RunResult
-from assayline.evaluation.shards.claims import Claims
-from assayline.evaluation.shards.queue import ShardQueue
+from assayline.files import MAKE_ROOM, write_text
 from assayline.load.traces import check_trace
 from assayline.model import ModelIdentity, identify_spec_model
-from assayline.places.documents import write_run_text
-from assayline.places.home import attach, open_runs
-from assayline.runs.leases import list_far_owners, list_owners, wait_for_ends
-from assayline.runs.locks import WORKERS_WAIT_S, has_locks, keep_workers_out, lock_run
-from assayline.runs.manifest import SPEC_NAME, Manifest, new_run_id, write_manifest
+from assayline.runs.locks import lock_run
+from assayline.runs.manifest import LAYOUT, SPEC_NAME, Manifest, new_run_id, write_manifest
 from assayline.settings import Settings
-from assayline.spec.checks import check_arguments
+from assayline.spec.checks import check_arguments, count_devices
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json, config_id, spec_hash
 from assayline.spec.price import PriceSpec
@@ -41,7 +36,6 @@ from assayline.store.lengths import recall_lengths
 from assayline.store.parts import remove_unfinished
 from assayline.store.runs import save_run
 from assayline.store.scoring import check_scorers
-from assayline.store.takeovers import note_takeover
 from assayline.store.thread import DatabaseThread, describe_stand_in
 
 __all__ = ["Evaluation", "RunResult", "begin_evaluation", "new_run_id", "plan_run"]
@@ -60,8 +54,9 @@ def begin_evaluation(
     spec = add_price(spec, settings)
     fresh, model = plan_run(spec)
     fresh = replace(fresh, benchmark_id=benchmark_id)
+    workers = count_workers(spec)
     database = DatabaseThread(settings)
-    runs_dir = open_runs(settings.data_dir, settings.data_url)
+    runs_dir = settings.data_dir / "runs"
     choice = choose_run(fresh, canonical_json(spec), runs_dir, resume)
     try:
         lengths = _look_into_database(database, None if choice.manifest else fresh, choice.notes)
@@ -70,8 +65,6 @@ def begin_evaluation(
             choice.lock.release()
         raise
     if choice.manifest is None or choice.lock is None:
-        if settings.data_url is not None:
-            attach(settings.run_dir(fresh.run_id), f"{settings.data_url.rstrip('/')}/{fresh.run_id}")
         lock = lock_run(runs_dir / fresh.run_id)
         if lock is None:
             raise StoreError(f"Another process holds the new run {fresh.run_id}. Give the same command again.")
@@ -85,7 +78,7 @@ def begin_evaluation(
             _make_folder(evaluation, lengths)
         else:
             _take_up(evaluation)
-        evaluation.open_to_workers()
+        evaluation.dispatcher.workers = workers
     except BaseException:
         evaluation.stop()
         evaluation.lock.release()
@@ -133,8 +126,21 @@ def plan_run(spec: EvalSpec) -> tuple[Manifest, ModelIdentity]:
         assayline_version=__version__,
         table_version=TABLE_VERSION,
         is_longest_first=spec.is_longest_first,
+        layout=LAYOUT,
     )
     return manifest, model
+
+
+def count_workers(spec: EvalSpec) -> int:
+    """How many workers a spec has on this machine; 1 for `auto` on a Ray cluster, which is counted when it is there.
+
+    Raises SpecError or DeviceError.
+    """
+    if spec.workers != "auto":
+        return spec.workers
+    if spec.runner != "local" or not spec.engine.needs_device:
+        return 1
+    return count_devices_here(spec.engine.device, count_devices(spec.engine.args))
 
 
 def _look_into_database(database: DatabaseThread, asks: Manifest | None, notes: list[str]) -> pa.Table | None:
@@ -159,44 +165,40 @@ def _look_into_database(database: DatabaseThread, asks: Manifest | None, notes: 
 def _make_folder(evaluation: Evaluation, lengths: pa.Table | None) -> None:
     """Everything that a resume needs; the manifest is last, as it makes the folder a run's."""
     run_dir = evaluation.run_dir
-    ShardQueue(run_dir).reset()
     if lengths is not None and len(lengths):
         keep_lengths(run_dir, lengths)
-    evaluation.manifest = replace(evaluation.manifest, workers=count_flow_workers(evaluation.spec))
-    write_run_text(run_dir, SPEC_NAME, canonical_json(evaluation.spec))
+    write_text(run_dir / SPEC_NAME, canonical_json(evaluation.spec), MAKE_ROOM)
     write_manifest(run_dir, evaluation.manifest)
 
 
 def _take_up(evaluation: Evaluation) -> None:
     """Continues a run that is locked for this process. Raises StoreError, and then the run is as it was."""
-    before, queue = evaluation.manifest, ShardQueue(evaluation.run_dir)
-    queue.stop()
-    _wait_for_workers_elsewhere(evaluation.run_dir, evaluation.settings.lease_s)
-    with keep_workers_out(evaluation.run_dir):
-        remove_unfinished(evaluation.run_dir)
-        queue.reset()
-        answers = evaluation.database.run(lambda connection: _survey(connection, evaluation, queue))
-        counts = before.prompts
-        if counts and (
-            answers.prepared_requests != counts.requests
-            or answers.prepared_prompts != counts.prompt_rows
-            or answers.prepared_errors < counts.failed_requests
-        ):
-            evaluation.notes.append("Some of what was prepared is lost: the prompts are read again, and compared.")
-            counts = None
-        if before.assayline_version != __version__:
-            evaluation.notes.append(f"assayline was {before.assayline_version} before, and is {__version__} now.")
-        evaluation.earlier = answers
-        evaluation.change(
-            attempt=before.attempt + 1,
-            state="running",
-            finished_at=None,
-            message=None,
-            host_name=socket.gethostname(),
-            assayline_version=__version__,
-            table_version=TABLE_VERSION,
-            prompts=counts,
-        )
+    before = evaluation.manifest
+    remove_unfinished(evaluation.run_dir)
+    answers = evaluation.database.run(lambda connection: _survey(connection, evaluation))
+    counts = before.prompts
+    if counts and (
+        answers.prepared_requests != counts.requests
+        or answers.prepared_prompts != counts.prompt_rows
+        or answers.prepared_errors < counts.failed_requests
+    ):
+        evaluation.notes.append("Some of what was prepared is lost: the prompts are read again, and compared.")
+        counts = None
+    if before.assayline_version != __version__:
+        evaluation.notes.append(f"assayline was {before.assayline_version} before, and is {__version__} now.")
+    evaluation.earlier = answers
+    evaluation.generations = dict(answers.first_generations)
+    evaluation.dispatcher.progress.errors = answers.sent_errors + answers.prepared_errors
+    evaluation.change(
+        attempt=before.attempt + 1,
+        state="running",
+        finished_at=None,
+        message=None,
+        host_name=socket.gethostname(),
+        assayline_version=__version__,
+        table_version=TABLE_VERSION,
+        prompts=counts,
+    )
     if before.template_id is not None:
         evaluation.database.run(lambda connection: _save(connection, evaluation))
     of = f"of {counts.requests} " if counts else ""
@@ -206,29 +208,11 @@ def _take_up(evaluation: Evaluation) -> None:
     )
 
 
-def _wait_for_workers_elsewhere(run_dir: Path, lease_s: float) -> None:
-    """Locks do not keep them out, or only seem to. What one of them may still write, as it did not say that it has
-    left, is loaded as that of a shard that was taken over: each request once. Raises StoreError.
-    """
-    try:
-        owners = list_far_owners(run_dir) if has_locks(run_dir) else list_owners(run_dir)
-        silent = wait_for_ends(run_dir, owners, lease_s, wait_s=lease_s + WORKERS_WAIT_S)
-        for claim in Claims(run_dir).survey(None) if silent else ():
-            if claim.owner in silent:
-                note_takeover(run_dir, claim.shard)
-    except OSError as error:
-        raise StoreError(f"The workers of an earlier attempt cannot be looked for: {error}") from error
-
-
-def _survey(connection: Connection, evaluation: Evaluation, queue: ShardQueue) -> Answers:
-    """Loads what earlier attempts wrote, and takes what they answered out of the queue."""
-    run_id, run_dir = evaluation.run_id, evaluation.run_dir
+def _survey(connection: Connection, evaluation: Evaluation) -> Answers:
+    """Loads what earlier attempts wrote, and finds what they answered."""
     if evaluation.manifest.template_id is not None:
-        load_parts(connection, run_id, run_dir)
-    answers = survey_answers(connection, run_id, run_dir, queue.mark_partly_answered)
-    for shard in answers.whole_shards:
-        queue.mark_answered(shard)
-    return answers
+        load_parts(connection, evaluation.run_id, evaluation.run_dir)
+    return survey_answers(connection, evaluation.run_id, evaluation.run_dir)
 
 
 def _save(connection: Connection, evaluation: Evaluation) -> None:

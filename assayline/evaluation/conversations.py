@@ -1,19 +1,14 @@
-"""Conversations asked turn by turn: a turn waits for the answer to the one before, and has it in its prompt.
+"""Conversations asked turn by turn: a turn waits for the answer to the turn before it, and has it in its prompt.
 
-    queue.pull()  ──►  feed: later turns are held back  ──►  engine.generate()
-                              ▲ settle: what was answered          │
-                              └────────────────────────────────────┘
+Part of the dispatcher, which hands out the other requests meanwhile. The next turn goes to the worker that answered the
+turn before it, ahead of new conversations: few conversations are open at once, and their prefixes are still cached.
+The turns of a conversation are in one shard; `shards.py` adds the answers of earlier attempts.
 
-The engine never waits for a conversation: it has the other ones meanwhile. A turn that can be asked goes before first
-turns that nobody has begun, so only as many conversations are open as the engine has room for, and what a prefix cache
-holds of them is still there. All turns of a conversation are in one shard. What of it was answered before, by an
-earlier attempt of the run or by a worker that died, comes with its turns from the parts (`shards/rows.py`).
-
-A turn without an answer ends its conversation: what follows it becomes error rows that name it.
+If a turn has no answer, the turns after it become error rows that name it.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Protocol
@@ -22,7 +17,6 @@ from assayline.prompts import RowError
 from assayline.records import EARLIER_TURN, NOT_SENT, Completion, Json, Request
 from assayline.requests.build import Renderer, check_length
 from assayline.requests.chat import Rendered
-from assayline.spec.evaluation import EvalSpec
 
 Key = tuple[str, int, int]
 OpenRenderer = Callable[[], tuple[Renderer, object, int | None]]
@@ -57,57 +51,47 @@ class _Talk:
 
 
 class Conversations:
-    """Between a worker's queue and its engine: `feed` is what the engine reads, `settle` hears of every answer."""
+    """The turns of a run that wait for answers: `add` takes a turn in, `settle` an answer.
+
+    Both return the turn that can be asked next, if there is one.
+    """
 
     def __init__(self, open_renderer: OpenRenderer, prefill: str | None, fail: Fail) -> None:
-        """The renderer is opened for the first later turn; without one, requests pass through.
+        """The renderer is opened for the first later turn.
 
-        `prefill` is what every answer began with, which is no part of its text.
+        `prefill` is how every answer begins; the text of an answer does not have it.
         """
         self._open_renderer = cache(open_renderer)
         self._prefill = prefill or ""
         self._fail = fail
         self._talks: dict[Key, _Talk] = {}
         self._asked: dict[str, Request] = {}
-        self._ready: deque[Request] = deque()
         self._held = 0
 
-    def feed(self, requests: Iterator[Request | None]) -> Iterator[Request | None]:
-        """What can be asked now; None: nothing now, as turns wait for answers, or the input for requests."""
-        is_open = True
-        while is_open or self._ready or self._held:
-            if self._ready:
-                yield self._ready.popleft()
-                continue
-            try:
-                request = next(requests) if is_open else None
-            except StopIteration:
-                is_open = False
-                continue
-            if request is None or request.turn_index is None:
-                yield request
-            else:
-                self._held += 1
-                talk = self._find_talk(request)
-                talk.waiting.append(request)
-                self._go_on(talk)
+    @property
+    def held(self) -> int:
+        """Turns that wait for an answer."""
+        return self._held
 
-    def settle(self, completion: Completion) -> None:
-        """A request is answered: the turn that waits for it can be asked, or never will be."""
+    def add(self, request: Request) -> Request | None:
+        """Takes a turn in. Returns it if it can be asked now; otherwise it waits for the turn before it."""
+        self._held += 1
+        talk = self._find_talk(request)
+        talk.waiting.append(request)
+        return self._go_on(talk)
+
+    def settle(self, completion: Completion) -> Request | None:
+        """Takes an answer. Returns the turn that waited for it; if it cannot be asked, it becomes an error row."""
         request = self._asked.pop(completion.request_id, None)
         if request is None:
-            return
+            return None
         talk = self._find_talk(request)
         talk.is_asked = False
         turn_index = request.turn_index or 0
         _note(request, talk, turn_index, completion.text, completion.error_kind, completion.error_message)
-        self._go_on(talk)
+        following = self._go_on(talk)
         self._forget(request)
-
-    def give_up(self, request: Request, why: str) -> None:
-        """A turn that never came through `feed` is an error row: those that follow it are not asked."""
-        if request.turn_index is not None:
-            self._find_talk(request).end = _end_at(request, request.turn_index, None, why)
+        return following
 
     def _find_talk(self, request: Request) -> _Talk:
         return self._talks.setdefault(_name_talk(request), _Talk())
@@ -117,8 +101,8 @@ class Conversations:
         if (request.turn_index or 0) + 1 == request.turns:
             self._talks.pop(_name_talk(request), None)
 
-    def _go_on(self, talk: _Talk) -> None:
-        """Makes ready what can be asked of a conversation now, and gives up what never can be."""
+    def _go_on(self, talk: _Talk) -> Request | None:
+        """The turn that can be asked now. Turns that can never be asked become error rows."""
         while talk.waiting and not talk.is_asked:
             request = talk.waiting.popleft()
             self._held -= 1
@@ -126,10 +110,12 @@ class Conversations:
             if talk.end is not None and talk.end.turn_index < (request.turn_index or 0):
                 self._fail(request, talk.end.error_kind, talk.end.message, None)
                 self._forget(request)
-            else:
-                self._ask(request, talk)
+            elif (ready := self._render(request, talk)) is not None:
+                return ready
+        return None
 
-    def _ask(self, request: Request, talk: _Talk) -> None:
+    def _render(self, request: Request, talk: _Talk) -> Request | None:
+        """The turn with its prompt; None if it has none, and then it is an error row."""
         rendered: Rendered | None = None
         try:
             if request.turn_index:
@@ -141,7 +127,7 @@ class Conversations:
             self._fail(request, error.kind, str(error), len(rendered.token_ids) if rendered else None)
             talk.end = _end_at(request, request.turn_index or 0, error.kind, str(error))
             self._forget(request)
-            return
+            return None
         ready = replace(request, turn_messages=None, earlier_turns=None)
         if rendered is not None:
             ready = replace(
@@ -152,7 +138,7 @@ class Conversations:
             )
         talk.is_asked = True
         self._asked[request.request_id] = request
-        self._ready.append(ready)
+        return ready
 
     def _write_messages(self, request: Request, talk: _Talk) -> list[dict[str, Json]]:
         """The conversation up to this turn, with what the model said."""
@@ -161,12 +147,6 @@ class Conversations:
             messages += turn.messages
             messages.append({"role": "assistant", "content": self._prefill + talk.answers[turn_index]})
         return messages + (request.turn_messages or [])
-
-
-def count_first(spec: EvalSpec, window_requests: int | None, *, holds_repeats: bool = False) -> int:
-    """Requests that a warm-up may look at. They are sent first: where answers decide what follows, one window."""
-    most = spec.shard_requests
-    return min(most, window_requests or most) if spec.prompts.asks_each_turn or holds_repeats else most
 
 
 def _recall(request: Request, talk: _Talk) -> None:

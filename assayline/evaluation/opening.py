@@ -16,9 +16,8 @@ from assayline.engines.process import HostSetup
 from assayline.engines.recovery.engine import AdaptiveEngine, Recorder
 from assayline.engines.recovery.policy import RecoveryPolicy
 from assayline.engines.recovery.sizes import Sizes, choose_window, sizes_of
-from assayline.evaluation.orders import WorkOrder
 from assayline.load.course import LoadCourse
-from assayline.model import ModelIdentity, identify_model
+from assayline.model import ModelIdentity
 from assayline.records import Json
 from assayline.requests.media_args import choose_media_args
 from assayline.settings import Settings
@@ -95,26 +94,24 @@ def locate_model(spec: EvalSpec, model: ModelIdentity) -> tuple[str, dict[str, J
     return str(folder.absolute()) if local and folder else spec.model, {**choose_media_args(spec, folder), **pinned}
 
 
-def find_model(order: WorkOrder) -> ModelIdentity:
-    """Where a worker finds the tokenizer of the model that it is to open. Raises ModelError."""
-    folder = Path(order.model)
-    if folder.is_dir():
-        return ModelIdentity(folder, order.model_id, "")
-    if order.spec.engine.sends_messages:
-        return ModelIdentity(None, order.model_id, "")
-    return identify_model(order.model, order.model_args.get("revision"))
+def claim_device(
+    spec: EvalSpec,
+    settings: Settings,
+    stack: contextlib.ExitStack,
+    *,
+    lot: ParkingLot | None = None,
+    workers_here: int = 1,
+    whole_machine: bool = True,
+) -> Device:
+    """A device for an engine, held until `stack` is undone, or for as long as `lot` has room for it.
 
-
-def claim_device(order: WorkOrder, lot: ParkingLot | None, stack: contextlib.ExitStack) -> Device:
-    """A device for a worker's engine, held until `stack` is undone, or for as long as `lot` has room for it.
-
+    Without GPUs, `workers_here` share the machine's cores; `whole_machine`: it must have a device for each of them.
     Raises DeviceError or SpecError.
     """
-    spec, settings = order.spec, order.settings
     if not spec.engine.needs_device:
         return NO_DEVICE
     devices = list_devices(
-        spec.engine.device, order.workers_here, count_devices(spec.engine.args), whole_machine=order.whole_machine
+        spec.engine.device, workers_here, count_devices(spec.engine.args), whole_machine=whole_machine
     )
     if lot is not None:
         return lot.claim(devices, settings.lock_dir, settings.device_wait_s)

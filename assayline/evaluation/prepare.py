@@ -1,4 +1,4 @@
-"""Preparing: from a prompt set to shards of rendered requests, while workers already generate.
+"""Preparing: from a prompt set to shards of rendered requests, while engines already generate.
 
 Rows are read, templated and rendered one by one and leave as part files of `shard_requests` requests each, fewer if
 they are long, so memory does not grow with the prompt set. A row that cannot become a request is an error row at once:
@@ -18,10 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assayline.errors import PromptError, PromptsChangedError, SpecError
+from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.order import can_order, expected_tokens, measure_request, order_rows, read_lengths
-from assayline.evaluation.shards.queue import ShardQueue
-from assayline.evaluation.shards.rows import name_shard
-from assayline.evaluation.shards.throttle import throttle
+from assayline.evaluation.shards import name_shard
 from assayline.evaluation.task import plan_chat, write_task_requests
 from assayline.media.shelf import Shelf
 from assayline.model import ModelIdentity, identify_model
@@ -35,7 +34,8 @@ from assayline.requests.served_chat import ServedChat
 from assayline.runs.manifest import PromptCounts
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.sources import LmEvalSource
-from assayline.store.parts import fetch_parts, list_part_names, part_unreadable, write_part
+from assayline.store.answers import Answers
+from assayline.store.parts import fetch_parts, list_part_names, part_unreadable, parts_dir, write_part
 from assayline.store.tables import Record, to_arrow
 
 IDENTITY = {
@@ -45,10 +45,6 @@ IDENTITY = {
 }
 """Columns that say what a part holds. What was rendered is among them: examples of a prompt are not in its id."""
 
-SHARDS_PER_WORKER = 50
-"""Whoever begins the last shard keeps the others waiting for a fiftieth of the run at the most."""
-SMALLEST_SHARD = 16
-"""Requests; fewer are not worth the two files that a shard is, unless `shard_requests` says so."""
 LARGEST_SHARD = 2**25
 """Characters and tokens of its requests, beyond which a shard has fewer than `shard_requests`."""
 
@@ -81,35 +77,32 @@ class Preparation:
         return self._prepared
 
     def run(
-        self, run_dir: Path, answered: frozenset[str] = frozenset(), *, longest_first: bool = False, workers: int = 1
+        self, run_dir: Path, dispatcher: Dispatcher, earlier: Answers | None = None, *, longest_first: bool = False
     ) -> PromptCounts:
-        """Writes every shard, then closes the queue; asked to stop, it leaves the shard that is not full.
+        """Writes every shard and hands it to the dispatcher; when that is stopped, the shard being filled is dropped.
 
-        `answered` are requests that have an answer though their shard is not there; `longest_first`: the order is by
-        the lengths that answers are expected to have, where they are known; `workers` will share the shards. Raises
-        PromptError for a source that cannot be read on, PromptsChangedError for one that is not what it was when the
-        run began.
+        `earlier` is what earlier attempts answered; `longest_first`: the order is by the expected lengths of answers,
+        if they are known. Raises PromptError for a source that cannot be read on, PromptsChangedError for one that is
+        not what it was when the run began.
         """
-        queue = ShardQueue(run_dir)
         lengths = read_lengths(run_dir)
         has_order = longest_first and can_order(self._spec, lengths)
-        shard = _Shard(run_dir, self._spec.shard_requests, answered, has_order, workers)
-        is_stopped = throttle(queue.is_stopped)  # in a store it takes a while, and there are millions of rows
-        rows = itertools.takewhile(lambda _: not is_stopped(), self)
+        shard = _Shard(run_dir, self._spec.shard_requests, dispatcher, earlier, has_order)
+        rows = itertools.takewhile(lambda _: not dispatcher.is_stopped, self)
         horizons = order_rows(self._spec, lengths, rows) if has_order else ([row] for row in rows)
         for horizon in horizons:
-            if has_order and queue.is_stopped():
+            if has_order and dispatcher.is_stopped:
                 break  # the horizon may be cut off
             for prepared in horizon:
                 shard.add(prepared)
             if has_order:
                 shard.write()
-        if queue.is_stopped():
+        if dispatcher.is_stopped:
             return shard.count(is_complete=False)
         shard.write()
         if len(list_part_names(run_dir, "requests")) > shard.written:
             raise _changed(run_dir, f"it has {shard.written} shards of prompts now, and had more")
-        queue.close(shard.written)
+        dispatcher.close()
         return shard.count(is_complete=True)
 
 
@@ -138,14 +131,13 @@ class _Shard:
     """Rows of the shard that is being filled, and totals over all shards."""
 
     def __init__(
-        self, run_dir: Path, most_requests: int, answered: frozenset[str], has_order: bool, workers: int
+        self, run_dir: Path, most_requests: int, dispatcher: Dispatcher, earlier: Answers | None, has_order: bool
     ) -> None:
         self._run_dir = run_dir
-        self._queue = ShardQueue(run_dir)
         self._most = most_requests
-        self._answered = answered
+        self._dispatcher = dispatcher
+        self._earlier = earlier
         self._has_order = has_order
-        self._workers = workers
         self._prompts: list[Prompt] = []
         self._requests: list[Request] = []
         self._errors: list[Completion] = []
@@ -164,8 +156,7 @@ class _Shard:
         self._requests.extend(prepared.requests)
         self._errors.extend(prepared.errors)
         self._size += sum(map(measure_request, prepared.requests))
-        most = choose_size(self._total_requests, self._most, self._workers)
-        if len(self._requests) >= most or self._size >= LARGEST_SHARD:
+        if len(self._requests) >= self._most or self._size >= LARGEST_SHARD:
             self.write()
 
     def count(self, *, is_complete: bool) -> PromptCounts:
@@ -182,18 +173,20 @@ class _Shard:
         )
 
     def write(self) -> None:
-        """Writes what there is. Prompts and errors go first: a worker may claim the requests at once."""
+        """Writes what there is. Prompts and errors go first: the requests may be asked at once."""
         if not self._prompts:
             return
-        weight = None if self._workers == 1 else len(self._requests)
-        if self._has_order:
-            weight = max(map(expected_tokens, self._requests), default=0)
+        weight = max(map(expected_tokens, self._requests), default=0) if self._has_order else None
         name = name_shard(self.written, weight)
+        is_new = f"{name}.parquet" not in self._there["requests"]
         self._put("prompts", name, self._prompts)
         self._put("completions", f"prepare-{self.written:06d}", self._errors)
-        if self._answered and (known := [r.request_id for r in self._requests if r.request_id in self._answered]):
-            self._queue.mark_partly_answered(name, known)
         self._put("requests", name, self._requests)
+        answered = {error.request_id for error in self._errors}
+        if self._earlier is not None:
+            answered |= self._earlier.find_answered(name, [request.request_id for request in self._requests])
+        path = parts_dir(self._run_dir, "requests") / f"{name}.parquet"
+        self._dispatcher.add_shard(path, len(self._requests), frozenset(answered), len(self._errors) if is_new else 0)
         self._total_requests += len(self._requests)
         self._total_errors += len(self._errors)
         self._expected += sum(request.expected_output_tokens is not None for request in self._requests)
@@ -208,15 +201,6 @@ class _Shard:
                 raise _changed(self._run_dir, f"{table} part {name} holds other rows")
         elif records:
             write_part(self._run_dir, table, name, records)
-
-
-def choose_size(written: int, most: int, workers: int) -> int:
-    """Requests of the next shard, when so many are written.
-
-    For several workers it grows with what is written, so that no shard is more than a fiftieth of a worker's share,
-    however long the prompt set turns out to be.
-    """
-    return most if workers == 1 else min(most, max(SMALLEST_SHARD, written // (SHARDS_PER_WORKER * workers)))
 
 
 OpenedRenderer = tuple[ServedChat | ChatRenderer, Any, int | None]

@@ -1,76 +1,146 @@
-"""How far a run is, from its part files alone: answers, errors, tokens, windows. For display while a run is under way.
+"""How far a run is, counted as rows come in: for display while it is under way. What it was is in the database."""
 
-Each part is read once, and of it three columns. What a run was is in the database's models, not here.
-"""
-
-import contextlib
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from assayline.records import NOT_SENT, Completion
 
-from assayline.errors import StoreError
-from assayline.records import NOT_SENT
-from assayline.store.parts import ANSWERS, SHOWN_AGE_S, fetch_parts, list_part_names
-
+OPENING, ALIVE, LOST, LEFT = "opening", "alive", "lost", "left"
 RATE_OVER_S = 15.0
+SLOW_SHARE = 0.5
+"""Of the median rate: a worker below it is slow."""
+
+LEAST_COMPARED = 3
+"""Workers that make a median."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStanding:
+    """One worker."""
+
+    worker: str
+    device: str
+    state: str
+    """opening, alive, lost (its requests went to others) or left."""
+    answered: int
+    output_tokens_per_s: float | None
+    """Over the last `RATE_OVER_S` seconds; None before the first answer."""
+    is_slow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a run stands."""
+    """A run."""
 
     answered: int
     errors: int
     window_requests: int | None
-    """The most requests in flight, of all workers that answered so far, as of their newest answers; None in an open
-    loop."""
+    """Most requests in flight, all workers together; None before an engine is open, and in an open loop."""
     output_tokens_per_s: float | None
-    """Over the last `RATE_OVER_S` seconds, as parts came in; None before the first."""
+    """Over the last `RATE_OVER_S` seconds; None before the first answer."""
+    workers: list[WorkerStanding]
+
+    def count(self, state: str) -> int:
+        """Workers in a state."""
+        return sum(worker.state == state for worker in self.workers)
 
 
-class Tally:
-    """Counts a run's answers as their parts appear. What is there when it is made counts, but not as speed."""
+@dataclass(slots=True)
+class _Worker:
+    device: str = ""
+    state: str = OPENING
+    answered: int = 0
+    output_tokens: int = 0
+    window_requests: int | None = None
+    marks: deque[tuple[float, int]] = field(default_factory=deque)
+    """(seconds, output tokens so far)"""
 
-    def __init__(self, run_dir: Path, now: Callable[[], float] = time.monotonic) -> None:
-        self._run_dir = run_dir
+    def rate(self, now_s: float) -> float | None:
+        """Output tokens per second."""
+        if not self.answered:
+            self.marks.clear()
+            return None
+        self.marks.append((now_s, self.output_tokens))
+        while len(self.marks) > 2 and now_s - self.marks[1][0] >= RATE_OVER_S:
+            self.marks.popleft()
+        since_s, tokens = self.marks[0]
+        return (self.output_tokens - tokens) / (now_s - since_s) if now_s > since_s else None
+
+
+class Progress:
+    """Counts the rows of a run. Not thread-safe: the dispatcher's lock is around it."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._seen: set[str] = set()
-        self._answered = self._errors = self._tokens = 0
-        self._windows: dict[str, int] = {}
-        with contextlib.suppress(OSError, StoreError, pa.ArrowException):  # the first count tries again
-            self._read_new()
-        self._marks = deque([(now(), self._tokens)])
+        self._workers: dict[str, _Worker] = {}
+        self.answered = self.errors = 0
+        """Rows of all attempts."""
+        self.sent = self.sent_errors = 0
+        """Requests that reached an engine in this attempt, and those of them that are error rows."""
 
-    def count(self) -> Standing:
-        """Reads what is new."""
-        self._read_new()
-        now = self._now()
-        if self._tokens == self._marks[0][1] and len(self._marks) == 1:
-            self._marks[0] = (now, self._tokens)  # nothing came yet: the clock of the speed has not begun
-        else:
-            self._marks.append((now, self._tokens))
-        while len(self._marks) > 2 and now - self._marks[1][0] >= RATE_OVER_S:
-            self._marks.popleft()
-        since_s, tokens = self._marks[0]
-        rate = (self._tokens - tokens) / (now - since_s) if len(self._marks) > 1 and now > since_s else None
-        return Standing(self._answered, self._errors, sum(self._windows.values()) or None, rate)
+    def add(self, completion: Completion) -> None:
+        """Counts a row."""
+        worker = self._find(completion.worker)
+        worker.answered += 1
+        worker.output_tokens += completion.output_tokens or 0
+        self.answered += 1
+        if completion.error_kind != NOT_SENT:
+            is_error = completion.error_kind is not None
+            self.errors += is_error
+            self.sent += 1
+            self.sent_errors += is_error
 
-    def _read_new(self) -> None:
-        names = list_part_names(self._run_dir, ANSWERS, max_age_s=SHOWN_AGE_S)
-        for part in fetch_parts(self._run_dir, ANSWERS, [name for name in names if name not in self._seen]):
-            self._read(part)
-            self._seen.add(part.name)
+    def join(self, worker: str, device: str) -> None:
+        """The worker has an open engine."""
+        found = self._find(worker)
+        found.state, found.device = ALIVE, device
 
-    def _read(self, part: Path) -> None:
-        table = pq.read_table(part, columns=["worker", "window_requests", "output_tokens", "error_kind"])
-        self._answered += table.num_rows
-        kinds = table["error_kind"].to_pylist()
-        self._errors += sum(kind not in (None, NOT_SENT) for kind in kinds)
-        self._tokens += sum(filter(None, table["output_tokens"].to_pylist()))
-        windows = dict(zip(table["worker"].to_pylist(), table["window_requests"].to_pylist(), strict=True))
-        self._windows.update({worker: window for worker, window in windows.items() if worker != "prepare" and window})
+    def set_window(self, worker: str, window_requests: int | None) -> None:
+        """The worker has at most so many requests in flight from now on."""
+        self._find(worker).window_requests = window_requests
+
+    def lose(self, worker: str) -> None:
+        """The worker is gone."""
+        self._find(worker).state = LOST
+
+    def leave(self, worker: str) -> None:
+        """The worker has ended by itself."""
+        self._find(worker).state = LEFT
+
+    def look(self) -> Standing:
+        """Where the run stands."""
+        now_s = self._now()
+        workers = [
+            WorkerStanding(name, worker.device, worker.state, worker.answered, worker.rate(now_s))
+            for name, worker in sorted(self._workers.items(), key=lambda item: (len(item[0]), item[0]))
+        ]
+        rates = [one.output_tokens_per_s for one in workers if one.output_tokens_per_s is not None]
+        windows = [worker.window_requests or 0 for worker in self._workers.values() if worker.state == ALIVE]
+        return Standing(
+            self.answered, self.errors, sum(windows) or None, sum(rates) if rates else None, _mark_slow(workers)
+        )
+
+    def _find(self, worker: str) -> _Worker:
+        return self._workers.setdefault(worker, _Worker())
+
+
+def _mark_slow(workers: list[WorkerStanding]) -> list[WorkerStanding]:
+    """Marks workers that generate much fewer tokens than the others."""
+    rates = [one.output_tokens_per_s for one in workers if one.state == ALIVE and one.output_tokens_per_s is not None]
+    if len(rates) < LEAST_COMPARED:
+        return workers
+    limit = SLOW_SHARE * statistics.median(rates)
+    return [
+        WorkerStanding(
+            one.worker,
+            one.device,
+            one.state,
+            one.answered,
+            one.output_tokens_per_s,
+            is_slow=one.state == ALIVE and one.output_tokens_per_s is not None and one.output_tokens_per_s < limit,
+        )
+        for one in workers
+    ]

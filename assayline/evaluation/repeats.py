@@ -1,14 +1,9 @@
-"""Repeats of a prompt wait for its first answer, which says how long theirs will be.
+"""Repeats of a prompt wait for its first answer, which predicts the length of theirs.
 
-    queue.pull()  ──►  feed: later repeats are held back  ──►  engine.generate()
-                              ▲ settle: how long it was           │
-                              └───────────────────────────────────┘
-
-A run that nobody has run before knows no lengths, and a prompt that is asked several times tells its own. So each
-prompt is asked once before any is asked again. Then come prompts whose first answer is still being written, as those
-are longer than what has ended, and then the others, the longest first. The engine never waits: where the queue has
-nothing new, or enough is held, it is given what there is. Repeats of one prompt still follow each other, so a prefix
-cache is asked for each prompt twice, not once per repeat.
+Part of the dispatcher. Without lengths from earlier runs, each prompt is asked once before any prompt is asked again.
+Then come prompts whose first answer is still being generated, because those are longer than the finished ones, and then
+the others, longest first. No engine waits: if there is nothing new, or enough is held, a held request is asked. Repeats
+of one prompt still follow each other, so that a prefix cache is asked for each prompt twice, not once per repeat.
 
 Played through, 200 to 1,000 prompts with two to eight repeats took 1.00 to 1.29 times the fewest steps that there can
 be, in the mean of 8, and in the order given 1.02 to 1.54 times (docs/ordering.md). What has an expected length already
@@ -16,16 +11,15 @@ is not held.
 """
 
 import heapq
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from assayline.evaluation.order import HORIZON_SHARDS, expected_tokens
-from assayline.evaluation.orders import WorkOrder
 from assayline.records import Completion, Request
 from assayline.requests.build import repeats_per_prompt
+from assayline.spec.evaluation import EvalSpec
 
 WINDOWS_HELD = 2
-"""How much a worker that is not alone holds back, in windows: a late one is to find something in the queue."""
+"""Most requests held back for one of several workers, in windows."""
 
 
 @dataclass(slots=True)
@@ -38,55 +32,27 @@ class _Group:
 
 
 class Repeats:
-    """Between a worker's queue and its engine: `feed` is what the engine reads, `settle` hears of every answer."""
+    """Requests of one worker's prompts that are held back: `hold` takes them in, `release` gives the best one."""
 
     def __init__(self, most_held: int) -> None:
         """With 0 nothing is held back."""
         self._most_held = most_held
-        self._held = 0
+        self.held = 0
         self._key: tuple[str, int] | None = None
         self._group = _Group()
         """Of the prompt that came last."""
         self._asked: dict[str, _Group] = {}
-        """By the request that was asked first, as long as that is under way."""
+        """By the request that was asked first, while it is in flight."""
         self._unknown: dict[int, _Group] = {}
         """Groups that wait for that answer, in the order of their prompts."""
         self._known: list[tuple[int, int, Request]] = []
         """A heap: the longest first, and equals as they came."""
         self._count = 0
 
-    @classmethod
-    def of(cls, order: WorkOrder, window_requests: int | None) -> "Repeats":
-        """As a worker's run asks for, with an engine of this window."""
-        spec = order.spec
-        if not spec.is_longest_first or repeats_per_prompt(spec) == 1:
-            return cls(0)
-        most = HORIZON_SHARDS * spec.shard_requests
-        return cls(most if order.is_alone else min(most, WINDOWS_HELD * (window_requests or 0)))
-
     @property
-    def holds(self) -> bool:
-        """Whether anything may be held back at all."""
-        return self._most_held > 0
-
-    def feed(self, requests: Iterator[Request | None]) -> Iterator[Request | None]:
-        """What is to be asked now; None: nothing now."""
-        is_open = True
-        while is_open or self._held:
-            while is_open and (self._held < self._most_held or not self.holds):
-                try:
-                    request = next(requests)
-                except StopIteration:
-                    is_open = False
-                    break
-                if request is None:
-                    break
-                if not self._hold(request):
-                    yield request
-            if self._held:
-                yield self._release()
-            elif is_open:
-                yield None
+    def has_room(self) -> bool:
+        """Whether another request may be held back."""
+        return self.held < max(1, self._most_held)
 
     def settle(self, completion: Completion) -> None:
         """A request is answered: its prompt's other repeats have a length from now on."""
@@ -99,16 +65,16 @@ class Repeats:
             self._push(request, group.output_tokens)
         group.held = []
 
-    def _hold(self, request: Request) -> bool:
+    def hold(self, request: Request) -> bool:
         """Holds a request back, unless it is its prompt's first, or has a place of its own."""
-        if not self.holds or request.expected_output_tokens is not None or request.option_index is not None:
+        if not self._most_held or request.expected_output_tokens is not None or request.option_index is not None:
             return False
         key = (request.prompt_id, request.occurrence)
         if key != self._key:
             self._key, self._group = key, _Group()
             self._asked[request.request_id] = self._group
             return False
-        self._held += 1
+        self.held += 1
         if self._group.output_tokens is not None:
             self._push(request, self._group.output_tokens)
         else:
@@ -121,8 +87,11 @@ class Repeats:
         limited = expected_tokens(replace(request, expected_output_tokens=max(1, output_tokens)))
         heapq.heappush(self._known, (-limited, self._count, request))
 
-    def _release(self) -> Request:
-        self._held -= 1
+    def release(self) -> Request | None:
+        """The request to ask next; None if none is held."""
+        if not self.held:
+            return None
+        self.held -= 1
         if not self._unknown:
             return heapq.heappop(self._known)[2]
         place, group = next(iter(self._unknown.items()))
@@ -130,3 +99,15 @@ class Repeats:
         if not group.held:
             del self._unknown[place]
         return request
+
+    def drain(self) -> list[Request]:
+        """Gives up all held requests, for another worker."""
+        return list(iter(self.release, None))
+
+
+def most_held(spec: EvalSpec, workers: int, window_requests: int | None) -> int:
+    """How many requests are held back for a worker with such a window; 0 if the order is not by length."""
+    if not spec.is_longest_first or repeats_per_prompt(spec) == 1:
+        return 0
+    most = HORIZON_SHARDS * spec.shard_requests
+    return most if workers == 1 else min(most, WINDOWS_HELD * (window_requests or 0))

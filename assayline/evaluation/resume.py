@@ -12,7 +12,7 @@ from pathlib import Path
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.inputs import list_input_changes
 from assayline.runs.locks import RunLock, is_worked_on, lock_run, name_holder, was_driven_here
-from assayline.runs.manifest import Manifest, find_run, list_manifests, read_manifest, read_spec_json
+from assayline.runs.manifest import LAYOUT, Manifest, find_run, list_manifests, read_manifest, read_spec_json
 from assayline.spec.identity import list_changes
 from assayline.store.database import is_readable
 from assayline.store.parts import count_table
@@ -155,6 +155,8 @@ def _list_run_changes(before: Manifest, after: Manifest, run_dir: Path, spec_jso
         changes.append(f"the tokenizer: {before.tokenizer_id} → {after.tokenizer_id}")
     if before.spec_hash == after.spec_hash:
         changes += list_input_changes(before.inputs, after.inputs)
+    if before.layout != LAYOUT:
+        changes.append(f"the layout of its folder (assayline {before.assayline_version} can finish it)")
     if not is_readable(before.table_version):
         changes.append(
             f"the version of its part files: {before.table_version} → {after.table_version} (assayline "

@@ -1,8 +1,8 @@
 """Evaluation: one run of a spec, as the process that owns the database drives it.
 
-`begin_evaluation` (in `begin.py`) makes it or takes it up again. Then engines load while `prepare` opens the
-tokenizer and the prompt set; whatever it finds wrong stops them within a second, and leaves no row in the database. The
-caller hands `order(i)` to workers, calls `try_load` now and then, and ends with `finish` or `abandon`.
+`begin_evaluation` (in `begin.py`) makes it or takes it up again. Then workers are driven (`drive.py`) while `prepare`
+opens the tokenizer and the prompt set; whatever it finds wrong stops the engines within a second, and leaves no row in
+the database. The caller calls `try_load` now and then, and ends with `finish` or `abandon`.
 
 The manifest in the run's folder is written before the database, and says what the database could not be told.
 """
@@ -17,23 +17,14 @@ from typing import Any
 from assayline.clock import RunClock, utc_now
 from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, StoreError
 from assayline.evaluation.conclusion import conclude_run
+from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.opening import locate_model
-from assayline.evaluation.orders import (
-    WorkOrder,
-    WorkPlan,
-    begin_flow_beat,
-    count_flow_workers,
-    make_order,
-    reserve_names,
-    write_plan,
-)
-from assayline.evaluation.prepare import Preparation, open_tokenizer
-from assayline.evaluation.shards.queue import ShardQueue
+from assayline.evaluation.prepare import Preparation, open_renderer, open_tokenizer
 from assayline.evaluation.task import judge_task, plan_chat
+from assayline.evaluation.worker import WorkOrder
 from assayline.model import ModelIdentity
 from assayline.requests.chat import ChatRenderer
 from assayline.requests.media_args import may_have_media
-from assayline.runs.leases import Beat
 from assayline.runs.locks import RunLock
 from assayline.runs.manifest import Manifest, PromptCounts, write_manifest
 from assayline.runs.scorers import read_run_scorers
@@ -48,7 +39,7 @@ from assayline.store.integrity import judge_run
 from assayline.store.judged import StoredAnswer, read_answers, read_judged
 from assayline.store.kept import keep_metrics, stage_run
 from assayline.store.metric_table import read_metric_table
-from assayline.store.parts import ANSWERS, SHOWN_AGE_S, count_named_rows, list_part_names
+from assayline.store.parts import PartWriter, list_parts
 from assayline.store.runs import save_run
 from assayline.store.scoring import score_run
 from assayline.store.thread import DatabaseThread, describe_stand_in
@@ -91,12 +82,21 @@ class Evaluation:
     """What a person should know of how the run began, in sentences."""
     earlier: Answers | None = None
     """What earlier attempts left behind."""
-    plan: WorkPlan | None = None
-    """What workers find in the run's folder, once it is open to them."""
-    _beat: Beat | None = None
+    dispatcher: Dispatcher = field(init=False)
+    writer: PartWriter = field(init=False)
+    """Writes every part of the run but the prepared ones."""
+    generations: dict[str, int] = field(default_factory=dict)
+    """By worker, the number of its next engine."""
+    _model_args: tuple[str, dict[str, Any]] = field(init=False)
     _is_over: bool = False
-    _part_rows: dict[str, int] = field(default_factory=dict)
     _changing: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._model_args = locate_model(self.spec, self.model)
+        self.writer = PartWriter(self.run_dir, "flow", self.settings.flush_rows, self.settings.flush_interval_s)
+        self.dispatcher = Dispatcher(
+            self.spec, self.run_dir, self.writer.add, lambda: open_renderer(self.spec, self.model)
+        )
 
     @property
     def run_id(self) -> str:
@@ -119,31 +119,29 @@ class Evaluation:
         counts = self.manifest.prompts
         return bool(counts and self.earlier and self.earlier.answered >= counts.requests)
 
-    def order(self, index: int) -> WorkOrder:
-        """What the worker number `index` must know."""
-        if self.plan is None:
-            raise ValueError(f"{self.run_id} was not opened to workers")
-        return make_order(self.run_dir, self.plan, self.manifest, self.spec, self.settings, f"worker-{index}")
-
-    def open_to_workers(self) -> None:
-        """Writes what workers must know, and shows from now on that the flow is there. Raises StoreError."""
-        earlier = self.earlier
-        self.plan = WorkPlan(
-            *locate_model(self.spec, self.model),
-            self.manifest.attempt,
-            self.settings.lease_s,
-            count_flow_workers(self.spec),
-            may_have_media(self.spec, self.model.folder),
-            *((earlier.sent, earlier.sent_errors, earlier.load_end, earlier.first_generations) if earlier else ()),
+    def order(self, worker: str) -> WorkOrder:
+        """What a worker that starts now must know."""
+        earlier, progress = self.earlier, self.dispatcher.progress
+        model, model_args = self._model_args
+        return WorkOrder(
+            run_id=self.run_id,
+            spec=self.spec,
+            settings=self.settings,
+            model=model,
+            model_id=self.manifest.model_id,
+            model_args=model_args,
+            has_media=may_have_media(self.spec, self.model.folder),
+            clock=self.clock,
+            worker=worker,
+            attempt=self.manifest.attempt,
+            first_generation=self.generations.get(worker, 0),
+            sent_before=progress.sent + (earlier.sent if earlier else 0),
+            errors_before=progress.sent_errors + (earlier.sent_errors if earlier else 0),
+            load_end_before=earlier.load_end if earlier else None,
+            log_folder=self.run_dir / "logs",
+            workers_here=self.dispatcher.workers,
+            whole_machine=self.spec.runner == "local",
         )
-        write_plan(self.run_dir, self.plan)
-        reserve_names(self.run_dir, self.plan.workers)
-        self._beat = begin_flow_beat(self.run_dir)
-
-    @property
-    def workers(self) -> int:
-        """How many workers the flow starts."""
-        return self.plan.workers if self.plan else 1
 
     def change(self, **values: Any) -> None:
         """Changes the manifest and writes it; preparation does so in another thread.
@@ -152,7 +150,6 @@ class Evaluation:
         """
         with self._changing:
             changed = replace(self.manifest, **values)
-            self.lock.check()
             write_manifest(self.run_dir, changed)
             self.manifest = changed
 
@@ -163,7 +160,7 @@ class Evaluation:
         StoreError.
         """
         if counts := self.manifest.prompts:
-            ShardQueue(self.run_dir).close(counts.shards)
+            self._add_prepared()
             return counts
         preparation = Preparation(self.spec, self.model, self.run_dir)
         try:
@@ -174,9 +171,8 @@ class Evaluation:
                 )
             self.change(template_id=preparation.template_id)
             self.database.run(lambda connection: self._save(connection, self.manifest))
-            strays = self.earlier.strays if self.earlier else frozenset()
             counts = preparation.run(
-                self.run_dir, strays, longest_first=self.manifest.is_longest_first, workers=self.manifest.workers
+                self.run_dir, self.dispatcher, self.earlier, longest_first=self.manifest.is_longest_first
             )
         except PromptsChangedError as error:
             self.change(is_final=True, message=str(error))
@@ -185,16 +181,21 @@ class Evaluation:
             self.change(prompts=counts)
         return counts
 
+    def _add_prepared(self) -> None:
+        """Hands the shards of earlier attempts to the dispatcher. Raises StoreError."""
+        earlier = self.earlier
+        assert earlier is not None, "a new run has no prompts"
+        for part in list_parts(self.run_dir, "requests"):
+            requests = earlier.shard_requests[part.stem]
+            if part.stem in earlier.whole_shards:
+                self.dispatcher.add_answered(requests)
+            else:
+                self.dispatcher.add_shard(part, requests, earlier.partly.get(part.stem, frozenset()))
+        self.dispatcher.close()
+
     def stop(self) -> None:
         """Asks preparation and workers to stop now."""
-        ShardQueue(self.run_dir).stop()
-
-    def count_answered(self) -> int:
-        """Rows of results and errors that are durable; more than requests, where one was answered twice."""
-        names = list_part_names(self.run_dir, ANSWERS, max_age_s=SHOWN_AGE_S)
-        new = [name for name in names if name not in self._part_rows]
-        self._part_rows |= count_named_rows(self.run_dir, ANSWERS, new)
-        return sum(self._part_rows.values())
+        self.dispatcher.stop()
 
     def try_load(self) -> str | None:
         """Loads new parts, for the middle of a run: does not wait, but returns what is in the way, if something is.
@@ -203,7 +204,7 @@ class Evaluation:
         """
         if self.manifest.template_id is None:
             return None
-        load = partial(load_parts, run_id=self.run_id, run_dir=self.run_dir, max_age_s=SHOWN_AGE_S)
+        load = partial(load_parts, run_id=self.run_id, run_dir=self.run_dir)
         try:
             self.database.run(load, wait_s=0.0, checkpoint=False, may_stand_in=False)
         except StoreError as error:
@@ -218,8 +219,9 @@ class Evaluation:
         """
         if not counts.is_complete or self.manifest.prompts is None:
             raise RunFailedError(f"Run {self.run_id} was stopped before its prompts were all read.")
+        self.writer.flush()
         source, notes = self.spec.prompts.source, []
-        if isinstance(source, LmEvalSource) and self.count_answered() >= counts.requests:
+        if isinstance(source, LmEvalSource) and self.dispatcher.look().answered >= counts.requests:
             renderer = ChatRenderer(plan_chat(self.spec), open_tokenizer(self.spec, self.model)[0])
             answers = self.database.run(self._read_answers)
             notes = judge_task(self.spec, source, self.run_dir, answers, renderer)
@@ -227,7 +229,6 @@ class Evaluation:
             self.manifest, metrics = self.database.run(self._conclude)
         except StoreError as error:
             raise self._end_unrecorded("failed", error) from error
-        self.lock.check()
         write_manifest(self.run_dir, self.manifest)
         self._let_go()
         if self.manifest.state == "failed":
@@ -246,6 +247,7 @@ class Evaluation:
             return
         self.stop()
         try:
+            self.writer.flush()
             self.change(state=state, finished_at=utc_now(), message=self.manifest.message or message)
             if self.manifest.template_id is not None:
                 self.database.run(self._store_what_there_is)
@@ -302,6 +304,4 @@ class Evaluation:
 
     def _let_go(self) -> None:
         self._is_over = True
-        if self._beat is not None:
-            self._beat.end()
         self.lock.release()

@@ -1,277 +1,262 @@
-"""A worker: one device, an engine that recovers, all the shards it can claim.
+"""Worker: one device and one engine that recovers, behind one method, `exchange`.
 
-It opens its engine, warms it up on the prefix that the prompts share, feeds it from one shard after another without a
-pause between them, and writes what finishes as parts. It knows nothing of Prefect: a task calls `run_worker` in a
-thread or on another machine of a Ray cluster, and `assayline worker` calls it in a process that anything may start.
-
-It claims under a lease. One that was silent for too long has lost it: it drops what it had not stored, which others
-answer meanwhile, and continues under a new one with the same engine.
+The engine works in a thread of the worker. Whoever drives the worker hands it requests and gets what has happened
+since: rows, engine events, samples, log lines. A worker writes nothing of the run but the logs of its engines, and
+knows nothing of the queue. On one machine it is an object of the flow's process; on a Ray cluster it is an actor.
 """
 
 import contextlib
-import itertools
-import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
+from assayline.clock import RunClock
 from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.devices.telemetry import DeviceSampler
-from assayline.engines.event_details import IsolatedDetails, LoadEndedDetails, OpenedDetails
-from assayline.engines.messages import unsent
+from assayline.engines.event_details import LoadEndedDetails, OpenedDetails
+from assayline.engines.messages import Open
 from assayline.engines.parking import find_lot
-from assayline.engines.recovery.engine import AdaptiveEngine
-from assayline.errors import (
-    AssaylineError,
-    EngineDiedError,
-    EngineError,
-    EngineInterruptedError,
-    LeaseLostError,
-    StoreError,
-)
-from assayline.evaluation.conversations import Conversations, count_first
-from assayline.evaluation.opening import NO_DEVICE, Opening, claim_device, find_model
-from assayline.evaluation.orders import WorkOrder, check_same_folder, name_anew, write_engine_order
-from assayline.evaluation.prepare import open_renderer
-from assayline.evaluation.repeats import Repeats
-from assayline.evaluation.shards.queue import ShardQueue
-from assayline.evaluation.shards.suspects import note_convicted, write_verdict
-from assayline.evaluation.shards.throttle import throttle
+from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedError
+from assayline.evaluation.opening import NO_DEVICE, Opening, claim_device
 from assayline.load.course import LoadCourse, LoadEnd
-from assayline.places.documents import share_file
-from assayline.records import Completion, EngineEvent, Json, Request, TelemetrySample
-from assayline.requests.warm_up import take_first, write_warm_up
-from assayline.runs.leases import Lease, Watch
-from assayline.runs.locks import check_attempt, hold_worker_lock
-from assayline.store.parts import PartWriter, count_table
+from assayline.records import Completion, DeviceSample, EngineEvent, Json, Request, TelemetrySample
+from assayline.requests.warm_up import write_warm_up
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
 
-URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored", "load_ended"})
-"""Written at once: the engine has nothing to do anyway, and the next thing to die may be the worker."""
+FIRST_WAIT_S = 0.05
+"""How often a worker whose engine waits for its first request looks whether it was stopped."""
+
+LOW_REQUESTS = 8
+"""With fewer requests waiting, a worker asks for more at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerReport:
-    """What a worker did."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkOrder:
+    """What a worker must know. Picklable; prompts and answers never travel in it."""
 
+    run_id: str
+    spec: EvalSpec
+    settings: Settings
+    model: str
+    model_id: str
+    model_args: dict[str, Json]
+    """Arguments of the engine that the model and the prompts ask for, and the spec does not give."""
+    has_media: bool = False
+    clock: RunClock
     worker: str
-    answered_requests: int
-    device: str
-    process_id: int
+    attempt: int = 1
+    """Which start of the run this is."""
+    first_generation: int = 0
+    """Number of this worker's first engine: one more than the last of earlier attempts."""
+    sent_before: int = 0
+    """Requests of the run that were sent and settled before this worker started."""
+    errors_before: int = 0
+    """Those of them that are error rows."""
+    load_end_before: str | None = None
+    """Why earlier attempts stopped sending, if they did."""
+    log_folder: Path
+    workers_here: int = 1
+    """Workers that share the cores of the machine, if it has no GPUs."""
+    whole_machine: bool = True
+    """Whether the machine must have a device for each of them, or only for this one."""
 
 
-def run_worker(
-    order: WorkOrder,
-    log: Callable[[str], None],
-    on_engine_log: Callable[[str], None],
-    on_event: Callable[[EngineEvent], None] = lambda event: None,
-) -> WorkerReport:
-    """Answers requests until the queue is closed and empty, or stopped.
+@dataclass(slots=True, kw_only=True)
+class News:
+    """What happened at a worker since the last exchange."""
 
-    `log` gets the worker's own lines, `on_engine_log` those that the engine prints, `on_event` what happens to engines.
-    Raises DeviceError, SpecError or EngineError; what had finished until then is stored.
-    """
-    check_same_folder(order)
-    order = name_anew(order)
-    worker = Worker(order, log, on_engine_log, on_event)
-    with contextlib.suppress(EngineInterruptedError), contextlib.ExitStack() as stack:
-        worker.run(stack)
-    return WorkerReport(order.worker, worker.answered, worker.device.name, os.getpid())
+    finished: list[Completion] = field(default_factory=list)
+    records: list[EngineEvent | TelemetrySample | DeviceSample] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """The worker's own log lines."""
+    engine_lines: list[str] = field(default_factory=list)
+    device: str = NO_DEVICE.name
+    window: int | None = 0
+    """Requests that its engine has in flight at most; None in an open loop, 0 before the engine is open."""
+    has_ended: bool = False
+    error: BaseException | None = None
+    """Why it ended, unless it had answered everything or was stopped."""
+
+
+class Exchanger(Protocol):
+    """A worker as the flow drives it, here or on another machine."""
+
+    def exchange(self, requests: Sequence[Request], *, is_last: bool, wait_s: float, gather_s: float) -> News:
+        """Hands requests over and returns the news; `is_last`: no request will follow.
+
+        Waits up to `wait_s` for the first row, and then up to `gather_s` for others.
+        """
+
+    def stop(self) -> None:
+        """Ends the engine as soon as possible; `News.has_ended` is when that is done."""
+
+    def close(self) -> None:
+        """Ends it, and returns when it has ended."""
 
 
 class Worker:
-    """One worker's device, writer and queue. `run_worker` is the way to use it; `serve` alone is for an open engine."""
+    """A worker of this process. Its engine opens at once, in a thread."""
 
-    def __init__(
-        self,
-        order: WorkOrder,
-        log: Callable[[str], None],
-        on_engine_log: Callable[[str], None],
-        on_event: Callable[[EngineEvent], None] = lambda event: None,
-    ) -> None:
-        self.order = order
-        self.log = log
-        self.on_engine_log = on_engine_log
-        self.on_event = on_event
-        self.clock = order.clock.on_this_machine()
-        self.lot = find_lot()
-        self.lease = Lease(order.run_dir, order.worker, order.lease_s)
-        watch = Watch(order.run_dir, order.lease_s)
-        self.queue = ShardQueue(order.run_dir, self.lease, watch, self._convict)
-        self.device = NO_DEVICE
-        self.sampler = DeviceSampler((), order.worker, self.clock)
-        self.answered = 0
-        self.conversations = self._begin_conversations()
-        self.is_warm = False
-        self.generation = order.first_generation
-        self.ordered = write_engine_order(order, self.clock)
-        self.course = LoadCourse(
+    def __init__(self, order: WorkOrder) -> None:
+        self._order = order
+        self._clock = order.clock.on_this_machine()
+        self._changed = threading.Condition()
+        self._waiting: deque[Request] = deque()
+        self._news = News()
+        self._window: int | None = 0
+        self._is_urgent = self._is_last = False
+        self._stopped = threading.Event()
+        self._device = NO_DEVICE
+        self._sampler = DeviceSampler((), order.worker, self._clock)
+        self._course = LoadCourse(
             order.spec.load, settled=order.sent_before, errors=order.errors_before, end_before=order.load_end_before
         )
-        self.writer = PartWriter(
-            order.run_dir,
-            self.lease.owner,
-            order.settings.flush_rows,
-            order.settings.flush_interval_s,
-            may_store_answers=lambda: self.lease.is_held(),  # noqa: PLW0108 - it is not always the same
-            on_stored=self.queue.mark_stored,
-        )
+        self._generation = order.first_generation
+        self._lot = find_lot()
+        self._thread = threading.Thread(target=self._run, name=order.worker, daemon=True)
+        self._thread.start()
 
-    def run(self, stack: contextlib.ExitStack) -> None:
-        """Claims, opens, generates. `stack` undoes it in reverse order, however this ends."""
-        stack.enter_context(hold_worker_lock(self.order.run_dir, self.order.attempt))
-        self.lease.begin()
-        stack.callback(lambda: self.lease.end())  # noqa: PLW0108
-        self.device = claim_device(self.order, self.lot, stack)
-        for orphan in self.device.orphans:
-            self.log(f"Ended {orphan}, which a killed run had left on {self.device.name}")
-        stack.enter_context(self.writer)
-        stack.callback(self._keep_device_samples)
-        self.sampler = stack.enter_context(DeviceSampler(self.device.gpus, self.order.worker, self.clock))
+    def exchange(
+        self, requests: Sequence[Request], *, is_last: bool = False, wait_s: float = 0.1, gather_s: float = 0.0
+    ) -> News:
+        """As `Exchanger` says."""
+        with self._changed:
+            self._waiting.extend(requests)
+            self._is_last = self._is_last or is_last
+            if self._changed.wait_for(self._has_news, wait_s):
+                self._changed.wait_for(self._is_due, gather_s)
+            news, self._news = self._news, News()
+            self._is_urgent = False
+            news.device, news.window = self._device.name, self._window
+            self._sampler.hand_over(news.records.append, news.notes.append)
+            if news.has_ended:
+                self._news.has_ended, self._news.error = True, news.error
+            return news
+
+    def stop(self) -> None:
+        """As `Exchanger` says."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """As `Exchanger` says."""
+        self.stop()
+        self._thread.join()
+
+    def _has_news(self) -> bool:
+        return bool(self._news.finished) or self._is_due()
+
+    def _is_due(self) -> bool:
+        """Whether the news are not to wait for more rows."""
+        is_short = not self._is_last and len(self._waiting) < LOW_REQUESTS
+        return self._is_urgent or self._news.has_ended or (is_short and bool(self._news.finished))
+
+    def _run(self) -> None:
+        error: BaseException | None = None
         try:
-            stack.callback(self._share_logs)
-            engine = self._open()
-            stack.callback(engine.close)
-            self.serve(engine)
+            with contextlib.ExitStack() as stack:
+                self._work(stack)
         except EngineInterruptedError as stop:
-            self.log(str(stop))
-            raise
-        except AssaylineError as error:
-            if not isinstance(error, EngineDiedError):  # which is on record already
-                self.record(self.generation, "failed", message=str(error))
-            raise
+            self._note(str(stop))
+        except BaseException as caught:  # whoever drives the worker decides what it means
+            if isinstance(caught, AssaylineError) and not isinstance(caught, EngineDiedError):  # which is on record
+                self._record(self._order.first_generation, "failed", message=str(caught))
+            error = caught
+        with self._changed:
+            self._window = 0
+            self._news.has_ended, self._news.error = True, error
+            self._changed.notify_all()
 
-    def serve(self, engine: Engine) -> None:
-        """Warms the engine up and answers everything that the queue has."""
-        while True:
-            try:
-                self._answer(engine)
-                return
-            except LeaseLostError as loss:
-                self.log(str(loss))
-                check_attempt(self.order.run_dir, self.order.attempt)
-                self._begin_anew()
-
-    def _answer(self, engine: Engine) -> None:
-        """Answers until nothing is left, and stores it. Raises LeaseLostError."""
-        conversations = self.conversations = self._begin_conversations()
-        repeats = Repeats.of(self.order, engine.facts.window_requests)
-        requests = conversations.feed(repeats.feed(self._pull()))
-        most = count_first(self.order.spec, engine.facts.window_requests, holds_repeats=repeats.holds)
-        first = take_first(requests, most, self.queue.is_stopped)
-        if first and self.order.spec.engine.warm_up and not self.is_warm:
-            self._warm_up(engine, first)
-        for completion in engine.generate(itertools.chain(first, requests)):
-            self._keep(completion)
-            conversations.settle(completion)
-            repeats.settle(completion)
-            self._check_lease()
-        self.writer.flush()
-        self._check_lease()
-
-    def _pull(self) -> Iterator[Request | None]:
-        for request in self.queue.pull():
-            if request is None:
-                self.writer.flush_old()  # others wait for what this worker has answered
-                self._check_lease()
-            yield request
-
-    def _begin_conversations(self) -> Conversations:
-        spec = self.order.spec
-        return Conversations(lambda: open_renderer(spec, find_model(self.order)), spec.chat.prefill, self._fail_turn)
-
-    def _fail_turn(self, request: Request, error_kind: str, why: str, prompt_tokens: int | None) -> None:
-        """Stores the error row of a turn that cannot be asked."""
-        row = unsent(request.request_id, self.order.worker, self.generation, why)
-        self._keep(replace(row, error_kind=error_kind, prompt_tokens=prompt_tokens))
-
-    def _keep(self, completion: Completion) -> None:
-        self.queue.settle(completion.request_id)
-        self.writer.add(completion)
-        self.answered += 1
-
-    def _convict(self, request: Request, words: str) -> None:
-        """Stores the error row of a request that kills workers, at once: the next to die may be this one."""
-        words = f"Request {request.request_id} kills whoever asks it: {words}"
-        self._keep(write_verdict(request, self.order.worker, self.generation, words))
-        self.conversations.give_up(request, words)
-        self.record(self.generation, "isolated", message=words, details=IsolatedDetails(request_id=request.request_id))
-        convicted = note_convicted(self.order.run_dir, request.request_id)
-        if not self._may_isolate(convicted):
-            raise EngineError(
-                f"{convicted} requests killed the workers that asked them, more than max_error_fraction allows. "
-                f"The last one: {words}. What was answered is kept."
-            )
-
-    def _check_lease(self) -> None:
-        if self.lease.is_lost:
-            raise LeaseLostError(
-                f"{self.order.worker} was silent for {self.order.lease_s:g} s, and others have taken over what it had "
-                "not stored. It continues with what is left."
-            )
-
-    def _begin_anew(self) -> None:
-        """Takes a new lease; what was under way under the old one is others' business."""
-        self.lease.end()
-        self.lease = Lease(self.order.run_dir, self.order.worker, self.order.lease_s)
-        self.writer.begin_anew(self.lease.owner)
-        self.queue.forget(self.lease)
-        self.lease.begin()
-
-    def _open(self) -> AdaptiveEngine:
-        order, spec = self.order, self.order.spec
-        self.log(f"Opening an engine for {order.model} on {self.device.name}")
+    def _work(self, stack: contextlib.ExitStack) -> None:
+        """Claims, opens, answers. `stack` undoes it in reverse order, however this ends."""
+        order = self._order
+        self._device = claim_device(
+            order.spec,
+            order.settings,
+            stack,
+            lot=self._lot,
+            workers_here=order.workers_here,
+            whole_machine=order.whole_machine,
+        )
+        for orphan in self._device.orphans:
+            self._note(f"Ended {orphan}, which a killed run had left on {self._device.name}")
+        self._sampler = stack.enter_context(DeviceSampler(self._device.gpus, order.worker, self._clock))
+        self._note(f"Opening an engine for {order.model} on {self._device.name}")
         hooks = EngineHooks(
-            on_sample=self._keep_sample,
-            on_log=self.on_engine_log,
-            should_stop=throttle(self.queue.is_stopped, askers=1 if spec.workers == "auto" else spec.workers),
-            on_note=self.log,
+            on_sample=self._keep_record,
+            on_log=self._keep_line,
+            should_stop=self._stopped.is_set,
+            on_note=self._note,
             on_load_ended=self._note_end,
         )
-        logs = order.run_dir / "logs"
-        engine = Opening(spec, order.settings, self.ordered, self.device, logs, hooks, self.course, self.lot).open(
-            self.record,
-            first_generation=order.first_generation,
-            may_isolate=self._may_isolate,
-            should_stop=self.queue.is_stopped,
+        ordered = write_engine_order(order, self._clock)
+        opening = Opening(
+            order.spec, order.settings, ordered, self._device, order.log_folder, hooks, self._course, self._lot
         )
-        self.writer.flush()
-        return engine
+        engine = opening.open(self._record, first_generation=order.first_generation, should_stop=self._stopped.is_set)
+        stack.callback(engine.close)
+        self._answer(engine)
 
-    def _share_logs(self) -> None:
-        """At the end: what the worker's engines printed. A log that a store does not take is no reason to fail."""
-        for log in (self.order.run_dir / "logs").glob(f"{self.order.worker}-*"):
-            try:
-                share_file(self.order.run_dir, f"logs/{log.name}")
-            except StoreError as error:
-                self.log(str(error))
+    def _answer(self, engine: Engine) -> None:
+        if self._order.spec.engine.warm_up and (first := self._wait_for_first()):
+            self._warm_up(engine, first)
+        for completion in engine.generate(self._pull()):
+            with self._changed:
+                self._news.finished.append(completion)
+                if completion.window_requests is not None:
+                    self._window = completion.window_requests
+                if len(self._news.finished) == 1 or self._is_due():
+                    self._changed.notify_all()
 
-    def _keep_sample(self, sample: TelemetrySample) -> None:
-        self.writer.add(sample)
-        self._keep_device_samples()
+    def _pull(self) -> Iterator[Request | None]:
+        """What the engine reads: the requests that wait; None: nothing now."""
+        while True:
+            with self._changed:
+                request = self._waiting.popleft() if self._waiting else None
+                if request is None and self._is_last:
+                    return
+                if self._is_due():
+                    self._changed.notify_all()
+            yield request
 
-    def _keep_device_samples(self) -> None:
-        """The sampler has a thread of its own, and the writer is this thread's."""
-        self.sampler.hand_over(self.writer.add, self.log)
-
-    def _note_end(self, end: LoadEnd) -> None:
-        self.log(end.message)
-        details = LoadEndedDetails(reason=end.reason, sent_requests=self.course.settled)
-        self.record(self.generation, "load_ended", message=end.message, details=details)
-
-    def _may_isolate(self, isolated: int) -> bool:
-        """Whether so many requests may be given up: one always, else a share of those prepared so far."""
-        requests = count_table(self.order.run_dir, "requests")
-        return isolated <= max(1.0, self.order.spec.max_error_fraction * requests)
+    def _wait_for_first(self) -> list[Request]:
+        """The requests of the first exchange that has any; none, if there will be none."""
+        with self._changed:
+            while not self._waiting and not self._is_last:
+                if self._stopped.is_set():
+                    raise EngineInterruptedError("The engine was stopped on request before its first request.")
+                self._changed.wait(FIRST_WAIT_S)
+            return list(self._waiting)
 
     def _warm_up(self, engine: Engine, first: list[Request]) -> None:
-        order = self.order
+        spec = self._order.spec
         request, shared_tokens = write_warm_up(
-            first, order.spec.sampling_defaults, order.worker, engine.facts.max_model_len
+            first, spec.sampling_defaults, self._order.worker, engine.facts.max_model_len
         )
         duration_s = engine.warm_up(request)
-        self.is_warm = True
-        self.log(f"Warmed up in {duration_s:.2f} s; the prompts share {shared_tokens} leading tokens")
+        self._note(f"Warmed up in {duration_s:.2f} s; the prompts share {shared_tokens} leading tokens")
 
-    def record(
+    def _note_end(self, end: LoadEnd) -> None:
+        self._note(end.message)
+        details = LoadEndedDetails(reason=end.reason, sent_requests=self._course.settled)
+        self._record(self._generation, "load_ended", message=end.message, details=details)
+
+    def _note(self, line: str) -> None:
+        with self._changed:
+            self._news.notes.append(line)
+
+    def _keep_line(self, line: str) -> None:
+        with self._changed:
+            self._news.engine_lines.append(line)
+
+    def _keep_record(self, record: EngineEvent | TelemetrySample | DeviceSample) -> None:
+        with self._changed:
+            self._news.records.append(record)
+
+    def _record(
         self,
         generation: int,
         event: str,
@@ -279,15 +264,40 @@ class Worker:
         message: str | None = None,
         details: Mapping[str, Json] | None = None,
     ) -> None:
-        """Stores an engine event and tells whoever listens."""
-        self.generation = generation
+        """Tells of an engine event at once."""
+        self._generation = generation
+        details = dict(details or {})
         if event == "opened":
-            claimed = OpenedDetails(claimed_device=self.device.name, claimed_gpus=len(self.device.gpus))
-            details = {**(details or {}), **claimed}
-        worker, attempt, now_s = self.order.worker, self.order.attempt, self.clock.now_s()
-        row = EngineEvent(worker, attempt, generation, event, now_s, duration_s, message, details or {})
-        self.writer.add(row)
-        self._keep_device_samples()
-        if event in URGENT_EVENTS:
-            self.writer.flush()
-        self.on_event(row)
+            details |= OpenedDetails(claimed_device=self._device.name, claimed_gpus=len(self._device.gpus))
+        worker, attempt, now_s = self._order.worker, self._order.attempt, self._clock.now_s()
+        row = EngineEvent(worker, attempt, generation, event, now_s, duration_s, message, details)
+        with self._changed:
+            if event == "opened":
+                self._window = details["window_requests"]
+            self._news.records.append(row)
+            self._is_urgent = True
+            self._changed.notify_all()
+
+
+def write_engine_order(order: WorkOrder, clock: RunClock) -> Open:
+    """The engine that a worker's spec asks for; its generations differ in their number and in `args` alone."""
+    spec, engine = order.spec, order.spec.engine
+    return Open(
+        backend=engine.backend,
+        model=order.model,
+        model_id=order.model_id,
+        args={**engine.args, **order.model_args},
+        sampling=spec.sampling_defaults,
+        device=engine.device,
+        record_token_times=engine.record_token_times or engine.is_streaming,
+        reasoning=spec.reasoning,
+        server=engine.server if engine.kind.is_served else None,
+        chat_kwargs=spec.chat.kwargs,
+        media=spec.prompts.media,
+        has_media=order.has_media,
+        holds_back=engine.mode == "continuous" and engine.window is None,
+        clock=clock,
+        run_id=order.run_id,
+        worker=order.worker,
+        engine_generation=order.first_generation,
+    )

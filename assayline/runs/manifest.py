@@ -22,6 +22,9 @@ from assayline.places.home import MANIFEST_NAME, place_of
 from assayline.places.place import Place
 
 SPEC_NAME = "spec.json"
+LAYOUT = 2
+"""Of the folder of a run: one process writes everything in it."""
+
 LAST = "last"
 """Names the newest run on a command line."""
 
@@ -82,8 +85,8 @@ class Manifest:
     """Set once every request is in a part."""
     is_longest_first: bool = False
     """Whether requests are ordered by the lengths that their answers are expected to have; a run keeps its order."""
-    workers: int = 1
-    """Among how many workers its shards were to be shared when it began; a run keeps their sizes."""
+    layout: int = 1
+    """Of the run's folder: `LAYOUT`, or 1 for runs of version 0.1, whose workers shared a queue of files."""
 
 
 def write_manifest(run_dir: Path, manifest: Manifest) -> None:

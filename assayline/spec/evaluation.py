@@ -25,7 +25,7 @@ back (0: of the prompt's own tokens alone), and the one token that vLLM insists 
 
 
 MOST_WORKERS = 4096
-"""Each is a process with an engine and a device of its own."""
+"""Each has an engine and a device of its own."""
 
 
 def _check_workers(value: object) -> object:
@@ -55,27 +55,15 @@ class EvalSpec(SpecPart):
     slos: list[SloSpec] = Field(default_factory=list, description="What counts as good enough, for goodput.")
     workers: Annotated[int | Literal["auto"], BeforeValidator(_check_workers)] = Field(
         1,
-        description="Engines side by side, each on its own device; auto: as many as this machine has devices for, each "
-        "of as many GPUs as an engine spans (tensor x pipeline parallel), and one on a CPU.",
+        description="Engines side by side, each on its own device; auto: as many as this machine or the Ray cluster "
+        "has devices for, each of as many GPUs as an engine spans (tensor x pipeline parallel), and one on a CPU.",
     )
-    runner: Literal["local", "ray", "dask", "deployment"] = Field(
-        "local", description="Where workers run: this machine, a Ray or Dask cluster, or runs of a Prefect deployment."
-    )
+    runner: Literal["local", "ray"] = Field("local", description="Where workers run: this machine, or a Ray cluster.")
     ray_address: str | None = Field(None, description="Address of a running Ray cluster; unset: a local one.")
-    dask_address: str | None = Field(
-        None,
-        exclude_if=operator.not_,
-        description="Address of a running Dask scheduler; unset: a local cluster.",
-    )
-    deployment: str | None = Field(
-        None,
-        exclude_if=operator.not_,
-        description="For runner deployment: FLOW/NAME of the one that works for a run (unset: work/work).",
-    )
     max_error_fraction: float = Field(
         0.5, ge=0, le=1, description="Largest share of requests that may be error rows; beyond it the run fails."
     )
-    shard_requests: int = Field(256, ge=1, le=1_000_000, description="Requests per shard, the unit that workers claim.")
+    shard_requests: int = Field(256, ge=1, le=1_000_000, description="Requests per part file.")
     gate: GateSpec = Field(GateSpec(), description="How much worse than a baseline a run may be.")
     price: PriceSpec | None = Field(
         None,

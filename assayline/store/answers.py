@@ -3,7 +3,7 @@
 Counted in DuckDB over the parts, so a million requests need no more of Python than the names of their shards.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -49,23 +49,28 @@ class Answers:
     """Those of them that are error rows."""
     load_end: str | None
     """Why the rest is not sent, if an earlier attempt came to the load's end."""
-    whole_shards: list[str]
+    shard_requests: dict[str, int]
+    """Requests of each shard."""
+    whole_shards: frozenset[str]
     """Shards whose requests are all answered."""
+    partly: dict[str, frozenset[str]]
+    """Answered requests of the others that have any."""
     strays: frozenset[str]
     """Answered requests that are in no shard, as their shard was lost, or never came to be written."""
     first_generations: dict[str, int]
     """By worker, the number of its next engine."""
 
+    def find_answered(self, shard: str, request_ids: Sequence[str]) -> frozenset[str]:
+        """Those of a shard's requests that are answered."""
+        if shard in self.whole_shards:
+            return frozenset(request_ids)
+        return self.partly.get(shard) or self.strays.intersection(request_ids)
 
-def survey_answers(
-    connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path, on_partly: Callable[[str, Iterator[str]], None]
-) -> Answers:
-    """Surveys a run that nobody works on. `on_partly` gets each partly answered shard and its answered request ids.
 
-    Raises StoreError for a damaged part.
-    """
+def survey_answers(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> Answers:
+    """Surveys a run that nobody works on. Raises StoreError for a damaged part."""
     try:
-        return _survey(connection, run_id, run_dir, on_partly)
+        return _survey(connection, run_id, run_dir)
     except duckdb.Error as error:
         for table in TABLES:
             if damaged := find_damaged(table, list_parts(run_dir, table)):
@@ -73,9 +78,7 @@ def survey_answers(
         raise
 
 
-def _survey(
-    connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path, on_partly: Callable[[str, Iterator[str]], None]
-) -> Answers:
+def _survey(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> Answers:
     _view_run(connection, run_id, run_dir)
     connection.execute("create or replace temp table answered as select distinct request_id from run_completions")
     connection.execute(
@@ -84,9 +87,11 @@ def _survey(
         "count(answered.request_id) as answered_requests "
         "from request_parts left join answered on answered.request_id = request_parts.request_id group by filename"
     )
-    for shard, rows in groupby(_read_partly(connection), key=itemgetter(0)):
-        on_partly(shard, (request_id for _, request_id in rows))
-    whole = connection.execute("select shard from shards where answered_requests = requests").fetchall()
+    partly = {
+        shard: frozenset(request_id for _, request_id in rows)
+        for shard, rows in groupby(_read_partly(connection), key=itemgetter(0))
+    }
+    shards = connection.execute("select shard, requests, answered_requests from shards").fetchall()
     strays = connection.execute(
         "select answered.request_id from answered anti join request_parts using (request_id)"
     ).fetchall()
@@ -103,7 +108,9 @@ def _survey(
         sent=sent,
         sent_errors=sent_errors,
         load_end=load_end,
-        whole_shards=[shard for (shard,) in whole],
+        shard_requests={shard: requests for shard, requests, _ in shards},
+        whole_shards=frozenset(shard for shard, requests, answered in shards if answered == requests),
+        partly=partly,
         strays=frozenset(request_id for (request_id,) in strays),
         first_generations=dict(generations),
     )

@@ -7,6 +7,7 @@ that interval is the most work that a crash can cost.
 """
 
 import re
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable
@@ -185,29 +186,17 @@ def count_table(run_dir: Path, table: str) -> int:
 
 
 class PartWriter:
-    """Buffers a worker's records and writes them as parts. Not thread-safe; use as a context manager."""
+    """Buffers the records of a run and writes them as parts. Thread-safe; use it as a context manager."""
 
-    def __init__(
-        self,
-        run_dir: Path,
-        writer: str,
-        flush_rows: int,
-        flush_interval_s: float,
-        may_store_answers: Callable[[], bool] = lambda: True,
-        on_stored: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`may_store_answers` is asked before each part of answers, which are kept back if not; `on_stored` hears of
-        every flush that kept nothing back.
-        """
+    def __init__(self, run_dir: Path, writer: str, flush_rows: int, flush_interval_s: float) -> None:
         self._run_dir = run_dir
         self._prefix = f"{writer}-{uuid.uuid4().hex[:8]}"
-        self._may_store_answers = may_store_answers
-        self._on_stored = on_stored
         self._flush_rows = flush_rows
         self._flush_interval_s = flush_interval_s
         self._buffers: dict[str, list[Record]] = {table: [] for table in TABLES}
         self._flushed_s = time.monotonic()
         self._sequence = 0
+        self._lock = threading.RLock()
 
     def __enter__(self) -> "PartWriter":
         return self
@@ -219,34 +208,26 @@ class PartWriter:
 
     def add(self, record: Record) -> None:
         """Takes one record; flushes when the buffer is full or old."""
-        buffer = self._buffers[table_of(record)]
-        buffer.append(record)
-        if len(buffer) >= self._flush_rows or time.monotonic() - self._flushed_s >= self._flush_interval_s:
-            self.flush()
+        with self._lock:
+            buffer = self._buffers[table_of(record)]
+            buffer.append(record)
+            if len(buffer) >= self._flush_rows or time.monotonic() - self._flushed_s >= self._flush_interval_s:
+                self.flush()
 
     def flush(self) -> None:
         """Writes everything buffered."""
-        is_kept_back = False
-        for table, buffer in self._buffers.items():
-            if buffer and table == ANSWERS and not self._may_store_answers():
-                is_kept_back = True
-            elif buffer:
-                write_part(self._run_dir, table, f"{self._prefix}-{self._sequence:06d}-{len(buffer)}rows", buffer)
-                self._sequence += 1
-                buffer.clear()
-        self._flushed_s = time.monotonic()
-        if not is_kept_back:
-            self._on_stored()
+        with self._lock:
+            for table, buffer in self._buffers.items():
+                if buffer:
+                    write_part(self._run_dir, table, f"{self._prefix}-{self._sequence:06d}-{len(buffer)}rows", buffer)
+                    self._sequence += 1
+                    buffer.clear()
+            self._flushed_s = time.monotonic()
 
     def flush_old(self) -> None:
         """Writes what has waited for its time, where no record comes that would do so."""
         if time.monotonic() - self._flushed_s >= self._flush_interval_s:
             self.flush()
-
-    def begin_anew(self, writer: str) -> None:
-        """Drops the answers that are not written, and gives the parts to come another name."""
-        self._buffers[ANSWERS].clear()
-        self._prefix, self._sequence = writer, 0
 
 
 def ledger_name(table: str, name: str) -> str:

@@ -9,7 +9,6 @@ from assayline import __version__
 CONSOLE_COMMAND = "assayline"
 COMMANDS = {
     "evaluate": "Evaluate a model on a prompt set.",
-    "worker": "Answer what a run that is under way has to answer; for any launcher, on any machine.",
     "benchmark": "Measure configurations of a spec over repeats, or one under every load.",
     "gate": "Fail when a run is worse than its baseline, beyond its limits.",
     "runs": "List runs: id, model, state, accuracy, speed and age, the newest first.",

@@ -15,11 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
 
-from assayline.evaluation.crew import ALIVE, DEAD, SILENT, CrewStanding
-from assayline.evaluation.progress import Tally
+from assayline.evaluation.progress import Standing
 from assayline.settings import Settings
-from assayline.words import count
 from flows.cli.words import CONSOLE_LEVEL, has_bar, print_text
+from flows.live.workers import count_workers
 from tasks.terminal import console_handlers
 
 
@@ -29,7 +28,6 @@ class Screen:
     def __init__(self, run_dir: Path, console: Console) -> None:
         self._run_dir = run_dir
         self._console = console
-        self._tally = Tally(run_dir)
         self._handlers: list[tuple[PrefectConsoleHandler, Console, int]] = []
         self._level_before = os.environ.get(CONSOLE_LEVEL)
         self._bar = Progress(
@@ -69,18 +67,17 @@ class Screen:
         else:
             os.environ[CONSOLE_LEVEL] = self._level_before
 
-    def show(self, expected: int | None, crew: CrewStanding | None = None) -> None:
-        """Moves the bar. `expected` is None while prompts are still read; `crew` are the workers, if several."""
-        standing = self._tally.count()
+    def show(self, standing: Standing, expected: int | None) -> None:
+        """Moves the bar. `expected` is how many requests there are; None while prompts are still read."""
         has_window = standing.window_requests is not None  # an open loop has none
-        answering = has_window or standing.output_tokens_per_s is not None
+        answering = standing.output_tokens_per_s is not None
         counts = [f"{standing.answered:,}{'' if expected is None else f'/{expected:,}'}"]
         if standing.output_tokens_per_s is not None:
             counts.append(f"{standing.output_tokens_per_s:,.0f} tokens/s")
         if has_window:
             counts.append(f"window {standing.window_requests:,}")
-        if crew is not None:
-            counts += [count_workers(crew), count_shards(crew)]
+        if len(standing.workers) > 1:
+            counts.append(count_workers(standing))
         counts.append(f"{standing.errors:,} errors" if standing.errors != 1 else "1 error")
         self._bar.update(
             self._task,
@@ -89,20 +86,6 @@ class Screen:
             total=expected,
             counts=", ".join(counts) if standing.answered else "",
         )
-
-
-def count_workers(crew: CrewStanding) -> str:
-    """Workers at work, and which of all are slow or not at work. Lines above the bar name them."""
-    troubles = {"slow": sum(worker.is_slow for worker in crew.workers)} | {
-        state: crew.count(state) for state in (SILENT, DEAD)
-    }
-    told = ", ".join(f"{times} {trouble}" for trouble, times in troubles.items() if times)
-    return count(crew.count(ALIVE), "worker") + (f" ({told})" if told else "")
-
-
-def count_shards(crew: CrewStanding) -> str:
-    """Shards that are done, and those that had to be taken over."""
-    return f"{crew.done}/{crew.shards} shards" + (f" ({crew.taken_over} taken over)" if crew.taken_over else "")
 
 
 def log_console() -> Console:

@@ -1,4 +1,4 @@
-"""Shards: part files of the table `requests`, which workers claim whole."""
+"""Shards: part files of the table `requests`, which the dispatcher reads one after another."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -15,14 +15,12 @@ from assayline.store.tables import request_from_row
 
 
 def name_shard(number: int, weight: int | None = None) -> str:
-    """A shard's name, with what its place in the queue goes by: the tokens of its longest answer, as far as that is
-    expected, or its requests. Without, it is claimed by its number.
-    """
+    """A shard's name. `weight`: expected tokens of its longest answer, if shards are read by that."""
     return f"shard-{number:06d}" + ("" if weight is None else f"-{weight:07d}")
 
 
 def heaviest_first(shard: Path) -> tuple[int, str]:
-    """What a shard's place in the queue goes by."""
+    """Sort key: the shard with the longest answers first, then by number."""
     _, _, weight = shard.stem.partition("-")[2].partition("-")
     return -int(weight or 0), shard.name
 

@@ -1,0 +1,329 @@
+"""Dispatcher: which request is asked next, by which worker, and what became of it.
+
+It lives in the flow's process. Each worker calls `exchange` again and again, with the answers that it has, for the
+requests that it is to have. All order is decided here: shards in the order of their names or the longest first, first
+repeats before others, a conversation's next turn after its answer, and after a resume the unanswered rest.
+
+A worker reads a shard of its own, so that prompts with a common prefix stay on one engine; when no shard is left, it
+reads those of the others. A request has one owner at a time. If the owner is lost, its requests go to other workers. A
+request that was in flight when two workers were lost is asked alone, and the third loss makes it an error row.
+"""
+
+import math
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from assayline.engines.messages import unsent
+from assayline.errors import EngineError
+from assayline.evaluation.conversations import Conversations, OpenRenderer
+from assayline.evaluation.progress import Progress, Standing
+from assayline.evaluation.repeats import Repeats, most_held
+from assayline.evaluation.shards import heaviest_first, read_shard
+from assayline.records import Completion, Request
+from assayline.spec.evaluation import EvalSpec
+from assayline.store.parts import read_texts
+
+KILLED_WORKER = "killed_worker"
+"""error_kind of a request that was in flight each time when several workers were lost."""
+
+LOSSES_UNTIL_ALONE, MOST_LOSSES = 2, 3
+SURPLUS_REQUESTS = 16
+"""A worker holds at least so many requests beyond its window: they are there when others finish."""
+
+OPEN_LOOP_REQUESTS = 1024
+"""Held by a worker that has no window, as requests are due at times of their own."""
+
+
+@dataclass(slots=True)
+class _Shard:
+    """A shard that is being read."""
+
+    rows: Iterator[Request] = field(default_factory=lambda: iter(()))
+    is_read: bool = True
+
+    def next(self) -> Request | None:
+        """The next request to ask; None at the end."""
+        request = next(self.rows, None)
+        self.is_read = request is None
+        return request
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One worker: what it holds, and what it will be given next."""
+
+    repeats: Repeats
+    held: dict[str, Request] = field(default_factory=dict)
+    """Handed out and not answered, in the order of handing out."""
+    ready: deque[Request] = field(default_factory=deque)
+    """Next turns of conversations that it has answered."""
+    shard: _Shard = field(default_factory=_Shard)
+    window_requests: int | None = None
+    generation: int = 0
+    """Of its newest engine that answered."""
+    has_suspect: bool = False
+    """Whether it holds one request that must be alone."""
+
+
+class Dispatcher:
+    """One run's requests in one attempt. Threads may call it side by side."""
+
+    def __init__(
+        self,
+        spec: EvalSpec,
+        run_dir: Path,
+        keep: Callable[[Completion], None],
+        open_renderer: OpenRenderer,
+    ) -> None:
+        """`keep` gets each row that counts, once."""
+        self._spec = spec
+        self._run_dir = run_dir
+        self._keep = keep
+        self.workers = 1
+        """How many workers there are to be."""
+        self._lock = threading.RLock()
+        self._lanes: dict[str, _Lane] = {}
+        self._conversations = Conversations(open_renderer, spec.chat.prefill, self._fail_turn)
+        self._asker = ("", 0)
+        """Worker and generation of the row of a turn that is not asked."""
+        self._pending: list[tuple[Path, frozenset[str]]] = []
+        """Shards that nobody reads yet, with the requests in them that are answered; the next one is the last."""
+        self._abandoned: list[_Shard] = []
+        """Shards whose reader is gone."""
+        self._again: deque[Request] = deque()
+        self._suspects: deque[Request] = deque()
+        self._losses: Counter[str] = Counter()
+        self._rows: list[Completion] = []
+        """Rows that count and are not yet kept."""
+        self._culprits = 0
+        self._prepared = self._unread = 0
+        self._is_closed = False
+        self._stopped = threading.Event()
+        self.progress = Progress()
+
+    def add_shard(self, path: Path, requests: int, answered: frozenset[str] = frozenset(), errors: int = 0) -> None:
+        """Takes in a shard with so many requests; those in `answered` are not to be asked.
+
+        `errors` of these are error rows that are not counted yet.
+        """
+        with self._lock:
+            self._prepared += requests
+            self.progress.answered += len(answered)
+            self.progress.errors += errors
+            if requests > len(answered):
+                self._unread += requests - len(answered)
+                self._pending.append((path, answered))
+                self._pending.sort(key=lambda pending: heaviest_first(pending[0]), reverse=True)
+
+    def add_answered(self, requests: int) -> None:
+        """Counts requests of a shard in which nothing is left to ask."""
+        with self._lock:
+            self._prepared += requests
+            self.progress.answered += requests
+
+    def close(self) -> None:
+        """No shard will follow."""
+        with self._lock:
+            self._is_closed = True
+
+    def stop(self) -> None:
+        """Hands out nothing more; workers are to end now."""
+        self._stopped.set()
+
+    def wait_for_stop(self, wait_s: float) -> None:
+        """Returns after `wait_s`, or when `stop` is called."""
+        self._stopped.wait(wait_s)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped.is_set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every request has its row."""
+        with self._lock:
+            waiting = (self._pending, self._abandoned, self._again, self._suspects, self._conversations.held)
+            if not self._is_closed or any(waiting):
+                return False
+            return not any(
+                lane.held or lane.ready or lane.repeats.held or not lane.shard.is_read for lane in self._lanes.values()
+            )
+
+    def exchange(self, worker: str, finished: Iterable[Completion], window: int | None) -> list[Request]:
+        """Takes a worker's rows and returns its next requests.
+
+        `window` is how many requests its engine has in flight at most; None in an open loop, 0 if it wants none. A row
+        of a request that the worker does not hold is dropped: another worker has the request, or has answered it.
+        Raises StoreError, and EngineError if too many requests lose their workers.
+        """
+        with self._lock:
+            if window == 0 and worker not in self._lanes:
+                return []
+            lane = self._find_lane(worker, window)
+            self._asker = (worker, lane.generation)
+            for completion in finished:
+                if lane.held.pop(completion.request_id, None) is not None:
+                    self._settle(lane, completion)
+            lane.has_suspect = lane.has_suspect and bool(lane.held)
+            given = [] if self.is_stopped or window == 0 else self._hand_out(lane)
+        self._keep_rows()
+        return given
+
+    def lose(self, worker: str) -> None:
+        """The worker is gone: others get what it held. Raises EngineError if too many requests lose their workers."""
+        with self._lock:
+            self.progress.lose(worker)
+            lane = self._lanes.get(worker)
+            held = list(lane.held.values()) if lane else []
+            window = len(held) if lane is None or lane.window_requests is None else lane.window_requests
+            for request in held[:window]:
+                self._losses[request.request_id] += 1
+            self._give_back(worker)
+            for request in held:
+                if self._losses[request.request_id] >= MOST_LOSSES:
+                    self._give_up(worker, request, self._losses.pop(request.request_id))
+        self._keep_rows()
+
+    def leave(self, worker: str) -> None:
+        """The worker has ended by itself."""
+        with self._lock:
+            self._give_back(worker)
+            self.progress.leave(worker)
+
+    def join(self, worker: str, device: str) -> None:
+        """The worker has an open engine on a device."""
+        with self._lock:
+            self.progress.join(worker, device)
+
+    def look(self) -> Standing:
+        """How far the run is."""
+        with self._lock:
+            return self.progress.look()
+
+    def note_culprit(self, why: str) -> None:
+        """One more request that kills engines or workers has become an error row. Raises EngineError for too many."""
+        with self._lock:
+            self._culprits += 1
+            if self._culprits > max(1.0, self._spec.max_error_fraction * self._prepared):
+                raise EngineError(
+                    f"{self._culprits} requests killed what was to answer them, more than max_error_fraction allows. "
+                    f"The last one: {why}. What was answered is kept."
+                )
+
+    def _find_lane(self, worker: str, window: int | None) -> _Lane:
+        lane = self._lanes.get(worker)
+        if lane is None:
+            workers = max(self.workers, len(self._lanes) + 1)
+            lane = self._lanes[worker] = _Lane(Repeats(most_held(self._spec, workers, window)))
+        lane.window_requests = window
+        self.progress.set_window(worker, window)
+        return lane
+
+    def _give_back(self, worker: str) -> None:
+        """Puts what a worker held, or would have had next, where others get it."""
+        lane = self._lanes.pop(worker, None)
+        if lane is None:
+            return
+        if not lane.shard.is_read:
+            self._abandoned.append(lane.shard)
+        losses = [self._losses[request.request_id] for request in lane.held.values()]
+        held = list(zip(lane.held.values(), losses, strict=True))
+        again = [request for request, lost in held if lost < LOSSES_UNTIL_ALONE]
+        self._again.extendleft(reversed([*again, *lane.ready, *lane.repeats.drain()]))
+        self._suspects.extend(request for request, lost in held if LOSSES_UNTIL_ALONE <= lost < MOST_LOSSES)
+
+    def _settle(self, lane: _Lane, completion: Completion) -> None:
+        self._losses.pop(completion.request_id, None)
+        lane.generation = completion.engine_generation
+        self._count(completion)
+        lane.repeats.settle(completion)
+        if (turn := self._conversations.settle(completion)) is not None:
+            lane.ready.append(turn)
+
+    def _count(self, completion: Completion) -> None:
+        self.progress.add(completion)
+        self._rows.append(completion)
+
+    def _keep_rows(self) -> None:
+        """Outside the lock: writing takes a while. The rows of a call are written when it returns."""
+        with self._lock:
+            rows, self._rows = self._rows, []
+        for row in rows:
+            self._keep(row)
+
+    def _hand_out(self, lane: _Lane) -> list[Request]:
+        if lane.has_suspect:
+            return []
+        given: list[Request] = []
+        room = self._find_room(lane)
+        while len(given) < room and (request := self._next(lane)) is not None:
+            given.append(request)
+        if not given and not lane.held and self._suspects:
+            given.append(self._suspects.popleft())
+            lane.has_suspect = True
+        lane.held.update((request.request_id, request) for request in given)
+        return given
+
+    def _find_room(self, lane: _Lane) -> int:
+        """Fills the window in any case; beyond it, one of several workers gets a share of what is left."""
+        if lane.window_requests is None:
+            return OPEN_LOOP_REQUESTS - len(lane.held)
+        free = lane.window_requests - len(lane.held)
+        surplus = max(lane.window_requests, SURPLUS_REQUESTS)
+        workers = max(self.workers, len(self._lanes))
+        if workers == 1:
+            return free + surplus
+        return max(free, min(free + surplus, math.ceil(self._unread / (2 * workers))))
+
+    def _next(self, lane: _Lane) -> Request | None:
+        """The request to ask next; None if there is none now."""
+        if lane.ready:
+            return lane.ready.popleft()
+        if self._again:
+            return self._again.popleft()
+        while lane.repeats.has_room and (request := self._read(lane)) is not None:
+            if request.turn_index is not None:
+                if (turn := self._conversations.add(request)) is not None:
+                    return turn
+            elif not lane.repeats.hold(request):
+                return request
+        fullest = lane if lane.repeats.held else max(self._lanes.values(), key=lambda other: other.repeats.held)
+        return fullest.repeats.release()
+
+    def _read(self, lane: _Lane) -> Request | None:
+        """The next row: of the worker's shard, of one that nobody reads, or of another worker's."""
+        request = lane.shard.next()
+        while request is None and (self._abandoned or self._pending):
+            lane.shard = self._abandoned.pop() if self._abandoned else self._begin_shard()
+            request = lane.shard.next()
+        others = iter(self._lanes.values())
+        while request is None and (other := next(others, None)) is not None:
+            request = other.shard.next()
+        self._unread -= request is not None
+        return request
+
+    def _begin_shard(self) -> _Shard:
+        path, answered = self._pending.pop()
+        return _Shard(read_shard(path, answered, partial(read_texts, self._run_dir)), is_read=False)
+
+    def _fail_turn(self, request: Request, error_kind: str, why: str, prompt_tokens: int | None) -> None:
+        row = unsent(request.request_id, *self._asker, why)
+        self._count(replace(row, error_kind=error_kind, prompt_tokens=prompt_tokens))
+
+    def _give_up(self, worker: str, request: Request, losses: int) -> None:
+        words = f"Request {request.request_id} was in flight each time when {losses} workers were lost"
+        row = replace(
+            unsent(request.request_id, worker, 0, words),
+            error_kind=KILLED_WORKER,
+            prompt_tokens=len(request.prompt_token_ids) or None,
+        )
+        self._asker = (worker, 0)
+        self._count(row)
+        if (turn := self._conversations.settle(row)) is not None:
+            self._again.append(turn)
+        self.note_culprit(words)

@@ -1,0 +1,129 @@
+"""Driving a worker: the loop between it and the dispatcher, in a thread of the flow's process.
+
+The thread writes what the worker reports, so that everything of a run is written by one process. A worker that is lost
+(its thread, process or machine ended in an unexpected way, or it stopped answering) is replaced a few times.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from assayline.errors import AssaylineError, EngineError, WorkerLostError
+from assayline.evaluation.run import Evaluation
+from assayline.evaluation.worker import Exchanger, Worker, WorkOrder
+from assayline.records import EngineEvent, Request
+
+URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored", "load_ended"})
+"""Written at once: the engine has nothing to do anyway, and the machine may be in trouble."""
+
+REPLACEMENT_PAUSES_S = (1.0, 10.0, 60.0)
+"""Before each replacement of a lost worker."""
+
+WAIT_S = 0.1
+"""An exchange without rows takes so long."""
+
+SHORTEST_GATHER_S = 0.02
+MOST_EXCHANGES_PER_S = 500
+"""Of all workers together; each takes some 0.8 ms of this process if the worker is on another machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What a worker did."""
+
+    worker: str
+    answered_requests: int
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who hears what a worker does. Called in the driving thread."""
+
+    log: Callable[[str], None]
+    warn: Callable[[str], None]
+    engine_log: Callable[[str], None]
+    """Gets the lines that engines print."""
+    on_event: Callable[[EngineEvent], None] = lambda event: None
+
+
+def drive_worker(
+    evaluation: Evaluation, name: str, listener: Listener, launch: Callable[[WorkOrder], Exchanger] = Worker
+) -> WorkerReport:
+    """Drives a worker until every request of the run has its row, or the run is stopped.
+
+    Raises DeviceError, SpecError, EngineError or StoreError; what had finished until then is stored.
+    """
+    answered = 0
+    for pause_s in (0.0, *REPLACEMENT_PAUSES_S):
+        evaluation.dispatcher.wait_for_stop(pause_s)
+        drive = _Drive(evaluation, name, listener)
+        try:
+            drive.run(launch)
+        except WorkerLostError as loss:
+            answered += drive.answered
+            listener.warn(f"{name} is lost, and others answer what it had: {loss}")
+            evaluation.dispatcher.lose(name)
+        else:
+            evaluation.dispatcher.leave(name)
+            return WorkerReport(name, answered + drive.answered, drive.device)
+    raise EngineError(
+        f"{name} was lost {len(REPLACEMENT_PAUSES_S) + 1} times. What was answered is kept: the same command resumes "
+        "the run."
+    )
+
+
+class _Drive:
+    """One worker from its start to its end."""
+
+    def __init__(self, evaluation: Evaluation, name: str, listener: Listener) -> None:
+        self._evaluation = evaluation
+        self._name = name
+        self._listener = listener
+        self.answered = 0
+        self.device = ""
+
+    def run(self, launch: Callable[[WorkOrder], Exchanger]) -> None:
+        """Raises WorkerLostError, and the errors of `drive_worker`."""
+        worker = launch(self._evaluation.order(self._name))
+        try:
+            self._exchange(worker)
+        finally:
+            worker.close()
+
+    def _exchange(self, worker: Exchanger) -> None:
+        evaluation, dispatcher = self._evaluation, self._evaluation.dispatcher
+        requests: list[Request] = []
+        while True:
+            if dispatcher.is_stopped:
+                worker.stop()
+            gather_s = max(SHORTEST_GATHER_S, dispatcher.workers / MOST_EXCHANGES_PER_S)
+            news = worker.exchange(requests, is_last=dispatcher.is_over, wait_s=WAIT_S, gather_s=gather_s)
+            self.device = news.device
+            self.answered += len(news.finished)
+            for line in news.notes:
+                self._listener.log(line)
+            for line in news.engine_lines:
+                self._listener.engine_log(line)
+            for record in news.records:
+                evaluation.writer.add(record)
+                if isinstance(record, EngineEvent):
+                    self._hear(record)
+            requests = dispatcher.exchange(self._name, news.finished, news.window)
+            evaluation.writer.flush_old()
+            if isinstance(news.error, AssaylineError):
+                raise news.error
+            if news.error is not None:
+                raise WorkerLostError(f"{type(news.error).__name__}: {news.error}") from news.error
+            if news.has_ended:
+                return
+
+    def _hear(self, event: EngineEvent) -> None:
+        evaluation = self._evaluation
+        evaluation.generations[self._name] = event.engine_generation + 1
+        if event.event in URGENT_EVENTS:
+            evaluation.writer.flush()
+        if event.event == "opened":
+            evaluation.dispatcher.join(self._name, self.device)
+        self._listener.on_event(event)
+        if event.event == "isolated":
+            evaluation.dispatcher.note_culprit(event.message or "")
