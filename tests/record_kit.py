@@ -2,20 +2,23 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
 from assayline.clock import RunClock
-from assayline.evaluation.orders import WorkOrder
-from assayline.evaluation.shards.queue import ShardQueue
-from assayline.records import Completion, Request
+from assayline.evaluation.dispatcher import Dispatcher
+from assayline.evaluation.drive import Listener, WorkerReport, drive_worker
+from assayline.evaluation.worker import Worker, WorkOrder
+from assayline.records import Completion, EngineEvent, Request
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
-from assayline.store.parts import list_parts, write_part
+from assayline.store.parts import PartWriter, count_rows, list_parts, write_part
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -29,17 +32,14 @@ def completion_of(request_id: str, **values: Any) -> Completion:
     return Completion(request_id, "worker-0", 0, 8, **values)
 
 
-def fill_queue(run_dir: Path, shards: int, per_shard: int, **sampling: Any) -> list[str]:
-    """A closed queue of numbered requests; their ids."""
-    queue = ShardQueue(run_dir)
-    queue.reset()
+def write_shards(run_dir: Path, shards: int, per_shard: int, **sampling: Any) -> list[str]:
+    """Shards of numbered requests; their ids."""
     numbers = iter(range(shards * per_shard))
     ids = []
     for shard in range(shards):
         requests = [request_of(next(numbers), **sampling) for _ in range(per_shard)]
         write_part(run_dir, "requests", f"shard-{shard:06d}", requests)
         ids += [request.request_id for request in requests]
-    queue.close()
     return ids
 
 
@@ -52,8 +52,54 @@ def fake_spec(**changes: Any) -> EvalSpec:
     return parse_spec({"model": "fake", "prompts": prompts, "engine": {"backend": "fake"}, **changes})
 
 
-def order_of(run_dir: Path, settings: Settings, worker: str = "worker-0", **changes: Any) -> WorkOrder:
-    return WorkOrder("run", run_dir, fake_spec(**changes), settings, "fake", "fake-id", {}, RunClock.start(), worker)
+class Work:
+    """What an evaluation has for its workers, without the evaluation: every shard in the folder, read to the end."""
+
+    def __init__(self, run_dir: Path, settings: Settings, *, is_closed: bool = True, **changes: Any) -> None:
+        self.run_dir = run_dir
+        self.settings = settings
+        self.spec = fake_spec(**changes)
+        self.writer = PartWriter(run_dir, "flow", settings.flush_rows, settings.flush_interval_s)
+        self.dispatcher = Dispatcher(self.spec, run_dir, self.writer.add, lambda: pytest.fail("no chat is rendered"))
+        self.generations: dict[str, int] = {}
+        self.attempt = 1
+        self.clock = RunClock.start()
+        self.notes: list[str] = []
+        self.events: list[EngineEvent] = []
+        for part in list_parts(run_dir, "requests"):
+            self.add(part)
+        if is_closed:
+            self.dispatcher.close()
+
+    def add(self, part: Path) -> None:
+        self.dispatcher.add_shard(part, count_rows(part))
+
+    def order(self, worker: str) -> WorkOrder:
+        return WorkOrder(
+            run_id="run",
+            spec=self.spec,
+            settings=self.settings,
+            model="fake",
+            model_id="fake-id",
+            model_args={},
+            clock=self.clock,
+            worker=worker,
+            attempt=self.attempt,
+            first_generation=self.generations.get(worker, 0),
+            log_folder=self.run_dir / "logs",
+        )
+
+    def drive(self, worker: str = "worker-0", launch: Any = Worker) -> WorkerReport:
+        """Drives a worker to its end, and writes what is left."""
+        listener = Listener(self.notes.append, self.notes.append, lambda _: None, self.events.append)
+        with self.writer:
+            return drive_worker(self, worker, listener, launch)  # type: ignore[arg-type]
+
+    def start(self, worker: str = "worker-0", launch: Any = Worker) -> threading.Thread:
+        """The same in a daemon thread: a worker that does not end must not keep the tests from ending."""
+        thread = threading.Thread(target=self.drive, args=[worker, launch], daemon=True)
+        thread.start()
+        return thread
 
 
 def start_python(script: str, *arguments: object) -> "subprocess.Popen[str]":

@@ -10,20 +10,20 @@ import duckdb
 from record_kit import completion_of
 
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
-from assayline.evaluation.shards.queue import ShardQueue
-from assayline.evaluation.shards.rows import read_shard
-from assayline.evaluation.worker import run_worker
+from assayline.evaluation.drive import Listener, drive_worker
+from assayline.evaluation.shards import heaviest_first, read_shard
 from assayline.records import EngineEvent, Request
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.store.parts import write_part
+from assayline.store.parts import list_parts, write_part
 
 FAKE = {"backend": "fake"}
 
 
 def work(evaluation: Evaluation, index: int = 0) -> int:
-    """Lets a worker answer all that the queue has; how much that was."""
-    return run_worker(evaluation.order(index), lambda _: None, lambda _: None).answered_requests
+    """Lets a worker answer all that there is; how much that was."""
+    listener = Listener(lambda _: None, lambda _: None, lambda _: None)
+    return drive_worker(evaluation, f"worker-{index}", listener).answered_requests
 
 
 @functools.cache
@@ -51,11 +51,9 @@ def vanish(evaluation: Evaluation) -> None:
 
 def answer_some(evaluation: Evaluation, *counts: int) -> list[str]:
     """As a killed worker leaves it: of the first shard the first `counts[0]` requests are answered, and so on."""
-    queue = ShardQueue(evaluation.run_dir)
+    shards = sorted(list_parts(evaluation.run_dir, "requests"), key=heaviest_first)
     ids = []
-    for count in counts:
-        shard = queue.claim()
-        assert shard is not None
+    for count, shard in zip(counts, shards, strict=False):
         requests: list[Request] = list(read_shard(shard))[:count]
         write_part(
             evaluation.run_dir,

@@ -162,8 +162,6 @@ class Worker:
         except EngineInterruptedError as stop:
             self._note(str(stop))
         except BaseException as caught:  # whoever drives the worker decides what it means
-            if isinstance(caught, AssaylineError) and not isinstance(caught, EngineDiedError):  # which is on record
-                self._record(self._order.first_generation, "failed", message=str(caught))
             error = caught
         with self._changed:
             self._window = 0
@@ -171,7 +169,18 @@ class Worker:
             self._changed.notify_all()
 
     def _work(self, stack: contextlib.ExitStack) -> None:
-        """Claims, opens, answers. `stack` undoes it in reverse order, however this ends."""
+        """Claims, opens, answers; records why not. `stack` undoes it in reverse order."""
+        try:
+            engine = self._open(stack)
+            stack.callback(engine.close)
+            self._answer(engine)
+        except (EngineDiedError, EngineInterruptedError):
+            raise  # on record already, or no failure
+        except AssaylineError as error:
+            self._record(self._generation, "failed", message=str(error))
+            raise
+
+    def _open(self, stack: contextlib.ExitStack) -> Engine:
         order = self._order
         self._device = claim_device(
             order.spec,
@@ -196,9 +205,7 @@ class Worker:
         opening = Opening(
             order.spec, order.settings, ordered, self._device, order.log_folder, hooks, self._course, self._lot
         )
-        engine = opening.open(self._record, first_generation=order.first_generation, should_stop=self._stopped.is_set)
-        stack.callback(engine.close)
-        self._answer(engine)
+        return opening.open(self._record, first_generation=order.first_generation, should_stop=self._stopped.is_set)
 
     def _answer(self, engine: Engine) -> None:
         if self._order.spec.engine.warm_up and (first := self._wait_for_first()):

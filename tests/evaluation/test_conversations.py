@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
+from assayline.evaluation.shards.suspects import Suspicion
 from fake_server import ANSWER, FakeServer
 from record_kit import completion_of, rows_of
 from run_kit import FAKE, complete, query, vanish, work
@@ -19,7 +20,6 @@ from assayline.evaluation import opening
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.conversations import Conversations
 from assayline.evaluation.prepare import open_renderer
-from assayline.evaluation.shards.suspects import Suspicion
 from assayline.export.make import export_run
 from assayline.model import identify_spec_model
 from assayline.records import EARLIER_TURN, NOT_SENT, EarlierTurn, Request

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from assayline.evaluation.shards.queue import ShardQueue
 from record_kit import completion_of, read_line, rows_of, start_python
 
 from assayline.clock import RunClock
@@ -12,7 +13,6 @@ from assayline.errors import ModelError, PromptError, RunFailedError, SpecError,
 from assayline.evaluation.begin import Evaluation, begin_evaluation
 from assayline.evaluation.resume import NEVER
 from assayline.evaluation.run import read_result
-from assayline.evaluation.shards.queue import ShardQueue
 from assayline.evaluation.worker import run_worker
 from assayline.runs.manifest import new_run_id
 from assayline.settings import Settings

@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from assayline.evaluation.shards.queue import ShardQueue
 from record_kit import start_python
 from run_kit import FAKE, complete, query, work
 
 from assayline.errors import StoreError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.rebuild import rebuild_run
-from assayline.evaluation.shards.queue import ShardQueue
 from assayline.runs.manifest import read_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from assayline.evaluation.shards.queue import ShardQueue
+from assayline.evaluation.shards.rows import read_shard
 from record_kit import completion_of, fill_queue, rows_of
 from run_kit import vanish
 
@@ -15,8 +17,6 @@ from assayline.errors import SpecError
 from assayline.evaluation import opening, worker
 from assayline.evaluation.begin import begin_evaluation, plan_run
 from assayline.evaluation.inputs import digest_inputs
-from assayline.evaluation.shards.queue import ShardQueue
-from assayline.evaluation.shards.rows import read_shard
 from assayline.load.course import LoadCourse
 from assayline.records import NOT_SENT
 from assayline.settings import Settings

@@ -6,6 +6,8 @@ import random
 from typing import Any
 
 import pytest
+from assayline.evaluation.shards.queue import ShardQueue
+from assayline.evaluation.shards.rows import name_shard, read_shard
 from record_kit import completion_of, request_of, rows_of
 from run_kit import complete, query, vanish, work
 
@@ -13,8 +15,6 @@ from assayline.errors import SpecError, StoreError
 from assayline.evaluation import begin
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.order import LENGTHS_NAME, UNKNOWN_TOKENS, ExpectedLengths, read_lengths, sort_rows
-from assayline.evaluation.shards.queue import ShardQueue
-from assayline.evaluation.shards.rows import name_shard, read_shard
 from assayline.records import Prompt
 from assayline.requests.build import Prepared
 from assayline.settings import Settings

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from assayline.evaluation.shards.queue import ShardQueue
 from record_kit import rows_of
 
 from assayline.errors import PromptError
 from assayline.evaluation import prepare
 from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.shards.queue import ShardQueue
 from assayline.settings import Settings
 from assayline.spec.identity import canonical_json, spec_hash
 from assayline.store.parts import count_rows, list_parts

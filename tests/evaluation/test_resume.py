@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from assayline.evaluation.shards.queue import ShardQueue
+from assayline.evaluation.shards.rows import read_shard
 from record_kit import completion_of, read_line, request_of, rows_of, start_python
 from run_kit import (
     FAKE,
@@ -31,8 +33,6 @@ from assayline.errors import (
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.prepare import _Shard
 from assayline.evaluation.resume import describe_left, find_driven_here, find_unfinished_here
-from assayline.evaluation.shards.queue import ShardQueue
-from assayline.evaluation.shards.rows import read_shard
 from assayline.runs import drivers
 from assayline.runs.locks import hold_worker_lock, is_worked_on, keep_workers_out, lock_run
 from assayline.runs.manifest import read_manifest, write_manifest

@@ -2,10 +2,8 @@
 
 import itertools
 import pickle
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from record_kit import fill_queue, order_of, request_of, rows_of, start_python
+from record_kit import Work, request_of, rows_of, write_shards
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts
@@ -23,32 +21,12 @@ from assayline.engines.messages import Open
 from assayline.engines.recovery.sizes import Sizes
 from assayline.errors import Death, DeviceError, EngineDiedError, EngineError, SpecError
 from assayline.evaluation import opening
-from assayline.evaluation.orders import WorkOrder
-from assayline.evaluation.shards.queue import ShardQueue
-from assayline.evaluation.worker import WorkerReport, run_worker
-from assayline.records import Completion, EngineEvent, Request
+from assayline.records import Completion, Request
 from assayline.requests.warm_up import MIN_WARM_UP_TOKENS, WARM_UP_OUTPUT_TOKENS, shared_prefix
 from assayline.settings import Settings
 from assayline.store.parts import count_rows, list_parts, write_part
 
 CRASH = Death("run", exception="AssertionError", message="no such block")
-WORK = """
-import pickle, sys
-from assayline.evaluation.worker import run_worker
-order = pickle.loads(open(sys.argv[1], "rb").read())
-print(run_worker(order, str, str).answered_requests)
-"""
-
-
-def work(order: WorkOrder) -> WorkerReport:
-    return run_worker(order, lambda _: None, lambda _: None)
-
-
-def start_worker(order: WorkOrder) -> threading.Thread:
-    """In a daemon thread: a worker that does not end must not keep the tests from ending."""
-    thread = threading.Thread(target=work, args=[order], daemon=True)
-    thread.start()
-    return thread
 
 
 def wait_until(done: Callable[[], bool], limit_s: float = 20) -> bool:
@@ -114,52 +92,43 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Any:
     return install
 
 
-def test_two_workers_in_threads_answer_every_request_once(tmp_path: Path, settings: Settings) -> None:
+def test_workers_share_a_run_and_answer_every_request_once(tmp_path: Path, settings: Settings) -> None:
     """Peers, row 13: count in = count out."""
-    ids = fill_queue(tmp_path, shards=40, per_shard=25)
-    orders = [order_of(tmp_path, settings, f"worker-{number}") for number in range(2)]
-    for thread in [start_worker(order) for order in orders]:
+    ids = write_shards(tmp_path, shards=40, per_shard=25)
+    shared = Work(tmp_path, settings)
+    shared.dispatcher.workers = 3
+    for thread in [shared.start(f"worker-{number}") for number in range(3)]:
         thread.join(60)
     assert sorted(answered(tmp_path)) == sorted(ids)
+    assert len({row["worker"] for row in rows_of(tmp_path, "completions")}) == 3
 
 
-def test_two_workers_in_processes_answer_every_request_once(tmp_path: Path, settings: Settings) -> None:
-    """Peers, row 13; a work order is small and picklable."""
-    ids = fill_queue(tmp_path, shards=40, per_shard=25)
-    processes = []
-    for number in range(2):
-        order = pickle.dumps(order_of(tmp_path, settings, f"worker-{number}"))
-        assert len(order) < 4096
-        (tmp_path / f"order-{number}").write_bytes(order)
-        processes.append(start_python(WORK, tmp_path / f"order-{number}"))
-    counts = [int(process.communicate(timeout=60)[0]) for process in processes]
-    assert sum(counts) == len(ids)
-    assert sorted(answered(tmp_path)) == sorted(ids)
+def test_a_work_order_is_small_and_picklable(tmp_path: Path, settings: Settings) -> None:
+    assert len(pickle.dumps(Work(tmp_path, settings).order("worker-0"))) < 4096
 
 
 def test_shards_may_come_while_the_worker_waits(tmp_path: Path, settings: Settings) -> None:
-    queue = ShardQueue(tmp_path)
-    queue.reset()
-    thread = start_worker(order_of(tmp_path, settings))
+    shared = Work(tmp_path, settings, is_closed=False)
+    thread = shared.start()
     for shard in range(5):
         time.sleep(0.05)
-        write_part(tmp_path, "requests", f"shard-{shard}", [request_of(shard)])
-    queue.close()
+        shared.add(write_part(tmp_path, "requests", f"shard-{shard}", [request_of(shard)]))
+    shared.dispatcher.close()
     thread.join(30)
     assert sorted(answered(tmp_path)) == [request_of(shard).request_id for shard in range(5)]
 
 
 def test_a_run_without_requests_ends(tmp_path: Path, settings: Settings) -> None:
-    fill_queue(tmp_path, shards=0, per_shard=0)
-    assert work(order_of(tmp_path, settings)).answered_requests == 0
+    write_shards(tmp_path, shards=0, per_shard=0)
+    assert Work(tmp_path, settings).drive().answered_requests == 0
     assert events(tmp_path) == ["opened", "closed"]
 
 
 def test_the_engine_is_opened_and_warmed_up_once_for_all_shards(tmp_path: Path, settings: Settings, spy: Any) -> None:
     """Peers, rows 11 and 16: no start-up per batch or shard."""
-    fill_queue(tmp_path, shards=10, per_shard=5)
+    write_shards(tmp_path, shards=10, per_shard=5)
     engine = spy()
-    report = work(order_of(tmp_path, settings, shard_requests=5))
+    report = Work(tmp_path, settings, shard_requests=5).drive()
     assert events(tmp_path) == ["opened", "warmed_up", "closed"]
     assert (report.answered_requests, report.device, engine.closed) == (50, "none", 1)
     assert {row["worker"] for row in rows_of(tmp_path, "engine_events")} == {"worker-0"}
@@ -173,10 +142,8 @@ def test_warm_up_primes_the_shared_prefix_and_is_no_request_of_the_run(
     prefix = list(range(100, 140))
     requests = [request_of(number, [*prefix, number, 7], min_tokens=9, max_tokens=9) for number in range(4)]
     write_part(tmp_path, "requests", "shard-0", requests)
-    ShardQueue(tmp_path).reset()
-    ShardQueue(tmp_path).close()
     engine = spy()
-    work(order_of(tmp_path, settings, sampling={"min_tokens": 9, "max_tokens": 9, "top_p": 0.5}))
+    Work(tmp_path, settings, sampling={"min_tokens": 9, "max_tokens": 9, "top_p": 0.5}).drive()
     [warm] = engine.warmed
     assert warm.prompt_token_ids[:40] == prefix
     assert warm.sampling == {"max_tokens": WARM_UP_OUTPUT_TOKENS, "top_p": 0.5}
@@ -189,19 +156,17 @@ def test_a_warm_up_prompt_is_long_enough_for_a_cpu_and_short_enough_for_the_cont
 ) -> None:
     for number in range(2):
         write_part(tmp_path, "requests", f"shard-{number}", [request_of(number, [5] * tokens)])
-    ShardQueue(tmp_path).reset()
-    ShardQueue(tmp_path).close()
     engine = spy()
-    work(order_of(tmp_path, settings))
+    Work(tmp_path, settings).drive()
     [warm] = engine.warmed
     assert len(warm.prompt_token_ids) >= MIN_WARM_UP_TOKENS
     assert len(warm.prompt_token_ids) + WARM_UP_OUTPUT_TOKENS < 64
 
 
 def test_warm_up_can_be_left_out(tmp_path: Path, settings: Settings, spy: Any) -> None:
-    fill_queue(tmp_path, shards=1, per_shard=2)
+    write_shards(tmp_path, shards=1, per_shard=2)
     engine = spy()
-    work(order_of(tmp_path, settings, engine={"backend": "fake", "warm_up": False}))
+    Work(tmp_path, settings, engine={"backend": "fake", "warm_up": False}).drive()
     assert engine.warmed == [] and events(tmp_path) == ["opened", "closed"]
 
 
@@ -220,10 +185,10 @@ def test_a_dead_engine_ends_the_worker_and_keeps_what_had_finished(
     tmp_path: Path, settings: Settings, spy: Any
 ) -> None:
     """Peers, row 9: the failure is an exception, not an exit code of 0."""
-    fill_queue(tmp_path, shards=2, per_shard=20)
+    write_shards(tmp_path, shards=2, per_shard=20)
     engine = spy(fail_after=7)
     with pytest.raises(EngineError, match="the engine died"):
-        work(order_of(tmp_path, settings))
+        Work(tmp_path, settings).drive()
     assert len(set(answered(tmp_path))) == len(answered(tmp_path)) == 40, "each engine answered some before it died"
     failed = [row for row in rows_of(tmp_path, "engine_events") if row["event"] == "failed"]
     assert {row["message"] for row in failed} == {"the engine died"}
@@ -234,7 +199,7 @@ def test_an_engine_that_runs_out_of_memory_is_followed_by_a_smaller_one(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The promise of the whole: every request answered once, and what was done about it is on record."""
-    ids = fill_queue(tmp_path, shards=4, per_shard=25)
+    ids = write_shards(tmp_path, shards=4, per_shard=25)
     opened: list[int | None] = []
 
     class Narrow(FakeEngine):
@@ -248,9 +213,10 @@ def test_an_engine_that_runs_out_of_memory_is_followed_by_a_smaller_one(
         return Narrow(order.clock, generation=order.engine_generation, window=sizes.window_requests or 32)
 
     monkeypatch.setattr(opening, "open_engine", open_narrow)
-    seen: list[EngineEvent] = []
-    order = replace(order_of(tmp_path, settings), attempt=3, first_generation=5)
-    run_worker(order, lambda _: None, lambda _: None, seen.append)
+    shared = Work(tmp_path, settings)
+    shared.attempt, shared.generations = 3, {"worker-0": 5}
+    shared.drive()
+    seen = shared.events
     assert sorted(answered(tmp_path)) == sorted(ids)
     assert opened == [None, 16, 8]
     rows = rows_of(tmp_path, "engine_events")
@@ -264,7 +230,7 @@ def test_an_engine_that_runs_out_of_memory_is_followed_by_a_smaller_one(
 def test_more_killers_than_the_spec_allows_end_the_worker(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = fill_queue(tmp_path, shards=2, per_shard=20)
+    ids = write_shards(tmp_path, shards=2, per_shard=20)
 
     class Frail(FakeEngine):
         def _step(self, live: list[Any]) -> Iterator[Completion]:
@@ -276,17 +242,19 @@ def test_more_killers_than_the_spec_allows_end_the_worker(
         return Frail(order.clock, window=sizes.window_requests or 4)
 
     monkeypatch.setattr(opening, "open_engine", open_frail)
-    with pytest.raises(EngineError, match="5 requests killed it, more than max_error_fraction allows"):
-        work(order_of(tmp_path, settings, max_error_fraction=0.1))
+    with pytest.raises(
+        EngineError, match="5 requests killed what was to answer them, more than max_error_fraction allows"
+    ):
+        Work(tmp_path, settings, max_error_fraction=0.1).drive()
     rows = rows_of(tmp_path, "completions")
     assert [row["request_id"] for row in rows if row["error_kind"] == "killed_engine"] == ids[:4]
 
 
 def test_a_failed_warm_up_is_an_event_too(tmp_path: Path, settings: Settings, spy: Any) -> None:
-    fill_queue(tmp_path, shards=1, per_shard=2)
+    write_shards(tmp_path, shards=1, per_shard=2)
     spy(fail_warm_up=True)
     with pytest.raises(SpecError, match="no warm-up"):
-        work(order_of(tmp_path, settings))
+        Work(tmp_path, settings).drive()
     assert events(tmp_path) == ["opened", "failed", "closed"]
 
 
@@ -297,9 +265,9 @@ def test_an_engine_that_does_not_open_is_an_event_too(
         raise EngineError("it did not start")
 
     monkeypatch.setattr(opening, "open_engine", refuse)
-    fill_queue(tmp_path, shards=1, per_shard=2)
+    write_shards(tmp_path, shards=1, per_shard=2)
     with pytest.raises(EngineError, match="did not start"):
-        work(order_of(tmp_path, settings))
+        Work(tmp_path, settings).drive()
     assert events(tmp_path) == ["failed"] and engine_event_of(tmp_path, "failed")["message"] == "it did not start"
 
 
@@ -307,12 +275,10 @@ def test_a_stop_ends_the_worker_without_error_and_keeps_what_had_finished(tmp_pa
     """Peers, row 10: finished rows are kept."""
     write_part(tmp_path, "requests", "a", [request_of(number, max_tokens=2) for number in range(10)])
     write_part(tmp_path, "requests", "b", [request_of(number, max_tokens=10**9) for number in range(10, 20)])
-    queue = ShardQueue(tmp_path)
-    queue.reset()
-    queue.close()
-    thread = start_worker(order_of(tmp_path, settings))
+    shared = Work(tmp_path, settings)
+    thread = shared.start()
     assert wait_until(lambda: len(answered(tmp_path)) == 10)
-    queue.stop()
+    shared.dispatcher.stop()
     thread.join(20)
     assert not thread.is_alive()
     assert sorted(answered(tmp_path)) == [request_of(number).request_id for number in range(10)]
@@ -320,12 +286,11 @@ def test_a_stop_ends_the_worker_without_error_and_keeps_what_had_finished(tmp_pa
 
 
 def test_a_stop_ends_a_worker_that_waits_for_its_first_shard(tmp_path: Path, settings: Settings) -> None:
-    queue = ShardQueue(tmp_path)
-    queue.reset()
-    thread = start_worker(order_of(tmp_path, settings))
+    shared = Work(tmp_path, settings, is_closed=False)
+    thread = shared.start()
     time.sleep(0.2)
     assert thread.is_alive()
-    queue.stop()
+    shared.dispatcher.stop()
     thread.join(20)
     assert not thread.is_alive() and events(tmp_path) == ["opened", "closed"]
 
@@ -333,18 +298,17 @@ def test_a_stop_ends_a_worker_that_waits_for_its_first_shard(tmp_path: Path, set
 def test_what_finished_is_written_before_the_worker_ends(tmp_path: Path, settings: Settings) -> None:
     """Peers, row 12: a crash costs the flush interval at most."""
     write_part(tmp_path, "requests", "a", [request_of(0, max_tokens=1), request_of(1, max_tokens=10**9)])
-    queue = ShardQueue(tmp_path)
-    queue.reset()
-    thread = start_worker(order_of(tmp_path, settings))
+    shared = Work(tmp_path, settings, is_closed=False)
+    thread = shared.start()
     assert wait_until(lambda: answered(tmp_path) == ["request-00000"])
     assert thread.is_alive()
-    queue.stop()
+    shared.dispatcher.stop()
     thread.join(20)
 
 
 def test_parts_have_no_more_rows_than_the_setting_says(tmp_path: Path, settings: Settings) -> None:
-    fill_queue(tmp_path, shards=2, per_shard=50)
-    work(order_of(tmp_path, settings.model_copy(update={"flush_rows": 30, "flush_interval_s": 1000})))
+    write_shards(tmp_path, shards=2, per_shard=50)
+    Work(tmp_path, settings.model_copy(update={"flush_rows": 30, "flush_interval_s": 1000})).drive()
     assert [count_rows(part) for part in list_parts(tmp_path, "completions")] == [30, 30, 30, 10]
 
 
@@ -355,7 +319,7 @@ def test_a_spec_for_cuda_on_a_machine_without_is_refused_before_an_engine_opens(
     engine = spy()
     with pytest.raises(DeviceError, match="asks for 1 workers with 6 cuda"):
         args = {"tensor_parallel_size": 3, "pipeline_parallel_size": 2}
-        work(order_of(tmp_path, settings, engine={"device": "cuda", "args": args}))
+        Work(tmp_path, settings, engine={"device": "cuda", "args": args}).drive()
     assert engine.closed == 0
 
 
@@ -365,4 +329,4 @@ def test_a_device_that_another_run_holds_is_a_sentence(tmp_path: Path, settings:
         claim_device(list_devices("cpu", 1), settings.lock_dir, 0),
         pytest.raises(DeviceError, match="Every device is taken"),
     ):
-        work(order_of(tmp_path, settings, engine={"device": "cpu"}))
+        Work(tmp_path, settings, engine={"device": "cpu"}).drive()
