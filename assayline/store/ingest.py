@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from assayline.store.database import transaction
 from assayline.store.kept import forget_metrics
-from assayline.store.parts import ANSWERS, fetch_parts, ledger_name, list_part_names, list_parts, parts_dir
+from assayline.store.parts import ANSWERS, ledger_name, list_part_names, list_parts, parts_dir
 from assayline.store.repair import compare_columns, describe_damage, find_damaged
 from assayline.store.runs import delete_run
 from assayline.store.tables import TABLES
@@ -36,7 +36,7 @@ def load_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path
     """
     loaded = 0
     for table in TABLES:
-        new = list_new_parts(connection, run_id, run_dir, table, max_age_s)
+        new = list_new_parts(connection, run_id, run_dir, table)
         for start in range(0, len(new), FILES_PER_LOAD):
             parts = new[start : start + FILES_PER_LOAD]
             try:
@@ -49,14 +49,12 @@ def load_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path
     return loaded
 
 
-def list_new_parts(
-    connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path, table: str, max_age_s: float = 0.0
-) -> list[Path]:
-    """A table's parts that the ledger does not have, on this machine."""
+def list_new_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path, table: str) -> list[Path]:
+    """List a table's parts that the ledger does not have."""
     query = "select part from loaded_parts where run_id = ? and target_table = ?"
     known = {name for (name,) in connection.execute(query, [run_id, table]).fetchall()}
-    names = list_part_names(run_dir, table, max_age_s)
-    return fetch_parts(run_dir, table, [name for name in names if ledger_name(table, name) not in known])
+    folder, names = parts_dir(run_dir, table), list_part_names(run_dir, table)
+    return [folder / name for name in names if ledger_name(table, name) not in known]
 
 
 def insert_parts(connection: duckdb.DuckDBPyConnection, run_id: str, table: str, parts: list[Path]) -> int:
