@@ -25,11 +25,6 @@ class Settings(BaseSettings):
     )
 
     data_dir: Path = Field(Path("data"), description="Folder of the database and of the runs' part files.")
-    data_url: str | None = Field(
-        None,
-        description="Object store that has the runs (s3://BUCKET/PREFIX, gs://, az://); the data folder then has the "
-        "database, and copies.",
-    )
     database: Path | None = Field(None, description="The DuckDB file (default: assayline.duckdb in the data folder).")
     lock_dir: Path = Field(
         Path("/tmp/assayline-locks"), description="Folder of device locks, one per machine, for all of its users."
@@ -81,6 +76,11 @@ class Settings(BaseSettings):
     def database_path(self) -> Path:
         """Where the database is."""
         return self.database or self.data_dir / "assayline.duckdb"
+
+    @property
+    def data_url(self) -> str | None:
+        """None. A name of before, for modules that are being replaced; to be deleted with them."""
+        return None
 
     def pass_on_token(self) -> None:
         """Puts the hub's token where its client reads it: into the environment of this process."""

@@ -1,1 +1,1 @@
-"""Where the files of a run are: in its folder, or in an object store with a copy beside the process that reads."""
+"""Names of before, for modules that are being replaced; to be deleted with them."""
