@@ -20,6 +20,8 @@ from assayline.files import MAKE_ROOM, write_json
 
 MANIFEST_NAME = "run.json"
 SPEC_NAME = "spec.json"
+STORE_MARK = "place.txt"
+"""In the folders of earlier versions that were copies of runs in object stores: the run's URL."""
 LAST = "last"
 """Names the newest run on a command line."""
 
@@ -92,6 +94,7 @@ def write_manifest(run_dir: Path, manifest: Manifest) -> None:
 
 def read_manifest(run_dir: Path) -> Manifest:
     """The manifest in a run's folder. Raises StoreError where there is none that can be read."""
+    _refuse_copy(run_dir)
     path = run_dir / MANIFEST_NAME
     try:
         data: dict[str, Any] = json.loads(path.read_bytes())
@@ -110,6 +113,19 @@ def read_manifest(run_dir: Path) -> Manifest:
             f"The run's manifest {path} cannot be read: {type(error).__name__}: {error}. Put a copy in its place; "
             "without it the run cannot be resumed or loaded anew."
         ) from None
+
+
+def _refuse_copy(run_dir: Path) -> None:
+    """Raise StoreError for the copy of a run that an earlier version kept in an object store: it may lack parts."""
+    mark = run_dir / STORE_MARK
+    try:
+        url = mark.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return
+    raise StoreError(
+        f"Run {run_dir.name} lives in an object store, {url}, which this version does not read. hint: copy all objects "
+        f"below that URL into {run_dir}, then remove {mark}."
+    )
 
 
 def list_manifests(runs_dir: Path) -> list[Manifest]:
@@ -161,6 +177,7 @@ def unknown_run(run_id: str, run_ids: Sequence[str], where: str) -> SpecError:
 
 def read_spec_json(run_dir: Path) -> str:
     """The canonical spec of a run, as JSON. Raises StoreError."""
+    _refuse_copy(run_dir)
     path = run_dir / SPEC_NAME
     try:
         text = path.read_text(encoding="utf-8")
