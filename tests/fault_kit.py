@@ -25,7 +25,7 @@ from assayline.evaluation.orders import WorkOrder, take_name
 from assayline.records import Completion, Request
 from assayline.settings import Settings
 from assayline.store.database import connect
-from assayline.store.ingest import load_parts
+from assayline.store.ingest import reload_parts
 from assayline.store.takeovers import list_takeovers
 
 KILL, STOP = "worker killed", "worker stopped"
@@ -158,7 +158,7 @@ class Round:
         in_parts = Counter(row["request_id"] for row in rows_of(self._run_dir, "completions"))
         assert set(in_parts) <= set(ids)
         with connect(self._run_dir / "test.duckdb", 10) as connection:
-            load_parts(connection, "run", self._run_dir)
+            reload_parts(connection, "run", self._run_dir)
             query = "select count(*), count(distinct request_id) from completions"
             [(rows, requests)] = connection.execute(query).fetchall()
         return Outcome(

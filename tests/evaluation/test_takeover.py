@@ -28,9 +28,9 @@ from assayline.evaluation.worker import Worker, run_worker
 from assayline.runs.leases import LEASES, Lease, Watch, revoke
 from assayline.settings import Settings
 from assayline.store.database import connect
-from assayline.store.ingest import load_parts
+from assayline.store.ingest import reload_parts
 from assayline.store.parts import read_request_ids, write_part
-from assayline.store.takeovers import list_takeovers, note_takeover
+from assayline.store.takeovers import list_takeovers
 
 LEASE_S = 0.6
 WORK = """
@@ -82,7 +82,7 @@ def answered_by(run_dir: Path, worker: str) -> list[str]:
 def check_each_once(run_dir: Path, ids: list[str]) -> Counter[str]:
     """Loads all parts, and checks that each request has one row. Returns how often each is in parts."""
     with connect(run_dir / "test.duckdb", 10) as connection:
-        load_parts(connection, "run", run_dir)
+        reload_parts(connection, "run", run_dir)
         rows = connection.execute("select request_id from completions").fetchall()
     assert sorted(request_id for (request_id,) in rows) == sorted(ids), "0 lost, 0 twice"
     return Counter(row["request_id"] for row in rows_of(run_dir, "completions"))
@@ -167,50 +167,6 @@ def test_of_many_that_take_over_at_once_one_wins(tmp_path: Path) -> None:
     assert len(won) == 12 == len(set(won))
     for lease in leases:
         lease.end()
-
-
-def test_parts_that_a_worker_writes_after_it_lost_its_lease_count_once(tmp_path: Path) -> None:
-    """It was stopped between its last look at its lease and its part: nothing can hold that part back."""
-    ids = fill_queue(tmp_path, shards=2, per_shard=4)
-    first, second = ids[:4], ids[4:]
-    note_takeover(tmp_path, "shard-000000")
-    write_part(tmp_path, "completions", "b-taker", [completion_of(name, text="taker") for name in first])
-    with connect(tmp_path / "test.duckdb", 10) as connection:
-        assert load_parts(connection, "run", tmp_path) == 8 + 4
-        late = [completion_of(name, text="late") for name in [*first, *second[:1]]]
-        write_part(tmp_path, "completions", "a-late", late)
-        write_part(tmp_path, "completions", "c-twin", [completion_of(name, text="twin") for name in second[1:]])
-        assert load_parts(connection, "run", tmp_path) == 1 + 3
-        rows = connection.execute("select request_id, text from completions order by request_id").fetchall()
-        assert rows == [*((name, "taker") for name in first), (second[0], "late"), *((n, "twin") for n in second[1:])]
-        ledger = "select part, loaded_rows from loaded_parts where target_table = 'completions' order by part"
-        assert connection.execute(ledger).fetchall() == [
-            ("completions/a-late.parquet", 1), ("completions/b-taker.parquet", 4), ("completions/c-twin.parquet", 3)
-        ]  # fmt: skip
-        assert load_parts(connection, "run", tmp_path) == 0
-    check_each_once(tmp_path, ids)
-
-
-def test_a_shard_that_was_not_taken_over_is_not_mended(tmp_path: Path) -> None:
-    """Two answers there are a defect, which request_integrity counts."""
-    ids = fill_queue(tmp_path, shards=2, per_shard=2)
-    note_takeover(tmp_path, "shard-000000")
-    for name in ("a", "b"):
-        write_part(tmp_path, "completions", name, [completion_of(request_id) for request_id in ids])
-    with connect(tmp_path / "test.duckdb", 10) as connection:
-        load_parts(connection, "run", tmp_path)
-        counts = connection.execute("select request_id, count(*) from completions group by all order by 1").fetchall()
-    assert [count for _, count in counts] == [1, 1, 2, 2]
-
-
-def test_a_result_of_two_new_answers_counts_before_an_error(tmp_path: Path) -> None:
-    ids = fill_queue(tmp_path, shards=1, per_shard=1)
-    note_takeover(tmp_path, "shard-000000")
-    write_part(tmp_path, "completions", "a", [completion_of(ids[0], error_kind="engine", finished_at_s=1.0)])
-    write_part(tmp_path, "completions", "b", [completion_of(ids[0], text="yes", finished_at_s=2.0)])
-    with connect(tmp_path / "test.duckdb", 10) as connection:
-        load_parts(connection, "run", tmp_path)
-        assert connection.execute("select text from completions").fetchall() == [("yes",)]
 
 
 def test_a_worker_whose_lease_is_lost_writes_no_answer_of_before(
