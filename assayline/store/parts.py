@@ -1,6 +1,6 @@
-"""Part files: how workers make results durable without touching the database.
+"""Part files: how a run makes results durable without touching the database.
 
-A part is a Parquet file of one table's rows: a reader sees a whole part or none. A worker's parts have the number of
+A part is a Parquet file of one table's rows: a reader sees a whole part or none. A writer's parts have the number of
 their rows in their names, so that counting them needs no look into them.
 `PartWriter` buffers rows and flushes them after `flush_rows` rows or `flush_interval_s` seconds, whichever is first:
 that interval is the most work that a crash can cost.
@@ -8,9 +8,10 @@ that interval is the most work that a crash can cost.
 
 import os
 import re
+import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -162,26 +163,14 @@ def count_table(run_dir: Path, table: str) -> int:
 
 
 class PartWriter:
-    """Buffers a worker's records and writes them as parts. Not thread-safe; use as a context manager."""
+    """Buffers records and writes them as parts. Several threads may add records; use as a context manager."""
 
-    def __init__(
-        self,
-        run_dir: Path,
-        writer: str,
-        flush_rows: int,
-        flush_interval_s: float,
-        may_store_answers: Callable[[], bool] = lambda: True,
-        on_stored: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`may_store_answers` is asked before each part of answers, which are kept back if not; `on_stored` hears of
-        every flush that kept nothing back.
-        """
+    def __init__(self, run_dir: Path, writer: str, flush_rows: int, flush_interval_s: float) -> None:
         self._run_dir = run_dir
         self._prefix = f"{writer}-{uuid.uuid4().hex[:8]}"
-        self._may_store_answers = may_store_answers
-        self._on_stored = on_stored
         self._flush_rows = flush_rows
         self._flush_interval_s = flush_interval_s
+        self._lock = threading.Lock()
         self._buffers: dict[str, list[Record]] = {table: [] for table in TABLES}
         self._flushed_s = time.monotonic()
         self._sequence = 0
@@ -195,35 +184,34 @@ class PartWriter:
         self.flush()
 
     def add(self, record: Record) -> None:
-        """Takes one record; flushes when the buffer is full or old."""
-        buffer = self._buffers[table_of(record)]
-        buffer.append(record)
-        if len(buffer) >= self._flush_rows or time.monotonic() - self._flushed_s >= self._flush_interval_s:
-            self.flush()
+        """Take one record; flush when its buffer is full or old. Raises StoreError."""
+        with self._lock:
+            buffer = self._buffers[table_of(record)]
+            buffer.append(record)
+            if len(buffer) >= self._flush_rows or self._is_old():
+                self._flush()
 
     def flush(self) -> None:
-        """Writes everything buffered."""
-        is_kept_back = False
+        """Write everything buffered. Raises StoreError; what was not written stays buffered."""
+        with self._lock:
+            self._flush()
+
+    def flush_old(self) -> None:
+        """Write everything buffered if the flush interval is over, when no record comes. Raises StoreError."""
+        with self._lock:
+            if self._is_old():
+                self._flush()
+
+    def _is_old(self) -> bool:
+        return time.monotonic() - self._flushed_s >= self._flush_interval_s
+
+    def _flush(self) -> None:
         for table, buffer in self._buffers.items():
-            if buffer and table == ANSWERS and not self._may_store_answers():
-                is_kept_back = True
-            elif buffer:
+            if buffer:
                 write_part(self._run_dir, table, f"{self._prefix}-{self._sequence:06d}-{len(buffer)}rows", buffer)
                 self._sequence += 1
                 buffer.clear()
         self._flushed_s = time.monotonic()
-        if not is_kept_back:
-            self._on_stored()
-
-    def flush_old(self) -> None:
-        """Writes what has waited for its time, where no record comes that would do so."""
-        if time.monotonic() - self._flushed_s >= self._flush_interval_s:
-            self.flush()
-
-    def begin_anew(self, writer: str) -> None:
-        """Drops the answers that are not written, and gives the parts to come another name."""
-        self._buffers[ANSWERS].clear()
-        self._prefix, self._sequence = writer, 0
 
 
 def ledger_name(table: str, name: str) -> str:
