@@ -55,7 +55,7 @@ test-vllm: setup-dev ## the engines' tests with another vLLM: VLLM=0.29.0; WITH=
 test-examples: setup-dev ## the tests with random examples: fresh ones, and many
 	@HYPOTHESIS_PROFILE=fresh $(VENV)/python -m pytest $(LANES) -m "hypothesis and not vllm"
 
-test-faults: setup-dev ## hurt workers 200 times, workers and a store 200 times, kill flow, workers and engines thirty times; half an hour
+test-faults: setup-dev ## hurt workers 200 times, kill flow, workers and engines thirty times; half an hour
 	@$(VENV)/python -m pytest tests/evaluation/test_worker_faults.py -s --faults 200
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m pytest tests/flows/test_kills.py -s --kills 30

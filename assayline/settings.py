@@ -25,11 +25,6 @@ class Settings(BaseSettings):
     )
 
     data_dir: Path = Field(Path("data"), description="Folder of the database and of the runs' part files.")
-    data_url: str | None = Field(
-        None,
-        description="Object store that has the runs (s3://BUCKET/PREFIX, gs://, az://); the data folder then has the "
-        "database, and copies.",
-    )
     database: Path | None = Field(None, description="The DuckDB file (default: assayline.duckdb in the data folder).")
     lock_dir: Path = Field(
         Path("/tmp/assayline-locks"), description="Folder of device locks, one per machine, for all of its users."
@@ -43,14 +38,6 @@ class Settings(BaseSettings):
     device_wait_s: float = Field(0.0, ge=0, description="How long to wait for a device that another run holds.")
     flush_interval_s: float = Field(2.0, gt=0, description="Longest time that a finished request stays unwritten.")
     flush_rows: int = Field(512, ge=1, description="Rows per part file at the most.")
-    launch: str | None = Field(
-        None,
-        description="Command that starts the workers of a run, in place of the spec's runner; $run, $workers and $gpus "
-        "are replaced.",
-    )
-    lease_s: float = Field(
-        60.0, gt=0, description="Silence of a worker after which others take over what it has not stored."
-    )
     load_interval_s: float = Field(30.0, gt=0, description="Time between loads of part files into the database.")
     engine_start_timeout_s: float = Field(
         900.0,

@@ -9,12 +9,7 @@ Workers are processes with the fake engine, which sleeps instead of computing, s
 - `loader CPU s per million rows`: of the thread that loads parts while the workers write them.
 - `idle tail`: share of all workers' time between their own last answer and that of the last one.
 - `flow`: CPU seconds per second of a thread that shows how far the run is, as the flow does.
-- Calls: what a worker asks of the run's folder, a second and a shard, and the names that its lists tell; and what the
-  flow and its loader do.
-- HTTP requests: of four workers that answer 1,200 requests in an object store, by the server's log.
-- Looks: HTTP requests of an idle worker beside 16, 100 and 1,000 others.
-- `claims/s`: of four processes that claim 2,000 shards of a folder and answer none; and 400 of an object store, by
-  localbucket, a server in Python on this machine, with the HTTP requests that a claim takes.
+- `claims/s`: of four processes that claim 2,000 shards and answer none.
 
 Then, from a load of many small parts and of few large ones, what a part costs and what a row does; and from these what
 1,000 GPUs with 10 prompts/s each need for 100 million prompts. That part is arithmetic, and says so. Last, the
@@ -24,34 +19,31 @@ idle tail by the sizes of shards: a simulation, counted.
 import argparse
 import json
 import multiprocessing
-import os
 import tempfile
 import threading
 import time
-from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+from assayline.evaluation.crew import Crew
+from assayline.evaluation.orders import WorkOrder
+from assayline.evaluation.shards.queue import ShardQueue
+from assayline.evaluation.shards.throttle import Throttle
+from assayline.runs.leases import Lease, Watch
 
 from assayline.clock import RunClock
 from assayline.engines.fake import FakeEngine
 from assayline.evaluation import opening
 from assayline.evaluation import worker as worker_module
-from assayline.evaluation.crew import Crew
-from assayline.evaluation.orders import WorkOrder
 from assayline.evaluation.progress import Tally
-from assayline.evaluation.shards.queue import ShardQueue
-from assayline.evaluation.shards.throttle import Throttle
-from assayline.places.home import attach
 from assayline.records import Request
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
 from assayline.store.ingest import load_parts
-from assayline.store.parts import count_table, list_part_names, write_part
-from benchmarks.claim_rates import has_store, measure_claims, measure_store_claims, serving_store
-from benchmarks.idle_looks import measure_looks
+from assayline.store.parts import list_part_names, write_part
 from benchmarks.loader_costs import GPUS, PROMPTS, PROMPTS_PER_S, compare_tails, median_load, simulate, time_listing
-from benchmarks.place_calls import count_calls, read_calls, read_log, save_calls, total_calls, total_names
 
 PER_SHARD = 25
 WINDOW, OUTPUT_TOKENS, STEP_S = 12, 10, 0.02
@@ -59,8 +51,6 @@ WORKER_TABLES = ("completions", "telemetry", "device_telemetry", "engine_events"
 POLL_INTERVAL_S = 0.5
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["assayline.evaluation.worker"])
-FLOW_CALLS: Counter[str] = Counter()
-"""Of this process, once it counts."""
 
 
 @dataclass(frozen=True)
@@ -75,16 +65,6 @@ class Measurement:
     idle_tail: float
     flow_cores: float
     """CPU seconds per second of the thread that shows how far the run is."""
-    calls_per_worker_s: float
-    calls_per_shard: float
-    names_per_worker_s: float
-    """Told by lists."""
-    flow_calls_per_s: float
-    """Of that thread and the loader."""
-    flow_names_per_s: float
-    calls: dict[str, int]
-    """Of all workers, by method and folder."""
-    flow_calls: dict[str, int]
 
 
 def fill(run_dir: Path, shards: int) -> None:
@@ -113,15 +93,12 @@ def order_of(run_dir: Path, name: str) -> WorkOrder:
     return WorkOrder("scale", run_dir, spec, settings, "fake", "fake", {}, RunClock.start(), name)
 
 
-def work(order: WorkOrder, calls: Path, environment: dict[str, str]) -> None:
+def work(order: WorkOrder) -> None:
     """A worker's process."""
-    os.environ.update(environment)
-    counts = count_calls()
     opening.open_engine = lambda opened, sizes, setup, hooks, **_: FakeEngine(  # type: ignore[assignment]
         opened.clock, worker=opened.worker, window=WINDOW, step_s=STEP_S, hooks=hooks
     )
     worker_module.run_worker(order, lambda _: None, lambda _: None)
-    save_calls(counts, calls)
 
 
 def show_progress(run_dir: Path, ended: threading.Event, cpu_s: list[float]) -> None:
@@ -137,11 +114,9 @@ def show_progress(run_dir: Path, ended: threading.Event, cpu_s: list[float]) -> 
 
 def measure(workers: int, per_worker: int, folder: Path) -> Measurement:
     """Runs so many workers, and loads what they write meanwhile."""
-    run_dir, calls = folder / f"workers-{workers}", folder / f"calls-{workers}"
+    run_dir = folder / f"workers-{workers}"
     fill(run_dir, workers * per_worker // PER_SHARD)
-    started = [
-        processes.Process(target=work, args=[order_of(run_dir, f"worker-{n}"), calls, {}]) for n in range(workers)
-    ]
+    started = [processes.Process(target=work, args=[order_of(run_dir, f"worker-{n}")]) for n in range(workers)]
     ended, flow_cpu_s, cpu_s = threading.Event(), list[float](), list[float]()
     with connect(run_dir / "scale.duckdb", 10) as connection:
 
@@ -153,7 +128,6 @@ def measure(workers: int, per_worker: int, folder: Path) -> Measurement:
 
         load_parts(connection, "scale", run_dir)  # the requests, which are no part of this
         connection.execute("set threads = 1")
-        FLOW_CALLS.clear()
         threads = [
             threading.Thread(target=load),
             threading.Thread(target=show_progress, args=[run_dir, ended, flow_cpu_s]),
@@ -165,7 +139,6 @@ def measure(workers: int, per_worker: int, folder: Path) -> Measurement:
         ended.set()
         for thread in threads:
             thread.join()
-        flow_calls = Counter(FLOW_CALLS)
         query = "select count(*), count(distinct request_id), min(sent_at_s), max(finished_at_s) from completions"
         [(rows, requests, first_s, last_s)] = connection.execute(query).fetchall()
         ends = [
@@ -176,7 +149,6 @@ def measure(workers: int, per_worker: int, folder: Path) -> Measurement:
     took_s = last_s - first_s
     parts = sum(len(list_part_names(run_dir, table)) for table in WORKER_TABLES)
     tail = sum(last_s - end for end in ends) / (len(ends) * took_s)
-    asked = read_calls(calls)
     return Measurement(
         workers,
         rows,
@@ -185,42 +157,36 @@ def measure(workers: int, per_worker: int, folder: Path) -> Measurement:
         loader_cpu_s_per_million_rows=cpu_s[0] / rows * 1e6,
         idle_tail=tail,
         flow_cores=flow_cpu_s[0] / took_s,
-        calls_per_worker_s=total_calls(asked) / workers / took_s,
-        calls_per_shard=total_calls(asked) / (rows / PER_SHARD),
-        names_per_worker_s=total_names(asked) / workers / took_s,
-        flow_calls_per_s=total_calls(flow_calls) / took_s,
-        flow_names_per_s=total_names(flow_calls) / took_s,
-        calls=dict(asked),
-        flow_calls=dict(flow_calls),
     )
 
 
-def measure_store_run(folder: Path, workers: int = 4, per_worker: int = 300) -> tuple[dict[str, int], float]:
-    """HTTP requests of some workers that answer a queue in a store, by method and folder, and the seconds it took."""
-    with serving_store(folder) as (environment, log):
-        run_dir = folder / "store-run"
-        attach(run_dir, "s3://bucket/asked")
-        fill(run_dir, workers * per_worker // PER_SHARD)
-        before, started_s = read_log(log, "asked"), time.monotonic()
-        started = [
-            processes.Process(
-                target=work,
-                args=[
-                    replace(order_of(folder / f"store-{n}" / "asked", f"worker-{n}"), url="s3://bucket/asked"),
-                    folder / "store-calls",
-                    environment,
-                ],
-            )
-            for n in range(workers)
-        ]
-        for process in started:
-            process.start()
-        for process in started:
-            process.join()
-        took_s = time.monotonic() - started_s
-        asked = read_log(log, "asked") - before
-        assert count_table(run_dir, "completions") == workers * per_worker, "0 lost, 0 twice"
-    return dict(asked), took_s
+def claim_all(run_dir: Path, name: str, results: Any) -> None:
+    """Claims until nothing is left, and reports how many shards it claimed, in how many seconds."""
+    lease = Lease(run_dir, name, 60.0)
+    lease.begin()
+    queue = ShardQueue(run_dir, lease, Watch(run_dir, 60.0))
+    started, count = time.monotonic(), 0
+    while queue.claim() is not None:
+        count += 1
+    results.put((count, time.monotonic() - started))
+    lease.end()
+
+
+def measure_claims(run_dir: Path, shards: int = 2_000, claimers: int = 4) -> float:
+    """Claims per second of all claimers together."""
+    queue, parts = ShardQueue(run_dir), run_dir / "parts" / "requests"
+    queue.reset()
+    parts.mkdir(parents=True)
+    for shard in range(shards):
+        (parts / f"shard-{shard:06d}.parquet").touch()
+    queue.close(shards)
+    results = processes.Queue()
+    started = [processes.Process(target=claim_all, args=[run_dir, f"w-{n}", results]) for n in range(claimers)]
+    for process in started:
+        process.start()
+    counts = [results.get() for _ in started]
+    assert sum(count for count, _ in counts) == shards, "each shard once"
+    return shards / max(took_s for _, took_s in counts)
 
 
 def main() -> None:
@@ -231,7 +197,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         print("workers  requests    rows/s   parts/s   loader CPU s per million rows   idle tail   flow")
-        count_calls(FLOW_CALLS)
         found = []
         for workers in known.workers:
             one = measure(workers, known.requests_per_worker, folder)
@@ -241,24 +206,8 @@ def main() -> None:
                 f"{one.loader_cpu_s_per_million_rows:30.1f}  {one.idle_tail:10.3f}  "
                 f"{one.flow_cores:5.3f}"
             )
-        print("Calls of the folder: a worker's per second and per shard, and names told; the flow's and its loader's")
-        for one in found:
-            print(
-                f"{one.workers:7}  {one.calls_per_worker_s:6.1f}  {one.calls_per_shard:6.1f}  "
-                f"{one.names_per_worker_s:8.0f}   {one.flow_calls_per_s:6.1f}  {one.flow_names_per_s:8.0f}"
-            )
-        store_run, store_s = measure_store_run(folder) if has_store() else ({}, 0.0)
-        print(f"HTTP requests of 4 workers with 48 shards on a store, in {store_s:.0f} s: {sum(store_run.values())}")
-        for what, times in sorted(store_run.items(), key=lambda pair: -pair[1]):
-            print(f"{times:8}  {what}")
-        looks = {others: measure_looks(folder, others) for others in (16, 100, 1_000)} if has_store() else {}
-        print("HTTP requests of an idle worker's first look, of five that find nothing, and of two after a death")
-        for others, asked in looks.items():
-            print(f"{others:7}  " + "  ".join(f"{sum(counts.values()):6}" for counts in asked.values()))
         claims_per_s = measure_claims(folder / "claims")
-        store_claims_per_s, requests_per_claim = measure_store_claims(folder)
-        print(f"claims/s, four processes: folder {claims_per_s:,.0f}, object store {store_claims_per_s:,.0f}")
-        print(f"HTTP requests of all kinds per claim on the store: {requests_per_claim:.1f}")
+        print(f"claims/s, four processes: {claims_per_s:,.0f}")
         small_s, large_s = median_load(folder, 400, 20), median_load(folder, 4, 2_000)  # 8,000 rows each
         part_s = (small_s - large_s) / (400 - 4)
         row_s = (large_s - 4 * part_s) / 8_000
@@ -275,11 +224,7 @@ def main() -> None:
             )
         result = {
             "workers": [asdict(one) for one in found],
-            "idle_looks": looks,
-            "store_run": {"seconds": store_s, "requests": store_run},
             "claims_per_s": claims_per_s,
-            "store_claims_per_s": store_claims_per_s,
-            "store_requests_per_claim": requests_per_claim,
             "part_cpu_ms": part_s * 1e3,
             "row_cpu_us": row_s * 1e6,
             "listing_us_per_name": listing_s * 1e6,

@@ -2,7 +2,7 @@
 
 A round is one queue and one mixture of faults, so that the table tells what each kind does. A worker is killed, or is
 stopped for half a lease or for three: some never learn of it, others find their shards taken over, or two of them at
-once. With a store the workers speak to it through a proxy, and each has a folder of its own, as on another machine.
+once.
 """
 
 import json
@@ -17,20 +17,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from assayline.evaluation.orders import WorkOrder, take_name
+from assayline.store.takeovers import list_takeovers
 from record_kit import fill_queue, order_of, rows_of
-from store_kit import STORE_FAULTS, Proxy, environment
 
 from assayline.engines.fake import FakeEngine
 from assayline.evaluation import opening, worker
-from assayline.evaluation.crew import Crew
-from assayline.evaluation.orders import WorkOrder, take_name
-from assayline.evaluation.shards.throttle import Throttle
-from assayline.places.home import find_url, place_of
 from assayline.records import Completion, Request
 from assayline.settings import Settings
 from assayline.store.database import connect
-from assayline.store.ingest import load_parts
-from assayline.store.takeovers import list_takeovers
+from assayline.store.ingest import reload_parts
 
 KILL, STOP = "worker killed", "worker stopped"
 WORKERS, FEW = 4, 4
@@ -59,9 +55,8 @@ class NotingEngine(FakeEngine):
                 yield request
 
 
-def work(order: WorkOrder, asked: Path, store: dict[str, str]) -> None:
+def work(order: WorkOrder, asked: Path) -> None:
     """What a worker's process does."""
-    os.environ.update(store)
     NotingEngine.asked = asked
     opening.open_engine = lambda opened, sizes, setup, hooks, **_: NotingEngine(  # type: ignore[assignment]
         opened.clock, worker=opened.worker, window=3, step_s=0.01, hooks=hooks
@@ -83,19 +78,13 @@ class Outcome:
     doubled: int
     failed: int
     """Workers that ended by an error of their own."""
-    store_requests: int = 0
 
 
 class Round:
     """One queue, and the workers on it."""
 
-    def __init__(
-        self, run_dir: Path, settings: Settings, dice: random.Random, lease_s: float, proxy: Proxy | None = None
-    ) -> None:
+    def __init__(self, run_dir: Path, settings: Settings, dice: random.Random, lease_s: float) -> None:
         self._run_dir, self._settings, self._dice, self._lease_s = run_dir, settings, dice, lease_s
-        self._proxy = proxy
-        self._crew = None if proxy is None else Crew(run_dir, lease_s)
-        """A run's flow looks for the dead. In a folder the workers do it alone; in a store their looks take long."""
         self._asked = run_dir.parent / f"{run_dir.name}-asked"
         self._asked.mkdir()
         self._at_work: dict[str, str] = {}
@@ -111,30 +100,20 @@ class Round:
         ids = fill_queue(self._run_dir, shards, PER_SHARD, max_tokens=6)
         for _ in range(WORKERS if faults > FEW else 2):
             self._start()
-        looks = Throttle()
         deadline = time.monotonic() + ROUND_LIMIT_S
         while self._alive:
             assert time.monotonic() < deadline, "no end in sight"
             time.sleep(self._dice.uniform(0.0, 0.15))
             self._continue_those_whose_time_is_over()
             self._bury_the_ended()
-            if self._crew is not None and looks.is_due():
-                with looks:
-                    self._crew.look()
             if self._faults.total() < faults:
                 self._hurt(self._dice.choice(kinds))
-        if self._proxy is not None:
-            self._faults.subtract(self._proxy.disarm())
         return self._count("all kinds" if len(kinds) > 1 else kinds[0], ids)
 
     def _start(self) -> None:
         order = order_of(self._run_dir, self._settings, take_name(self._run_dir), shard_requests=PER_SHARD)
         order = replace(order, lease_s=self._lease_s)
-        if self._proxy is not None:
-            own = self._run_dir.parent / f"machine-of-{order.worker}" / self._run_dir.name
-            order = replace(order, run_dir=own, url=find_url(self._run_dir))
-        store = {} if self._proxy is None else environment(self._proxy.port)
-        process = processes.Process(target=work, args=[order, self._asked, store], name=order.worker, daemon=True)
+        process = processes.Process(target=work, args=[order, self._asked], name=order.worker, daemon=True)
         process.start()
         self._alive.append(process)
 
@@ -143,9 +122,7 @@ class Round:
         running = [one for one in self._alive if one not in self._stopped and one.name in self._at_work.values()]
         if not running:
             return
-        if kind in STORE_FAULTS and self._proxy is not None:
-            self._proxy.arm(kind, self._dice.uniform(0.3, 2.0) * self._lease_s)
-        elif kind == KILL:
+        if kind == KILL:
             self._kill(self._dice.choice(running))
         else:
             victim = self._dice.choice(running)
@@ -161,10 +138,9 @@ class Round:
 
     def _see_who_is_at_work(self) -> None:
         """Whoever has a claim; a claim that was seen never changes."""
-        place = place_of(self._run_dir)
-        new = [name for name in place.names("claims") if not self._at_work.get(name)]
-        found = place.read_many("claims", new)
-        self._at_work.update({name: owner.decode().rpartition("-")[0] for name, owner in found.items()})
+        for claim in (self._run_dir / "claims").iterdir():
+            if not self._at_work.get(claim.name):
+                self._at_work[claim.name] = claim.read_text().rpartition("-")[0]
 
     def _continue_those_whose_time_is_over(self) -> None:
         for process, until_s in list(self._stopped.items()):
@@ -182,7 +158,7 @@ class Round:
         in_parts = Counter(row["request_id"] for row in rows_of(self._run_dir, "completions"))
         assert set(in_parts) <= set(ids)
         with connect(self._run_dir / "test.duckdb", 10) as connection:
-            load_parts(connection, "run", self._run_dir)
+            reload_parts(connection, "run", self._run_dir)
             query = "select count(*), count(distinct request_id) from completions"
             [(rows, requests)] = connection.execute(query).fetchall()
         return Outcome(
@@ -195,7 +171,6 @@ class Round:
             lost=len(ids) - requests,
             doubled=rows - requests,
             failed=self._failed,
-            store_requests=0 if self._proxy is None else self._proxy.counts["requests"],
         )
 
 
@@ -219,7 +194,7 @@ def print_table(outcomes: Sequence[Outcome], seed: int) -> Counter[str]:
     for outcome in outcomes:
         counts = {name: getattr(outcome, name) for name in COLUMNS} | {"faults": outcome.faults.total()}
         by_kind.setdefault(outcome.kinds, Counter()).update(counts)
-        totals.update({**counts, "store_requests": outcome.store_requests})
+        totals.update(counts)
     print(f"\n{'faults':28}{'times':>6}" + "".join(f"{name.replace('_', ' '):>14}" for name in COLUMNS))
     for kind, counts in [*by_kind.items(), ("together", totals)]:
         print(f"{kind:28}{counts['faults']:6}" + "".join(f"{counts[name]:14}" for name in COLUMNS))

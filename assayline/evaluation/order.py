@@ -7,9 +7,9 @@ How long an answer will be, earlier runs of the same model on the same prompts s
 Prompts that share most of their tokens, as questions about one document do, stay together all the same where the engine
 caches prefixes: scattered, each would find its document gone from a cache that is smaller than all documents.
 
-Prompts are streamed, so they are ordered within a horizon of `HORIZON_SHARDS` shards; workers claim the shard with the
-longest answers of those that are there. What was expected when the run began is kept in its folder: a run that
-is resumed while it prepares must write the same shards again.
+Prompts are streamed, so they are ordered within a horizon of `HORIZON_SHARDS` shards; of the shards that are there, the
+dispatcher reads the one with the longest answers first. What was expected when the run began is kept in its folder: a
+run that is resumed while it prepares must write the same shards again.
 """
 
 import itertools
@@ -23,8 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
-from assayline.places.documents import fetch_file, has_file
-from assayline.places.home import place_of
+from assayline.files import MAKE_ROOM, replace_file
 from assayline.records import Request
 from assayline.requests.build import Prepared
 from assayline.spec.evaluation import EvalSpec
@@ -63,18 +62,18 @@ class ExpectedLengths:
 
 def keep_lengths(run_dir: Path, lengths: pa.Table) -> None:
     """Keeps what is expected, as columns prompt_id and output_tokens, in the run's folder. Raises StoreError."""
-    place = place_of(run_dir)
+    path = run_dir / LENGTHS_NAME
     try:
-        place.write(LENGTHS_NAME, lambda file: pq.write_table(lengths, file))
+        replace_file(path, lambda file: pq.write_table(lengths, file))
     except OSError as error:
-        raise StoreError(f"{place.name}/{LENGTHS_NAME} cannot be written: {error}. {place.advice}") from error
+        raise StoreError(f"{path} cannot be written: {error}. {MAKE_ROOM}") from error
 
 
 def read_lengths(run_dir: Path) -> ExpectedLengths:
     """What was kept; nothing, where nothing was known when the run began. Raises StoreError for a damaged file."""
-    if not has_file(run_dir, LENGTHS_NAME):
+    path = run_dir / LENGTHS_NAME
+    if not path.exists():
         return ExpectedLengths((), ())
-    path = fetch_file(run_dir, LENGTHS_NAME)
     try:
         return ExpectedLengths(_read_column(path, "prompt_id"), _read_column(path, "output_tokens"))
     except (OSError, pa.ArrowException) as error:

@@ -35,7 +35,7 @@ from assayline.runs.manifest import PromptCounts
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.sources import LmEvalSource
 from assayline.store.answers import Answers
-from assayline.store.parts import fetch_parts, list_part_names, part_unreadable, parts_dir, write_part
+from assayline.store.parts import list_part_names, part_unreadable, parts_dir, write_part
 from assayline.store.tables import Record, to_arrow
 
 IDENTITY = {
@@ -196,7 +196,7 @@ class _Shard:
     def _put(self, table: str, name: str, records: list[Any]) -> None:
         """Writes a part, or compares it with the one that an earlier attempt wrote."""
         if f"{name}.parquet" in self._there[table]:
-            [part] = fetch_parts(self._run_dir, table, [f"{name}.parquet"])
+            part = parts_dir(self._run_dir, table) / f"{name}.parquet"
             if _read_identities(table, part) != [_identity_of(table, record) for record in records]:
                 raise _changed(self._run_dir, f"{table} part {name} holds other rows")
         elif records:

@@ -139,7 +139,7 @@ def _judge_again(run: Manifest, verdict: Verdict, max_error_fraction: float) -> 
 def _set_parts_aside(connection: Connection, run_dir: Path, damaged: list[Path], rebuilt: Rebuilt) -> None:
     """Renames damaged parts, and writes anew what the database has of them. Lost prompts must be prepared again."""
     for part in damaged:
-        rebuilt.set_aside.append(set_part_aside(run_dir, part))
+        rebuilt.set_aside.append(set_part_aside(part))
     run = rebuilt.manifest
     for part in damaged:
         table = part.parent.name

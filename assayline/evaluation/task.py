@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from assayline.files import MAKE_ROOM, write_text
 from assayline.harness.build import build_harness_requests
 from assayline.harness.encode import HarnessEncoder
 from assayline.harness.judge import judge_answers
 from assayline.harness.tasks import ApplyTemplate, write_requests
-from assayline.places.documents import write_run_text
 from assayline.requests.build import Prepared
 from assayline.requests.chat import ChatRenderer
 from assayline.requests.served_chat import ServedChat
@@ -49,12 +49,12 @@ def judge_task(
     Raises PromptError or StoreError, and then the answers are what they were.
     """
     verdict = judge_answers(spec, source, _choose_template(source, renderer), answers)
-    results = dict(verdict.results)
+    results, folder = dict(verdict.results), run_dir / FOLDER_NAME
     for task, samples in results.pop("samples").items():
         lines = "".join(json.dumps(sample, ensure_ascii=False, default=str) + "\n" for sample in samples)
-        write_run_text(run_dir, f"{FOLDER_NAME}/samples_{_name_file(task)}.jsonl", lines)
+        write_text(folder / f"samples_{_name_file(task)}.jsonl", lines, MAKE_ROOM)
     text = json.dumps(results, indent=2, ensure_ascii=False, default=str)
-    write_run_text(run_dir, f"{FOLDER_NAME}/{RESULTS_NAME}", text + "\n")
+    write_text(folder / RESULTS_NAME, text + "\n", MAKE_ROOM)
     write_judged(run_dir, verdict.judged)
     return verdict.notes
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from assayline.digests import digest_bytes, digest_file
 from assayline.errors import MediaError, ModelError
 from assayline.files import MAKE_ROOM, write_bytes
-from assayline.places.documents import fetch_file, share_file
 from assayline.records import Media, MediaKind
 
 SHELF_NAME = "media"
@@ -47,15 +46,14 @@ class Shelf:
         path = Path(SHELF_NAME, digest[:2], digest)
         if self._run_dir is not None and not (self._run_dir / path).exists():
             write_bytes(self._run_dir / path, content, MAKE_ROOM)
-            share_file(self._run_dir, str(path))
         return Media(kind=kind, path=str(path), digest=digest)
 
 
 def find_media(media: Media, run_dir: Path) -> Media:
-    """The same with a path that is absolute, wherever the run's folder is now. Raises StoreError."""
+    """The same with a path that is absolute, wherever the run's folder is now."""
     if not media["path"].startswith(f"{SHELF_NAME}{os.sep}"):
         return media
-    return {**media, "path": str(fetch_file(run_dir, media["path"]))}
+    return {**media, "path": str(run_dir / media["path"])}
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,6 @@ from assayline.comparison.baselines import check_run, resolve_baseline
 from assayline.digests import digest_json
 from assayline.errors import SpecError, StoreError
 from assayline.files import replace_file
-from assayline.places.documents import share_file
 from assayline.report.board.compose import compose_board
 from assayline.report.board.rows import BoardRows, read_board
 from assayline.report.document import Document
@@ -120,11 +119,7 @@ def make_report(
     database = database or open_database(settings)
     run_dir = settings.run_dir(run_id)
     document = database.run(lambda connection: _compose(connection, run_id, baseline, run_dir))
-    written = write_report(document, folder or run_dir, settings.data_dir / "cache")
-    if folder is None:
-        for name in (HTML_NAME, MARKDOWN_NAME):
-            share_file(run_dir, name)
-    return written
+    return write_report(document, folder or run_dir, settings.data_dir / "cache")
 
 
 def open_database(settings: Settings) -> DatabaseThread:

@@ -16,15 +16,15 @@ from typing import Any
 
 from assayline.clock import RunClock
 from assayline.errors import SpecError, StoreError
-from assayline.places.documents import write_run_json
-from assayline.places.folder import Folder
-from assayline.places.home import MANIFEST_NAME, place_of
-from assayline.places.place import Place
+from assayline.files import MAKE_ROOM, write_json
 
+MANIFEST_NAME = "run.json"
 SPEC_NAME = "spec.json"
 LAYOUT = 2
 """Of the folder of a run: one process writes everything in it."""
 
+STORE_MARK = "place.txt"
+"""In the folders of earlier versions that were copies of runs in object stores: the run's URL."""
 LAST = "last"
 """Names the newest run on a command line."""
 
@@ -91,19 +91,16 @@ class Manifest:
 
 def write_manifest(run_dir: Path, manifest: Manifest) -> None:
     """Replaces the manifest durably. Raises StoreError if the file system refuses."""
-    hint = "Then give the same command again; what was stored so far is kept."
-    write_run_json(run_dir, MANIFEST_NAME, asdict(manifest), hint)
+    hint = f"{MAKE_ROOM} Then give the same command again; what was stored so far is kept."
+    write_json(run_dir / MANIFEST_NAME, asdict(manifest), hint)
 
 
 def read_manifest(run_dir: Path) -> Manifest:
     """The manifest in a run's folder. Raises StoreError where there is none that can be read."""
-    return _read(place_of(run_dir), run_dir)
-
-
-def _read(place: Place, run_dir: Path) -> Manifest:
-    path = f"{place.name}/{MANIFEST_NAME}"
+    _refuse_copy(run_dir)
+    path = run_dir / MANIFEST_NAME
     try:
-        data: dict[str, Any] = json.loads(place.read(MANIFEST_NAME))
+        data: dict[str, Any] = json.loads(path.read_bytes())
         known = {one.name for one in fields(Manifest)}
         values = {name: value for name, value in data.items() if name in known}
         values["clock"] = RunClock(**data["clock"])
@@ -111,7 +108,7 @@ def _read(place: Place, run_dir: Path) -> Manifest:
         return Manifest(**values)
     except FileNotFoundError:
         raise StoreError(
-            f"{place.name} has no {MANIFEST_NAME}: it is no run's folder, or one of an earlier assayline. Its "
+            f"{run_dir} has no {MANIFEST_NAME}: it is no run's folder, or one of an earlier assayline. Its "
             "part files can be read with read_parquet."
         ) from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -121,15 +118,25 @@ def _read(place: Place, run_dir: Path) -> Manifest:
         ) from None
 
 
-def list_manifests(runs_dir: Path) -> list[Manifest]:
-    """Manifests of all runs in a data folder that can be read, newest run first.
+def _refuse_copy(run_dir: Path) -> None:
+    """Raise StoreError for the copy of a run that an earlier version kept in an object store: it may lack parts."""
+    mark = run_dir / STORE_MARK
+    try:
+        url = mark.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return
+    raise StoreError(
+        f"Run {run_dir.name} lives in an object store, {url}, which this version does not read. hint: copy all objects "
+        f"below that URL into {run_dir}, then remove {mark}."
+    )
 
-    Of runs in a store, the copies that `open_runs` has made.
-    """
+
+def list_manifests(runs_dir: Path) -> list[Manifest]:
+    """Manifests of all runs in a data folder that can be read, newest run first."""
     found = []
     for path in runs_dir.glob(f"*/{MANIFEST_NAME}"):
         try:
-            found.append(_read(Folder(path.parent), path.parent))
+            found.append(read_manifest(path.parent))
         except StoreError:
             continue  # whoever asks for that run by its id is told
     return sorted(found, key=lambda manifest: (manifest.clock.started_wall_s, manifest.run_id), reverse=True)
@@ -173,14 +180,14 @@ def unknown_run(run_id: str, run_ids: Sequence[str], where: str) -> SpecError:
 
 def read_spec_json(run_dir: Path) -> str:
     """The canonical spec of a run, as JSON. Raises StoreError."""
-    place = place_of(run_dir)
+    _refuse_copy(run_dir)
+    path = run_dir / SPEC_NAME
     try:
-        text = place.read(SPEC_NAME).decode()
+        text = path.read_text(encoding="utf-8")
         json.loads(text)
     except (OSError, ValueError) as error:
         raise StoreError(
-            f"The run's spec {place.name}/{SPEC_NAME} cannot be read: {error}. Put a copy in its place, or "
-            "start a new run."
+            f"The run's spec {path} cannot be read: {error}. Put a copy in its place, or start a new run."
         ) from None
     return text
 

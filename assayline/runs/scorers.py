@@ -12,8 +12,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from assayline.errors import SpecError, StoreError
-from assayline.places.documents import write_run_json
-from assayline.places.home import place_of
+from assayline.files import MAKE_ROOM, write_json
 from assayline.spec.file import explain
 from assayline.spec.scorers import ExactMatch, Scorer, list_kinds
 
@@ -41,7 +40,7 @@ def lay_over(scorers: Sequence[Scorer], more: Sequence[Scorer]) -> list[Scorer]:
 def keep_added(run_dir: Path, more: Sequence[Scorer]) -> None:
     """Adds scorers to those that the run's folder keeps. Raises StoreError."""
     kept = [scorer.model_dump(mode="json") for scorer in lay_over(_read_added(run_dir), more)]
-    write_run_json(run_dir, SCORERS_NAME, kept)
+    write_json(run_dir / SCORERS_NAME, kept, MAKE_ROOM)
 
 
 def parse_scorer(text: str) -> Scorer:
@@ -61,14 +60,14 @@ def parse_scorer(text: str) -> Scorer:
 
 
 def _read_added(run_dir: Path) -> list[Scorer]:
-    place = place_of(run_dir)
+    path = run_dir / SCORERS_NAME
     try:
-        return [_ONE.validate_python(scorer) for scorer in json.loads(place.read(SCORERS_NAME))]
+        return [_ONE.validate_python(scorer) for scorer in json.loads(path.read_bytes())]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise StoreError(
-            f"{place.name}/{SCORERS_NAME}, the scorers that were added to the run, cannot be read: {reason}. Put "
-            "a copy in its place, or remove it and score again."
+            f"{path}, the scorers that were added to the run, cannot be read: {reason}. Put a copy in its place, or "
+            "remove it and score again."
         ) from None

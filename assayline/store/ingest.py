@@ -3,9 +3,6 @@
 The rows of new parts and their ledger rows go in by one transaction, so a part is in the database with its ledger row
 or not at all. A part that is written again under its name holds the same rows (`prepare.py` sees to it), so the ledger
 need not know that it was.
-
-A request has one row, however many workers answered it: where a shard was taken over from a worker that had fallen
-silent, that worker's last part may come in after all.
 """
 
 from pathlib import Path
@@ -16,27 +13,39 @@ import pyarrow.parquet as pq
 
 from assayline.store.database import transaction
 from assayline.store.kept import forget_metrics
-from assayline.store.parts import ANSWERS, fetch_parts, ledger_name, list_part_names, list_parts, parts_dir
+from assayline.store.parts import ANSWERS, ledger_name, list_part_names, list_parts, parts_dir
 from assayline.store.repair import compare_columns, describe_damage, find_damaged
 from assayline.store.runs import delete_run
 from assayline.store.tables import TABLES
-from assayline.store.takeovers import list_takeovers
 
 FILES_PER_LOAD = 500
 """Parts per transaction, so that a run of a million requests loads in steps."""
+
+TAKEN_OVER = "taken-over"
+"""Folder in runs of earlier versions, of shards that two workers may have answered."""
+
+DELETE_SECOND_ANSWERS = """
+    delete from completions
+    where run_id = $run_id and rowid in (
+        select rowid
+        from completions
+        where run_id = $run_id
+        qualify row_number() over (
+            partition by request_id order by error_kind is not null, finished_at_s nulls last, rowid
+        ) > 1
+    )
+"""
+"""Keeps one row per request: a result before an error, then the one that finished first."""
 
 _UNREADABLE = (duckdb.Error, pa.ArrowException, OSError, ValueError)
 """What a damaged part raises."""
 
 
-def load_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path, max_age_s: float = 0.0) -> int:
-    """Loads the parts that the ledger does not have yet. Returns rows loaded. Raises StoreError for a damaged part.
-
-    Who will load again may go by a store's list that is `max_age_s` old.
-    """
+def load_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> int:
+    """Load the parts that the ledger does not have yet. Returns rows loaded. Raises StoreError for a damaged part."""
     loaded = 0
     for table in TABLES:
-        new = list_new_parts(connection, run_id, run_dir, table, max_age_s)
+        new = list_new_parts(connection, run_id, run_dir, table)
         for start in range(0, len(new), FILES_PER_LOAD):
             parts = new[start : start + FILES_PER_LOAD]
             try:
@@ -49,27 +58,19 @@ def load_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path
     return loaded
 
 
-def list_new_parts(
-    connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path, table: str, max_age_s: float = 0.0
-) -> list[Path]:
-    """A table's parts that the ledger does not have, on this machine."""
+def list_new_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path, table: str) -> list[Path]:
+    """List a table's parts that the ledger does not have."""
     query = "select part from loaded_parts where run_id = ? and target_table = ?"
     known = {name for (name,) in connection.execute(query, [run_id, table]).fetchall()}
-    names = list_part_names(run_dir, table, max_age_s)
-    return fetch_parts(run_dir, table, [name for name in names if ledger_name(table, name) not in known])
+    folder, names = parts_dir(run_dir, table), list_part_names(run_dir, table)
+    return [folder / name for name in names if ledger_name(table, name) not in known]
 
 
 def insert_parts(connection: duckdb.DuckDBPyConnection, run_id: str, table: str, parts: list[Path]) -> int:
-    """Inserts parts of one table with their ledger rows, inside the caller's transaction. Returns the rows.
-
-    Of a shard that was taken over a request may have an answer of each of its owners: the one that is loaded first is
-    taken.
-    """
+    """Insert parts of one table with their ledger rows, inside the caller's transaction. Returns the rows."""
     _check_columns(table, parts)
     files = [str(part) for part in parts]
     forget_metrics(connection, run_id)
-    if table == ANSWERS and (shards := _find_taken_over(parts[0].parents[2])):
-        return _insert_first_answers(connection, run_id, files, shards)
     connection.execute(
         f"insert into {table} by name select ? as run_id, * from read_parquet(?, union_by_name = true)",  # noqa: S608
         [run_id, files],
@@ -84,60 +85,11 @@ def insert_parts(connection: duckdb.DuckDBPyConnection, run_id: str, table: str,
     return int(rows[0][0])
 
 
-FIRST_ANSWERS = """
-    create or replace temp table first_answers as
-    with
-
-    list_doubtful as (
-        select request_id from read_parquet($shards)
-    ),
-
-    number_answers as (
-        select
-            *,
-            row_number() over (
-                partition by request_id order by error_kind is not null, finished_at_s nulls last, filename
-            ) as place
-        from read_parquet($files, union_by_name = true, filename = true)
-    )
-
-    select * exclude (place)
-    from number_answers
-    where request_id not in (select request_id from list_doubtful)
-        or (place = 1 and request_id not in (
-            select request_id from completions semi join list_doubtful using (request_id) where run_id = $run_id
-        ))
-"""
-"""Answers of some parts, but for those of doubtful requests that are there already."""
-
-
-def _insert_first_answers(
-    connection: duckdb.DuckDBPyConnection, run_id: str, files: list[str], shards: list[str]
-) -> int:
-    connection.execute(FIRST_ANSWERS, {"files": files, "shards": shards, "run_id": run_id})
-    connection.execute(
-        "insert into completions by name select ? as run_id, * exclude (filename) from first_answers", [run_id]
-    )
-    connection.execute(
-        "insert into loaded_parts by name "
-        "select ? as run_id, ? || '/' || parse_filename(file) as part, ? as target_table, "
-        "count(first_answers.filename) as loaded_rows "
-        "from (select unnest(?) as file) left join first_answers on first_answers.filename = file group by file",
-        [run_id, ANSWERS, ANSWERS, files],
-    )
-    [(rows,)] = connection.execute("select count(*) from first_answers").fetchall()
-    connection.execute("drop table first_answers")
-    return int(rows)
-
-
-def _find_taken_over(run_dir: Path) -> list[str]:
-    """Shards that several workers may have answered."""
-    paths = (parts_dir(run_dir, "requests") / f"{shard}.parquet" for shard in list_takeovers(run_dir))
-    return [str(path) for path in paths if path.exists()]
-
-
 def reload_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> dict[str, int]:
-    """Returns rows by table. Raises DamagedPartsError, with every damaged part of the run, if there is one."""
+    """Load all parts of a run in place of its rows, inside the caller's transaction. Returns the rows by table.
+
+    Raises DamagedPartsError, with every damaged part of the run, if there is one.
+    """
     delete_run(connection, run_id, list(TABLES))
     rows = dict.fromkeys(TABLES, 0)
     try:
@@ -152,6 +104,9 @@ def reload_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Pa
         if damaged:
             raise describe_damage(run_id, damaged) from error
         raise
+    if (run_dir / TAKEN_OVER).exists():
+        [(second,)] = connection.execute(DELETE_SECOND_ANSWERS, {"run_id": run_id}).fetchall()
+        rows[ANSWERS] -= second
     return rows
 
 

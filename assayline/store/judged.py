@@ -16,12 +16,11 @@ import pyarrow as pa
 
 from assayline import __version__
 from assayline.errors import StoreError
-from assayline.places.documents import write_run_text
-from assayline.places.home import place_of
+from assayline.files import MAKE_ROOM, write_text
 from assayline.records import Json
 
 FOLDER_NAME = "lm_eval"
-SCORES_KEY = f"{FOLDER_NAME}/scores.json"
+SCORES_NAME = f"{FOLDER_NAME}/scores.json"
 ROWS_PER_FETCH = 10_000
 
 
@@ -90,22 +89,22 @@ def read_answers(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator
 def write_judged(run_dir: Path, judged: Judged) -> None:
     """Keeps it in the run's folder. Raises StoreError."""
     value = {"scorers": judged.scorers, "scores": [list(score) for score in judged.scores]}
-    write_run_text(run_dir, SCORES_KEY, json.dumps(value, ensure_ascii=False))
+    write_text(run_dir / SCORES_NAME, json.dumps(value, ensure_ascii=False), MAKE_ROOM)
 
 
 def read_judged(run_dir: Path) -> Judged:
     """What the run's folder keeps; nothing, of most runs. Raises StoreError for a file that cannot be read."""
-    place = place_of(run_dir)
+    path = run_dir / SCORES_NAME
     try:
-        value = json.loads(place.read(SCORES_KEY))
+        value = json.loads(path.read_bytes())
         return Judged(value["scorers"], [JudgedScore(*score) for score in value["scores"]])
     except FileNotFoundError:
         return NOT_JUDGED
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = " ".join(str(error).split())
         raise StoreError(
-            f"{place.name}/{SCORES_KEY}, the scores of lm-evaluation-harness, cannot be read: {reason}. Put a copy in "
-            "its place, or remove it; the run then has no such scores."
+            f"{path}, the scores of lm-evaluation-harness, cannot be read: {reason}. Put a copy in its place, or "
+            "remove it; the run then has no such scores."
         ) from None
 
 

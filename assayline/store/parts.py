@@ -1,11 +1,12 @@
-"""Part files: how workers make results durable without touching the database.
+"""Part files: how a run makes results durable without touching the database.
 
-A part is a Parquet file of one table's rows: a reader sees a whole part or none (`places/`). A worker's parts have the
-number of their rows in their names, so that counting them needs no look into them.
+A part is a Parquet file of one table's rows: a reader sees a whole part or none. A writer's parts have the number of
+their rows in their names, so that counting them needs no look into them.
 `PartWriter` buffers rows and flushes them after `flush_rows` rows or `flush_interval_s` seconds, whichever is first:
 that interval is the most work that a crash can cost.
 """
 
+import os
 import re
 import threading
 import time
@@ -20,14 +21,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
-from assayline.files import UNFINISHED
-from assayline.places.home import place_of
+from assayline.files import MAKE_ROOM, UNFINISHED, replace_file
 from assayline.store.tables import TABLES, Record, table_of, to_arrow
 
 ANSWERS = "completions"
 PARTS = "parts"
-SHOWN_AGE_S = 2.0
-"""Age of a store's list of parts that is good enough to show how far a run is."""
 ROWS = re.compile(r"-(\d+)rows\.parquet$")
 
 
@@ -36,22 +34,17 @@ def parts_dir(run_dir: Path, table: str) -> Path:
     return run_dir / PARTS / table
 
 
-def part_folder(table: str) -> str:
-    """The same as a key of the run's place."""
-    return f"{PARTS}/{table}"
-
-
 def write_part(run_dir: Path, table: str, name: str, records: Iterable[Record]) -> Path:
-    """Writes one part durably. Raises StoreError if the file system, or the store, refuses."""
-    place, key = place_of(run_dir), f"{part_folder(table)}/{name}.parquet"
+    """Writes one part durably. Raises StoreError if the file system refuses."""
+    path = parts_dir(run_dir, table) / f"{name}.parquet"
     try:
-        place.write(key, lambda file: pq.write_table(to_arrow(table, records), file, compression="zstd"))
+        replace_file(path, lambda file: pq.write_table(to_arrow(table, records), file, compression="zstd"))
     except OSError as error:
         raise StoreError(
-            f"Part file {place.name}/{key} cannot be written: {error}. {place.advice} Then give the same command "
-            "again: it resumes the run, whose parts written so far are kept."
+            f"Part file {path} cannot be written: {error}. {MAKE_ROOM} Then give the same command again: it resumes "
+            "the run, whose parts written so far are kept."
         ) from error
-    return parts_dir(run_dir, table) / f"{name}.parquet"
+    return path
 
 
 def part_unreadable(part: Path, error: Exception) -> StoreError:
@@ -63,41 +56,21 @@ def part_unreadable(part: Path, error: Exception) -> StoreError:
 
 
 def list_parts(run_dir: Path, table: str) -> list[Path]:
-    """Finished parts of one table, by name. Raises StoreError for a store that does not give them."""
-    return fetch_parts(run_dir, table, list_part_names(run_dir, table))
+    """List the finished parts of one table, by name. Raises StoreError."""
+    folder = parts_dir(run_dir, table)
+    return [folder / name for name in list_part_names(run_dir, table)]
 
 
-def fetch_parts(run_dir: Path, table: str, names: Iterable[str]) -> list[Path]:
-    """Some parts of a table, on this machine. Raises StoreError for a store that does not give them."""
-    place = place_of(run_dir)
+def list_part_names(run_dir: Path, table: str) -> list[str]:
+    """List the names of a table's finished parts, without making a path of each. Raises StoreError."""
+    folder = parts_dir(run_dir, table)
     try:
-        return place.fetch(part_folder(table), names)
+        names = os.listdir(folder)  # noqa: PTH208 - names are needed, no paths
+    except FileNotFoundError:
+        return []
     except OSError as error:
-        raise StoreError(f"Parts of {place.name} cannot be copied: {error}. {place.advice}") from error
-
-
-def list_part_names(run_dir: Path, table: str, max_age_s: float = 0.0) -> list[str]:
-    """Their names alone: for thousands of parts a tenth of the time, where it is asked again and again.
-
-    Who only shows something to people may take a store's list that is `max_age_s` old. Raises StoreError.
-    """
-    place = place_of(run_dir)
-    try:
-        names = place.names(part_folder(table), max_age_s)
-    except OSError as error:
-        raise StoreError(f"Parts of {place.name} cannot be listed: {error}. {place.advice}") from error
+        raise StoreError(f"The parts in {folder} cannot be listed: {error}. hint: fix the folder's rights.") from error
     return sorted(name for name in names if name.endswith(".parquet"))
-
-
-def read_request_ids(run_dir: Path, writer: str) -> list[str]:
-    """The requests that a writer's parts have answers to. Raises StoreError for a damaged part."""
-    found: list[str] = []
-    for part in _fetch_answers(run_dir, [writer]):
-        try:
-            found += pq.read_table(part, columns=["request_id"])["request_id"].to_pylist()
-        except (OSError, pa.ArrowException) as error:
-            raise part_unreadable(part, error) from error
-    return found
 
 
 class StoredText(NamedTuple):
@@ -108,27 +81,18 @@ class StoredText(NamedTuple):
     error_message: str | None = None
 
 
-def read_texts(
-    run_dir: Path, request_ids: Collection[str], writers: Collection[str] | None = None
-) -> dict[str, StoredText]:
-    """Answers in the parts of some writers (None: in all parts), by request; a result before an error.
+def read_texts(run_dir: Path, request_ids: Collection[str]) -> dict[str, StoredText]:
+    """Read the answers of some requests from the parts of a run, by request; a result before an error.
 
     Raises StoreError for a damaged part.
     """
     found: dict[str, StoredText] = {}
-    for part in _fetch_answers(run_dir, writers) if request_ids else ():
+    for part in list_parts(run_dir, ANSWERS) if request_ids else ():
         for row in _read_answers(part, ["request_id", *StoredText._fields], request_ids):
             request_id = row.pop("request_id")
             if request_id not in found or row["error_kind"] is None:
                 found[request_id] = StoredText(**row)
     return found
-
-
-def _fetch_answers(run_dir: Path, writers: Collection[str] | None) -> list[Path]:
-    names = list_part_names(run_dir, ANSWERS)
-    if writers is not None:
-        names = [name for name in names if any(name.startswith(f"{writer}-") for writer in writers)]
-    return fetch_parts(run_dir, ANSWERS, names)
 
 
 def _read_answers(part: Path, columns: list[str], request_ids: Collection[str]) -> list[dict[str, Any]]:
@@ -141,18 +105,16 @@ def _read_answers(part: Path, columns: list[str], request_ids: Collection[str]) 
     return found
 
 
-def set_part_aside(run_dir: Path, part: Path) -> Path:
-    """Renames a damaged part, so that it is none any more. Returns its new path on this machine. Raises StoreError."""
-    place, folder = place_of(run_dir), part_folder(part.parent.name)
-    number, name = 1, f"{part.name}.damaged"
+def set_part_aside(part: Path) -> Path:
+    """Rename a damaged part, so that no list has it any more. Returns its new path. Raises StoreError."""
+    number, aside = 1, part.with_name(f"{part.name}.damaged")
     try:
-        while place.exists(f"{folder}/{name}"):
+        while aside.exists():
             number += 1
-            name = f"{part.name}.damaged-{number}"
-        place.move(f"{folder}/{part.name}", f"{folder}/{name}")
+            aside = part.with_name(f"{part.name}.damaged-{number}")
+        return part.rename(aside)
     except OSError as error:
-        raise StoreError(f"{part} cannot be renamed to {name}: {error}. {place.advice}") from error
-    return part.with_name(name)
+        raise StoreError(f"{part} cannot be renamed to {aside.name}: {error}. {MAKE_ROOM}") from error
 
 
 def remove_unfinished(run_dir: Path) -> None:
@@ -171,13 +133,8 @@ def count_rows(part: Path) -> int:
 
 def count_named_rows(run_dir: Path, table: str, names: Iterable[str]) -> dict[str, int]:
     """Rows of some parts: by their names, or else by their footers. Raises StoreError."""
-    found, others = {}, []
-    for name in names:
-        if match := ROWS.search(name):
-            found[name] = int(match[1])
-        else:
-            others.append(name)
-    return found | {part.name: count_rows(part) for part in fetch_parts(run_dir, table, others)}
+    folder = parts_dir(run_dir, table)
+    return {name: int(match[1]) if (match := ROWS.search(name)) else count_rows(folder / name) for name in names}
 
 
 def count_table(run_dir: Path, table: str) -> int:
@@ -186,17 +143,17 @@ def count_table(run_dir: Path, table: str) -> int:
 
 
 class PartWriter:
-    """Buffers the records of a run and writes them as parts. Thread-safe; use it as a context manager."""
+    """Buffers records and writes them as parts. Several threads may add records; use as a context manager."""
 
     def __init__(self, run_dir: Path, writer: str, flush_rows: int, flush_interval_s: float) -> None:
         self._run_dir = run_dir
         self._prefix = f"{writer}-{uuid.uuid4().hex[:8]}"
         self._flush_rows = flush_rows
         self._flush_interval_s = flush_interval_s
+        self._lock = threading.Lock()
         self._buffers: dict[str, list[Record]] = {table: [] for table in TABLES}
         self._flushed_s = time.monotonic()
         self._sequence = 0
-        self._lock = threading.RLock()
 
     def __enter__(self) -> "PartWriter":
         return self
@@ -207,27 +164,34 @@ class PartWriter:
         self.flush()
 
     def add(self, record: Record) -> None:
-        """Takes one record; flushes when the buffer is full or old."""
+        """Take one record; flush when its buffer is full or old. Raises StoreError."""
         with self._lock:
             buffer = self._buffers[table_of(record)]
             buffer.append(record)
-            if len(buffer) >= self._flush_rows or time.monotonic() - self._flushed_s >= self._flush_interval_s:
-                self.flush()
+            if len(buffer) >= self._flush_rows or self._is_old():
+                self._flush()
 
     def flush(self) -> None:
-        """Writes everything buffered."""
+        """Write everything buffered. Raises StoreError; what was not written stays buffered."""
         with self._lock:
-            for table, buffer in self._buffers.items():
-                if buffer:
-                    write_part(self._run_dir, table, f"{self._prefix}-{self._sequence:06d}-{len(buffer)}rows", buffer)
-                    self._sequence += 1
-                    buffer.clear()
-            self._flushed_s = time.monotonic()
+            self._flush()
 
     def flush_old(self) -> None:
-        """Writes what has waited for its time, where no record comes that would do so."""
-        if time.monotonic() - self._flushed_s >= self._flush_interval_s:
-            self.flush()
+        """Write everything buffered if the flush interval is over, when no record comes. Raises StoreError."""
+        with self._lock:
+            if self._is_old():
+                self._flush()
+
+    def _is_old(self) -> bool:
+        return time.monotonic() - self._flushed_s >= self._flush_interval_s
+
+    def _flush(self) -> None:
+        for table, buffer in self._buffers.items():
+            if buffer:
+                write_part(self._run_dir, table, f"{self._prefix}-{self._sequence:06d}-{len(buffer)}rows", buffer)
+                self._sequence += 1
+                buffer.clear()
+        self._flushed_s = time.monotonic()
 
 
 def ledger_name(table: str, name: str) -> str:

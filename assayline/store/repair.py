@@ -9,9 +9,9 @@ import duckdb
 import pyarrow.parquet as pq
 
 from assayline.errors import DamagedPartsError, StoreError
-from assayline.places.home import place_of
+from assayline.files import replace_file
 from assayline.store.database import list_optional_columns
-from assayline.store.parts import ledger_name, part_folder
+from assayline.store.parts import ledger_name
 from assayline.store.tables import TABLES
 
 
@@ -77,10 +77,8 @@ def rescue_part(
     rows = connection.sql(rest, params=values).to_arrow_table()
     if rows.num_rows != ledger[0][0]:
         return False
-    place = place_of(damaged.parents[2])
-    key = f"{part_folder(table)}/{damaged.name}"
     try:
-        place.write(key, lambda file: pq.write_table(rows.cast(TABLES[table]), file, compression="zstd"))
+        replace_file(damaged, lambda file: pq.write_table(rows.cast(TABLES[table]), file, compression="zstd"))
     except OSError as error:
         raise StoreError(f"Part {damaged} cannot be written anew: {error}. Free space, then try again.") from error
     return True

@@ -15,7 +15,6 @@ from assayline.evaluation.begin import plan_run
 from assayline.evaluation.prepare import Preparation
 from assayline.evaluation.resume import describe_left, preview_run
 from assayline.media.load import Hearing, load_all
-from assayline.places.home import open_runs
 from assayline.records import Prompt
 from assayline.requests.build import Prepared
 from assayline.settings import Settings
@@ -105,7 +104,7 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     """
     settings.pass_on_token()
     fresh, model = plan_run(spec)
-    runs_dir = open_runs(settings.data_dir, settings.data_url)
+    runs_dir = settings.data_dir / "runs"
     found, notes = preview_run(fresh, canonical_json(spec), runs_dir, resume)
     preparation = Preparation(spec, model)
     rows = requests = duplicates = tokens = 0

@@ -136,7 +136,6 @@ def _make_parser() -> argparse.ArgumentParser:
 
 def read_run_spec(settings: "Settings", run_id: str, overrides: dict[str, str]) -> "EvalSpec":
     """The spec that a run has. Raises SpecError for an unknown run, and for overrides, which would change it."""
-    from assayline.places.home import open_runs
     from assayline.runs.manifest import SPEC_NAME, find_run, read_spec_json
     from assayline.spec.file import parse_spec
 
@@ -145,7 +144,7 @@ def read_run_spec(settings: "Settings", run_id: str, overrides: dict[str, str]) 
             f"--{next(iter(overrides))} was given with --resume {run_id}, but a run is resumed with the spec that it "
             "has. Leave the field out, or start a new run with a SPEC."
         )
-    run_dir = find_run(open_runs(settings.data_dir, settings.data_url), run_id)
+    run_dir = find_run(settings.data_dir / "runs", run_id)
     return parse_spec(json.loads(read_spec_json(run_dir)), origin=str(run_dir / SPEC_NAME))
 
 

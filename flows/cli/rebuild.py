@@ -50,10 +50,9 @@ def run(arguments: list[str]) -> int:
 
 
 def _find_folders(settings: "Settings", run_ids: list[str]) -> list[Path]:
-    from assayline.places.home import open_runs
     from assayline.runs.manifest import find_run
 
-    runs_dir = open_runs(settings.data_dir, settings.data_url)
+    runs_dir = settings.data_dir / "runs"
     if run_ids:
         return [find_run(runs_dir, complete_run_id(run_id, settings)) for run_id in run_ids]
     folders = sorted(path for path in runs_dir.glob("*") if path.is_dir())

@@ -50,14 +50,13 @@ def run(arguments: list[str]) -> int:
         parser.error(f"--show {known.show}: expected 0 or more examples")
 
     from assayline.evaluation.rescore import list_stale_runs, rescore_run
-    from assayline.places.home import open_runs
     from assayline.runs.manifest import find_run
     from assayline.runs.scorers import parse_scorer
     from assayline.settings import load_settings
 
     collect_garbage()
     settings = load_settings()
-    runs_dir = open_runs(settings.data_dir, settings.data_url)
+    runs_dir = settings.data_dir / "runs"
     scorers = [parse_scorer(text) for text in known.scorer]
     for run_id in list_stale_runs(settings) if known.stale else [complete_run_id(known.run_id, settings)]:
         run_dir = find_run(runs_dir, run_id)

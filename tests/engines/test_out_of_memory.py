@@ -22,12 +22,12 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from assayline.evaluation.orders import WorkOrder
+from assayline.evaluation.shards.queue import ShardQueue
 from engine_helpers import ROOT, Asker, words_of
 
 from assayline.clock import RunClock
 from assayline.engines.devices.claims import cuda_driver_answers
-from assayline.evaluation.orders import WorkOrder
-from assayline.evaluation.shards.queue import ShardQueue
 from assayline.evaluation.worker import run_worker
 from assayline.records import EngineEvent, Request
 from assayline.settings import Settings

@@ -8,8 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from record_kit import completion_of, fake_spec, request_of, write_shards
 
 from assayline.errors import EngineError
@@ -353,9 +361,7 @@ class DispatcherMachine(RuleBasedStateMachine):
 
 
 def test_every_request_has_one_row_whatever_happens(tmp_path_factory: pytest.TempPathFactory) -> None:
-    from hypothesis import settings
-    from hypothesis.stateful import run_state_machine_as_test
-
     machine = DispatcherMachine
     machine.make_folder = staticmethod(lambda: tmp_path_factory.mktemp("dispatcher"))  # type: ignore[method-assign]
-    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None, report_multiple_bugs=False))
+    quick = settings(max_examples=60, stateful_step_count=40, report_multiple_bugs=False)
+    run_state_machine_as_test(machine, settings=quick)

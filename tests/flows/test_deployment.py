@@ -12,6 +12,7 @@ import flow_kit
 import psutil
 import pytest
 import yaml
+from assayline.runs.leases import list_owners, read_holders
 from prefect.client.schemas.filters import (
     ArtifactFilter,
     ArtifactFilterFlowRunId,
@@ -24,8 +25,6 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import StateType
 from prefect.states import Cancelling
-
-from assayline.runs.leases import list_owners, read_holders
 
 pytestmark = pytest.mark.prefect
 

@@ -7,7 +7,6 @@ from typing import Any, TextIO
 import flow_kit
 import pytest
 from record_kit import fake_spec as spec_of
-from store_kit import environment, make_bucket, serving
 
 from flows.live import runners
 
@@ -94,17 +93,3 @@ def test_on_dask_a_worker_asks_for_the_gpus_that_its_engine_spans() -> None:
             runners.placed(spans_two, runner),
         ):
             assert dask.get_annotations() == wish
-
-
-@pytest.mark.rare
-@pytest.mark.ray
-def test_workers_on_ray_share_a_run_in_a_store(
-    slow_spec: dict[str, Any], ray_env: dict[str, str], tmp_path: Path
-) -> None:
-    """No folder is shared but that of the database, which is the flow's."""
-    with serving("localbucket", tmp_path / "server") as port:
-        make_bucket(port, "bucket")
-        env = {**ray_env, **environment(port), "ASSAYLINE_DATA_URL": "s3://bucket/on-ray"}
-        answer(slow_spec | {"workers": 2, "runner": "ray", "shard_requests": 2}, env, tmp_path)
-        stored = list((tmp_path / "server").rglob("parts/completions/*.parquet"))
-    assert {path.name.partition("-")[2][0] for path in stored} == {"0", "1"}, "parts of both workers are objects"

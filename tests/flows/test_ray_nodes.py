@@ -9,7 +9,6 @@ from typing import Any
 import flow_kit
 import psutil
 import pytest
-
 from assayline.runs.leases import list_owners, read_holders
 
 pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.rare]

@@ -6,12 +6,12 @@ from typing import Any
 
 import flow_kit
 import pytest
+from flows.cli.worker import find_run_dir
 from run_kit import FAKE, begin_and_vanish, complete
 
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from flows import cli
-from flows.cli.worker import find_run_dir
 
 Runs = tuple[str, str]
 

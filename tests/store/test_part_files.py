@@ -2,7 +2,9 @@
 
 import json
 import random
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from record_kit import completion_of, request_of, rows_of, start_python
 
 from assayline.errors import StoreError
 from assayline.records import EngineEvent, Prompt, Request, TelemetrySample
-from assayline.store.parts import PartWriter, count_rows, list_parts, write_part
+from assayline.store.parts import PartWriter, count_rows, count_table, list_parts, write_part
 from assayline.store.tables import TABLES, request_from_row, table_of, to_arrow
 
 WRITE_FOREVER = """
@@ -132,6 +134,38 @@ def test_a_folder_that_refuses_is_a_sentence_with_the_parts_name(tmp_path: Path)
     (tmp_path / "parts").write_text("a file where a folder should be")
     with pytest.raises(StoreError, match=r"Part file .*completions/x\.parquet cannot be written: .*are kept"):
         write_part(tmp_path, "completions", "x", [completion_of("r")])
+
+
+def test_part_writer_keeps_every_record_once_when_threads_add_and_flush_at_once(tmp_path: Path) -> None:
+    threads, each = 8, 40
+    gate = threading.Barrier(threads)
+
+    def add(writer: PartWriter, first: int) -> None:
+        gate.wait()
+        for number in range(first, first + each):
+            writer.add(completion_of(f"{number:03d}"))
+            if number % 10 == 0:
+                writer.flush()
+                writer.flush_old()
+
+    with PartWriter(tmp_path, "w", flush_rows=7, flush_interval_s=0.01) as writer, ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(add, writer, first) for first in range(0, threads * each, each)]:
+            done.result()
+    found = sorted(row["request_id"] for row in rows_of(tmp_path, "completions"))
+    assert found == [f"{number:03d}" for number in range(threads * each)]
+    assert count_table(tmp_path, "completions") == threads * each, "the names of parts have their rows"
+
+
+def test_part_writer_writes_records_again_when_the_folder_had_refused_them(tmp_path: Path) -> None:
+    writer = PartWriter(tmp_path, "w", flush_rows=1000, flush_interval_s=1000)
+    writer.add(completion_of("kept"))
+    (tmp_path / "parts").write_text("a file where a folder should be")
+    with pytest.raises(StoreError):
+        writer.flush()
+    (tmp_path / "parts").unlink()
+    writer.flush()
+    writer.flush()
+    assert [row["request_id"] for row in rows_of(tmp_path, "completions")] == ["kept"]
 
 
 def test_the_writer_flushes_full_buffers(tmp_path: Path) -> None:
