@@ -63,6 +63,7 @@ class Work:
         self.dispatcher = Dispatcher(self.spec, run_dir, self.writer.add, lambda: pytest.fail("no chat is rendered"))
         self.generations: dict[str, int] = {}
         self.attempt = 1
+        self.sent_before = 0
         self.clock = RunClock.start()
         self.notes: list[str] = []
         self.events: list[EngineEvent] = []
@@ -85,6 +86,7 @@ class Work:
             clock=self.clock,
             worker=worker,
             attempt=self.attempt,
+            sent_before=self.sent_before,
             first_generation=self.generations.get(worker, 0),
             log_folder=self.run_dir / "logs",
         )

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 from record_kit import completion_of
 
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
@@ -64,6 +66,16 @@ def answer_some(evaluation: Evaluation, *counts: int) -> list[str]:
         ids += [request.request_id for request in requests]
     write_part(evaluation.run_dir, "engine_events", "killed", [EngineEvent("worker-0", 1, 3, "opened", 0.1, 0.1)])
     return ids
+
+
+def lose_answers(evaluation: Evaluation, count: int) -> None:
+    """As if so many stored answers had got lost."""
+    evaluation.writer.flush()
+    [part, *others] = [part for part in list_parts(evaluation.run_dir, "completions") if "prepare" not in part.name]
+    table = pa.concat_tables([pq.read_table(each, partitioning=None) for each in (part, *others)])
+    for each in (part, *others):
+        each.unlink()
+    pq.write_table(table.slice(count), part.with_name("left.parquet"))
 
 
 def begin_and_vanish(spec: EvalSpec, settings: Settings, *counts: int) -> Evaluation:

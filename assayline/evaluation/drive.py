@@ -65,6 +65,7 @@ def drive_worker(
             evaluation.dispatcher.lose(name)
         else:
             evaluation.dispatcher.leave(name)
+            evaluation.writer.flush()
             return WorkerReport(name, answered + drive.answered, drive.device)
     raise EngineError(
         f"{name} was lost {len(REPLACEMENT_PAUSES_S) + 1} times. What was answered is kept: the same command resumes "

@@ -61,7 +61,7 @@ class _Worker:
     def rate(self, now_s: float) -> float | None:
         """Output tokens per second."""
         if not self.answered:
-            self.marks.clear()
+            self.marks = deque([(now_s, 0)])
             return None
         self.marks.append((now_s, self.output_tokens))
         while len(self.marks) > 2 and now_s - self.marks[1][0] >= RATE_OVER_S:

@@ -3,20 +3,18 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 import pytest
-from assayline.evaluation.shards.suspects import Suspicion
 from fake_server import ANSWER, FakeServer
 from record_kit import completion_of, rows_of
 from run_kit import FAKE, complete, query, vanish, work
 
 from assayline.digests import digest_text
 from assayline.engines.fake import FakeEngine
-from assayline.errors import SpecError
-from assayline.evaluation import opening
+from assayline.errors import EngineError, SpecError
+from assayline.evaluation import drive, opening
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.conversations import Conversations
 from assayline.evaluation.prepare import open_renderer
@@ -116,15 +114,17 @@ def die_after(answers: int) -> Callable[[Request], str]:
 
 
 def test_a_run_that_was_killed_between_turns_goes_on_with_what_was_answered(
-    settings: Settings, talks_spec: Any, engines: dict[str, Any]
+    settings: Settings, talks_spec: Any, engines: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(drive, "REPLACEMENT_PAUSES_S", ())
     answers = 7
     spec = talks_spec(shard_requests=5)
     evaluation = begin_evaluation(spec, settings)
     evaluation.prepare()
     engines["answer"] = die_after(answers)
-    with pytest.raises(Killed):
+    with pytest.raises(EngineError, match="was lost 1 times"):
         work(evaluation)
+    evaluation.writer.flush()
     early = {row["request_id"]: row["text"] for row in rows_of(evaluation.run_dir, "completions")}
     assert len(early) == answers
     vanish(evaluation)
@@ -136,14 +136,15 @@ def test_a_run_that_was_killed_between_turns_goes_on_with_what_was_answered(
     assert early.items() <= {row["request_id"]: row["text"] for row in rows}.items()
 
 
-def test_what_a_dead_worker_answered_is_the_history_of_the_one_that_takes_over(
-    settings: Settings, talks_spec: Any, engines: dict[str, Any]
+def test_what_a_lost_worker_answered_is_the_history_of_the_one_that_takes_over(
+    settings: Settings, talks_spec: Any, engines: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(drive, "REPLACEMENT_PAUSES_S", ())
     spec = talks_spec(shard_requests=20, workers=2)
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     engines["answer"] = die_after(8)
-    with pytest.raises(Killed):
+    with pytest.raises(EngineError, match="was lost"):
         work(evaluation)
     engines["answer"] = answer
     assert work(evaluation, 1) == sum(TURNS) - 8
@@ -264,58 +265,27 @@ def conversations(failed: list[tuple[str, str]]) -> Conversations:
     return Conversations(lambda: (Words(), None, None), "So: ", fail)
 
 
-def test_a_turn_that_can_be_asked_goes_before_conversations_that_have_not_begun(conversations: Conversations) -> None:
-    requests = [turn_of(name, at, 2) for name in "abc" for at in range(2)]
-    feed = conversations.feed(iter([*requests[:4], None, *requests[4:]]))
-    asked = [next(feed), next(feed), next(feed)]
-    assert [request and request.request_id for request in asked] == ["a0", "b0", None]
-    conversations.settle(completion_of("b0", text="yes"))
-    second = next(feed)
+def test_conversations_hold_a_turn_until_the_one_before_is_answered(conversations: Conversations) -> None:
+    asked = [conversations.add(turn_of(name, at, 2)) for name in "ab" for at in range(2)]
+    assert [request and request.request_id for request in asked] == ["a0", None, "b0", None]
+    second = conversations.settle(completion_of("b0", text="yes"))
     assert second is not None and second.request_id == "b1" and second.rendered == "b0 So: yes b1"
-    assert [(r.request_id if r else None) for r in (next(feed), next(feed))] == ["c0", None]
-    for name in ("a0", "c0"):
-        conversations.settle(completion_of(name, text="no"))
-    assert [(r.request_id if r else None) for r in feed] == ["a1", "c1"], "and then it ends"
+    assert conversations.held == 1 and conversations.settle(completion_of("b1", text="no")) is None
 
 
 def test_what_a_load_leaves_unsent_is_no_error(conversations: Conversations, failed: list[tuple[str, str]]) -> None:
-    feed = conversations.feed(iter([turn_of("a", at, 3) for at in range(3)]))
-    next(feed)
-    conversations.settle(completion_of("a0", error_kind=NOT_SENT, error_message="Sending has ended."))
-    assert list(feed) == [] and failed == [("a1", NOT_SENT), ("a2", NOT_SENT)]
+    for at in range(3):
+        conversations.add(turn_of("a", at, 3))
+    ended = completion_of("a0", error_kind=NOT_SENT, error_message="Sending has ended.")
+    assert conversations.settle(ended) is None and failed == [("a1", NOT_SENT), ("a2", NOT_SENT)]
 
 
 def test_a_turn_whose_earlier_answer_is_nowhere_is_an_error_row_and_no_wait(
     conversations: Conversations, failed: list[tuple[str, str]]
 ) -> None:
     known = [EarlierTurn([{"role": "user", "content": "a0"}], "yes"), EarlierTurn([])]
-    assert list(conversations.feed(iter([turn_of("a", 2, 3, known)]))) == []
+    assert conversations.add(turn_of("a", 2, 3, known)) is None and not conversations.held
     assert failed == [("a2", EARLIER_TURN)]
-
-
-def test_other_requests_pass_through(conversations: Conversations) -> None:
-    request = replace(turn_of("a", 0, 1), turn_index=None)
-    assert list(conversations.feed(iter([None, request]))) == [None, request]
-
-
-def test_turns_before_a_suspected_one_are_asked_with_it() -> None:
-    """Who died with `a2` alone, or with `b1` and others: `b0` may be unanswered, and `b1` waits for it."""
-    requests = [turn_of(name, at, 3) for name in "abc" for at in range(3)]
-    groups = Suspicion(3, frozenset({"b1", "c0"})).divide(requests)
-    first = [request.request_id for group in groups[:3] for request in group]
-    assert first == ["b0", "b1", "c0"]
-    assert sum(map(len, groups)) == 9
-    left = [r.request_id for group in Suspicion(3, frozenset({"a2"})).divide(requests) for r in group]
-    assert sorted(left) == sorted({r.request_id for r in requests} - {"a2"})
-
-
-def test_a_convicted_turn_ends_its_conversation(conversations: Conversations, failed: list[tuple[str, str]]) -> None:
-    a0, a1, a2 = (turn_of("a", at, 3) for at in range(3))
-    conversations.give_up(a1, "It kills whoever asks it.")
-    feed = conversations.feed(iter([a0, a2]))
-    assert next(feed) is not None
-    conversations.settle(completion_of("a0", text="yes"))
-    assert list(feed) == [] and failed == [("a2", EARLIER_TURN)]
 
 
 def test_a_server_gets_the_conversation_as_messages(settings: Settings, make_spec: Any) -> None:

@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from assayline.evaluation.shards.queue import ShardQueue
 from record_kit import completion_of, read_line, rows_of, start_python
+from run_kit import lose_answers, work
 
 from assayline.clock import RunClock
 from assayline.errors import ModelError, PromptError, RunFailedError, SpecError, StoreError
-from assayline.evaluation.begin import Evaluation, begin_evaluation
+from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.resume import NEVER
 from assayline.evaluation.run import read_result
-from assayline.evaluation.worker import run_worker
 from assayline.runs.manifest import new_run_id
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
@@ -69,10 +68,6 @@ def impatient(settings: Settings) -> Settings:
     return settings.model_copy(update={"database_wait_s": 0.2})
 
 
-def work(evaluation: Evaluation, index: int = 0) -> None:
-    run_worker(evaluation.order(index), lambda _: None, lambda _: None)
-
-
 def complete_run(spec: EvalSpec, settings: Settings) -> str:
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
@@ -91,7 +86,7 @@ def test_a_run_ends_with_every_request_answered_and_its_metrics(spec: EvalSpec, 
     counts = evaluation.prepare()
     assert (counts.prompt_rows, counts.requests, counts.shards) == (30, 30, 4)
     work(evaluation)
-    assert evaluation.count_answered() == 30
+    assert evaluation.dispatcher.look().answered == 30
     result = evaluation.finish(counts)
     assert (result.run_id, result.answered_requests) == (evaluation.run_id, 30)
     assert result.metrics
@@ -119,8 +114,8 @@ def test_a_missing_answer_fails_the_run_and_keeps_the_others(spec: EvalSpec, set
     """Peers, row 13: once 1,023 of 1,024 records, no error, exit 0."""
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
-    ShardQueue(evaluation.run_dir).mark_answered("shard-000000")  # its answers were stored, and somebody lost them
     work(evaluation)
+    lose_answers(evaluation, 8)
     with pytest.raises(RunFailedError, match=rf"{evaluation.run_id} does not add up: .*8.*Expected 30 requests"):
         evaluation.finish(counts)
     assert query(settings, "select state, (select count(*) from completions) from runs") == [("failed", 22)]
@@ -137,16 +132,13 @@ def test_an_answer_too_many_fails_the_run(spec: EvalSpec, settings: Settings) ->
         evaluation.finish(counts)
 
 
-def test_a_shard_that_was_never_written_fails_the_run(
-    spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_that_is_lost_fails_the_run(spec: EvalSpec, settings: Settings) -> None:
     """Peers, row 13: what was expected is counted where prompts are read, not where answers are stored."""
-    monkeypatch.setattr("assayline.evaluation.shards.queue.LISTING_WAIT_S", 0.5)
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
+    work(evaluation)
     for table in ("requests", "prompts"):
         list_parts(evaluation.run_dir, table)[1].unlink()
-    work(evaluation)
     with pytest.raises(RunFailedError, match="Expected 30 requests"):
         evaluation.finish(counts)
 
@@ -196,8 +188,8 @@ def test_resume_works_while_another_program_holds_the_database(spec: EvalSpec, s
     settings = impatient(settings)
     first = begin_evaluation(spec, settings)
     counts = first.prepare()
-    ShardQueue(first.run_dir).mark_answered("shard-000000")
     work(first)
+    lose_answers(first, 8)
     first.abandon("cancelled")
     release = lock("reader")
     again = begin_evaluation(spec, settings)
@@ -228,7 +220,7 @@ def test_an_abandoned_run_stops_its_workers_and_keeps_what_there_is(
     evaluation.prepare()
     work(evaluation)
     evaluation.abandon(state)
-    assert ShardQueue(evaluation.run_dir).is_stopped()
+    assert evaluation.dispatcher.is_stopped
     assert query(settings, "select state, (select count(*) from completions) from runs") == [(state, 30)]
 
 
@@ -270,7 +262,7 @@ def test_run_ids_speak_and_differ() -> None:
     assert len({new_run_id("x", clock) for _ in range(20)}) == 20
 
 
-def test_an_order_for_a_folder_has_its_absolute_path(spec: EvalSpec, settings: Settings, tiny_model: Path) -> None:
-    order = begin_evaluation(spec, settings).order(3)
+def test_order_names_an_absolute_folder(spec: EvalSpec, settings: Settings, tiny_model: Path) -> None:
+    order = begin_evaluation(spec, settings).order("worker-3")
     assert (order.model, order.worker, order.model_args) == (str(tiny_model), "worker-3", {})
-    assert order.run_dir.is_absolute() and order.model_id.startswith("sha256:")
+    assert order.log_folder.is_absolute() and order.model_id.startswith("sha256:")

@@ -9,14 +9,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from assayline.evaluation.shards.queue import ShardQueue
 from record_kit import start_python
 from run_kit import FAKE, complete, query, work
 
 from assayline.errors import StoreError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.rebuild import rebuild_run
-from assayline.runs.manifest import read_manifest
+from assayline.runs.manifest import PromptCounts, read_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.database import connect
@@ -35,7 +34,7 @@ EVALUATE = """
 import pickle, resource, signal, sys
 from assayline.errors import AssaylineError
 from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.worker import run_worker
+from assayline.evaluation.drive import Listener, drive_worker
 
 def fill_disk(stage):
     if stage == sys.argv[2]:
@@ -48,7 +47,7 @@ try:
     fill_disk("prepare")
     counts = evaluation.prepare()
     fill_disk("work")
-    run_worker(evaluation.order(0), str, str)
+    drive_worker(evaluation, "worker-0", Listener(str, str, str))
     fill_disk("finish")
     evaluation.finish(counts)
 except AssaylineError as error:
@@ -120,10 +119,11 @@ def filled(folder: Path) -> Iterator[None]:
 def test_no_space_is_left(spec: EvalSpec, settings: Settings, small_disk: Path, stage: str) -> None:
     settings = settings.model_copy(update={"data_dir": small_disk / "data"})
     evaluation = begin_evaluation(spec, settings)
+    counts: list[PromptCounts] = []
     steps: dict[str, Any] = {
-        "prepare": evaluation.prepare,
+        "prepare": lambda: counts.append(evaluation.prepare()),
         "work": lambda: work(evaluation),
-        "finish": lambda: evaluation.finish(evaluation.prepare()),
+        "finish": lambda: evaluation.finish(counts[0]),
     }
     for name, step in steps.items():
         if name != stage:
@@ -134,7 +134,7 @@ def test_no_space_is_left(spec: EvalSpec, settings: Settings, small_disk: Path, 
                 step()
             with contextlib.suppress(StoreError):
                 evaluation.abandon("failed", "no space")
-            assert ShardQueue(evaluation.run_dir).is_stopped() or stage == "finish"
+            assert evaluation.dispatcher.is_stopped or stage == "finish"
         break
     assert read_manifest(evaluation.run_dir).state == "running", "which is what it was when there was space"
     check_whole_and_go_on(spec, settings)

@@ -5,25 +5,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from assayline.evaluation.shards.queue import ShardQueue
-from assayline.evaluation.shards.rows import read_shard
-from record_kit import completion_of, fill_queue, rows_of
+from record_kit import Work, completion_of, rows_of, write_shards
 from run_kit import vanish
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
 from assayline.engines.fake import FakeEngine
 from assayline.errors import SpecError
-from assayline.evaluation import opening, worker
+from assayline.evaluation import opening
 from assayline.evaluation.begin import begin_evaluation, plan_run
 from assayline.evaluation.inputs import digest_inputs
+from assayline.evaluation.shards import read_shard
 from assayline.load.course import LoadCourse
 from assayline.records import NOT_SENT
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 from assayline.spec.load import LoadSpec
-from assayline.store.parts import write_part
+from assayline.store.parts import list_parts, write_part
 
 
 def spec_of(model: Path, arrival: dict[str, Any], **load: Any) -> EvalSpec:
@@ -44,10 +43,9 @@ CONSTANT = {"kind": "constant", "rate_per_s": 100.0}
 def test_another_attempt_is_told_what_was_sent_and_why_sending_ended(tiny_model: Path, settings: Settings) -> None:
     evaluation = begin_evaluation(spec_of(tiny_model, CONSTANT), settings)
     evaluation.prepare()
-    fresh = evaluation.order(0)
+    fresh = evaluation.order("worker-0")
     assert (fresh.sent_before, fresh.errors_before, fresh.load_end_before) == (0, 0, None)
-    shard = ShardQueue(evaluation.run_dir).claim()
-    assert shard is not None
+    [shard] = list_parts(evaluation.run_dir, "requests")
     names = [request.request_id for request in read_shard(shard)]
     rows = [
         *(completion_of(name, text="early") for name in names[:5]),
@@ -57,7 +55,7 @@ def test_another_attempt_is_told_what_was_sent_and_why_sending_ended(tiny_model:
     ]
     write_part(evaluation.run_dir, "completions", "killed", rows)
     vanish(evaluation)
-    order = begin_evaluation(spec_of(tiny_model, CONSTANT), settings).order(0)
+    order = begin_evaluation(spec_of(tiny_model, CONSTANT), settings).order("worker-0")
     assert (order.attempt, order.sent_before, order.errors_before) == (2, 6, 1)
     assert order.load_end_before == "it was over"
 
@@ -84,21 +82,19 @@ class Following(FakeEngine):
 def test_the_end_of_a_load_is_an_event_and_a_line(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
 ) -> None:
-    from test_workers import order_of
-
-    fill_queue(tmp_path, shards=2, per_shard=5)
+    write_shards(tmp_path, shards=2, per_shard=5)
     load = LoadSpec.model_validate({"arrival": CONSTANT, "max_requests": 7})
-    order = order_of(tmp_path, settings)
-    spec = order.spec.model_copy(update={"load": load})
+    shared = Work(tmp_path, settings)
+    shared.spec = shared.spec.model_copy(update={"load": load})
+    shared.sent_before = 4
     monkeypatch.setattr(
         opening, "open_engine", lambda order, sizes, setup, hooks, *, course, **_: Following(order.clock, hooks, course)
     )
-    lines: list[str] = []
-    worker.run_worker(replace(order, spec=spec, sent_before=4), lines.append, lambda _: None)
+    shared.drive()
     kinds = [row["error_kind"] for row in rows_of(tmp_path, "completions")]
     assert kinds.count(NOT_SENT) == 7 and kinds.count(None) == 3
     [ended] = [row for row in rows_of(tmp_path, "engine_events") if row["event"] == "load_ended"]
-    assert ended["message"] in lines and "load.max_requests is 7" in ended["message"]
+    assert ended["message"] in shared.notes and "load.max_requests is 7" in ended["message"]
     assert '"reason": "max_requests"' in ended["details_json"] and '"sent_requests": 7' in ended["details_json"]
 
 

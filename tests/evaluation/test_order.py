@@ -6,8 +6,6 @@ import random
 from typing import Any
 
 import pytest
-from assayline.evaluation.shards.queue import ShardQueue
-from assayline.evaluation.shards.rows import name_shard, read_shard
 from record_kit import completion_of, request_of, rows_of
 from run_kit import complete, query, vanish, work
 
@@ -15,6 +13,7 @@ from assayline.errors import SpecError, StoreError
 from assayline.evaluation import begin
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.order import LENGTHS_NAME, UNKNOWN_TOKENS, ExpectedLengths, read_lengths, sort_rows
+from assayline.evaluation.shards import name_shard
 from assayline.records import Prompt
 from assayline.requests.build import Prepared
 from assayline.settings import Settings
@@ -152,20 +151,17 @@ def test_a_stop_in_the_middle_of_a_horizon_leaves_the_queue_open(spec_of: Any, s
     evaluation = begin_evaluation(spec_of(LENGTHS), settings)
     evaluation.stop()
     counts = evaluation.prepare()
-    assert not counts.is_complete and not (evaluation.run_dir / "queue-closed").exists()
+    assert not counts.is_complete and not evaluation.dispatcher.is_over
     assert evaluation.manifest.prompts is None
     vanish(evaluation)
 
 
-def test_workers_take_the_longest_shard_of_those_that_are_there(spec_of: Any, settings: Settings) -> None:
+def test_exchange_begins_with_the_longest_shard_of_those_that_are_there(spec_of: Any, settings: Settings) -> None:
     """A later horizon's long answers come before an earlier one's short ones."""
     evaluation = begin_evaluation(spec_of(LENGTHS), settings)
     evaluation.prepare()
-    queue = ShardQueue(evaluation.run_dir)
-    taken = []
-    while shard := queue.claim():
-        taken.append(max(request.sampling["max_tokens"] for request in read_shard(shard)))
-    assert taken == sorted(taken, reverse=True) and len(taken) == PROMPTS // SHARD
+    taken = [request.sampling["max_tokens"] for request in evaluation.dispatcher.exchange("worker-0", [], PROMPTS)]
+    assert taken == sorted(taken, reverse=True) and len(taken) == PROMPTS
     vanish(evaluation)
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from assayline.evaluation.shards.queue import ShardQueue
 from record_kit import rows_of
 
 from assayline.errors import PromptError
@@ -31,43 +30,6 @@ def test_long_prompts_make_short_shards(
     assert [count_rows(part) for part in list_parts(evaluation.run_dir, "requests")] == sizes
     assert (counts.requests, counts.shards) == (len(texts), len(sizes))
     assert [row["rendered"] for row in rows_of(evaluation.run_dir, "requests")] == texts
-
-
-def test_shards_for_several_workers_grow_and_are_never_more_than_a_fiftieth_of_a_share() -> None:
-    for workers in (2, 16):
-        sizes: list[int] = []
-        while sum(sizes) < 200_000:
-            sizes.append(prepare.choose_size(sum(sizes), 256, workers))
-        assert all(size == 16 or size * 50 * workers <= sum(sizes[:number]) for number, size in enumerate(sizes))
-        assert sizes == sorted(sizes) and sizes[0] == 16 and sizes[-1] == {2: 256, 16: 249}[workers]
-    assert {prepare.choose_size(written, 10, 4) for written in (0, 10_000)} == {10}, "what the spec says is the most"
-    assert prepare.choose_size(0, 256, 1) == 256, "nobody waits for one worker"
-
-
-def test_a_run_keeps_the_sizes_of_its_shards_and_the_largest_are_claimed_first(
-    make_spec: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = {"kind": "inline", "rows": [{"question": f"{number}"} for number in range(1_900)]}
-    prompts = {"source": source, "columns": {}, "template": "{{ question }}"}
-    spec = make_spec(prompts=prompts, engine={"backend": "fake"}, chat={"template": "plain"}, workers=2)
-    evaluation = begin_evaluation(spec, settings, "never")
-    assert evaluation.manifest.workers == 2
-    asked: list[bool] = []
-    is_stopped = ShardQueue.is_stopped
-    monkeypatch.setattr(ShardQueue, "is_stopped", lambda queue: asked.append(True) or is_stopped(queue))
-    evaluation.prepare()
-    assert len(asked) < 200, "whether to stop is not asked once a prompt: a store answers in 30 ms"
-    parts = list_parts(evaluation.run_dir, "requests")
-    sizes = [count_rows(part) for part in parts]
-    assert sizes == [16] * 107 + [17] * 6 + [18] * 4 + [14]
-    queue = ShardQueue(evaluation.run_dir)
-    claimed = [queue.claim() for _ in parts]
-    assert claimed == [*parts[113:117], *parts[107:113], *parts[:107], parts[117]]
-    evaluation.abandon("cancelled")
-    again = begin_evaluation(spec, settings, evaluation.run_id)
-    again.change(prompts=None)
-    assert again.prepare().shards == len(parts), "what is written is compared, and is the same"
-    again.abandon("cancelled")
 
 
 def test_bad_rows_are_error_rows_or_the_end(make_spec: Any, settings: Settings, tmp_path: Path) -> None:

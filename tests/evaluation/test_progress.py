@@ -1,14 +1,11 @@
-"""Counting a run from its part files."""
+"""Counting a run as its rows come in."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from record_kit import completion_of
 
-from assayline.evaluation import progress
-from assayline.evaluation.progress import RATE_OVER_S, Tally
-from assayline.store.parts import write_part
+from assayline.evaluation.progress import ALIVE, LEFT, LOST, OPENING, RATE_OVER_S, Progress
 
 
 class Watch:
@@ -21,79 +18,71 @@ class Watch:
         return self.now_s
 
 
-def write(run_dir: Path, name: str, *tokens: int | None, worker: str = "worker-0", window: int = 8) -> None:
-    """A part whose answers have so many tokens; None is an error."""
-    write_part(
-        run_dir,
-        "completions",
-        name,
-        [
-            replace(
-                completion_of(f"{name}-{i}"),
-                worker=worker,
-                window_requests=window,
-                output_tokens=count,
-                error_kind="bad" if count is None else None,
-            )
-            for i, count in enumerate(tokens)
-        ],
-    )
+def add(progress: Progress, *tokens: int | None, worker: str = "worker-0", kind: str = "bad") -> None:
+    """Rows with so many tokens; None is an error."""
+    for number, count in enumerate(tokens):
+        row = completion_of(f"{number}", output_tokens=count, error_kind=kind if count is None else None)
+        progress.add(replace(row, worker=worker))
 
 
-def test_a_run_without_parts_stands_at_nothing(tmp_path: Path) -> None:
-    standing = Tally(tmp_path).count()
-    assert (standing.answered, standing.errors) == (0, 0)
+def test_look_is_empty_before_the_first_row() -> None:
+    standing = Progress().look()
+    assert (standing.answered, standing.errors, standing.workers) == (0, 0, [])
     assert standing.window_requests is None and standing.output_tokens_per_s is None
 
 
-def test_answers_errors_and_windows_of_all_workers(tmp_path: Path) -> None:
-    tally = Tally(tmp_path)
-    write(tmp_path, "a", 10, None, 5)
-    write(tmp_path, "b", 3, worker="worker-1", window=4)
-    write(tmp_path, "c", None, worker="prepare", window=0)
-    standing = tally.count()
-    assert (standing.answered, standing.errors, standing.window_requests) == (5, 2, 12)
-    write(tmp_path, "d", 1, window=2)
-    assert tally.count().window_requests == 6
+def test_look_counts_rows_errors_and_windows_of_all_workers() -> None:
+    progress = Progress()
+    for worker, window in (("worker-0", 8), ("worker-1", 4), ("worker-2", 2)):
+        progress.join(worker, "cpu")
+        progress.set_window(worker, window)
+    add(progress, 10, None, 5)
+    add(progress, 3, worker="worker-1")
+    progress.lose("worker-2")
+    standing = progress.look()
+    assert (standing.answered, standing.errors, standing.window_requests) == (4, 1, 12)
+    assert [(one.worker, one.state, one.answered) for one in standing.workers] == [
+        ("worker-0", ALIVE, 3), ("worker-1", ALIVE, 1), ("worker-2", LOST, 0)
+    ]  # fmt: skip
+    progress.leave("worker-1")
+    assert progress.look().count(LEFT) == 1 and progress.look().window_requests == 8
 
 
-def test_what_is_not_sent_is_no_error_and_an_open_loop_has_no_window(tmp_path: Path) -> None:
-    rows = [completion_of("a"), completion_of("b", error_kind="not_sent"), completion_of("c", error_kind="timeout")]
-    write_part(tmp_path, "completions", "open", [replace(row, window_requests=None) for row in rows])
-    standing = Tally(tmp_path).count()
-    assert (standing.answered, standing.errors, standing.window_requests) == (3, 1, None)
+def test_look_counts_no_error_for_what_is_not_sent_and_no_window_for_an_open_loop() -> None:
+    progress = Progress()
+    progress.set_window("worker-0", None)
+    add(progress, 1, None, kind="not_sent")
+    standing = progress.look()
+    assert (standing.answered, standing.errors, standing.window_requests) == (2, 0, None)
+    assert (progress.sent, progress.sent_errors) == (1, 0) and standing.count(OPENING) == 1
 
 
-def test_speed_is_that_of_the_last_seconds(tmp_path: Path) -> None:
+def test_look_measures_the_speed_of_the_last_seconds() -> None:
     watch = Watch()
-    write(tmp_path, "before", 1_000_000)
-    tally = Tally(tmp_path, watch)
-    assert tally.count().answered == 1
+    progress = Progress(watch)
+    progress.join("worker-0", "cpu")
+    assert progress.look().output_tokens_per_s is None
     watch.now_s += 60  # the engine loads: no time of the speed
-    assert tally.count().output_tokens_per_s is None
+    assert progress.look().output_tokens_per_s is None
     watch.now_s += 2
-    write(tmp_path, "a", 100, 100)
-    assert tally.count().output_tokens_per_s == pytest.approx(100.0)
-    for second in range(40):
+    add(progress, 100, 100)
+    assert progress.look().output_tokens_per_s == pytest.approx(100.0)
+    for _ in range(40):
         watch.now_s += 1
-        write(tmp_path, f"b{second}", 50)
-        standing = tally.count()
+        add(progress, 50)
+        standing = progress.look()
     assert standing.output_tokens_per_s == pytest.approx(50.0)
     watch.now_s += RATE_OVER_S + 1
-    assert tally.count().output_tokens_per_s == 0.0
+    assert progress.look().output_tokens_per_s == 0.0
 
 
-def test_tally_counts_a_part_later_when_it_cannot_be_read_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, "a", 10)
-    with monkeypatch.context() as patch:
-        patch.setattr(progress.pq, "read_table", fail_to_read)
-        tally = Tally(tmp_path)
-        with pytest.raises(OSError, match="stale"):
-            tally.count()
-    assert tally.count().answered == 1
-
-
-def fail_to_read(*_: object, **__: object) -> None:
-    raise OSError(116, "stale file handle")
+def test_look_marks_workers_that_are_much_slower_than_the_median() -> None:
+    watch = Watch()
+    progress = Progress(watch)
+    for worker in ("worker-0", "worker-1", "worker-2"):
+        progress.join(worker, "cpu")
+    progress.look()
+    watch.now_s += 10
+    for worker, tokens in (("worker-0", 100), ("worker-1", 90), ("worker-2", 40)):
+        add(progress, tokens, worker=worker)
+    assert [one.is_slow for one in progress.look().workers] == [False, False, True]

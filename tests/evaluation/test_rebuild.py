@@ -148,7 +148,7 @@ def test_a_run_killed_before_its_first_prompt_has_nothing_to_load(spec: EvalSpec
 
 
 def completions_part(run_dir: Path) -> Path:
-    return next(part for part in list_parts(run_dir, "completions") if part.name.startswith("worker"))
+    return next(part for part in list_parts(run_dir, "completions") if part.name.startswith("flow"))
 
 
 def prepare_part(run_dir: Path) -> Path:

@@ -1,15 +1,11 @@
 """Nothing lost, nothing twice: a run that was left in the middle is resumed, and asks what has no answer."""
 
 import dataclasses
-import fcntl
 import re
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from assayline.evaluation.shards.queue import ShardQueue
-from assayline.evaluation.shards.rows import read_shard
 from record_kit import completion_of, read_line, request_of, rows_of, start_python
 from run_kit import (
     FAKE,
@@ -17,6 +13,7 @@ from run_kit import (
     begin_and_vanish,
     complete,
     list_runs,
+    lose_answers,
     part_of,
     query,
     vanish,
@@ -24,7 +21,6 @@ from run_kit import (
 )
 
 from assayline.errors import (
-    EngineInterruptedError,
     PromptsChangedError,
     RunFailedError,
     SpecError,
@@ -33,8 +29,8 @@ from assayline.errors import (
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.prepare import _Shard
 from assayline.evaluation.resume import describe_left, find_driven_here, find_unfinished_here
-from assayline.runs import drivers
-from assayline.runs.locks import hold_worker_lock, is_worked_on, keep_workers_out, lock_run
+from assayline.evaluation.shards import read_shard
+from assayline.runs.locks import is_worked_on, lock_run
 from assayline.runs.manifest import read_manifest, write_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
@@ -84,8 +80,8 @@ def test_what_is_answered_is_not_asked_again(spec: EvalSpec, settings: Settings)
     evaluation = begin_evaluation(spec, settings)
     assert evaluation.run_id == before.run_id
     assert evaluation.notes == [f"Resuming run {before.run_id}, attempt 2: 11 of 30 requests are answered already."]
-    assert evaluation.order(0).attempt == 2
-    assert (evaluation.order(0).first_generation, evaluation.order(1).first_generation) == (4, 0)
+    assert evaluation.order("worker-0").attempt == 2
+    assert [evaluation.order(f"worker-{number}").first_generation for number in range(2)] == [4, 0]
     counts = evaluation.prepare()
     assert work(evaluation) == 19
     result = evaluation.finish(counts)
@@ -113,9 +109,7 @@ def test_it_goes_on_as_often_as_it_takes(spec: EvalSpec, settings: Settings) -> 
         evaluation = begin_evaluation(spec, settings)
         assert evaluation.manifest.attempt == attempt
         evaluation.prepare()
-        answer = ShardQueue(evaluation.run_dir).claim()
-        assert answer is not None
-        ShardQueue(evaluation.run_dir).stop()
+        assert evaluation.dispatcher.exchange("worker-0", [], 4)
         evaluation.abandon("failed", "it broke")
     complete(spec, settings)
     check_sound(settings)
@@ -387,6 +381,16 @@ def test_part_files_of_another_version_are_not_gone_on_with(spec: EvalSpec, sett
     assert begin_evaluation(spec, settings).run_id != before.run_id
 
 
+def test_a_run_of_a_version_with_another_folder_is_left_to_that_version(spec: EvalSpec, settings: Settings) -> None:
+    before = begin_and_vanish(spec, settings, 2)
+    old = dataclasses.replace(before.manifest, layout=1, assayline_version="0.1.0")
+    write_manifest(before.run_dir, old)
+    with pytest.raises(SpecError, match=r"the layout of its folder \(assayline 0\.1\.0 can finish it\)"):
+        begin_evaluation(spec, settings, before.run_id)
+    [note] = begin_evaluation(spec, settings).notes
+    assert f"Run {before.run_id} of this name is unfinished but cannot be resumed" in note
+
+
 def test_two_flows_with_one_spec_are_two_runs(spec: EvalSpec, settings: Settings) -> None:
     first = begin_evaluation(spec, settings)
     second = begin_evaluation(spec, settings)
@@ -399,24 +403,6 @@ def test_two_flows_with_one_spec_are_two_runs(spec: EvalSpec, settings: Settings
     assert query(settings, "select count(*) from runs where state = 'completed'") == [(2,)]
 
 
-def test_a_run_that_another_machine_drives_is_left_to_it_where_locks_do_not_reach(
-    spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lock is free for whoever asks: the beat of its driver tells."""
-    monkeypatch.setattr(drivers, "BEAT_INTERVAL_S", 0.02)
-    monkeypatch.setattr(drivers, "SILENCE_S", 0.5)
-    first = begin_evaluation(spec, settings)
-    counts = first.prepare()
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(fcntl, "flock", lambda *_: None)
-        elsewhere.setattr(drivers, "boot_id", lambda: "another machine")
-        with pytest.raises(SpecError, match=rf"{first.run_id}.* is in use by process \d+ on "):
-            begin_evaluation(spec, settings, first.run_id)
-    work(first)
-    first.finish(counts)
-    check_sound(settings)
-
-
 def test_a_process_that_is_killed_frees_its_run(tmp_path: Path) -> None:
     process = start_python(HOLD_RUN, tmp_path)
     assert read_line(process) == "held"
@@ -427,59 +413,6 @@ def test_a_process_that_is_killed_frees_its_run(tmp_path: Path) -> None:
     lock = lock_run(tmp_path)
     assert lock is not None
     lock.release()
-
-
-def test_a_resume_waits_for_the_workers_of_the_killed_attempt(spec: EvalSpec, settings: Settings) -> None:
-    before = begin_and_vanish(spec, settings, 2)
-    stopped = threading.Event()
-
-    def orphan() -> None:
-        with hold_worker_lock(before.run_dir, 1):
-            while not ShardQueue(before.run_dir).is_stopped():
-                threading.Event().wait(0.01)
-            answer_some(before, 5)  # it writes what it has, and ends
-            stopped.set()
-
-    thread = threading.Thread(target=orphan)
-    thread.start()
-    while not_held(before.run_dir):
-        pass
-    evaluation = begin_evaluation(spec, settings)
-    thread.join(20)
-    assert stopped.is_set()
-    assert evaluation.earlier is not None and evaluation.earlier.answered == 7
-
-
-def not_held(run_dir: Path) -> bool:
-    try:
-        with keep_workers_out(run_dir, wait_s=0):
-            return True
-    except StoreError:
-        return False
-
-
-def test_a_worker_that_does_not_end_is_named_and_the_run_stays_as_it_was(
-    spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = begin_and_vanish(spec, settings, 2)
-    monkeypatch.setattr("assayline.evaluation.begin.keep_workers_out", lambda run_dir: keep_workers_out(run_dir, 0.2))
-    with hold_worker_lock(before.run_dir), pytest.raises(StoreError, match=r"still works for .*workers\.lock"):
-        begin_evaluation(spec, settings)
-    assert read_manifest(before.run_dir) == before.manifest
-    assert complete(spec, settings).run_id == before.run_id
-
-
-def test_a_worker_of_an_attempt_that_is_over_does_not_begin(spec: EvalSpec, settings: Settings) -> None:
-    before = begin_and_vanish(spec, settings, 2)
-    late = before.order(0)
-    evaluation = begin_evaluation(spec, settings)
-    with (
-        pytest.raises(EngineInterruptedError, match="Attempt 1 of this run is over"),
-        hold_worker_lock(late.run_dir, 1),
-    ):
-        pass
-    with hold_worker_lock(evaluation.run_dir, 2), hold_worker_lock(evaluation.run_dir, 2):
-        pass
 
 
 def test_a_pipe_with_other_prompts_is_found_out_and_the_next_run_is_new(make_spec: Any, settings: Settings) -> None:
@@ -537,8 +470,8 @@ def test_too_many_errors_fail_the_run_for_good(make_spec: Any, settings: Setting
 def test_a_missing_answer_fails_the_run_which_then_goes_on(spec: EvalSpec, settings: Settings) -> None:
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
-    ShardQueue(evaluation.run_dir).mark_answered("shard-000000")  # its answers were stored, and somebody lost them
     work(evaluation)
+    lose_answers(evaluation, 8)
     with pytest.raises(RunFailedError, match=r"does not add up: .*The same command resumes"):
         evaluation.finish(counts)
     assert complete(spec, settings).run_id == evaluation.run_id
@@ -580,7 +513,7 @@ def test_a_damaged_part_stops_a_resume_and_the_run_stays_as_it_was(spec: EvalSpe
     assert not is_worked_on(before.run_dir)
 
 
-def test_a_damaged_shard_is_a_sentence_for_a_worker_too(tmp_path: Path) -> None:
+def test_read_shard_names_the_shard_when_it_is_damaged(tmp_path: Path) -> None:
     part = write_part(tmp_path / "run", "requests", "shard-000000", [request_of(number) for number in range(9)])
     part.write_bytes(part.read_bytes()[:-20])
     with pytest.raises(StoreError, match=r"shard-000000\.parquet cannot be read: .*flows\.rebuild run --set-aside"):
@@ -610,10 +543,9 @@ def test_answers_of_a_large_run_are_told_apart_shard_by_shard(tmp_path: Path, se
         answered = requests if shard < 30 else requests[:100] if shard == 30 else []
         if answered:
             write_part(run_dir, "completions", f"part-{shard}", [completion_of(r.request_id) for r in answered])
-    partly: dict[str, list[str]] = {}
     with connect(settings.database_path, 10) as connection:
-        answers = survey_answers(connection, "run", run_dir, lambda shard, ids: partly.update({shard: sorted(ids)}))
+        answers = survey_answers(connection, "run", run_dir)
     assert answers.answered == 30_100 and answers.prepared_requests == 60_000
     assert sorted(answers.whole_shards) == [f"shard-{shard:06d}" for shard in range(30)]
-    assert partly == {"shard-000030": [f"request-{30_000 + number:05d}" for number in range(100)]}
+    assert answers.partly == {"shard-000030": {f"request-{30_000 + number:05d}" for number in range(100)}}
     assert answers.strays == frozenset() and answers.first_generations == {"worker-0": 1}
