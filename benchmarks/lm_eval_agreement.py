@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.drive import Listener, drive_worker
 from assayline.evaluation.resume import NEVER
-from assayline.evaluation.worker import run_worker
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
@@ -145,7 +145,7 @@ def ask_here(folder: Path, model: Path) -> list[Answer]:
     for name, spec in zip(("generate", "options"), specs, strict=True):
         evaluation = begin_evaluation(parse_spec({"name": name, **base, **spec}), settings, NEVER)
         counts = evaluation.prepare()
-        run_worker(evaluation.order(0), lambda _: None, lambda _: None)
+        drive_worker(evaluation, "worker-0", Listener())
         evaluation.finish(counts)
     return list(read_answers(settings))
 

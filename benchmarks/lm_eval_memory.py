@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.drive import Listener, drive_worker
 from assayline.evaluation.resume import NEVER
-from assayline.evaluation.worker import run_worker
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
@@ -84,7 +84,7 @@ def ask_here(folder: Path, model: Path, limit_bytes: int | None, watched: Watche
     })  # fmt: skip
     evaluation = begin_evaluation(spec, settings, NEVER)
     counts = evaluation.prepare()
-    run_worker(evaluation.order(0), lambda _: None, lambda _: None, watched.on_event)
+    drive_worker(evaluation, "worker-0", Listener(on_event=watched.on_event))
     evaluation.finish(counts)
     results = json.loads((evaluation.run_dir / "lm_eval" / "results.json").read_text())
     with connect(settings.database_path, 10) as connection:

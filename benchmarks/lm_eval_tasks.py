@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.drive import Listener, drive_worker
 from assayline.evaluation.resume import NEVER
-from assayline.evaluation.worker import run_worker
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
@@ -55,7 +55,7 @@ def ask_here(folder: Path, model: Path, plain: list[str], backend: str) -> dict[
         })  # fmt: skip
         evaluation = begin_evaluation(spec, settings, NEVER)
         counts = evaluation.prepare()
-        run_worker(evaluation.order(0), lambda _: None, lambda _: None)
+        drive_worker(evaluation, "worker-0", Listener())
         evaluation.finish(counts)
         results = json.loads((evaluation.run_dir / "lm_eval" / "results.json").read_text())
         found["results"].update(results["results"] | results.get("groups", {}))

@@ -80,7 +80,7 @@ class Work:
             run_id="run",
             spec=self.spec,
             settings=self.settings,
-            model="fake",
+            model=self.spec.model,
             model_id="fake-id",
             model_args={},
             clock=self.clock,
@@ -93,7 +93,7 @@ class Work:
 
     def drive(self, worker: str = "worker-0", launch: Any = Worker) -> WorkerReport:
         """Drives a worker to its end, and writes what is left."""
-        listener = Listener(self.notes.append, self.notes.append, lambda _: None, self.events.append)
+        listener = Listener(self.notes.append, self.notes.append, on_event=self.events.append)
         with self.writer:
             return drive_worker(self, worker, listener, launch)  # type: ignore[arg-type]
 

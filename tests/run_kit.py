@@ -24,8 +24,7 @@ FAKE = {"backend": "fake"}
 
 def work(evaluation: Evaluation, index: int = 0) -> int:
     """Lets a worker answer all that there is; how much that was."""
-    listener = Listener(lambda _: None, lambda _: None, lambda _: None)
-    return drive_worker(evaluation, f"worker-{index}", listener).answered_requests
+    return drive_worker(evaluation, f"worker-{index}", Listener()).answered_requests
 
 
 @functools.cache

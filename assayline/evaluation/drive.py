@@ -39,11 +39,11 @@ class WorkerReport:
 class Listener:
     """Who hears what a worker does. Called in the driving thread."""
 
-    log: Callable[[str], None]
-    warn: Callable[[str], None]
-    engine_log: Callable[[str], None]
+    log: Callable[[str], object] = str
+    warn: Callable[[str], object] = str
+    engine_log: Callable[[str], object] = str
     """Gets the lines that engines print."""
-    on_event: Callable[[EngineEvent], None] = lambda event: None
+    on_event: Callable[[EngineEvent], object] = str
 
 
 def drive_worker(

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.drive import Listener, drive_worker
 from assayline.evaluation.resume import AUTO
-from assayline.evaluation.worker import run_worker
 from assayline.records import EngineEvent
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
@@ -37,7 +37,7 @@ def run_spec(spec: EvalSpec, settings: Settings, on_event: Callable[[EngineEvent
     preparing = threading.Thread(target=lambda: counts.append(evaluation.prepare()))
     preparing.start()
     try:
-        run_worker(evaluation.order(0), lambda _: None, lambda _: None, on_event)
+        drive_worker(evaluation, "worker-0", Listener(on_event=on_event))
         preparing.join()
         return evaluation.finish(counts[0]).run_id
     except BaseException:

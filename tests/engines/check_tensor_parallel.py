@@ -9,7 +9,7 @@ from engine_helpers import ARGS
 from run_kit import query
 
 from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.worker import run_worker
+from assayline.evaluation.drive import Listener, drive_worker
 from assayline.settings import Settings
 
 pytestmark = pytest.mark.vllm
@@ -20,7 +20,7 @@ def test_an_engine_on_two_groups_of_cores_answers(make_spec: Any, settings: Sett
     spec = make_spec(prompts={"limit": 20}, engine={"args": {**ARGS, "tensor_parallel_size": 2}})
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
-    report = run_worker(evaluation.order(0), print, print)
+    report = drive_worker(evaluation, "worker-0", Listener(print, print, print))
     assert report.answered_requests == 20 and report.device.startswith("cpu-")
     evaluation.finish(counts)
     assert query(settings, "select is_sound from request_integrity") == [(True,)]
@@ -45,7 +45,7 @@ def test_a_rank_that_runs_out_of_memory_is_found_in_the_log(make_spec: Any, sett
         if event.event == "failed":
             failed_s.append(time.monotonic() - began)
 
-    report = run_worker(evaluation.order(0), print, print, note)
+    report = drive_worker(evaluation, "worker-0", Listener(print, print, print, note))
     assert report.answered_requests == 20
     evaluation.finish(counts)
     failed = query(settings, "select details_json ->> 'kind' from engine_events where event = 'failed'")

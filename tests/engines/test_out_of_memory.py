@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,13 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from assayline.evaluation.orders import WorkOrder
-from assayline.evaluation.shards.queue import ShardQueue
 from engine_helpers import ROOT, Asker, words_of
+from record_kit import Work
 
-from assayline.clock import RunClock
 from assayline.engines.devices.claims import cuda_driver_answers
-from assayline.evaluation.worker import run_worker
-from assayline.records import EngineEvent, Request
+from assayline.evaluation.worker import Worker, WorkOrder
+from assayline.records import Request
 from assayline.settings import Settings
-from assayline.spec.file import parse_spec
 from assayline.store.parts import list_parts, write_part
 
 pytestmark = pytest.mark.vllm
@@ -59,6 +56,24 @@ TRIES = 3
 """A window that is fed slowly is answered in several steps, of which none may take what a limit forbids."""
 
 
+Notice = Callable[[str, str, Mapping[str, Any]], None]
+"""Gets an event's name, message and details."""
+
+
+class Noticed(Worker):
+    """A worker that tells of its engine's events in its own thread."""
+
+    def __init__(self, order: WorkOrder, notice: Notice) -> None:
+        self._notice = notice
+        super().__init__(order)
+
+    def _record(
+        self, generation: int, event: str, duration_s: Any = None, message: Any = None, details: Any = None
+    ) -> None:
+        super()._record(generation, event, duration_s, message, details)
+        self._notice(event, message or "", details or {})
+
+
 @dataclass
 class Run:
     """A worker's run of the same requests in a folder of its own."""
@@ -68,22 +83,12 @@ class Run:
     model: Path
     requests: list[Request]
 
-    def order(self, **engine: Any) -> WorkOrder:
-        queue = ShardQueue(self.folder)
-        queue.reset()
+    def work(self, notice: Notice = lambda event, message, details: None, **engine: Any) -> None:
+        """Answers the requests; `notice` hears of events in the worker's thread, before its engine goes on."""
         write_part(self.folder, "requests", "shard-000000", self.requests)
-        queue.close()
-        spec = parse_spec(
-            {
-                "model": str(self.model),
-                "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "unused"}]}},
-                "sampling": SAMPLING,
-                "engine": {"window": WINDOW, "args": ARGS, **engine},
-            }
-        )
-        return WorkOrder(
-            "run", self.folder, spec, self.settings, str(self.model), "tiny", {}, RunClock.start(), "worker-0"
-        )
+        engine = {"window": WINDOW, "args": ARGS, **engine}
+        work = Work(self.folder, self.settings, model=str(self.model), sampling=SAMPLING, engine=engine)
+        work.drive(launch=lambda order: Noticed(order, notice))
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         return [row for part in list_parts(self.folder, table) for row in pq.read_table(part).to_pylist()]
@@ -159,15 +164,15 @@ def undisturbed(tiny_model: Path, asker: Asker, tmp_path_factory: pytest.TempPat
                 peak.update({name: max(size, sizes[name]) for name, size in peak.items()})
                 time.sleep(0.01)
 
-    def measure(event: EngineEvent) -> None:
-        if event.event == "warmed_up":
+    def measure(event: str, *_: Any) -> None:
+        if event == "warmed_up":
             family = psutil.Process().children(recursive=True)
             hosts = [process for process in family if "assayline.engines.host" in words_of(process)]
             host = max(hosts, key=lambda process: process.create_time())  # other tests keep engines open
             warm.update(read_sizes(host.pid))
             threading.Thread(target=watch, args=[host], daemon=True).start()
 
-    run_worker(run.order(), lambda _: None, lambda _: None, measure)
+    run.work(measure)
     growth = {name: size - warm[name] for name, size in peak.items()}
     assert min(growth.values()) > 100 * 2**20, "a step of the whole window takes memory that shows"
     return Undisturbed(run.texts(), run.requests, tiny_model, warm["VmPeak"], growth["VmPeak"], growth["RssAnon"])
@@ -182,23 +187,24 @@ def read_sizes(pid: int) -> dict[str, int]:
 CHILD = """
 import os, pickle, sys
 from pathlib import Path
-from assayline.evaluation.worker import run_worker
-order, limit = pickle.loads(Path(sys.argv[1]).read_bytes()), Path(sys.argv[2])
+sys.path.insert(0, "tests"), sys.path.insert(0, "tests/engines")
+from test_out_of_memory import Run
+run, limit = pickle.loads(Path(sys.argv[1]).read_bytes()), Path(sys.argv[2])
 room, growth = int(sys.argv[3]), int(sys.argv[4])
 (limit.parent / "cgroup.procs").write_text(str(os.getpid()))
 windows, warm = [], []
 
-def limit_memory(event):
-    if event.event == "opened":
-        windows.append(event.details["window_requests"])
-    if event.event == "failed" and "SIGKILL" in event.message:
+def limit_memory(event, message, details):
+    if event == "opened":
+        windows.append(details["window_requests"])
+    if event == "failed" and "SIGKILL" in message:
         limit.write_text(str(warm[0] + growth))
-    if event.event == "warmed_up" and len(windows) == 2:
+    if event == "warmed_up" and len(windows) == 2:
         sizes = dict(line.split() for line in (limit.parent / "memory.stat").read_text().splitlines())
         warm.append(int(sizes["total_rss" if "total_rss" in sizes else "anon"]))
         limit.write_text(str(warm[0] + room))
 
-run_worker(order, print, str, limit_memory)
+run.work(limit_memory)
 """
 """The first engine has the setting's limit alone. The second one has the kernel's too: what worker and warm engine have
 that no file backs, as a group can take file pages away, and less than its window takes. Those after it may have what
@@ -231,7 +237,7 @@ def limited(undisturbed: Undisturbed, memory_limit: Path | None, tmp_path_factor
         folder = tmp_path_factory.mktemp("limited")
         run = run_of(undisturbed.requests, undisturbed.model, folder, engine_memory_limit_bytes=limit)
         if memory_limit is None:
-            run_worker(run.order(), lambda _: None, lambda _: None)
+            run.work()
         else:
             run_below(memory_limit, run, folder, undisturbed.growth)
         if len(run.deaths()) > (memory_limit is not None):
@@ -242,10 +248,10 @@ def limited(undisturbed: Undisturbed, memory_limit: Path | None, tmp_path_factor
 def run_below(memory_limit: Path, run: Run, folder: Path, growth: int) -> None:
     """The run, by a worker in the control group."""
     memory_limit.write_text("-1" if memory_limit.name == "memory.limit_in_bytes" else "max")
-    (folder / "order").write_bytes(pickle.dumps(run.order()))
+    (folder / "given").write_bytes(pickle.dumps(run))
     rooms = [str(int(KERNEL_ROOM * growth)), str(growth)]
     worker = subprocess.run(
-        [sys.executable, "-c", CHILD, str(folder / "order"), str(memory_limit), *rooms],
+        [sys.executable, "-c", CHILD, str(folder / "given"), str(memory_limit), *rooms],
         cwd=ROOT,
         check=False,
         capture_output=True,
@@ -311,18 +317,18 @@ def test_a_gpu_that_another_process_fills_is_gone_on_with_in_smaller_windows(
     args = {name: value for name, value in ARGS.items() if name != "kv_cache_memory_bytes"}
     engine = {"device": "cuda", "args": {**args, "gpu_memory_utilization": 0.3}}
     free = run_of(requests, tiny_model, tmp_path / "free")
-    run_worker(free.order(**engine), lambda _: None, lambda _: None)
+    free.work(**engine)
     run = run_of(requests, tiny_model, tmp_path / "full", engine_memory_wait_s=2)
     ballasts: list[subprocess.Popen[str]] = []
 
-    def fill(event: EngineEvent) -> None:
-        if event.event == "warmed_up" and not ballasts:
+    def fill(event: str, *_: Any) -> None:
+        if event == "warmed_up" and not ballasts:
             command = [sys.executable, "-c", BALLAST, str(ROOM_MIB)]
             ballasts.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
             assert ballasts[0].stdout is not None and ballasts[0].stdout.readline() == "loaded\n"
 
     try:
-        run_worker(run.order(**engine), lambda _: None, lambda _: None, fill)
+        run.work(fill, **engine)
     finally:
         for ballast in ballasts:
             ballast.kill()

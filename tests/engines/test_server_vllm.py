@@ -33,7 +33,7 @@ from assayline.engines.recovery.sizes import Sizes
 from assayline.engines.streaming import StreamingEngine
 from assayline.errors import EngineDiedError
 from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.worker import run_worker
+from assayline.evaluation.drive import Listener, drive_worker
 from assayline.records import Request
 from assayline.settings import Settings
 from assayline.spec.engine import ServerSpec
@@ -167,7 +167,7 @@ def test_the_served_example_is_measured_at_its_rate(
     spec = load_spec("examples/served.yaml", {"engine": engine, "prompts.limit": "60"})
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
-    run_worker(evaluation.order(0), lambda _: None, lambda _: None)
+    drive_worker(evaluation, "worker-0", Listener())
     evaluation.finish(counts)
     with connect(settings.database_path, 10, read_only=True) as connection:
         rows = read_rows(connection, "from stg_requests order by due_at_s")

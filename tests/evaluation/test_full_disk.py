@@ -47,7 +47,7 @@ try:
     fill_disk("prepare")
     counts = evaluation.prepare()
     fill_disk("work")
-    drive_worker(evaluation, "worker-0", Listener(str, str, str))
+    drive_worker(evaluation, "worker-0", Listener())
     fill_disk("finish")
     evaluation.finish(counts)
 except AssaylineError as error:

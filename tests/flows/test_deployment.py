@@ -9,17 +9,11 @@ from typing import Any
 from uuid import UUID
 
 import flow_kit
-import psutil
 import pytest
 import yaml
-from assayline.runs.leases import list_owners, read_holders
 from prefect.client.schemas.filters import (
     ArtifactFilter,
     ArtifactFilterFlowRunId,
-    DeploymentFilter,
-    DeploymentFilterName,
-    FlowFilter,
-    FlowFilterName,
     LogFilter,
     LogFilterFlowRunId,
 )
@@ -79,13 +73,9 @@ def test_deployments_are_as_written(prefect_client: Any) -> None:
     on_demand = prefect_client.read_deployment_by_name("evaluate/evaluate")
     benchmark = prefect_client.read_deployment_by_name("benchmark/benchmark")
     gate = prefect_client.read_deployment_by_name("gate/gate")
-    work = prefect_client.read_deployment_by_name("work/work")
     assert (nightly.entrypoint, on_demand.entrypoint) == ("flows.nightly.nightly", "flows.evaluate.evaluate")
     assert (benchmark.entrypoint, gate.entrypoint) == ("flows.benchmark.benchmark", "flows.gate.gate")
     assert benchmark.parameters == {"spec": "examples/arithmetic.yaml", "sweep": {}}
-    assert work.entrypoint == "flows.work.work" and work.global_concurrency_limit is None, (
-        "as many as a run has workers"
-    )
     assert set(gate.parameter_openapi_schema["properties"]) == {"run_id", "baseline", "limits"}
     for deployment in (nightly, on_demand):
         assert deployment.work_pool_name == "evaluations"
@@ -141,57 +131,6 @@ def test_run_on_demand_is_completed_and_its_page_is_filled(
 
     assert flow_kit.hosts_of(deployed_data) == []
     assert "20 of 20 requests done" in worker.read_text()
-
-
-def list_workers_flow_runs(client: Any) -> list[Any]:
-    """Runs of the deployment work/work, oldest first."""
-    wanted = DeploymentFilter(name=DeploymentFilterName(any_=["work"]))
-    flow = FlowFilter(name=FlowFilterName(any_=["work"]))
-    runs = client.read_flow_runs(flow_filter=flow, deployment_filter=wanted)
-    return sorted(runs, key=lambda run: run.created)
-
-
-def test_a_run_of_the_deployment_is_a_worker_and_one_that_is_killed_is_replaced(
-    worker: Path,
-    prefect_client: Any,
-    deployed_env: dict[str, str],
-    deployed_data: Path,
-    slow_spec: dict[str, Any],
-    tmp_path: Path,
-) -> None:
-    slow_spec |= {"name": "deployed", "workers": 2, "runner": "deployment", "shard_requests": 4}
-    spec = flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec)
-    env = {**deployed_env, "ASSAYLINE_LEASE_S": "5"}
-    with flow_kit.started(flow_kit.evaluate_command(spec), env, tmp_path / "run.log") as run:
-
-        def answering() -> list[str]:
-            parts = deployed_data.glob("runs/*deployed*/parts/completions/worker-*.parquet")
-            return sorted({path.name.split("-")[1] for path in parts})
-
-        flow_kit.wait_for(lambda: len(answering()) == 2, 240, "both workers have answered")
-        [run_dir] = deployed_data.glob("runs/*deployed*")
-        psutil.Process(read_holders(run_dir, list_owners(run_dir))[0].pid).kill()
-        assert run.wait(240) == 0, (tmp_path / "run.log").read_text()
-    said = (tmp_path / "run.log").read_text()
-    assert "crashed. What it had written is kept." in said
-    counts = (
-        "select count(*), count(distinct request_id) from completions join runs using (run_id) where name = 'deployed'"
-    )
-    assert flow_kit.query(deployed_data, counts) == [(flow_kit.SLOW_ROWS, flow_kit.SLOW_ROWS)]
-    attempts = (
-        "select attempts, is_sound from run_summary join request_integrity using (run_id) join runs using (run_id)"
-    )
-    assert flow_kit.query(deployed_data, f"{attempts} where runs.name = 'deployed'") == [(1, True)]
-    states = [one.state_type for one in list_workers_flow_runs(prefect_client)]
-    assert states.count(StateType.CRASHED) == 1 and len(states) == 3
-    assert set(states[2:]) | {StateType.COMPLETED} <= {StateType.COMPLETED, StateType.CANCELLED}
-
-
-@pytest.mark.usefixtures("deployments", "prefect_client", "kept_charts")
-def test_a_deployment_that_is_not_there_is_a_sentence(fake_spec: dict[str, Any], tmp_path: Path) -> None:
-    fake_spec |= {"runner": "deployment", "deployment": "work/nowhere"}
-    ended = flow_kit.run_here("evaluate", flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec))
-    assert ended.code == 2 and "There is no deployment work/nowhere, which runner: deployment needs" in ended.err
 
 
 @pytest.mark.vllm

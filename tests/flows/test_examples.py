@@ -10,7 +10,7 @@ import yaml
 from flow_kit import ROOT
 
 from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.worker import run_worker
+from assayline.evaluation.drive import Listener, drive_worker
 from assayline.prompts import load_prompts
 from assayline.records import Prompt
 from assayline.settings import Settings
@@ -43,7 +43,7 @@ def run(example: Path, settings: Settings, overrides: dict[str, str]) -> list[di
     """A whole run without Prefect; its completions."""
     evaluation = begin_evaluation(load_spec(example, overrides), settings)
     counts = evaluation.prepare()
-    run_worker(evaluation.order(0), lambda _: None, lambda _: None)
+    drive_worker(evaluation, "worker-0", Listener())
     assert evaluation.finish(counts).answered_requests == REQUESTS[example.stem]
     return query(settings, "from completions")
 

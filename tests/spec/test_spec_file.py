@@ -60,7 +60,7 @@ def file(tmp_path: Path) -> Path:
             },
             r"prompt_tokens\.maen: unknown key; did you mean 'mean'\?",
         ),
-        ({"zzz": 1}, r"zzz: unknown key; known: chat, dask_address, "),
+        ({"zzz": 1}, r"zzz: unknown key; known: chat, engine, "),
     ],
 )
 def test_an_unknown_key_names_the_nearest_of_its_own_level(changes: dict[str, Any], expected: str) -> None:

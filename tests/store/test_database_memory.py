@@ -7,7 +7,7 @@ import pytest
 
 from assayline.errors import StoreError
 from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.worker import run_worker
+from assayline.evaluation.drive import Listener, drive_worker
 from assayline.settings import Settings
 from assayline.store.database import Connection, connect
 from assayline.store.kept import forget_metrics, read_kept, stage_run
@@ -33,7 +33,7 @@ def memory_of(connection: Connection) -> str:
 def run_once(spec: Any, settings: Settings) -> str:
     evaluation = begin_evaluation(spec, settings, "never")
     counts = evaluation.prepare()
-    run_worker(evaluation.order(0), lambda _: None, lambda _: None)
+    drive_worker(evaluation, "worker-0", Listener())
     return evaluation.finish(counts).run_id
 
 

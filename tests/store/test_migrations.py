@@ -18,7 +18,7 @@ from assayline.errors import DamagedPartsError, StoreError
 from assayline.evaluation import begin, rebuild
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.records import Completion
-from assayline.runs.manifest import read_manifest, read_spec_json, write_manifest
+from assayline.runs.manifest import LAYOUT, read_manifest, read_spec_json, write_manifest
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store import database, tables
@@ -264,6 +264,7 @@ def test_a_migration_that_is_killed_half_way_leaves_the_database_as_it_was(
 
 def test_a_run_of_version_4_is_resumed_by_a_later_one_and_its_parts_are_of_both(data: Path, next_sql: Path) -> None:
     run_dir = find_run(data, "three")
+    write_manifest(run_dir, dataclasses.replace(read_manifest(run_dir), layout=LAYOUT))
     settings = Settings(data_dir=data, lock_dir=data / "locks", flush_interval_s=0.2, load_interval_s=0.5)
     runs = list_runs(settings)
     assert complete(parse_spec(json.loads(read_spec_json(run_dir))), settings).run_id == run_dir.name
