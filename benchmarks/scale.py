@@ -1,243 +1,287 @@
-"""What the pipeline costs around many engines, and what breaks first when there are a thousand.
+"""What one flow spends on its workers, 1 to 16 of them, and on paper on a thousand GPUs.
 
-    python -m benchmarks.scale [--workers 1 4 16] [--requests-per-worker 1500]
+    python -m benchmarks.scale [--workers 1 4 16] [--requests-per-worker 1500] [--ray] [--busy]
 
-Workers are processes with the fake engine, which sleeps instead of computing, so that sixteen fit on a small machine:
-60 rows/s each, if nothing else held them up. Claims, leases, part files and the loader into DuckDB are the real ones.
+Engines answer at a steady pace and compute nothing, in processes of their own; what they send is as large as an answer
+of 100 tokens. Dispatcher, exchange and part files are the real ones. `--ray`: the workers are actors of a Ray cluster
+on this machine. `--busy`: eight engines of 400 answers a second each, instead of 60 each.
 
-- `rows/s`, `parts/s`: of all workers together, from the first answer to the last.
-- `loader CPU s per million rows`: of the thread that loads parts while the workers write them.
-- `idle tail`: share of all workers' time between their own last answer and that of the last one.
-- `flow`: CPU seconds per second of a thread that shows how far the run is, as the flow does.
-- `claims/s`: of four processes that claim 2,000 shards and answer none.
+- `rows/s`: of all workers together, from the first answer to the last.
+- `driver CPU s per 1,000 rows`: of the flow's process, engines not counted.
+- `calls/s`: exchanges of all workers.
+- `idle tail`: share of the workers' time between their own last answer and that of the last one.
 
-Then, from a load of many small parts and of few large ones, what a part costs and what a row does; and from these what
-1,000 GPUs with 10 prompts/s each need for 100 million prompts. That part is arithmetic, and says so. Last, the
-idle tail by the sizes of shards: a simulation, counted.
+Then what a part and a row cost the loader, and from these what 1,000 GPUs with 10 prompts a second each need of one
+flow. That part is arithmetic, and says so. The last line is JSON.
 """
 
 import argparse
 import json
 import multiprocessing
+import statistics
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-
-from assayline.evaluation.crew import Crew
-from assayline.evaluation.orders import WorkOrder
-from assayline.evaluation.shards.queue import ShardQueue
-from assayline.evaluation.shards.throttle import Throttle
-from assayline.runs.leases import Lease, Watch
 
 from assayline.clock import RunClock
 from assayline.engines.fake import FakeEngine
 from assayline.evaluation import opening
-from assayline.evaluation import worker as worker_module
-from assayline.evaluation.progress import Tally
-from assayline.records import Request
+from assayline.evaluation.dispatcher import Dispatcher
+from assayline.evaluation.drive import Listener, drive_worker
+from assayline.evaluation.worker import Exchanger, News, Worker, WorkOrder
+from assayline.records import Completion, Request
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
 from assayline.store.ingest import load_parts
-from assayline.store.parts import list_part_names, write_part
-from benchmarks.loader_costs import GPUS, PROMPTS, PROMPTS_PER_S, compare_tails, median_load, simulate, time_listing
+from assayline.store.parts import PartWriter, write_part
 
-PER_SHARD = 25
-WINDOW, OUTPUT_TOKENS, STEP_S = 12, 10, 0.02
-WORKER_TABLES = ("completions", "telemetry", "device_telemetry", "engine_events")
-POLL_INTERVAL_S = 0.5
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["assayline.evaluation.worker"])
+GPUS, PROMPTS_PER_S, ROWS_PER_PART = 1_000, 10, 512
+PER_SHARD, TOKENS, TICK_S, WINDOW = 256, 100, 0.02, 64
+STEADY_PER_S, BUSY_PER_S, BUSY_WORKERS = 60, 400, 8
+processes = multiprocessing.get_context("spawn")
+
+
+def answer_at_pace(pipe: Connection, per_s: float) -> None:
+    """An engine's process: answers the oldest requests, so many a second."""
+    waiting: list[str] = []
+    due = time.monotonic()
+    answered = 0.0
+    while True:
+        while pipe.poll(max(0.0, due - time.monotonic())):
+            if (new := pipe.recv()) is None:
+                return
+            waiting += new
+        due = max(due + TICK_S, time.monotonic())
+        answered += per_s * TICK_S
+        done, waiting = waiting[: int(answered)], waiting[int(answered) :]
+        answered = answered - int(answered) if waiting else 0.0
+        pipe.send([(name, "word " * TOKENS, list(range(TOKENS))) for name in done])
+
+
+class PacedEngine(FakeEngine):
+    """An engine whose process answers at a steady pace."""
+
+    per_s: float = STEADY_PER_S
+
+    def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
+        pipe, far = processes.Pipe()
+        processes.Process(target=answer_at_pace, args=[far, self.per_s], daemon=True).start()
+        source, in_flight, exhausted = iter(requests), 0, False
+        while in_flight or not exhausted:
+            new: list[str] = []
+            while in_flight + len(new) < WINDOW and not exhausted:
+                request = next(source, ...)
+                exhausted = request is ...
+                if request is None or request is ...:
+                    break
+                new.append(request.request_id)  # type: ignore[union-attr]
+            in_flight += len(new)
+            if new:
+                pipe.send(new)
+            for name, text, ids in pipe.recv():
+                in_flight -= 1
+                now_s = self._clock.now_s()
+                yield Completion(
+                    name, self._worker, 0, WINDOW, sent_at_s=now_s, finished_at_s=now_s, output_tokens=TOKENS,
+                    text=text, output_token_ids=ids,
+                )  # fmt: skip
+        pipe.send(None)
+
+
+def open_paced(per_s: float) -> Any:
+    """In place of `opening.open_engine`."""
+    PacedEngine.per_s = per_s
+    return lambda opened, sizes, setup, hooks, **_: PacedEngine(
+        opened.clock, worker=opened.worker, window=WINDOW, hooks=hooks
+    )
+
+
+@dataclass
+class Flow:
+    """What an evaluation has for its workers."""
+
+    dispatcher: Dispatcher
+    writer: PartWriter
+    base: WorkOrder
+    generations: dict[str, int] = field(default_factory=dict)
+
+    def order(self, worker: str) -> WorkOrder:
+        """The order of one worker."""
+        return replace(self.base, worker=worker)
+
+
+class Counting:
+    """A worker that counts its exchanges and notes its last answer."""
+
+    def __init__(self, worker: Exchanger) -> None:
+        self._worker = worker
+        self.calls = 0
+        self.answered_s: list[float] = []
+
+    def exchange(self, requests: Any, **options: Any) -> News:
+        """Passes on."""
+        news = self._worker.exchange(requests, **options)
+        self.calls += 1
+        if news.finished:
+            self.answered_s.append(time.monotonic())
+        return news
+
+    def stop(self) -> None:
+        """Passes on."""
+        self._worker.stop()
+
+    def close(self) -> None:
+        """Passes on."""
+        self._worker.close()
 
 
 @dataclass(frozen=True)
 class Measurement:
     """A run of so many workers."""
 
+    kind: str
     workers: int
-    requests: int
+    rows: int
     rows_per_s: float
-    parts_per_s: float
-    loader_cpu_s_per_million_rows: float
+    driver_cpu_s_per_1000_rows: float
+    driver_cores: float
+    calls_per_s: float
     idle_tail: float
-    flow_cores: float
-    """CPU seconds per second of the thread that shows how far the run is."""
 
 
-def fill(run_dir: Path, shards: int) -> None:
+def begin(folder: Path, shards: int) -> Flow:
     """A closed queue of requests that differ in their numbers alone."""
-    queue = ShardQueue(run_dir)
-    queue.reset()
-    for shard in range(shards):
-        numbers = range(shard * PER_SHARD, (shard + 1) * PER_SHARD)
-        sampling = {"max_tokens": OUTPUT_TOKENS}
-        requests = [Request(f"request-{n:08d}", f"prompt-{n:08d}", 0, 0, [n % 997], sampling, f"{n}") for n in numbers]
-        write_part(run_dir, "requests", f"shard-{shard:06d}", requests)
-    queue.close(shards)
-
-
-def order_of(run_dir: Path, name: str) -> WorkOrder:
-    """One worker's order."""
     spec = parse_spec(
         {
             "model": "fake",
             "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "unused"}]}},
-            "engine": {"backend": "fake"},
-            "shard_requests": PER_SHARD,
+            "engine": {"backend": "fake", "warm_up": False},
         }
     )
-    settings = Settings(data_dir=run_dir, lock_dir=run_dir / "locks")
-    return WorkOrder("scale", run_dir, spec, settings, "fake", "fake", {}, RunClock.start(), name)
+    settings = Settings(data_dir=folder, lock_dir=folder / "locks")
+    writer = PartWriter(folder, "flow", settings.flush_rows, settings.flush_interval_s)
+    dispatcher = Dispatcher(spec, folder, writer.add, lambda: ...)  # type: ignore[arg-type,return-value]
+    for shard in range(shards):
+        numbers = range(shard * PER_SHARD, (shard + 1) * PER_SHARD)
+        ids = list(range(200))
+        requests = [Request(f"request-{n:08d}", f"prompt-{n:08d}", 0, 0, ids, {}, f"{n}") for n in numbers]
+        dispatcher.add_shard(write_part(folder, "requests", f"shard-{shard:06d}", requests), PER_SHARD)
+    dispatcher.close()
+    base = WorkOrder(
+        run_id="scale", spec=spec, settings=settings, model="fake", model_id="fake", model_args={},
+        clock=RunClock.start(), worker="", log_folder=folder / "logs",
+    )  # fmt: skip
+    return Flow(dispatcher, writer, base)
 
 
-def work(order: WorkOrder) -> None:
-    """A worker's process."""
-    opening.open_engine = lambda opened, sizes, setup, hooks, **_: FakeEngine(  # type: ignore[assignment]
-        opened.clock, worker=opened.worker, window=WINDOW, step_s=STEP_S, hooks=hooks
-    )
-    worker_module.run_worker(order, lambda _: None, lambda _: None)
+def measure(kind: str, workers: int, per_worker: int, launch: Any, folder: Path) -> Measurement:
+    """Drives so many workers to the end of the queue."""
+    flow = begin(folder / f"{kind}-{workers}", -(-workers * per_worker // PER_SHARD))
+    flow.dispatcher.workers = workers
+    counted: list[Counting] = []
 
+    def start(order: WorkOrder) -> Counting:
+        counted.append(Counting(launch(order)))
+        return counted[-1]
 
-def show_progress(run_dir: Path, ended: threading.Event, cpu_s: list[float]) -> None:
-    """What a flow does beside the loader."""
-    tally, crew, looks = Tally(run_dir), Crew(run_dir, 60.0), Throttle()
-    while not ended.wait(POLL_INTERVAL_S):
-        if looks.is_due():
-            with looks:
-                tally.count()
-                crew.look()
-    cpu_s.append(time.thread_time())
-
-
-def measure(workers: int, per_worker: int, folder: Path) -> Measurement:
-    """Runs so many workers, and loads what they write meanwhile."""
-    run_dir = folder / f"workers-{workers}"
-    fill(run_dir, workers * per_worker // PER_SHARD)
-    started = [processes.Process(target=work, args=[order_of(run_dir, f"worker-{n}")]) for n in range(workers)]
-    ended, flow_cpu_s, cpu_s = threading.Event(), list[float](), list[float]()
-    with connect(run_dir / "scale.duckdb", 10) as connection:
-
-        def load() -> None:
-            while not ended.wait(1.0):
-                load_parts(connection, "scale", run_dir)
-            load_parts(connection, "scale", run_dir)
-            cpu_s.append(time.thread_time())
-
-        load_parts(connection, "scale", run_dir)  # the requests, which are no part of this
-        connection.execute("set threads = 1")
-        threads = [
-            threading.Thread(target=load),
-            threading.Thread(target=show_progress, args=[run_dir, ended, flow_cpu_s]),
-        ]
-        for one in [*threads, *started]:
-            one.start()
-        for process in started:
-            process.join()
-        ended.set()
-        for thread in threads:
-            thread.join()
-        query = "select count(*), count(distinct request_id), min(sent_at_s), max(finished_at_s) from completions"
-        [(rows, requests, first_s, last_s)] = connection.execute(query).fetchall()
-        ends = [
-            end
-            for (end,) in connection.execute("select max(finished_at_s) from completions group by worker").fetchall()
-        ]
-    assert rows == requests == workers * per_worker // PER_SHARD * PER_SHARD, "0 lost, 0 twice"
-    took_s = last_s - first_s
-    parts = sum(len(list_part_names(run_dir, table)) for table in WORKER_TABLES)
-    tail = sum(last_s - end for end in ends) / (len(ends) * took_s)
+    cpu_s, ended = time.process_time(), threading.Event()
+    with ThreadPoolExecutor(workers) as pool:
+        driven = [pool.submit(drive_worker, flow, f"worker-{n}", Listener(), start) for n in range(workers)]  # type: ignore[arg-type]
+        for one in driven:
+            one.result()
+    ended.set()
+    cpu_s = time.process_time() - cpu_s
+    rows = flow.dispatcher.look().answered
+    first_s = min(worker.answered_s[0] for worker in counted)
+    last = [worker.answered_s[-1] for worker in counted]
+    took_s = max(last) - first_s
     return Measurement(
+        kind,
         workers,
         rows,
-        rows_per_s=rows / took_s,
-        parts_per_s=parts / took_s,
-        loader_cpu_s_per_million_rows=cpu_s[0] / rows * 1e6,
-        idle_tail=tail,
-        flow_cores=flow_cpu_s[0] / took_s,
+        rows_per_s=round(rows / took_s, 1),
+        driver_cpu_s_per_1000_rows=round(1000 * cpu_s / rows, 3),
+        driver_cores=round(cpu_s / took_s, 3),
+        calls_per_s=round(sum(worker.calls for worker in counted) / took_s, 1),
+        idle_tail=round(sum(max(last) - one for one in last) / (workers * took_s), 4),
     )
 
 
-def claim_all(run_dir: Path, name: str, results: Any) -> None:
-    """Claims until nothing is left, and reports how many shards it claimed, in how many seconds."""
-    lease = Lease(run_dir, name, 60.0)
-    lease.begin()
-    queue = ShardQueue(run_dir, lease, Watch(run_dir, 60.0))
-    started, count = time.monotonic(), 0
-    while queue.claim() is not None:
-        count += 1
-    results.put((count, time.monotonic() - started))
-    lease.end()
+def measure_load(folder: Path, parts: int, rows: int) -> float:
+    """CPU seconds to load so many parts of so many rows."""
+    run_dir = folder / f"load-{parts}-{rows}"
+    for part in range(parts):
+        answers = [
+            Completion(f"{part}-{n}", "worker-0", 0, 8, finished_at_s=1.0, text="word", output_token_ids=[1] * TOKENS)
+            for n in range(rows)
+        ]
+        write_part(run_dir, "completions", f"part-{part:06d}", answers)
+    with connect(run_dir / "load.duckdb", 10) as connection:
+        connection.execute("set threads = 1")
+        before = time.process_time()
+        load_parts(connection, "scale", run_dir)
+        return time.process_time() - before
 
 
-def measure_claims(run_dir: Path, shards: int = 2_000, claimers: int = 4) -> float:
-    """Claims per second of all claimers together."""
-    queue, parts = ShardQueue(run_dir), run_dir / "parts" / "requests"
-    queue.reset()
-    parts.mkdir(parents=True)
-    for shard in range(shards):
-        (parts / f"shard-{shard:06d}.parquet").touch()
-    queue.close(shards)
-    results = processes.Queue()
-    started = [processes.Process(target=claim_all, args=[run_dir, f"w-{n}", results]) for n in range(claimers)]
-    for process in started:
-        process.start()
-    counts = [results.get() for _ in started]
-    assert sum(count for count, _ in counts) == shards, "each shard once"
-    return shards / max(took_s for _, took_s in counts)
+def start_ray(workers: int, per_s: float) -> Any:
+    """A Ray cluster on this machine, and what launches a paced worker on it."""
+    import ray
+
+    from tasks.ray_cluster import RayWorker, _NodeWorker
+
+    class PacedNode(_NodeWorker):
+        """An actor whose engine is paced."""
+
+        def __init__(self, order: WorkOrder) -> None:
+            opening.open_engine = open_paced(per_s)
+            super().__init__(order)
+
+    ray.init(address="local", num_cpus=workers, include_dashboard=False, log_to_driver=False)
+    remote = ray.remote(PacedNode).options(num_cpus=1, max_restarts=0, max_task_retries=0, max_concurrency=2)
+    return lambda order: RayWorker(remote.remote(order), order)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--requests-per-worker", type=int, default=1_500)
-    known = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        print("workers  requests    rows/s   parts/s   loader CPU s per million rows   idle tail   flow")
-        found = []
-        for workers in known.workers:
-            one = measure(workers, known.requests_per_worker, folder)
-            found.append(one)
-            print(
-                f"{one.workers:7}  {one.requests:8}  {one.rows_per_s:8.0f}  {one.parts_per_s:8.1f}  "
-                f"{one.loader_cpu_s_per_million_rows:30.1f}  {one.idle_tail:10.3f}  "
-                f"{one.flow_cores:5.3f}"
-            )
-        claims_per_s = measure_claims(folder / "claims")
-        print(f"claims/s, four processes: {claims_per_s:,.0f}")
-        small_s, large_s = median_load(folder, 400, 20), median_load(folder, 4, 2_000)  # 8,000 rows each
-        part_s = (small_s - large_s) / (400 - 4)
-        row_s = (large_s - 4 * part_s) / 8_000
-        listing_s = time_listing(folder)
-        costs = f"a part {part_s * 1e3:.2f} ms of CPU, a row {row_s * 1e6:.1f} µs"
-        print(f"{costs}, a name in a listing {listing_s * 1e6:.2f} µs")
-        simulated = simulate(part_s, row_s, listing_s)
-        print(f"\nOn paper: {GPUS:,} GPUs, {PROMPTS_PER_S} prompts/s each, {PROMPTS:,} prompts")
-        print("flush s   parts/s        parts   loader's cores   one listing s")
-        for row in simulated:
-            print(
-                f"{row['flush_s']:7.0f}  {row['parts_per_s']:8.1f}  {row['parts']:11,.0f}  "
-                f"{row['loader_cores']:15.2f}  {row['one_listing_s']:14.1f}"
-            )
-        result = {
-            "workers": [asdict(one) for one in found],
-            "claims_per_s": claims_per_s,
-            "part_cpu_ms": part_s * 1e3,
-            "row_cpu_us": row_s * 1e6,
-            "listing_us_per_name": listing_s * 1e6,
-            "simulated": simulated,
-        }
-        tails = compare_tails()
-        print("\nOn paper: idle tail of shards of 256, of shards that grow, and of these with the largest first")
-        for tail in tails:
-            print(
-                f"{tail['workers']:3} workers, {tail['prompts']:,} prompts: {tail['alike']:.4f}, {tail['grown']:.4f}, "
-                f"{tail['grown_largest_first']:.4f} ({tail['shards']} shards)"
-            )
-        print(json.dumps({**result, "tails": tails}))
+    parser.add_argument("--ray", action="store_true")
+    parser.add_argument("--busy", action="store_true")
+    options = parser.parse_args()
+    per_s = BUSY_PER_S if options.busy else STEADY_PER_S
+    counts = [BUSY_WORKERS] if options.busy else options.workers
+    opening.open_engine = open_paced(per_s)
+    kind = "ray actors" if options.ray else "threads"
+    launch = start_ray(max(counts), per_s) if options.ray else Worker
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for workers in counts:
+            rows.append(measure(kind, workers, options.requests_per_worker, launch, Path(folder)))
+            print("  ".join(f"{name} {value}" for name, value in asdict(rows[-1]).items()), flush=True)
+        few, many = (
+            statistics.median(measure_load(Path(folder) / str(n), parts, 5_120 // parts) for n in range(3))
+            for parts in (10, 160)
+        )
+    part_s = max(0.0, (many - few) / 150)
+    row_s = (few - 10 * part_s) / 5_120
+    driver = rows[-1].driver_cpu_s_per_1000_rows / 1000
+    rate = GPUS * PROMPTS_PER_S
+    paper = {
+        "rows_per_s": rate,
+        "driver_cores": round(rate * driver, 2),
+        "parts_per_s": round(rate / ROWS_PER_PART, 1),
+        "loader_cores": round(rate * row_s + rate / ROWS_PER_PART * part_s, 2),
+    }
+    print(f"a part costs the loader {1000 * part_s:.2f} ms, a row {1e6 * row_s:.1f} us")
+    print(f"on paper, not a run: {GPUS} GPUs of {PROMPTS_PER_S} prompts/s: {paper}")
+    print(json.dumps({"benchmark": "scale", "rows": [asdict(row) for row in rows], "on_paper": paper}))
 
 
 if __name__ == "__main__":
