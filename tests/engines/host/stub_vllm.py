@@ -59,7 +59,7 @@ class StubRows:
         return int(request.sampling.get("max_tokens", 2))
 
     def finish(self, live: Any, output: Any, now: float) -> Completion:
-        return Completion(live.message.request.request_id, "w", 0, 1, queued_at_s=live.queued)
+        return Completion(live.message.request.request_id, "w", 0, 1)
 
     def refuse(self, live: Any, error: Exception) -> Completion:
         return Completion(live.message.request.request_id, "w", 0, 1, error_message=str(error))
