@@ -13,18 +13,11 @@ from assayline.engines.host.flight import Live
 from assayline.engines.host.media import Prepared
 from assayline.engines.host.metrics import EngineStats, read_own_stats
 from assayline.engines.host.vllm.internals import adapting, is_engine_dead, shut_down
-from assayline.engines.host.vllm.media import VllmMedia, fork_preparers, prepares_here
-from assayline.engines.host.vllm.preparers import keep_memory
+from assayline.engines.host.vllm.media import VllmMedia, fork_preparers
 from assayline.engines.host.vllm.rows import VllmRows, describe_engine
 from assayline.engines.messages import Generate, Open, Opened, Resolved
 from assayline.errors import SpecError
 from assayline.records import Completion, Request, TelemetrySample
-
-PATIENCE_S = 0.25
-"""How long a step waits for the next prepared request, since the last one came or a seat became free."""
-
-LONGEST_WAIT_S = 1.0
-"""How long it waits for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +26,6 @@ class Ready:
 
     live: Live
     outcome: Prepared[dict[str, Any]] | Exception
-
-
-def choose_wait_s(*, running: int, preparing: int, seats: int, since_news_s: float, since_step_s: float) -> float:
-    """How long the next step waits for requests that are being prepared, where one core is all that there is.
-
-    A step takes about as long for one request as for many, and whatever it takes is taken from those that prepare: so
-    it is made when seats are filled. `since_news_s` is the time since a request was prepared or a seat became free.
-    """
-    if not running or not preparing or running >= seats:
-        return 0.0
-    return max(0.0, min(PATIENCE_S - since_news_s, LONGEST_WAIT_S - since_step_s))
 
 
 class VllmCore:
@@ -55,10 +37,7 @@ class VllmCore:
 
         self._order = order
         self._rows = VllmRows(order)
-        self._waits_for_seats = order.has_media and prepares_here()
-        self._preparers = None if self._waits_for_seats else fork_preparers(order)
-        if self._waits_for_seats:
-            keep_memory()
+        self._preparers = fork_preparers(order)
         with adapting(lambda sizes: tell(Resolved(sizes))):
             self._llm = LLM(model=order.model, **{**order.args, "disable_log_stats": False})
         self._engine = self._llm.llm_engine
@@ -71,29 +50,16 @@ class VllmCore:
         self.output_tokens = 0
         self._stats_before = EngineStats()
         self._opened = describe_engine(self._engine.vllm_config)
-        self._stepped = self._news = time.monotonic()
 
     @property
     def in_flight(self) -> int:
         """Requests that were added and have not finished."""
         return len(self._live) + len(self._preparing)
 
-    def find_wait_s(self) -> float | None:
-        """How long the next step is to wait; None where there is none to make."""
-        if not self._live:
-            return None
-        if not self._waits_for_seats or not self._preparing:
-            return 0.0
-        if not all(live.message.request.media for live in self._live.values()):
-            return 0.0  # text alone waits for nobody's pictures
-        now = time.monotonic()
-        return choose_wait_s(
-            running=len(self._live),
-            preparing=len(self._preparing),
-            seats=self._opened.max_num_seqs or 0,
-            since_news_s=now - self._news,
-            since_step_s=now - self._stepped,
-        )
+    @property
+    def can_step(self) -> bool:
+        """Whether the engine has a request to work on."""
+        return bool(self._live)
 
     def sample(self) -> TelemetrySample:
         """The counters now. Read by another thread: each is a number of its own, so none is torn."""
@@ -123,7 +89,7 @@ class VllmCore:
         if self._preparing.get(request_id) is not live:  # forgotten meanwhile
             return None
         del self._preparing[request_id]
-        live.arrived = self._news = time.monotonic()
+        live.arrived = time.monotonic()
         if isinstance(ready.outcome, Exception):
             return self._rows.refuse(live, ready.outcome)
         live.media = ready.outcome.columns
@@ -141,7 +107,6 @@ class VllmCore:
 
     def _prepare(self, live: Live) -> None:
         media = self._find_media()
-        self._news = time.monotonic()
         self._preparing[live.message.request.request_id] = live
         media.submit(live.message.request, lambda outcome: self.put_ready(Ready(live, outcome)))
 
@@ -159,8 +124,6 @@ class VllmCore:
             if is_engine_dead(error):
                 raise
             return self._rows.refuse(live, error)
-        if not self._live:
-            self._stepped = time.monotonic()  # none was to be made before
         self._live[request.request_id] = live
         return None
 
@@ -168,7 +131,7 @@ class VllmCore:
         """One engine step. Returns what it finished."""
         finished = []
         outputs = self._engine.step()
-        self._stepped = now = time.monotonic()
+        now = time.monotonic()
         self.steps += 1
         for output in outputs:
             live = self._live.get(output.request_id)
@@ -181,8 +144,6 @@ class VllmCore:
                 finished.append(self._rows.finish(live, output, now))
                 if not output.finished:
                     self._engine.abort_request([output.request_id])
-        if finished:
-            self._news = now
         return finished
 
     def abort_all(self) -> None:
