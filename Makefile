@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LANES = -n 2 --dist loadfile --no-loadscope-reorder
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo test test-rare test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-agreement bench-tasks bench-tasks-memory bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-exports bench-guidellm-report bench-scale gpu-check gpu-bundle clean
+.PHONY: help setup setup-dev wheels demo test test-rare test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-agreement bench-tasks bench-tasks-memory bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-exports bench-scale gpu-check gpu-bundle clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -116,9 +116,6 @@ bench-batch: setup-dev ## a batch file through vllm run-batch and here, killed a
 
 bench-exports: setup-dev ## memory and time of every export, from ten thousand to a million requests; slow
 	@$(VENV)/python -m benchmarks.exports
-
-bench-guidellm-report: setup-dev ## GuideLLM loads our export of its format, and computes what we wrote
-	@$(VENV)/python -m benchmarks.guidellm_report
 
 bench-scale: setup-dev ## claims, parts and loader around 1 to 16 workers, and on paper around a thousand
 	@$(VENV)/python -m benchmarks.scale

@@ -19,7 +19,7 @@ from typing import Any
 from assayline.store.database import connect
 from benchmarks.invented_runs import invent_runs
 
-FORMATS = ("openai-batch", "csv", "jsonl", "parquet", "lm-eval", "vllm-bench", "guidellm")
+FORMATS = ("openai-batch", "csv", "jsonl", "parquet", "lm-eval", "vllm-bench")
 MIB = 2**20
 EXPORT = """
 import re, sys
