@@ -27,7 +27,7 @@ demo: setup ## evaluate the tiny model on examples/arithmetic.yaml, with real vL
 	@echo "demo: 1 of 2, the tiny model, from its trained weights: seconds"
 	@$(VENV)/python -m examples.tiny_model
 	@echo "demo: 2 of 2, its answers to 155 questions, by real vLLM: about half a minute"
-	@$(VENV)/python -m flows.evaluate examples/arithmetic.yaml
+	@$(VENV)/assayline evaluate examples/arithmetic.yaml
 
 test: setup-dev ## every test, those against real vLLM included
 	@echo "test: 1 of 2, the tiny model, from its trained weights: seconds"

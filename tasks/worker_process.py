@@ -92,7 +92,7 @@ class _Listener:
 def _run_once(order: WorkOrder, name: str | None, listener: _Listener) -> int:
     """The exit code of one process: negative for a signal."""
     named = ["--name", name] if name else []
-    command = [sys.executable, "-m", "flows.worker", str(order.run_dir), "--alone", "--parent", *named]
+    command = [sys.executable, "-m", "flows", "worker", str(order.run_dir), "--alone", "--parent", *named]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=_environment(order)
     )

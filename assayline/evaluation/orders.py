@@ -170,7 +170,7 @@ def read_order(
     manifest, plan = read_manifest(run_dir), _read_plan(run_dir)
     if manifest.state != "running":
         raise StoreError(
-            f"Run {manifest.run_id} is {manifest.state}: there is nothing to answer. `python -m flows.evaluate "
+            f"Run {manifest.run_id} is {manifest.state}: there is nothing to answer. `assayline evaluate "
             f"--resume {manifest.run_id}` takes up a run that is unfinished; start workers after it."
         )
     spec = parse_spec(json.loads(read_spec_json(run_dir)), origin=str(run_dir / SPEC_NAME))

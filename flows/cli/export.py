@@ -1,6 +1,6 @@
 """export: a run's requests and answers, in the format of somebody else's tools.
 
-python -m flows.export RUN_ID --format FORMAT [--output PATH] [--force]
+assayline export RUN_ID --format FORMAT [--output PATH] [--force]
 """
 
 import sys

@@ -1,6 +1,6 @@
 """worker: answers what a run has to answer, until nothing is left. Started by anything, on any machine.
 
-    python -m flows.worker RUN [--alone]
+    assayline worker RUN [--alone]
 
 No Prefect flow, and without Prefect: `srun`, a Kubernetes job, Ray, a shell or the flow itself starts as many of these
 as there are devices, and starts a dead one again. All of them see the run's folder, and nothing else.

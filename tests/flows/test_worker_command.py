@@ -29,7 +29,7 @@ def env(settings: Settings) -> dict[str, str]:
 
 
 def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "flows.worker", *map(str, arguments)]
+    return [sys.executable, "-m", "flows", "worker", *map(str, arguments)]
 
 
 def test_a_worker_needs_the_runs_id_alone(spec: EvalSpec, settings: Settings, env: dict[str, str]) -> None:

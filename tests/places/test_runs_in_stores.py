@@ -77,7 +77,7 @@ def vanish(evaluation: Evaluation) -> None:
 
 def start_worker(url: str, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     env = {**os.environ, "ASSAYLINE_DATA_DIR": str(folder / "data"), "ASSAYLINE_LOCK_DIR": str(folder / "locks")}
-    command = [sys.executable, "-m", "flows.worker", url, *arguments]
+    command = [sys.executable, "-m", "flows", "worker", url, *arguments]
     return subprocess.Popen(command, env=env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
