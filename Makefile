@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LANES = -n 2 --dist loadfile --no-loadscope-reorder
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo test test-rare test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-agreement bench-tasks bench-tasks-memory bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-exports bench-guidellm-report bench-scale gpu-check gpu-bundle clean
+.PHONY: help setup setup-dev wheels demo test test-rare test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-tasks-memory bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,7 +27,7 @@ demo: setup ## evaluate the tiny model on examples/arithmetic.yaml, with real vL
 	@echo "demo: 1 of 2, the tiny model, from its trained weights: seconds"
 	@$(VENV)/python -m examples.tiny_model
 	@echo "demo: 2 of 2, its answers to 155 questions, by real vLLM: about half a minute"
-	@$(VENV)/python -m flows.evaluate examples/arithmetic.yaml
+	@$(VENV)/assayline evaluate examples/arithmetic.yaml
 
 test: setup-dev ## every test, those against real vLLM included
 	@echo "test: 1 of 2, the tiny model, from its trained weights: seconds"
@@ -79,10 +79,6 @@ bench-memory: setup-dev ## peak memory from 10 thousand to a million prompts; sl
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m benchmarks.memory
 
-bench-agreement: setup-dev ## scores against lm-evaluation-harness, prompt by prompt; installs it aside
-	@$(VENV)/python -m examples.tiny_model
-	@$(VENV)/python -m benchmarks.lm_eval_agreement
-
 bench-tasks: setup-dev ## tasks of lm-evaluation-harness here and there, prompt by prompt, and their tests; installs it aside
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m benchmarks.lm_eval_tasks
@@ -104,7 +100,6 @@ bench-many-runs: setup-dev ## every model over a thousand runs of ten thousand r
 	@$(VENV)/python -m benchmarks.many_runs
 
 bench-serving: setup-dev ## latencies against vllm bench serve and GuideLLM, one server; about 25 minutes
-	@$(VENV)/python -m benchmarks.client_accuracy
 	@$(VENV)/python -m benchmarks.agreement
 
 bench-client: setup-dev ## CPU and send lag of the load generator against GuideLLM's; about 10 minutes
@@ -113,12 +108,6 @@ bench-client: setup-dev ## CPU and send lag of the load generator against GuideL
 bench-batch: setup-dev ## a batch file through vllm run-batch and here, killed at 99 %; steps; some minutes
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m benchmarks.run_batch
-
-bench-exports: setup-dev ## memory and time of every export, from ten thousand to a million requests; slow
-	@$(VENV)/python -m benchmarks.exports
-
-bench-guidellm-report: setup-dev ## GuideLLM loads our export of its format, and computes what we wrote
-	@$(VENV)/python -m benchmarks.guidellm_report
 
 bench-scale: setup-dev ## claims, parts and loader around 1 to 16 workers, and on paper around a thousand
 	@$(VENV)/python -m benchmarks.scale

@@ -1,7 +1,6 @@
 """CPU-seconds that processes spend on a piece of work."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 import psutil
@@ -13,11 +12,6 @@ def read_cpu_s(root: psutil.Process) -> float:
     """CPU-seconds of a process and those that it started, so far."""
     times = [process.cpu_times() for process in [root, *root.children(recursive=True)]]
     return sum(time.user + time.system for time in times)
-
-
-def read_thread_s(process: psutil.Process) -> float:
-    """CPU-seconds of a process's first thread, which drives the engine, so far."""
-    return int(Path(f"/proc/{process.pid}/task/{process.pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def find_host() -> psutil.Process:

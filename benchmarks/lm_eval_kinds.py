@@ -5,7 +5,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lm_eval_agreement import make_rows
+from examples.tiny_model import build_rows
+
+SEED = 7
 
 WORDS = "give the number alone please be brief what is plus minus add to from"
 
@@ -139,6 +141,21 @@ def share(items):
     flat = [kept for item in items for kept in item]
     return sum(flat) / len(flat)
 '''
+
+
+def make_rows(count: int) -> list[dict[str, Any]]:
+    """Sums of one digit, which the tiny model knows, and of two, which it does not, with four options each."""
+    draw = random.Random(SEED)
+    known = [(row["question"], int(row["answer"])) for row in build_rows()[0]]
+    easy = draw.sample(known, min(len(known), count // 2))
+    pairs = [(draw.randint(10, 60), draw.randint(2, 30)) for _ in range(count - len(easy))]
+    rows = []
+    for question, answer in easy + [(f"What is {a} + {b}?", a + b) for a, b in pairs]:
+        options = [str(answer), str(answer + draw.randint(1, 5)), str(answer + 10), f"the number {draw.randint(0, 9)}"]
+        draw.shuffle(options)
+        row = {"question": question, "answer": str(answer), "options": options, "right": options.index(str(answer))}
+        rows.append(row)
+    return rows
 
 
 def write_tasks(folder: Path, count: int) -> list[str]:

@@ -31,10 +31,9 @@ from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
 from benchmarks.gpu.memory import Watched
-from benchmarks.lm_eval_agreement import HARNESS
 from benchmarks.lm_eval_tasks import compare, read_documents
 from benchmarks.peer_environment import prepare_environment
-from benchmarks.peer_lm_eval import RUN_LIMITED, read_found, run_harness
+from benchmarks.peer_lm_eval import HARNESS, RUN_LIMITED, read_found, run_harness
 from benchmarks.random_model import build_random_model
 
 VOCABULARY = 65_536

@@ -29,13 +29,14 @@ from assayline.evaluation.resume import NEVER
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
-from benchmarks.lm_eval_agreement import HARNESS, LOGPROB_TOLERANCE
 from benchmarks.lm_eval_kinds import write_tasks
 from benchmarks.peer_environment import prepare_environment
-from benchmarks.peer_lm_eval import RUN, read_found, run_harness
+from benchmarks.peer_lm_eval import HARNESS, RUN, read_found, run_harness
 from examples.tiny_model import BOS, ensure_tiny_model
 
 CONTEXT_TOKENS = 192
+LOGPROB_TOLERANCE = 1e-3
+"""float32 in another order of adding up."""
 ENGINE = {
     "dtype": "float32", "max_model_len": CONTEXT_TOKENS, "enforce_eager": True, "kv_cache_memory_bytes": 2**27,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Servers for benchmarks of clients: a real vLLM, or a paced one, on a core of its own where the machine has more."""
+"""A server for benchmarks of clients: a real vLLM, on a core of its own if the machine has more than one."""
 
 import contextlib
 import os
@@ -50,14 +50,6 @@ def serve_model(folder: Path, log: Path, max_num_seqs: int) -> Iterator[Server]:
     command = ["vllm.entrypoints.openai.api_server", *flags]
     command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
     with run_server(command, env, port, folder, log) as server:
-        yield server
-
-
-@contextlib.contextmanager
-def pace_server(folder: Path, log: Path) -> Iterator[Server]:
-    """The server that goes by the clock; `folder` has the tokenizer that its clients count with."""
-    port = find_port()
-    with run_server(["benchmarks.paced_server", str(port)], {}, port, folder, log) as server:
         yield server
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.memory [--prompts 10000 100000 1000000] [--trace FOLDER]
 
-Each size is one call of the real command, `python -m flows.evaluate`, on a JSONL file made for it: reading, the
+Each size is one call of the real command, `assayline evaluate`, on a JSONL file made for it: reading, the
 tokenizer and chat template of the tiny model, shards, part files, DuckDB, SQL metrics and Prefect's API, all in one
 process. The engine is the fake one, in that process too: what an engine needs is no part of it. Seen from outside:
 
@@ -91,7 +91,7 @@ def measure(count: int, model: Path, folder: Path, trace: Path | None) -> Measur
     env.pop("PREFECT_API_URL", None)  # a server that is there already would not be counted
     started = time.monotonic()
     with open(folder / "output.txt", "w+b") as output:
-        command = [sys.executable, "-m", "flows.evaluate", str(folder / "spec.yaml")]
+        command = [sys.executable, "-m", "flows", "evaluate", str(folder / "spec.yaml")]
         process = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT)
         peak, other, cpu_seconds, samples = watch(process, started)
         seconds = time.monotonic() - started

@@ -1,4 +1,4 @@
-"""assayline as a client of a server: `python -m flows.evaluate` on a load, and its database read.
+"""assayline as a client of a server: `assayline evaluate` on a load, and its database read.
 
 TTFT is from handing the request to the client library to the first event with a token, ITL every gap between events,
 TPOT (last − first) / (n − 1), percentiles linear; throughput from the first request to the end of the last.
@@ -32,7 +32,7 @@ def measure_with_assayline(load: Load, server: Server, folder: Path, cores: set[
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     }
-    command = [sys.executable, "-m", "flows.evaluate", str(spec), "--fresh"]
+    command = [sys.executable, "-m", "flows", "evaluate", str(spec), "--fresh"]
     samples = run_sampled(command, cores, env, folder / "assayline.log")
     return read_newest_run(folder / "data" / "assayline.duckdb", len(load.prompts)), samples
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+HARNESS = ("lm_eval==0.4.13", "accelerate==1.15.0", "peft==0.21.2")
 OPEN = """
 import importlib.metadata, json, sys
 version = importlib.metadata.version

@@ -34,7 +34,7 @@ llm = LLM(model=order["model"], **order["args"])
 llm.generate([{"prompt_token_ids": [5] * 40}], SamplingParams(max_tokens=1), use_tqdm=False)
 print(f"ready {time.time()}", flush=True)
 """
-EVALUATE = [sys.executable, "-m", "flows.evaluate"]
+EVALUATE = [sys.executable, "-m", "flows", "evaluate"]
 
 
 @dataclass(frozen=True)

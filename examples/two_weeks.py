@@ -5,7 +5,7 @@
 It has two nights of one evaluation a week apart, of which the second went worse; the same prompts with room to think;
 and a benchmark of two windows, five repeats each. Prompts are those of examples/arithmetic.jsonl; answers and times are
 invented by examples/simulated_engine.py. docs/queries.md quotes this database, and tests read it. What is made is a
-folder per run, as any run leaves it, and the database is loaded from them as `python -m flows.rebuild` would.
+folder per run, as any run leaves it, and the database is loaded from them as `assayline rebuild` would.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Composition: flows of Prefect (evaluate, benchmark, gate, nightly), and the commands, `python -m flows.<name>`.
+"""Composition: flows of Prefect (evaluate, benchmark, gate, nightly), and the commands, `assayline COMMAND`.
 
 Prefect reads its settings at import, so the two that nobody expects of a tool on their own machine are turned off here.
 """

@@ -1,18 +1,13 @@
 """benchmark: repeats and sweeps of one spec, for speeds that can be compared, and latency under load.
 
-    python -m flows.benchmark SPEC [--repeats 5] [--sweep engine.window=16,32,64]... [--dry-run] [--FIELD VALUE ...]
-    python -m flows.benchmark SPEC --profile sweep [--points 8] [--arrival poisson] [--seconds 30]
-    python -m flows.benchmark --resume BENCHMARK_ID
+    assayline benchmark SPEC [--repeats 5] [--sweep engine.window=16,32,64]... [--dry-run] [--FIELD VALUE ...]
+    assayline benchmark SPEC --profile sweep [--points 8] [--arrival poisson] [--seconds 30]
+    assayline benchmark --resume BENCHMARK_ID
 
 Each repeat is a run of its own, by the flow `evaluate`; runs follow one another, so there is one engine at a time on a
 device. Repeats have engines of their own, the points of a profile share one. A killed benchmark resumes where
 it stopped.
 """
-
-if __name__ == "__main__":  # before Prefect is imported, which --help and --dry-run need not wait for
-    from flows.cli import run_module
-
-    run_module("benchmark")
 
 import contextlib
 from typing import Any, Literal
@@ -22,13 +17,13 @@ from prefect.runtime import flow_run
 
 from assayline.benchmark.configurations import plan_benchmark, read_plan
 from assayline.benchmark.plan import Configuration, Plan, benchmark_dir, write_plan
+from assayline.benchmark.profile import choose_profile, choose_repeats
 from assayline.engines.parking import park_engines
 from assayline.errors import RunFailedError, SpecError, StoreError
 from assayline.runs.locks import lock_run, name_holder
 from assayline.settings import Settings, load_settings
 from flows.benchmark_end import conclude_benchmark
 from flows.benchmark_runs import do_all_runs
-from flows.cli.benchmark import choose_profile, choose_repeats
 from flows.evaluate import SpecParameter, as_spec, check_deployed_spec
 from flows.live.logs import speak_in_sentences
 
@@ -101,6 +96,6 @@ def run_plan(plan: Plan, configurations: list[Configuration], settings: Settings
         told = " ".join(f"{label}: {reason}" for label, reason in failed.items())
         raise RunFailedError(
             f"Benchmark {plan.benchmark_id} has configurations that did not complete. {told} The others are measured; "
-            f"`python -m flows.benchmark --resume {plan.benchmark_id}` tries again."
+            f"`assayline benchmark --resume {plan.benchmark_id}` tries again."
         )
     return result

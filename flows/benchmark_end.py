@@ -77,7 +77,7 @@ def _write_report(plan: Plan, settings: Settings) -> Written | None:
         written = make_benchmark_report(settings, plan.benchmark_id)
     except (AssaylineError, OSError) as error:
         get_run_logger().warning(
-            "The report was not written: %s `python -m flows.report --benchmark %s` tries again.",
+            "The report was not written: %s `assayline report --benchmark %s` tries again.",
             error,
             plan.benchmark_id,
         )

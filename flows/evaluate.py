@@ -1,16 +1,11 @@
 """evaluate: prompts → rendered requests → engines → completions and timings → DuckDB → metrics.
 
-    python -m flows.evaluate examples/arithmetic.yaml [--prompts.limit 10] [--dry-run] [--fresh] [--resume RUN_ID]
+    assayline evaluate examples/arithmetic.yaml [--prompts.limit 10] [--dry-run] [--fresh] [--resume RUN_ID]
 
 A run that was interrupted or killed is resumed when the same spec is evaluated again. The same flow is deployed by
 `prefect.yaml`. Prompts are prepared while the engines load. This process alone writes the run: part files as answers
 come in, and the database from the part files.
 """
-
-if __name__ == "__main__":  # before Prefect is imported, which --help and --dry-run need not wait for
-    from flows.cli import run_module
-
-    run_module("evaluate")
 
 import dataclasses
 import time

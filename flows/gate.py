@@ -1,15 +1,10 @@
 """gate: fails when a run is worse than its baseline, beyond the limits of its spec.
 
-    python -m flows.gate RUN_ID [--baseline NAME|RUN_ID] [--max_accuracy_drop 0.02] [--FIELD VALUE ...]
+    assayline gate RUN_ID [--baseline NAME|RUN_ID] [--max_accuracy_drop 0.02] [--FIELD VALUE ...]
 
 A broken limit ends the flow run in the state Worse, of which an automation can notify people (docs/comparison.md), and
 gives exit code 1.
 """
-
-if __name__ == "__main__":  # before Prefect is imported, which --help need not wait for
-    from flows.cli import run_module
-
-    run_module("gate")
 
 import dataclasses
 import json
@@ -59,7 +54,7 @@ def gate(run_id: str, baseline: str | None = None, limits: dict[str, str] | None
         if name is None:
             raise SpecError(
                 f"Run {run_id} has no baseline to be held against. Give --baseline NAME, or set gate.baseline in its "
-                "spec; `python -m flows.baseline list` shows the names that there are."
+                "spec; `assayline baseline list` shows the names that there are."
             )
         found = judge_run_against(connection, run_id, resolve_baseline(connection, name), wanted)
         save_verdicts(connection, found)

@@ -59,7 +59,7 @@ def nightly(spec: SpecParameter, baseline: str | None = None, resume: str = NEVE
 def _judge(wanted: EvalSpec, run_id: str, baseline: str | None) -> dict[str, Any]:
     if baseline is None and wanted.gate.baseline is None:
         get_run_logger().warning(
-            "Nothing was judged, as there is no baseline. Pin one with `python -m flows.baseline pin NAME %s`, and "
+            "Nothing was judged, as there is no baseline. Pin one with `assayline baseline pin NAME %s`, and "
             "name it as `baseline` of the deployment, or as gate.baseline in the spec.",
             run_id,
         )

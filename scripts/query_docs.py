@@ -34,7 +34,7 @@ from compare_runs('20261121-013000-nightly-0002', '20261114-013000-nightly-0001'
 """,
         "Both runs are compared prompt by prompt. `low` and `high` are the ends of a 95 % interval for the "
         "difference; the verdict is `worse` only where the interval leaves out zero and the exact test agrees. "
-        "`python -m flows.gate` makes a failed run of it.",
+        "`assayline gate` makes a failed run of it.",
     ),
     Question(
         "Which prompts flipped?",
@@ -108,7 +108,7 @@ where benchmark_id = 'window-8-or-32' and metric in ('output_tokens_per_s', 'e2e
 group by all
 order by metric desc, median_value desc;
 """,
-        "Medians over the repeats of `python -m flows.benchmark`. More throughput is paid for with latency, as ever.",
+        "Medians over the repeats of `assayline benchmark`. More throughput is paid for with latency, as ever.",
     ),
     Question(
         "Is that difference in speed more than chance?",

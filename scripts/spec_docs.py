@@ -68,7 +68,7 @@ def render() -> str:
         "# The spec, field by field",
         "",
         "Written by `scripts/spec_docs.py` from `assayline/spec/`. A spec is a YAML file, a flow parameter, or",
-        "both: `python -m flows.evaluate SPEC --field value` lays single fields over the file, by their dotted names.",
+        "both: `assayline evaluate SPEC --field value` lays single fields over the file, by their dotted names.",
         "",
     ]
     for title, model in PARTS:

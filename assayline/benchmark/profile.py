@@ -19,6 +19,9 @@ ENDS = 2
 """Points that are measured before the rates are known."""
 
 ARRIVALS = ("constant", "poisson")
+REPEATS = 5
+"""Of each configuration: what a comparison needs. The points of a profile are one run each."""
+
 POINTS = 8
 SECONDS = 30.0
 """Of sending per point, where nothing else limits it."""
@@ -45,6 +48,20 @@ class SweepProfile:
     """Most requests per point."""
     rates_per_s: list[float] = field(default_factory=list)
     """Requests per second, ascending; empty until the ends have been measured."""
+
+
+def choose_profile(name: str | None, options: Mapping[str, Any]) -> SweepProfile | None:
+    """Return the profile of this name with these options. Raise SpecError for options without a profile."""
+    if name is None and options:
+        raise SpecError(f"--{next(iter(options))} says how a profile is run. Add --profile sweep, or leave it out.")
+    return SweepProfile(**options) if name else None
+
+
+def choose_repeats(given: int | None, profile: SweepProfile | None) -> int:
+    """Return the number of runs per configuration."""
+    if given is not None:
+        return given
+    return 1 if profile else REPEATS
 
 
 def check_profile(profile: SweepProfile, spec: "EvalSpec") -> None:

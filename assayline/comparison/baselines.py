@@ -86,14 +86,14 @@ def resolve_baseline(connection: Connection, name: str) -> str:
         if _read_state(connection, found.run_id) is None:
             raise SpecError(
                 f"Baseline {name!r} is run {found.run_id}, which the database does not have. If its folder is still "
-                f"there, `python -m flows.rebuild {found.run_id}` loads it; else pin another run."
+                f"there, `assayline rebuild {found.run_id}` loads it; else pin another run."
             )
         return found.run_id
     if run_id := match_run_id(name, _list_run_ids(connection)):
         return run_id
     raise SpecError(
         f"There is no baseline {name!r}, nor a run with that id. {_list_names(connection, name)} "
-        "`python -m flows.baseline pin NAME RUN_ID` pins one."
+        "`assayline baseline pin NAME RUN_ID` pins one."
     )
 
 

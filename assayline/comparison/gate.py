@@ -120,7 +120,7 @@ def _check_accuracy(connection: Connection, new: Side, old: Side, limits: GateSp
         if scorer not in side.scorers:
             raise ComparisonError(
                 f"Run {side.run_id} has no scores of {scorer!r}; it has {', '.join(side.scorers) or 'none'}. Set "
-                f"gate.scorer to one that both have, or add it: `python -m flows.score {side.run_id} --scorer …`."
+                f"gate.scorer to one that both have, or add it: `assayline score {side.run_id} --scorer …`."
             )
     if scorer not in rows:
         return Check(f"accuracy, {scorer}", "not judged", f"Neither run has a score of {scorer}: no targets.")

@@ -50,8 +50,6 @@ class Open:
     """What is done to pictures, sounds and videos before the model's own processing."""
     has_media: bool = False
     """Whether requests may have any."""
-    holds_back: bool = False
-    """Whether requests wait in the host that the KV cache would not hold to their ends; backend offline alone."""
     clock: RunClock
     run_id: str = ""
     """Id of the run this engine was opened for; shown when a later run takes it over."""

@@ -93,7 +93,7 @@ def _check_state(run: Manifest, force: bool) -> None:
         state = "has not finished" if run.state == "running" else f"is {run.state}, not completed"
         raise SpecError(
             f"Run {run.run_id} {state}: scores would be of a part of its prompts. Resume it "
-            f"(`python -m flows.evaluate --resume {run.run_id}`), or score what is answered with --force."
+            f"(`assayline evaluate --resume {run.run_id}`), or score what is answered with --force."
         )
 
 
@@ -119,7 +119,7 @@ def _check_kinds(spec: dict[str, Any], scorers: Sequence[Scorer]) -> None:
 def _rescore(connection: Connection, plan: _Plan) -> Rescored:
     run_id = plan.run.run_id
     if not connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchall():
-        raise StoreError(f"Run {run_id} is not in the database. `python -m flows.rebuild {run_id}` loads it.")
+        raise StoreError(f"Run {run_id} is not in the database. `assayline rebuild {run_id}` loads it.")
     rescored = Rescored(plan.run)
     with stage_run(connection, run_id):
         try:

@@ -292,9 +292,9 @@ class Evaluation:
     def _end_unrecorded(self, state: str, error: StoreError) -> StoreError:
         """The end of a run that the database cannot take: the manifest keeps it, and the error says what helps."""
         message = str(error)
-        if "flows.rebuild" not in message:
+        if "assayline rebuild" not in message:
             message += (
-                f" The results of run {self.run_id} are kept as part files: `python -m flows.rebuild {self.run_id}` "
+                f" The results of run {self.run_id} are kept as part files: `assayline rebuild {self.run_id}` "
                 "loads them, and so does the same command, which resumes the run."
             )
         with suppress(StoreError):  # on a full disk the manifest stays as it was: begun, and so to be resumed

@@ -302,7 +302,6 @@ def write_engine_order(order: WorkOrder, clock: RunClock) -> Open:
         chat_kwargs=spec.chat.kwargs,
         media=spec.prompts.media,
         has_media=order.has_media,
-        holds_back=engine.mode == "continuous" and engine.window is None,
         clock=clock,
         run_id=order.run_id,
         worker=order.worker,

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from assayline.errors import SpecError, StoreError
 from assayline.export.batch import write_batch
-from assayline.export.guidellm import write_report
 from assayline.export.harness import SAMPLE_PATTERNS, write_harness_results
 from assayline.export.logprobs import TokenNames
 from assayline.export.place import check_free, new_file, new_folder
@@ -127,12 +126,6 @@ def _export_vllm_bench(connection: Connection, run: ExportedRun, order: _Order) 
     return Exported([order.output], [f"{run.requests} requests."])
 
 
-def _export_guidellm(connection: Connection, run: ExportedRun, order: _Order) -> Exported:
-    with open_rows(connection, METRICS, run.row["run_id"]) as rows, new_file(order.output, order.force) as file:
-        write_report(connection, run, rows, file)
-    return Exported([order.output], [f"{run.requests} requests."])
-
-
 def _refuse_options(run: ExportedRun, form: str) -> None:
     if run.has_options:
         raise SpecError(
@@ -145,7 +138,7 @@ def _refuse_turns(run: ExportedRun, form: str) -> None:
     if run.has_turns:
         raise SpecError(
             f"Run {run.row['run_id']} asked conversations turn by turn, and {form} has one question for each prompt. "
-            "Export it as csv, jsonl, parquet, vllm-bench or guidellm."
+            "Export it as csv, jsonl, parquet or vllm-bench."
         )
 
 
@@ -156,6 +149,5 @@ FORMATS: dict[str, tuple[str, Write, tuple[str, ...] | None]] = {
     "parquet": ("requests", _export_parquet, FILE_PATTERNS),
     "lm-eval": ("lm_eval", _export_harness, SAMPLE_PATTERNS),
     "vllm-bench": ("vllm_bench.json", _export_vllm_bench, None),
-    "guidellm": ("guidellm.json", _export_guidellm, None),
 }
 """Each with the name that it has in a run's folder, what writes it, and, of a folder, patterns of its files."""

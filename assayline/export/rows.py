@@ -137,7 +137,7 @@ class ExportedRun:
         ended = "has not finished" if state == "running" else f"is {state}"
         return (
             f"Run {run_id} {ended}: {self.requests - self.unanswered} {of} are answered, and these are exported. "
-            f"`python -m flows.evaluate --resume {run_id}` resumes it."
+            f"`assayline evaluate --resume {run_id}` resumes it."
         )
 
 
@@ -147,7 +147,7 @@ def find_exported(connection: Connection, run_id: str) -> ExportedRun:
     if not rows:
         raise SpecError(
             f"There is no run {run_id} in the database. `from runs` lists those that there are, and "
-            f"`python -m flows.rebuild {run_id}` loads one from its folder."
+            f"`assayline rebuild {run_id}` loads one from its folder."
         )
     (counts,) = read_rows(
         connection,

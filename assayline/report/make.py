@@ -214,7 +214,7 @@ def check_report_run(connection: Connection, run_id: str) -> None:
     if check_run(connection, run_id) == "running":
         raise SpecError(
             f"Run {run_id} has not finished, and a report is of a run that has. If nobody works on it any more, "
-            f"`python -m flows.evaluate --resume {run_id}` resumes it."
+            f"`assayline evaluate --resume {run_id}` resumes it."
         )
 
 

@@ -1,7 +1,7 @@
 """A run's manifest, `run.json` in its folder: what it takes to resume the run, and to write its row of `runs` anew.
 
 With the part files beside it, it is the truth about a run: the database can be made again from both
-(`python -m flows.rebuild`). It is replaced as a whole and synced, so that a crash leaves the old one or the new one.
+(`assayline rebuild`). It is replaced as a whole and synced, so that a crash leaves the old one or the new one.
 """
 
 import difflib

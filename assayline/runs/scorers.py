@@ -1,4 +1,4 @@
-"""Which scorers a run has: those of its spec, then those that `flows.score` added, kept beside it in `scorers.json`.
+"""A run's scorers: those of its spec, then those that `assayline score` added, kept beside it in `scorers.json`.
 
 The file makes them part of the run's folder, so that a database made anew from it has their scores too.
 """

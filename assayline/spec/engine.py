@@ -179,8 +179,7 @@ class EngineSpec(SpecPart):
     window: int | None = Field(
         None,
         ge=1,
-        description="Maximum requests in flight. Mode continuous. Default: 1.25 x max_num_seqs, and where lengths are "
-        "known, an offline engine lets requests wait whose answers a small KV cache would not hold.",
+        description="Maximum requests in flight. Mode continuous. Default: 1.25 x max_num_seqs.",
     )
     batch_size: int = Field(32, ge=1, description="Requests per batch. Mode barrier.")
     order: Literal["auto", "given", "longest_first"] = Field(

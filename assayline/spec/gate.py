@@ -38,7 +38,7 @@ MOST_TESTS = 6
 
 
 class GateSpec(SpecPart):
-    """How much worse than a baseline a run may be. Judged by `python -m flows.gate`, and by the nightly flow."""
+    """How much worse than a baseline a run may be. Judged by `assayline gate`, and by the nightly flow."""
 
     baseline: str | None = Field(
         None, min_length=1, description="Name of a pinned baseline, or id of a run (unset: the command has to say)."

@@ -42,7 +42,7 @@ _FRUGAL_THREADS = 2
 _RETRY_S = 0.1
 _LOCKED = "Could not set lock on file"
 _DAMAGED = ("not a valid DuckDB database", "Corrupt database file", "Could not read enough bytes", "checksum")
-_REPAIR = "`python -m flows.rebuild --all --set-aside` renames it and loads every run of its folder into a new one."
+_REPAIR = "`assayline rebuild --all --set-aside` renames it and loads every run of its folder into a new one."
 _HOLDER = re.compile(r"held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
 
 
@@ -210,7 +210,7 @@ def _check_models(connection: duckdb.DuckDBPyConnection) -> None:
     if stored[0] != TABLE_VERSION:
         raise StoreError(
             f"{_path_of(connection)} has tables of version {stored[0]}, and assayline {__version__} reads version "
-            f"{TABLE_VERSION}. Open it once for writing, as any run and `python -m flows.keep` do: that migrates it."
+            f"{TABLE_VERSION}. Open it once for writing, as any run and `assayline keep` do: that migrates it."
         )
     if stored[2] != _digest_models():
         raise StoreError(

@@ -50,7 +50,7 @@ def write_part(run_dir: Path, table: str, name: str, records: Iterable[Record]) 
 def part_unreadable(part: Path, error: Exception) -> StoreError:
     """The error for a part that its file system or its format does not let read."""
     return StoreError(
-        f"Part {part} cannot be read: {error}. `python -m flows.rebuild {part.parents[2].name} --set-aside` "
+        f"Part {part} cannot be read: {error}. `assayline rebuild {part.parents[2].name} --set-aside` "
         "renames it; after that the run can be resumed."
     )
 

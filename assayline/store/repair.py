@@ -31,7 +31,7 @@ def describe_damage(run_id: str, damaged: dict[Path, str]) -> DamagedPartsError:
     others = f" {more} more are damaged too." if more else ""
     return DamagedPartsError(
         f"Part {first} could not be loaded: {reason}.{others} Nothing of this load was stored; the parts are kept. "
-        f"`python -m flows.rebuild {run_id} --set-aside` renames what is damaged and loads the rest anew; after that "
+        f"`assayline rebuild {run_id} --set-aside` renames what is damaged and loads the rest anew; after that "
         "the run can be resumed, and asks again for what was lost.",
         damaged,
     )

@@ -14,8 +14,7 @@ import psutil
 
 from assayline.engines.devices.nvidia import read_free_bytes
 from benchmarks.gpu.runs import list_parts, start_run
-from benchmarks.gpu.setup import Row, Setup, Shape, Tell
-from benchmarks.host_cost import PROCESSES
+from benchmarks.gpu.setup import PROCESSES, Row, Setup, Shape, Tell
 from benchmarks.process_tree import find_host
 
 LIMIT_S = 300.0

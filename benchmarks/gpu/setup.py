@@ -23,6 +23,9 @@ GRAPH_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 192, 256]
 GRAPHS = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": GRAPH_SIZES}
 """CUDA graphs for decoding without torch.compile: nearly its speed, and engines start in a quarter of the time."""
 
+PROCESSES = {"own": {}, "vllm": {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}}
+"""Whether the engine core runs in the host's process or in one of vLLM's own: environment of each."""
+
 
 class SkipPart(Exception):
     """The part cannot be run here, for this reason."""

@@ -18,8 +18,7 @@ from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 from benchmarks.gpu.runs import query
-from benchmarks.gpu.setup import Row, Setup, Shape, Tell
-from benchmarks.host_cost import PROCESSES
+from benchmarks.gpu.setup import PROCESSES, Row, Setup, Shape, Tell
 from benchmarks.overhead import (
     Measurement,
     RawVllm,

@@ -1,4 +1,4 @@
-"""The front door: `assayline COMMAND …`, which is `python -m flows.COMMAND …` by a shorter name.
+"""The front door: `assayline COMMAND …`.
 
 A command is a module of this folder with a `run`, which takes its arguments and returns its exit code. What a command
 does not need is not imported: `--help` needs nothing, a dry run neither Prefect nor an engine.
@@ -19,11 +19,6 @@ from flows.live.logs import quiet_shutdown
 def main() -> NoReturn:
     """The console command `assayline`."""
     leave_after(lambda: run_words(sys.argv[1:]))
-
-
-def run_module(name: str) -> NoReturn:
-    """The command as a module: `python -m flows.NAME`."""
-    leave_after(lambda: run(name, sys.argv[1:]))
 
 
 def run_words(words: list[str]) -> int:

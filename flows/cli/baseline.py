@@ -1,6 +1,6 @@
 """baseline: names for runs that later ones are held against.
 
-    python -m flows.baseline pin NAME RUN_ID [--note TEXT] [--force] | list | unpin NAME
+    assayline baseline pin NAME RUN_ID [--note TEXT] [--force] | list | unpin NAME
 
 No Prefect flow: it is a row of the database, written at once.
 """
@@ -18,7 +18,7 @@ from flows.cli.words import complete_run_id, plain_console, print_table, print_t
 if TYPE_CHECKING:
     from assayline.settings import Settings
 
-EPILOG = """A spec names its baseline as gate.baseline; `python -m flows.gate` holds runs against it
+EPILOG = """A spec names its baseline as gate.baseline; `assayline gate` holds runs against it
 (docs/comparison.md).
 
 Exit codes: 0 done, 2 a bad name or an unknown run, 6 database or files, 8 a run that is not completed."""
@@ -78,7 +78,7 @@ def _list(known: argparse.Namespace, settings: "Settings") -> None:
     with connect(settings.database_path, settings.database_wait_s, read_only=True) as connection:
         pins = list_pins(connection)
     if not pins:
-        print("No run is pinned. `python -m flows.baseline pin NAME RUN_ID` pins one.")
+        print("No run is pinned. `assayline baseline pin NAME RUN_ID` pins one.")
         return
     print_table(tabulate("Baselines", PINS, map(dataclasses.asdict, pins)), plain_console())
 

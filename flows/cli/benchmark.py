@@ -2,12 +2,19 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from assayline.benchmark.profile import ARRIVALS, POINTS, SECONDS, THROUGHPUT_REQUESTS, SweepProfile
+from assayline.benchmark.profile import (
+    ARRIVALS,
+    POINTS,
+    REPEATS,
+    SECONDS,
+    THROUGHPUT_REQUESTS,
+    choose_profile,
+    choose_repeats,
+)
 from assayline.errors import RunFailedError, SpecError
-from flows.cli.options import make_parser, name_call
+from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage, prefect_api
 from flows.cli.words import parse_words, plain_console
 from flows.live.logs import quiet_shutdown
@@ -16,8 +23,6 @@ if TYPE_CHECKING:
     from assayline.benchmark.plan import Configuration, Plan
     from assayline.settings import Settings
 
-REPEATS = 5
-"""Of each configuration: what a comparison needs. The points of a profile are one run each."""
 OF_PROFILE = ("points", "arrival", "seconds", "requests")
 """Options that say how a profile is run."""
 
@@ -67,7 +72,7 @@ def run(arguments: list[str]) -> int:
         except BaseException as error:
             error.add_note(
                 f"Benchmark {plan.benchmark_id} is unfinished, {count_left(plan.benchmark_id, settings)} of "
-                f"{plan.total} runs left: `{name_call('benchmark')} --resume {plan.benchmark_id}` resumes it."
+                f"{plan.total} runs left: `assayline benchmark --resume {plan.benchmark_id}` resumes it."
             )
             raise
         quiet_shutdown()
@@ -127,20 +132,6 @@ def plan_from_words(
     repeats = choose_repeats(known.repeats, profile)
     spec = load_spec(path, overrides)
     return plan_benchmark(spec, parse_sweep(known.sweep), repeats, list(overrides), profile)
-
-
-def choose_profile(name: str | None, options: Mapping[str, Any]) -> SweepProfile | None:
-    """The profile of this name with these options. Raises SpecError for options without one."""
-    if name is None and options:
-        raise SpecError(f"--{next(iter(options))} says how a profile is run. Add --profile sweep, or leave it out.")
-    return SweepProfile(**options) if name else None
-
-
-def choose_repeats(given: int | None, profile: SweepProfile | None) -> int:
-    """Runs per configuration."""
-    if given is not None:
-        return given
-    return 1 if profile else REPEATS
 
 
 def print_plan(plan: "Plan", configurations: "list[Configuration]", settings: "Settings") -> None:

@@ -1,4 +1,4 @@
-"""The command line of `evaluate`: `python -m flows.evaluate SPEC [--field value …] [--fresh] [--resume RUN_ID]`."""
+"""The command line of `evaluate`: `assayline evaluate SPEC [--field value …] [--fresh] [--resume RUN_ID]`."""
 
 import argparse
 import contextlib
@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from assayline.errors import AssaylineError, SpecError
-from flows.cli.options import make_parser, name_call
-from flows.cli.process import collect_garbage, is_alone, prefect_api
+from flows.cli.options import make_parser
+from flows.cli.process import collect_garbage, prefect_api
 from flows.cli.words import announce, complete_run_id, parse_words, plain_console
 from flows.live.logs import quiet_shutdown
 
@@ -61,7 +61,7 @@ def _run(parser: argparse.ArgumentParser, known: argparse.Namespace, rest: list[
     spec = load_spec(path, overrides) if path else read_run_spec(settings, resume, overrides)
     check_data_folder(settings.data_dir)
     runs_foreign_code = spec.engine.args.get("trust_remote_code") or spec.prompts.source.kind == "lm_eval"
-    if is_alone() and not runs_foreign_code:
+    if not runs_foreign_code:
         from assayline.requests.chat import leave_torch_out
 
         leave_torch_out()
@@ -165,7 +165,7 @@ def _hint_how_to_go_on(fresh: bool, error: BaseException) -> str | None:
             return None
         is_stillborn = isinstance(error, EngineDiedError) and error.death.phase == "start"
         if not is_stillborn or count_table(runs_dir / run.run_id, "completions"):
-            command = f"{name_call('evaluate')} --resume {run.run_id}" if fresh else "the same command"
+            command = f"assayline evaluate --resume {run.run_id}" if fresh else "the same command"
             left = describe_left(runs_dir / run.run_id, run)
             return f"Run {run.run_id} is unfinished: {command} resumes it, {left}."
     return None

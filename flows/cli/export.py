@@ -1,6 +1,6 @@
 """export: a run's requests and answers, in the format of somebody else's tools.
 
-python -m flows.export RUN_ID --format FORMAT [--output PATH] [--force]
+assayline export RUN_ID --format FORMAT [--output PATH] [--force]
 """
 
 import sys
@@ -10,14 +10,13 @@ from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage
 from flows.cli.words import complete_run_id
 
-FORMATS = ("openai-batch", "csv", "jsonl", "parquet", "lm-eval", "vllm-bench", "guidellm")
+FORMATS = ("openai-batch", "csv", "jsonl", "parquet", "lm-eval", "vllm-bench")
 EPILOG = """Formats (docs/bring.md):
   openai-batch   output file and, beside it, NAME.errors.jsonl, as OpenAI and vLLM write them
   csv, jsonl     one row per request, with its metrics
   parquet        the same, a folder of files
   lm-eval        a folder with results and samples of lm-evaluation-harness
   vllm-bench     the result file of `vllm bench serve`
-  guidellm       the JSON report of GuideLLM
 
 Of a run that has not finished, or failed, it exports what is answered, and says so.
 

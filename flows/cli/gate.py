@@ -4,7 +4,7 @@ import os
 import sys
 
 from flows.cli.options import make_parser
-from flows.cli.process import collect_garbage, is_alone, prefect_api
+from flows.cli.process import collect_garbage, prefect_api
 from flows.cli.words import CONSOLE_LEVEL, complete_run_id, parse_words, plain_console
 from flows.live.logs import quiet_shutdown
 
@@ -31,8 +31,7 @@ def run(arguments: list[str]) -> int:
     if run_id is None:
         parser.error("give a RUN_ID")
     run_id = complete_run_id(run_id, settings)
-    if is_alone():  # what the flow logs is printed at the end
-        os.environ.setdefault(CONSOLE_LEVEL, "CRITICAL")
+    os.environ.setdefault(CONSOLE_LEVEL, "CRITICAL")  # what the flow logs is printed at the end
     with prefect_api():
         from flows.cli.tables import print_gate
         from flows.gate import gate

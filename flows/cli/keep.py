@@ -1,6 +1,6 @@
 """keep: compute the metrics of runs and store them, for after an update of assayline changed how they are computed.
 
-    python -m flows.keep RUN_ID... | --all
+    assayline keep RUN_ID... | --all
 
 A run's end keeps its own metrics. No Prefect flow: it needs nothing but the database.
 """

@@ -1,8 +1,6 @@
 """How commands are called: their names, and the parsers of their options."""
 
 import argparse
-import sys
-from pathlib import Path
 
 from assayline import __version__
 
@@ -43,14 +41,8 @@ def make_front_parser() -> argparse.ArgumentParser:
 
 
 def make_parser(command: str, epilog: str, usage: str | None = None) -> argparse.ArgumentParser:
-    """The parser of a command. `%(prog)s` in its texts is how the command was called."""
-    return _make_raw_parser(name_call(command), usage, COMMANDS[command], f"{epilog}\n{COMMON_CODES}")
-
-
-def name_call(command: str) -> str:
-    """A command as a person types it here: as a module, unless this process was called by the console command."""
-    by_console = Path(sys.argv[0]).name == CONSOLE_COMMAND
-    return f"{CONSOLE_COMMAND} {command}" if by_console else f"python -m flows.{command}"
+    """The parser of a command. `%(prog)s` in its texts is `assayline COMMAND`."""
+    return _make_raw_parser(f"{CONSOLE_COMMAND} {command}", usage, COMMANDS[command], f"{epilog}\n{COMMON_CODES}")
 
 
 def _make_raw_parser(prog: str, usage: str | None, description: str, epilog: str) -> argparse.ArgumentParser:

@@ -38,7 +38,6 @@ NO_BLOCKS = ("PREFECT_SERVER_REGISTER_BLOCKS_ON_START", "PREFECT_SERVER_MEMOIZE_
 """Settings under which a server knows no types of blocks, for which it would import every integration there is."""
 _heirs: list["subprocess.Popen[bytes]"] = []
 """Kept for their pipes: a forgotten one would be closed."""
-_is_alone = False
 
 
 class Terminated(KeyboardInterrupt):
@@ -55,8 +54,6 @@ def leave_after(work: Callable[[], int]) -> NoReturn:
     SIGTERM ends the work as Ctrl-C does. Garbage is not looked for before `collect_garbage`: an import leaves hardly
     any.
     """
-    global _is_alone
-    _is_alone = True
     signal.signal(signal.SIGTERM, _raise_terminated)
     gc.disable()
     code = UNEXPECTED_EXIT_CODE
@@ -75,16 +72,10 @@ def leave_after(work: Callable[[], int]) -> NoReturn:
         leave(code)
 
 
-def is_alone() -> bool:
-    """Whether this process does nothing but one command, and ends with it."""
-    return _is_alone
-
-
 def collect_garbage() -> None:
-    """From now on; what is imported stays, and is not looked at again. Only in a process of the command's own."""
-    if _is_alone:
-        gc.freeze()
-        gc.enable()
+    """From now on; what is imported stays, and is not looked at again."""
+    gc.freeze()
+    gc.enable()
 
 
 def leave(code: int) -> NoReturn:
@@ -147,8 +138,7 @@ def prefect_api() -> Iterator[None]:
             raise
         return
     end_with_this_process()
-    unset = [name for name in NO_BLOCKS if name not in os.environ]
-    os.environ |= dict.fromkeys(unset, "false")
+    os.environ |= {name: "false" for name in NO_BLOCKS if name not in os.environ}
     refresh_global_settings_context()
     with _serving() as url:
         os.environ["PREFECT_API_URL"] = url
@@ -162,10 +152,6 @@ def prefect_api() -> Iterator[None]:
         finally:
             quiet_shutdown()
             _drain()
-            if not is_alone():
-                for name in ("PREFECT_API_URL", *unset):
-                    del os.environ[name]
-                refresh_global_settings_context()
 
 
 def _check_api(notes: Iterable[str] = ()) -> None:

@@ -1,6 +1,6 @@
 """rebuild: a run's rows in the database made anew from its folder, for when the database is lost, damaged or old.
 
-    python -m flows.rebuild RUN_ID... | --all [--into PATH] [--set-aside]
+    assayline rebuild RUN_ID... | --all [--into PATH] [--set-aside]
 
 No Prefect flow, and on purpose without Prefect: repair must work when Prefect does not.
 """
@@ -102,7 +102,7 @@ def describe_rebuilt(rebuilt: "Rebuilt") -> str:
     lines += [f"  {part} was written anew: the database still had its rows." for part in rebuilt.rescued]
     if run.state != "completed" and not run.is_final:
         missing = f"{rebuilt.missing} requests have no answer. " if rebuilt.missing else ""
-        lines.append(f"  {missing}`python -m flows.evaluate --resume {run.run_id}` resumes it.")
+        lines.append(f"  {missing}`assayline evaluate --resume {run.run_id}` resumes it.")
     return "\n".join(lines)
 
 

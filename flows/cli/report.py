@@ -1,9 +1,9 @@
 """report: what a run was, how good and how fast, and what changed against a baseline, as a page and as Markdown.
 
-    python -m flows.report RUN_ID [--baseline RUN_ID|NAME] [--out FOLDER] [--open]
-    python -m flows.report --benchmark BENCHMARK_ID [--out FOLDER] [--open]
-    python -m flows.report --history NAME [--baseline RUN_ID|NAME] [--out FOLDER] [--open]
-    python -m flows.report --leaderboard [NAME ...] [--out FOLDER] [--open]
+    assayline report RUN_ID [--baseline RUN_ID|NAME] [--out FOLDER] [--open]
+    assayline report --benchmark BENCHMARK_ID [--out FOLDER] [--open]
+    assayline report --history NAME [--baseline RUN_ID|NAME] [--out FOLDER] [--open]
+    assayline report --leaderboard [NAME ...] [--out FOLDER] [--open]
 
 No Prefect flow: it reads the database and writes two files. `flows.evaluate` does the same at the end of a run,
 `flows.benchmark` at the end of a benchmark, and `flows.nightly` for the history and the leaderboard of a night.

@@ -1,6 +1,6 @@
 """runs: list runs, the newest first.
 
-    python -m flows.runs [NAME] [--limit N] [--json]
+    assayline runs [NAME] [--limit N] [--json]
 
 No Prefect flow: it reads the runs' folders, and the database for accuracy and speed.
 """

@@ -1,6 +1,6 @@
 """score: a run's stored answers held against their targets again, by other scorers, without a GPU.
 
-    python -m flows.score RUN_ID | --stale [--scorer KIND | --scorer '{kind: KIND, ...}']... [--dry-run] [--show N]
+    assayline score RUN_ID | --stale [--scorer KIND | --scorer '{kind: KIND, ...}']... [--dry-run] [--show N]
 
 No Prefect flow: it takes seconds, and what it writes is one transaction.
 """

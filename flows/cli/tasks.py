@@ -1,6 +1,6 @@
 """tasks: list the tasks of lm-evaluation-harness that a spec can name.
 
-python -m flows.tasks [WORD ...] [--include-path FOLDER]
+assayline tasks [WORD ...] [--include-path FOLDER]
 """
 
 from flows.cli.options import make_parser

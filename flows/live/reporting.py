@@ -45,7 +45,7 @@ class Reporting:
                 written = make_report(evaluation.settings, evaluation.run_id, database=evaluation.database)
         except Exception as error:
             self._log.warning(
-                "The report was not written: %s: %s `python -m flows.report %s` tries again.",
+                "The report was not written: %s: %s `assayline report %s` tries again.",
                 type(error).__name__,
                 error,
                 evaluation.run_id,

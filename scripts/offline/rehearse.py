@@ -36,7 +36,7 @@ print("vLLM", vllm.__version__, "torch", torch.__version__, "DuckDB", duckdb.__v
 NAMES = """
 from pathlib import Path
 import vllm
-from assayline.engines.host.vllm.internals import NEEDS, find_missing
+from scripts.check_vllm import NEEDS, find_missing
 missing = find_missing(Path(vllm.__file__).parent)
 assert not missing, missing
 print("nothing of", len(NEEDS), "classes and files is missing")

@@ -1,15 +1,12 @@
 """benchmarks.agreement and benchmarks.client_overhead: peers' reports read, one set of definitions, CPU of a window."""
 
-import json
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import agreement, client_accuracy, client_overhead, server_counters
+from benchmarks import agreement, client_overhead, server_counters
 from benchmarks.client_view import Load, Measurement, Observation, Prompt, make_prompts, summarize, write_rows
-from benchmarks.local_server import pace_server
 from benchmarks.peer_guidellm import read_report
 from benchmarks.peer_vllm_bench import read_result
 from benchmarks.process_tree import CpuSamples
@@ -119,32 +116,6 @@ def test_a_run_with_failures_says_so_first() -> None:
     measurement = Measurement((Observation(0.0, 0.1, 0.5, 5, 5),), 1, reasons=("refused",))
     assert agreement.describe(measurement).startswith("1 FAILED (refused), TTFT 100.00 ms")
     assert Load((), rate_per_s=2.5).name == "2.5 requests/s" and Load((), concurrency=4).name == "4 at a time"
-
-
-def test_a_client_is_compared_with_its_own_run_of_the_server() -> None:
-    def run(late_s: float) -> tuple[Measurement, Measurement]:
-        true = Observation(1.0, 1.1, 1.5, 5, 5, (0.1,) * 4)
-        return Measurement((Observation(0.9, 1.1 + late_s, 1.5, 5, 5),), 0), Measurement((true,), 0)
-
-    row = client_accuracy.compare_with_truth([run(0.0), run(0.1)])
-    assert row["ttft_p50_s"] == pytest.approx({"saw_s": 0.25, "true_s": 0.1, "ratio": 2.5})
-    assert row["itl_p50_s"]["ratio"] is None, "what a client does not keep cannot be right or wrong"
-
-
-def test_the_paced_server_tells_when_it_wrote(tmp_path: Path) -> None:
-    asked = {"prompt": [5, 6, 7], "max_tokens": 4, "stream": True}
-    with pace_server(tmp_path, tmp_path / "log") as server:
-        request = urllib.request.Request(f"{server.url}/v1/completions", json.dumps(asked).encode())
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            lines = [line for line in answer.read().decode().splitlines() if line]
-        truth = client_accuracy.read_truth(server, 1)
-    events = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
-    assert lines[-1] == "data: [DONE]" and [len(event["choices"]) for event in events] == [1, 1, 1, 1, 0]
-    assert events[-1]["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
-    assert events[-2]["choices"][0]["finish_reason"] == "length"
-    (seen,) = truth.observations
-    assert seen.output_tokens == 4 and seen.first_s - seen.sent_s >= 0.1 and seen.last_s - seen.sent_s >= 0.16
-    assert seen.first_s <= seen.last_s, "one that is late writes what is due at once, and no token before its time"
 
 
 def test_cpu_is_that_of_the_window_between_first_request_and_last_token() -> None:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from engine_helpers import ARGS, ONE_CORE, ROOT, Control, by_id, open_async, open_engine, parts_of, words_of
 
-from assayline.engines.host.media import PREPARERS, SHARES_CORE
+from assayline.engines.host.media import PREPARERS
 from assayline.engines.offline import OfflineEngine
 from assayline.engines.streaming import StreamingEngine
 from assayline.errors import EngineDiedError, EngineInterruptedError
@@ -154,7 +154,6 @@ def test_what_is_stopped_while_it_prepares_can_be_asked_again(sighted: OfflineEn
     assert share_right(repeated, by_id(sighted.generate(repeated))) >= 0.98
 
 
-@pytest.mark.skipif(SHARES_CORE, reason="one core is all that there is: no process prepares beside the engine's")
 def test_a_process_that_prepares_may_die(sighted: OfflineEngine, asked: list[Request]) -> None:
     """Others prepare in its place, and in the end the engine's own."""
     requests = again(asked)

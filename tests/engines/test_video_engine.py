@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from engine_helpers import ARGS, by_id, open_engine
 from PIL import Image
+from random_video_model import build_video_model
 
 from assayline.engines.offline import OfflineEngine
 from assayline.media.shelf import Shelf
@@ -16,7 +17,6 @@ from assayline.requests.chat import ChatRenderer, load_tokenizer
 from assayline.requests.placeholders import find_placeholders
 from assayline.spec.media import MediaSpec
 from assayline.spec.prompts import ChatSpec
-from benchmarks.random_video_model import build_video_model
 
 pytestmark = pytest.mark.vllm
 

@@ -262,7 +262,7 @@ def test_a_database_of_no_use_is_a_sentence_and_can_be_set_aside(
     original = content(settings.database_path)
     damage(settings.database_path)
     damaged = settings.database_path.read_bytes()
-    with pytest.raises(DatabaseUnusableError, match=r"flows\.rebuild --all --set-aside"):
+    with pytest.raises(DatabaseUnusableError, match=r"assayline rebuild --all --set-aside"):
         begin_evaluation(spec, settings)
     with pytest.raises(DatabaseUnusableError):
         prepare_database(settings.database_path, 10, set_aside=False)
@@ -289,7 +289,7 @@ def test_the_command_rebuilds_all_into_another_file(
     for run_id in list_runs(settings):
         assert f"Run {run_id}, " in out
     assert f"Run {run_dir.name}, completed: 20 prompts, 20 requests, 20 completions" in out
-    assert "15 requests have no answer. `python -m flows.evaluate --resume" in out
+    assert "15 requests have no answer. `assayline evaluate --resume" in out
     with connect(tmp_path / "new" / "other.duckdb", 10, read_only=True) as connection:
         assert connection.execute("select count(*) from runs").fetchall() == [(2,)]
 
@@ -300,7 +300,7 @@ def test_the_command_sets_aside_a_database_and_parts(
     damage_file(settings.database_path)
     cut(completions_part(run_dir))
     assert run("rebuild", [run_dir.name]) == 6
-    assert "flows.rebuild --all --set-aside" in capsys.readouterr().err
+    assert "assayline rebuild --all --set-aside" in capsys.readouterr().err
     assert run("rebuild", [run_dir.name, "--set-aside"]) == 0
     out = capsys.readouterr().out
     assert "assayline.duckdb is unusable and was renamed to assayline.duckdb.aside-" in out
@@ -338,7 +338,7 @@ def test_the_command_wants_runs_or_all(capsys: pytest.CaptureFixture[str], argum
     with pytest.raises(SystemExit) as caught:
         run("rebuild", arguments)
     assert caught.value.code == 2
-    assert "usage: python -m flows.rebuild" in capsys.readouterr().err
+    assert "usage: assayline rebuild" in capsys.readouterr().err
 
 
 def test_repair_needs_no_prefect(run_dir: Path) -> None:

@@ -488,11 +488,11 @@ def test_end_of_a_run_is_in_the_manifest_when_no_database_can_take_it(spec: Eval
     assert read_line(holder) == "held"
     (settings.data_dir / "stand-in").write_text("")
     try:
-        with pytest.raises(StoreError, match=rf"flows\.rebuild {evaluation.run_id}` loads them"):
+        with pytest.raises(StoreError, match=rf"assayline rebuild {evaluation.run_id}` loads them"):
             evaluation.finish(counts)
         evaluation.abandon("failed")  # does not wait again
         manifest = read_manifest(evaluation.run_dir)
-        assert manifest.state == "failed" and f"flows.rebuild {evaluation.run_id}" in str(manifest.message)
+        assert manifest.state == "failed" and f"assayline rebuild {evaluation.run_id}" in str(manifest.message)
         assert not is_worked_on(evaluation.run_dir)
     finally:
         holder.kill()
@@ -507,7 +507,7 @@ def test_a_damaged_part_stops_a_resume_and_the_run_stays_as_it_was(spec: EvalSpe
     before = begin_and_vanish(spec, settings, 8, 2)
     part = part_of(before, "completions", "killed-shard-000001")
     part.write_bytes(part.read_bytes()[:-20])
-    with pytest.raises(StoreError, match=rf"killed-shard-000001.*flows\.rebuild {before.run_id} --set-aside"):
+    with pytest.raises(StoreError, match=rf"killed-shard-000001.*assayline rebuild {before.run_id} --set-aside"):
         begin_evaluation(spec, settings)
     assert read_manifest(before.run_dir).attempt == 1
     assert not is_worked_on(before.run_dir)
@@ -516,7 +516,7 @@ def test_a_damaged_part_stops_a_resume_and_the_run_stays_as_it_was(spec: EvalSpe
 def test_read_shard_names_the_shard_when_it_is_damaged(tmp_path: Path) -> None:
     part = write_part(tmp_path / "run", "requests", "shard-000000", [request_of(number) for number in range(9)])
     part.write_bytes(part.read_bytes()[:-20])
-    with pytest.raises(StoreError, match=r"shard-000000\.parquet cannot be read: .*flows\.rebuild run --set-aside"):
+    with pytest.raises(StoreError, match=r"shard-000000\.parquet cannot be read: .*assayline rebuild run --set-aside"):
         list(read_shard(part))
 
 

@@ -213,7 +213,7 @@ def test_a_scorer_that_is_none_is_refused_with_the_spec(make_sums: Any, scorer: 
         make_sums(scorers=[scorer])
 
 
-# --- python -m flows.score
+# --- assayline score
 
 
 @pytest.fixture(scope="module")
@@ -399,7 +399,7 @@ def test_a_run_that_the_database_lacks_is_a_sentence(
 ) -> None:
     settings.database_path.unlink()
     assert run("score", [run_dir.name, "--scorer", "numeric"]) == 6
-    assert f"flows.rebuild {run_dir.name}" in capsys.readouterr().err
+    assert f"assayline rebuild {run_dir.name}" in capsys.readouterr().err
 
 
 def test_a_damaged_list_of_scorers_is_a_sentence(

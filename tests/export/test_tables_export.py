@@ -1,4 +1,4 @@
-"""Requests with their metrics as CSV, JSON lines and Parquet; results as vllm bench, GuideLLM and lm-eval have them."""
+"""Requests with their metrics as CSV, JSON lines and Parquet; results as vllm bench and lm-eval have them."""
 
 import csv
 import json
@@ -21,21 +21,6 @@ from flows.cli import export as command
 
 pytestmark = pytest.mark.slow
 FOLDERS = {"parquet": "requests-*.parquet", "lm-eval": "results_*.json"}
-GUIDELLM_FIELDS = {
-    "config": "run_id run_index strategy constraints profile requests backend environment",
-    "scheduler_metrics": "start_time request_start_time measure_start_time measure_end_time request_end_time end_time "
-    "requests_made queued_time_avg resolve_start_delay_avg resolve_targeted_start_delay_avg request_start_delay_avg "
-    "request_targeted_start_delay_avg request_time_avg resolve_end_delay_avg resolve_time_avg finalized_delay_avg "
-    "processed_delay_avg",
-    "metrics": "request_totals requests_per_second request_concurrency request_latency "
-    "request_streaming_iterations_count prompt_token_count output_token_count total_token_count time_to_first_token_ms "
-    "time_to_first_output_token_ms time_per_output_token_ms inter_token_latency_ms time_to_last_round_trip_ms "
-    "avg_round_trip_time_ms prompt_tokens_per_second output_tokens_per_second tokens_per_second "
-    "output_tokens_per_iteration iter_tokens_per_iteration text image video audio tool_call",
-    "requests": "successful errored incomplete total",
-}
-GUIDELLM_NUMBERS = "mean median mode variance std_dev min max count total_sum percentiles"
-"""What the classes of GuideLLM 0.8.1 demand."""
 
 
 class Run:
@@ -124,31 +109,6 @@ def test_the_result_of_vllm_bench_is_that_of_its_own_formulas(run: Run, tmp_path
     assert found["itls"] == [None] * 16, "no engine recorded them: null, and not 0"
     assert found["request_rate"] == "inf" and "median_itl_ms" not in found and "mean_ttft_ms" not in found
     assert found["errors"][:14] == [""] * 14 and "null" in found["errors"][14] and found["ttfts"][14] is None
-
-
-def test_the_report_of_guidellm_has_what_its_classes_demand(run: Run, tmp_path: Path) -> None:
-    text = run.export("guidellm", tmp_path / "report.json").read_text()
-    report = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    assert report["metadata"]["version"] == 2 and report["config"]["metadata"]["labels"]["run_id"] == run.run_id
-    assert report["config"]["spec"]["profile"]["kind"] == "throughput"
-    (benchmark,) = report["benchmarks"]
-    for part, names in GUIDELLM_FIELDS.items():
-        assert set(names.split()) <= set(benchmark[part]), part
-    metrics = benchmark["metrics"]
-    for name in set(metrics) - {"request_totals", "text", "image", "video", "audio", "tool_call"}:
-        for distribution in metrics[name].values():
-            assert set(distribution) == set(GUIDELLM_NUMBERS.split()), name
-    assert metrics["request_totals"] == {"successful": 14, "incomplete": 0, "errored": 2, "total": 16}
-    answered = benchmark["requests"]["successful"]
-    assert len(answered) == 14 and benchmark["requests"]["errored"] == [], "a row that was never sent has no moment"
-    (summary,) = run.query("select * from run_summary")
-    assert metrics["requests_per_second"]["total"]["mean"] == summary["requests_per_s"]
-    assert metrics["request_concurrency"]["total"]["mean"] == summary["mean_in_flight_requests"]
-    assert metrics["output_tokens_per_second"]["total"]["median"] == "NaN", "how throughput is spread is not known"
-    latencies = sorted(request["request_latency"] for request in answered)
-    found = metrics["request_latency"]["successful"]
-    assert (found["count"], found["min"], found["max"]) == (14, latencies[0], latencies[-1])
-    assert found["mean"] == pytest.approx(np.mean(latencies)) and found["median"] == latencies[6], "nearest rank"
 
 
 def test_a_run_becomes_a_task_of_the_harness(run: Run, tmp_path: Path) -> None:

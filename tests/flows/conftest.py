@@ -129,7 +129,7 @@ def kept_charts(data_dir: Path, charts: Path) -> None:
 
 @pytest.fixture
 def command_env(data_dir: Path, prefect_env: dict[str, str]) -> dict[str, str]:
-    """Environment of `python -m flows.evaluate`, without a server."""
+    """Environment of `assayline evaluate`, without a server."""
     ours = {name: value for name, value in os.environ.items() if name.startswith("ASSAYLINE_")}
     return {**prefect_env, **ours}
 

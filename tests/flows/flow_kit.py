@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
+from unittest.mock import patch
 
 import duckdb
 import psutil
@@ -237,15 +238,18 @@ def run_command(arguments: list[str], env: dict[str, str], timeout_s: float = 12
 
 def run_here(name: str, *arguments: str | Path) -> Finished:
     """The same command in this process, without its imports: what it prints, and its exit code."""
+    import torch
+
+    assert torch  # `evaluate` keeps it out of a process that has not imported it
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), patch.dict(os.environ):
         code = cli.run(name, [*map(str, arguments)])
     return Finished(code, out.getvalue(), err.getvalue())
 
 
 def evaluate_command(*arguments: str | Path) -> list[str]:
     """The command line of the flow."""
-    return [sys.executable, "-m", "flows.evaluate", *map(str, arguments)]
+    return [sys.executable, "-m", "flows", "evaluate", *map(str, arguments)]
 
 
 def trial_spec(model: Path, rows: Path) -> dict[str, Any]:

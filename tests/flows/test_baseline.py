@@ -89,7 +89,7 @@ def test_a_baseline_is_found_by_name_or_by_run(settings: Settings) -> None:
         with pytest.raises(SpecError, match=r"no baseline 'goood'.*Did you mean 'good'\?"):
             resolve_baseline(connection, "goood")
         connection.execute("delete from runs where run_id = '20260101-000000-sums-aaaa'")
-        with pytest.raises(SpecError, match=r"flows.rebuild 20260101-000000-sums-aaaa"):
+        with pytest.raises(SpecError, match=r"assayline rebuild 20260101-000000-sums-aaaa"):
             resolve_baseline(connection, "good")
 
 

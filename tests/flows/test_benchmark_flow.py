@@ -107,7 +107,7 @@ def test_killed_benchmark_goes_on_where_it_stopped(
 ) -> None:
     slow_spec["prompts"]["limit"] = 5
     spec = flow_kit.write_spec(tmp_path / "slow.yaml", slow_spec)
-    command = [sys.executable, "-m", "flows.benchmark"]
+    command = [sys.executable, "-m", "flows", "benchmark"]
     begun = [*command, str(spec), "--repeats", "2", "--sweep", "engine.window=1,2"]
 
     def completed() -> list[Path]:

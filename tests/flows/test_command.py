@@ -1,4 +1,4 @@
-"""`python -m flows.evaluate` as a person types it: answers to good and to bad input.
+"""`assayline evaluate` as a person types it: answers to good and to bad input.
 
 A bad input is one message that says what was given, what was expected and what to do; the exit code says whose fault
 it was (flows/cli/__init__.py), there is no traceback, and what was stored before is still there.

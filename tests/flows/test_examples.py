@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import flow_kit
 import jsonschema
 import pytest
 import yaml
@@ -17,7 +18,6 @@ from assayline.settings import Settings
 from assayline.spec.file import load_spec
 from assayline.spec.sources import HubSource
 from assayline.store.database import connect
-from flows import cli
 
 REQUESTS = {"arithmetic": 155, "gsm8k_style": 10, "json_style": 8, "mmlu_loglikelihood": 40, "mmlu_style": 10}
 SPEED_ALONE = {"multi_turn": 8, "sharegpt_style": 4, "trace": 24}
@@ -56,9 +56,10 @@ def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_a_dry_run_renders_every_row(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run("evaluate", [str(example), "--dry-run"]) == 0
-    output = capsys.readouterr().out
+def test_a_dry_run_renders_every_row(example: Path) -> None:
+    shown = flow_kit.run_here("evaluate", example, "--dry-run")
+    assert shown.code == 0
+    output = shown.out
     assert f"{REQUESTS[example.stem]} requests (0 of them errors)" in output
 
 
@@ -102,18 +103,17 @@ def test_examples_of_a_prompt_are_answered_as_they_should_be() -> None:
 
 
 @pytest.mark.parametrize(("name", "requests"), SPEED_ALONE.items())
-def test_an_example_without_scores_renders_every_row(
-    name: str, requests: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.run("evaluate", [str(ROOT / "examples" / f"{name}.yaml"), "--dry-run"]) == 0
-    output = capsys.readouterr().out
+def test_an_example_without_scores_renders_every_row(name: str, requests: int) -> None:
+    shown = flow_kit.run_here("evaluate", ROOT / "examples" / f"{name}.yaml", "--dry-run")
+    assert shown.code == 0
+    output = shown.out
     assert f"{requests} requests (0 of them errors)" in output
     assert ("4 conversations of 1 to 3 turns, 8 in all" in output) == (name == "multi_turn")
 
 
-def test_the_served_example_renders_every_row(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run("evaluate", [str(ROOT / "examples" / "served.yaml"), "--dry-run"]) == 0
-    assert "155 requests (0 of them errors)" in capsys.readouterr().out
+def test_the_served_example_renders_every_row() -> None:
+    shown = flow_kit.run_here("evaluate", ROOT / "examples" / "served.yaml", "--dry-run")
+    assert shown.code == 0 and "155 requests (0 of them errors)" in shown.out
 
 
 @pytest.mark.vllm

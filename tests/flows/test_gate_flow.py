@@ -111,7 +111,7 @@ def test_command_exits_with_a_code_and_a_sentence(
 ) -> None:
     against_good = [runs.bad, "--baseline", "good"]
     env = {**command_env, "PREFECT_API_URL": prefect_api}
-    real = flow_kit.run_command([sys.executable, "-m", "flows.gate", *against_good], env)
+    real = flow_kit.run_command([sys.executable, "-m", "flows", "gate", *against_good], env)
     for failed in real, flow_kit.run_here("gate", *against_good):
         assert failed.code == 1, failed.err
         assert "error: Run" in failed.err and "beyond its limits.\n" in failed.err

@@ -24,7 +24,7 @@ def imported(command_env: dict[str, str], *command: str | Path) -> set[str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_needs_next_to_nothing(command_env: dict[str, str], command: str) -> None:
-    modules = imported(command_env, "-m", f"flows.{command}", "--help")
+    modules = imported(command_env, "-m", "flows", command, "--help")
     assert "argparse" in modules
     assert not modules & HEAVY
 
@@ -38,7 +38,7 @@ def test_a_dry_run_needs_neither_prefect_nor_torch(
     command_env: dict[str, str], fake_spec: dict[str, Any], tmp_path: Path
 ) -> None:
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
-    modules = imported(command_env, "-m", "flows.evaluate", spec, "--dry-run")
+    modules = imported(command_env, "-m", "flows", "evaluate", spec, "--dry-run")
     assert "transformers" in modules
     assert not modules & {"prefect", "torch", "vllm", "altair"}
 
@@ -48,6 +48,6 @@ def test_a_runs_own_process_needs_no_torch(
     command_env: dict[str, str], fake_spec: dict[str, Any], tmp_path: Path
 ) -> None:
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
-    modules = imported(command_env, "-m", "flows.evaluate", spec)
+    modules = imported(command_env, "-m", "flows", "evaluate", spec)
     assert "uvicorn" in modules, "Prefect's server is in that process"
     assert not modules & {"torch", "vllm", "prefect_dask"}

@@ -263,7 +263,7 @@ def test_command_without_a_spec_or_with_both_ways_shows_its_usage(
     with pytest.raises(SystemExit) as caught:
         answer(capsys, *arguments)
     assert caught.value.code == 2
-    assert "usage: python -m flows.evaluate [SPEC] [--resume RUN_ID | --fresh]" in capsys.readouterr().err
+    assert "usage: assayline evaluate [SPEC] [--resume RUN_ID | --fresh]" in capsys.readouterr().err
 
 
 def test_spec_may_stand_anywhere() -> None:

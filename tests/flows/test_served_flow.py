@@ -1,4 +1,4 @@
-"""`python -m flows.evaluate` against a server that runs: answers, and a sentence where there is none."""
+"""`assayline evaluate` against a server that runs: answers, and a sentence where there is none."""
 
 from pathlib import Path
 from typing import Any

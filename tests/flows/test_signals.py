@@ -1,4 +1,4 @@
-"""Ending `python -m flows.evaluate` from outside: what had finished is stored, and no process is left."""
+"""Ending `assayline evaluate` from outside: what had finished is stored, and no process is left."""
 
 import os
 import signal
@@ -95,7 +95,7 @@ def test_ended_command_takes_its_own_prefect_api_along(
     assert flow_kit.query(data_dir, "select count(*) from completions") == [20]
     said = log.read_text()
     assert "Interrupted; what had finished is stored." in said and "Traceback" not in said
-    assert f"Run {run_id} is unfinished: python -m flows.evaluate --resume {run_id} resumes it" in said
+    assert f"Run {run_id} is unfinished: assayline evaluate --resume {run_id} resumes it" in said
 
 
 def test_interrupt_during_a_query_is_still_an_interrupt(

@@ -110,17 +110,6 @@ def test_numbers_are_those_of_the_models(weeks: Settings, tmp_path: Path) -> Non
     assert "CUDA out of memory" in page
 
 
-def test_steps_of_other_orders_stand_beside_those_that_the_run_made(weeks: Settings, tmp_path: Path) -> None:
-    page = text_of(make_report(weeks, NIGHT, folder=tmp_path).html)
-    with connect(weeks.database_path, 10, read_only=True) as connection:
-        ((made, seats, given, longest_first, bound),) = connection.execute(
-            "select engine_steps, seats, given_steps, longest_first_steps, bound_steps from batching_steps(?)", [NIGHT]
-        ).fetchall()
-    assert f"The engine made {made:,.0f} steps, with {seats} seats" in page
-    assert f"{given:,} in the order of the prompts, {longest_first:,} with the longest first" in page
-    assert f"{bound:,} at the least, in any order" in page
-
-
 def test_a_forecast_is_told_as_far_as_it_is_known() -> None:
     known = {"expected_requests": 12, "median_error_factor": 1.25, "rank_correlation": 0.5}
     begin = "12 requests had an expected length, from earlier runs: off by a factor of 1.25 in the median"

@@ -73,16 +73,6 @@ def test_a_sample_that_is_shown_has_the_conversation_before_it(store):
     ]
 
 
-def test_turns_are_in_no_count_of_batches(store):
-    given_turns(store, [2], [answer(0.1), answer(0.1)])
-    store.given_answers(answer(0.1), run_id="single")
-    for run_id, rows in {"run": 0, "single": 1}.items():
-        opened = {"event": "opened", "details_json": '{"max_num_seqs": 8, "window_requests": 8}'}
-        store.given("engine_events", {"run_id": run_id, **opened})
-        query = f"select count(*) from batching_steps('{run_id}')"
-        assert store.connection.execute(query).fetchall() == [(rows,)]
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_against_numpy(store, seed):
     random = np.random.default_rng(seed)

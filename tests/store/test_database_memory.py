@@ -10,7 +10,7 @@ from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.drive import Listener, drive_worker
 from assayline.settings import Settings
 from assayline.store.database import Connection, connect
-from assayline.store.kept import forget_metrics, read_kept, stage_run
+from assayline.store.kept import forget_metrics, stage_run
 from assayline.store.metric_table import read_metric_table
 from assayline.store.thread import GENEROUS, DatabaseThread
 
@@ -77,24 +77,6 @@ def test_another_error_is_not_tried_again(frugal: Settings) -> None:
     with pytest.raises(duckdb.BinderException):
         DatabaseThread(frugal).run(misspell)
     assert len(seen) == 1
-
-
-def test_what_orders_cost_is_told_of_a_large_run_in_little_memory(make_spec: Any, frugal: Settings) -> None:
-    spec = make_spec(engine={"backend": "fake", "args": {"max_num_seqs": 8}}, prompts={"limit": 8})
-    run_id = run_once(spec, frugal)
-    few = "create temp table few as select * from stg_requests"
-    many = "select * replace (source_row * 25_000 + copy as source_row) from few, range(25_000) as copies (copy)"
-    seen: list[str] = []
-
-    def tell(connection: Connection) -> Any:
-        seen.append(memory_of(connection))
-        connection.execute(f"{few}; create temp table stg_requests as {many}")
-        told = "select requests, barrier_64_steps > 3125, given_steps from batching_steps(?)"
-        with read_kept(connection, run_id):
-            return connection.execute(told, [run_id]).fetchall()
-
-    assert DatabaseThread(frugal).run(tell) == [(200_000, True, None)]
-    assert seen == ["64.0 MiB"]
 
 
 def list_run_views(connection: Connection) -> list[str]:

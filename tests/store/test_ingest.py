@@ -178,7 +178,7 @@ def test_a_damaged_part_is_named_and_nothing_of_its_load_is_stored(tmp_path: Pat
         if name == "b":
             damage(damaged)
     write_part(tmp_path, "prompts", "fine", [Prompt("p", 0, 0, None, [])])
-    with pytest.raises(StoreError, match=r"Part \S*/b\.parquet could not .*`python -m flows.rebuild run --set-aside`"):
+    with pytest.raises(StoreError, match=r"Part \S*/b\.parquet could not .*`assayline rebuild run --set-aside`"):
         load(database, tmp_path)
     assert count(database, "completions") == count(database, "loaded_parts where target_table = 'completions'") == 0
     assert count(database, "prompts") == 1

@@ -121,8 +121,7 @@ class Host:
     def _serve(self, core: VllmCore, messages: deque[Any]) -> None:
         while True:
             core.collect()
-            wait_s = 0.0 if messages else core.find_wait_s()
-            messages.extend(self._channel.take(wait=wait_s != 0, longest_s=wait_s))
+            messages.extend(self._channel.take(wait=not messages and not core.can_step))
             while messages:
                 refused = None
                 match messages.popleft():
@@ -141,7 +140,7 @@ class Host:
                         return
                 if refused is not None:
                     self._channel.put(Finished([refused]))
-            if core.find_wait_s() == 0:
+            if core.can_step:
                 self._step(core)
 
     def _step(self, core: VllmCore) -> None:

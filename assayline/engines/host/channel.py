@@ -47,12 +47,8 @@ class Channel:
         self._watched.add(descriptor)
         self._poll.register(descriptor, select.POLLIN)
 
-    def take(self, *, wait: bool, longest_s: float | None = None) -> list[Any]:
-        """What has come, in its order; with `wait`, at least one message, unless something watched can be read.
-
-        Nor does it wait for longer than `longest_s`.
-        """
-        longest_ms = None if longest_s is None else longest_s * 1000
+    def take(self, *, wait: bool) -> list[Any]:
+        """What has come, in its order; with `wait`, at least one message, unless something watched can be read."""
         while True:
             while self._read():
                 pass
@@ -63,8 +59,8 @@ class Channel:
                 messages.append(self._own.popleft())
             if messages or not wait:
                 return messages
-            ready = {descriptor for descriptor, _ in self._poll.poll(longest_ms)}
-            wait = bool(ready) and self._watched.isdisjoint(ready)
+            ready = {descriptor for descriptor, _ in self._poll.poll()}
+            wait = self._watched.isdisjoint(ready)
 
     def put(self, message: Any) -> None:
         """Sends a message, from any thread, without waiting."""

@@ -20,7 +20,6 @@ class Live:
         "media",
         "message",
         "prompt_logprobs",
-        "queued",
         "reasoning",
         "stamps",
         "stop_reason",
@@ -32,8 +31,6 @@ class Live:
     def __init__(self, message: Generate, arrived: float, reasoning: ReasoningSpec | None = None) -> None:
         self.message = message
         self.arrived = arrived
-        self.queued: float | None = None
-        """When it was queued, where the engine was not told at once."""
         self.reasoning = reasoning if thinks(reasoning, message.request.rendered) else None
         self.stops: AnswerStops | None = None
         self.media: dict[str, Json] = {}

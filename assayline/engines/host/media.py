@@ -16,8 +16,6 @@ from assayline.records import Request
 
 PREPARERS = min(8, max(1, len(os.sched_getaffinity(0)) - 1))
 """How many requests are prepared at once. Counted before vLLM binds its threads to cores; one core is the engine's."""
-SHARES_CORE = len(os.sched_getaffinity(0)) == 1
-"""Whether what prepares has no core but the engine's. Counted then, too."""
 
 Form = TypeVar("Form")
 

@@ -77,7 +77,7 @@ def say_unscored(rows: ReportRows) -> str:
     if rows.run["state"] != "completed":
         return (
             "The run has no scores: it has no targets, or ended before it was scored. "
-            f"`python -m flows.score {rows.run['run_id']}` scores what is stored."
+            f"`assayline score {rows.run['run_id']}` scores what is stored."
         )
     return "Nothing was scored: the prompts have no target, or the spec no scorer."
 

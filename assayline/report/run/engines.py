@@ -21,8 +21,6 @@ def describe_engines(rows: ReportRows) -> Section:
     section.blocks.append(tabulate("Engines", ENGINE_COLUMNS, rows.engines))
     if len(rows.engines) == ENGINES:
         section.blocks.append(Paragraph(f"Only the first {ENGINES} are shown; engine_history has all."))
-    if rows.batching and rows.batching["engine_steps"]:
-        section.blocks.append(Paragraph(say_steps(rows.batching)))
     if rows.forecast:
         section.blocks.append(Paragraph(say_forecast(rows.forecast)))
     if rows.events:
@@ -46,23 +44,6 @@ def _say_what_happened(summary: Row) -> str:
     if summary["recovery_s"] is not None:
         parts.append(f"{show_seconds(summary['recovery_s'])} from failure to ready again")
     return f"{', '.join(parts)}."
-
-
-def say_steps(batching: Row) -> str:
-    """What the run's order was worth, in a sentence or two."""
-    made, seats = batching["engine_steps"], batching["seats"]
-    others = {
-        "in the order of the prompts": batching["given_steps"],
-        "with the longest first": batching["longest_first_steps"],
-        "in batches of 32 that wait for their longest": batching["barrier_32_steps"] if seats >= 32 else None,
-        "at the least, in any order": batching["bound_steps"],
-    }
-    steps = ", ".join(f"{show_value(value)} {how}" for how, value in others.items() if value is not None)
-    empty = batching["empty_seat_steps"] / (batching["empty_seat_steps"] + batching["output_tokens"])
-    return (
-        f"The engine made {made:,.0f} steps, with {count(seats, 'seat')}, of which {max(empty, 0):.0%} were empty. "
-        f"Answers of the same lengths take {steps}."
-    )
 
 
 def say_forecast(forecast: Row) -> str:

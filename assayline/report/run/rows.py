@@ -90,8 +90,6 @@ class ReportRows:
     """What devices and schedulers said, by the slices of `activity`."""
     devices: list[Row]
     engines: list[Row]
-    batching: Row | None
-    """Its steps beside those of other ways of batching; None where engines do not say, and of a run with a load."""
     forecast: Row | None
     """How well expected lengths told the order, where there were any."""
     first_opened: Row | None
@@ -136,7 +134,6 @@ def read_report(connection: Connection, run_id: str) -> ReportRows:
         engines=of_run(
             "select * from engine_history where run_id = ? order by worker, engine_generation limit ?", ENGINES
         ),
-        batching=None if load else _first(of_run("select * from batching_steps(?)")),
         forecast=_first(of_run("select * from length_forecast where run_id = ?")),
         first_opened=next(iter(of_run(_FIRST_OPENED)), None),
         events=of_run(_EVENTS, EVENTS),

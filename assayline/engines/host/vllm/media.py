@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from assayline.engines.host.media import SHARES_CORE, MediaPool, Prepared
+from assayline.engines.host.media import MediaPool, Prepared
 from assayline.engines.host.vllm.internals import find_feature_extractor, make_renderer, render_media
 from assayline.engines.host.vllm.preparers import Preparers
 from assayline.engines.messages import Open
@@ -93,16 +93,6 @@ class VllmMedia:
         for one in loaded:
             grouped.setdefault(one.media["kind"], []).append(read(one))
         return grouped
-
-
-def prepares_here() -> bool:
-    """Whether an offline engine prepares media in a thread of its own process: where one core is all that there is.
-
-    Another process would cost what crosses to it and back there, and leave the engine no more of the core.
-    """
-    from vllm.platforms import current_platform
-
-    return SHARES_CORE and current_platform.device_type == "cpu"
 
 
 def fork_preparers(order: Open) -> Preparers | None:

@@ -9,23 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from assayline.engines.host.admission import Admission, Asked
 from assayline.engines.host.flight import Live
 from assayline.engines.host.media import Prepared
 from assayline.engines.host.metrics import EngineStats, read_own_stats
 from assayline.engines.host.vllm.internals import adapting, is_engine_dead, shut_down
-from assayline.engines.host.vllm.media import VllmMedia, fork_preparers, prepares_here
-from assayline.engines.host.vllm.preparers import keep_memory
+from assayline.engines.host.vllm.media import VllmMedia, fork_preparers
 from assayline.engines.host.vllm.rows import VllmRows, describe_engine
 from assayline.engines.messages import Generate, Open, Opened, Resolved
 from assayline.errors import SpecError
 from assayline.records import Completion, Request, TelemetrySample
-
-PATIENCE_S = 0.25
-"""How long a step waits for the next prepared request, since the last one came or a seat became free."""
-
-LONGEST_WAIT_S = 1.0
-"""How long it waits for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +26,6 @@ class Ready:
 
     live: Live
     outcome: Prepared[dict[str, Any]] | Exception
-
-
-def choose_wait_s(*, running: int, preparing: int, seats: int, since_news_s: float, since_step_s: float) -> float:
-    """How long the next step waits for requests that are being prepared, where one core is all that there is.
-
-    A step takes about as long for one request as for many, and whatever it takes is taken from those that prepare: so
-    it is made when seats are filled. `since_news_s` is the time since a request was prepared or a seat became free.
-    """
-    if not running or not preparing or running >= seats:
-        return 0.0
-    return max(0.0, min(PATIENCE_S - since_news_s, LONGEST_WAIT_S - since_step_s))
 
 
 class VllmCore:
@@ -56,15 +37,11 @@ class VllmCore:
 
         self._order = order
         self._rows = VllmRows(order)
-        self._waits_for_seats = order.has_media and prepares_here()
-        self._preparers = None if self._waits_for_seats else fork_preparers(order)
-        if self._waits_for_seats:
-            keep_memory()
+        self._preparers = fork_preparers(order)
         with adapting(lambda sizes: tell(Resolved(sizes))):
             self._llm = LLM(model=order.model, **{**order.args, "disable_log_stats": False})
         self._engine = self._llm.llm_engine
         self._live: dict[str, Live] = {}
-        self._held: dict[str, Live] = {}
         self._media: VllmMedia | None = None
         self._preparing: dict[str, Live] = {}
         self.put_ready: Callable[[Ready], object] = self.add_ready
@@ -73,44 +50,20 @@ class VllmCore:
         self.output_tokens = 0
         self._stats_before = EngineStats()
         self._opened = describe_engine(self._engine.vllm_config)
-        self._admission = self._make_admission()
-        self._stepped = self._news = time.monotonic()
-
-    def _make_admission(self) -> Admission | None:
-        details = self._opened.details
-        blocks, block_tokens = details.get("kv_cache_tokens"), details.get("block_size_tokens")
-        if not self._order.holds_back or not blocks or not block_tokens:
-            return None
-        seats = self._opened.max_num_seqs or 1
-        return Admission(blocks // block_tokens - 1, block_tokens, seats)  # vLLM keeps a block for itself
 
     @property
     def in_flight(self) -> int:
         """Requests that were added and have not finished."""
-        return len(self._live) + len(self._held) + len(self._preparing)
+        return len(self._live) + len(self._preparing)
 
-    def find_wait_s(self) -> float | None:
-        """How long the next step is to wait; None where there is none to make."""
-        if not self._live:
-            return 0.0 if self._held else None
-        if not self._waits_for_seats or not self._preparing:
-            return 0.0
-        if not all(live.message.request.media for live in self._live.values()):
-            return 0.0  # text alone waits for nobody's pictures
-        now = time.monotonic()
-        return choose_wait_s(
-            running=len(self._live),
-            preparing=len(self._preparing),
-            seats=self._opened.max_num_seqs or 0,
-            since_news_s=now - self._news,
-            since_step_s=now - self._stepped,
-        )
+    @property
+    def can_step(self) -> bool:
+        """Whether the engine has a request to work on."""
+        return bool(self._live)
 
     def sample(self) -> TelemetrySample:
         """The counters now. Read by another thread: each is a number of its own, so none is torn."""
         order, stats = self._order, read_own_stats().since(self._stats_before)
-        if self._held and stats.waiting_requests is not None:
-            stats = stats._replace(waiting_requests=stats.waiting_requests + len(self._held))
         counters = (self.steps, self.in_flight, self.output_tokens)
         return TelemetrySample(order.worker, order.engine_generation, order.clock.now_s(), *counters, **stats._asdict())
 
@@ -119,7 +72,7 @@ class VllmCore:
         return self._opened
 
     def add(self, message: Generate) -> Completion | None:
-        """Hands a request to the scheduler, holds it back for `step`, or has its media prepared.
+        """Hands a request to the scheduler, or has its media prepared.
 
         Returns an error row if vLLM refuses it.
         """
@@ -127,33 +80,6 @@ class VllmCore:
         if message.request.media:
             self._prepare(live)
             return None
-        if self._admission:
-            self._hold(live, self._admission)
-            return None
-        return self._add_text(live)
-
-    def _hold(self, live: Live, admission: Admission) -> None:
-        request = live.message.request
-        expected, most = request.expected_output_tokens, request.sampling.get("max_tokens")
-        if expected is not None and most is not None:
-            expected = min(expected, int(most))
-        admission.hold(Asked(request.request_id, len(request.prompt_token_ids), expected))
-        live.queued = live.arrived
-        self._held[request.request_id] = live
-
-    def _begin_held(self, admission: Admission) -> list[Completion]:
-        """Hands those to the scheduler that may begin now. Returns error rows of those that vLLM refuses."""
-        stats = read_own_stats() if admission.is_on else EngineStats()
-        share, blocks = stats.kv_cache_usage_share, admission.blocks
-        refused = []
-        for asked in admission.begin(None if share is None else round(share * blocks), stats.waiting_requests):
-            row = self._add_text(self._held.pop(asked.request_id))
-            if row is not None:
-                admission.end(asked.request_id)
-                refused.append(row)
-        return refused
-
-    def _add_text(self, live: Live) -> Completion | None:
         return self._add(live, {"type": "token", "prompt_token_ids": live.message.request.prompt_token_ids})
 
     def add_ready(self, ready: "Ready") -> Completion | None:
@@ -163,7 +89,7 @@ class VllmCore:
         if self._preparing.get(request_id) is not live:  # forgotten meanwhile
             return None
         del self._preparing[request_id]
-        live.arrived = self._news = time.monotonic()
+        live.arrived = time.monotonic()
         if isinstance(ready.outcome, Exception):
             return self._rows.refuse(live, ready.outcome)
         live.media = ready.outcome.columns
@@ -181,7 +107,6 @@ class VllmCore:
 
     def _prepare(self, live: Live) -> None:
         media = self._find_media()
-        self._news = time.monotonic()
         self._preparing[live.message.request.request_id] = live
         media.submit(live.message.request, lambda outcome: self.put_ready(Ready(live, outcome)))
 
@@ -199,22 +124,15 @@ class VllmCore:
             if is_engine_dead(error):
                 raise
             return self._rows.refuse(live, error)
-        if not self._live:
-            self._stepped = time.monotonic()  # none was to be made before
         self._live[request.request_id] = live
         return None
 
     def step(self) -> list[Completion]:
-        """One engine step, after what was held back and may begin. Returns what it finished."""
-        finished = self._begin_held(self._admission) if self._admission and self._admission.is_due else []
-        if not self._live:
-            return finished
-        started = time.monotonic()
+        """One engine step. Returns what it finished."""
+        finished = []
         outputs = self._engine.step()
-        self._stepped = now = time.monotonic()
+        now = time.monotonic()
         self.steps += 1
-        if self._admission:
-            self._admission.count_step(now - started)
         for output in outputs:
             live = self._live.get(output.request_id)
             if live is None:
@@ -222,22 +140,15 @@ class VllmCore:
             live.take(output)
             if output.finished or live.is_stopped:
                 del self._live[output.request_id]
-                if self._admission:
-                    self._admission.end(output.request_id)
                 self.output_tokens += len(live.token_ids)
                 finished.append(self._rows.finish(live, output, now))
                 if not output.finished:
                     self._engine.abort_request([output.request_id])
-        if finished:
-            self._news = now
         return finished
 
     def abort_all(self) -> None:
         """Forgets everything in flight."""
         self._preparing.clear()
-        self._held.clear()
-        if self._admission:
-            self._admission.clear()
         self._engine.abort_request(list(self._live))
         self._live.clear()
         while self._engine.has_unfinished_requests():
@@ -245,11 +156,9 @@ class VllmCore:
 
     def warm_up(self, request: Request) -> None:
         """Generates one request to its end and sets the counters back. Raises what the engine raises."""
-        self._admission = None
         refused = self.add(Generate(request, 0.0, 1))
         while self._live:
             self.step()
-        self._admission = self._make_admission()
         self.steps = self.output_tokens = 0
         self._stats_before = read_own_stats()
         if refused is not None:

@@ -61,7 +61,7 @@ class VllmRows:
         return self._completion(
             live,
             finished=now,
-            queued_at_s=self._at(live.queued or stats.queued_ts),
+            queued_at_s=self._at(stats.queued_ts),
             scheduled_at_s=self._at(stats.scheduled_ts),
             first_token_at_s=self._at(stats.first_token_ts),
             last_token_at_s=self._at(stats.last_token_ts),

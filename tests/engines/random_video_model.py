@@ -10,6 +10,7 @@ SPECIALS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|
 START, END, IMAGE, VIDEO = SPECIALS
 PATCH, MERGED = 14, 2
 SMALL = {"shortest_edge": 56 * 56, "longest_edge": 112 * 112}
+"""Pixels of a picture or frame."""
 PART = f"{{{{- '{START}{IMAGE}{END}' if part['type'] == 'image' else '{START}{VIDEO}{END}' }}}}"
 CHAT_TEMPLATE = (
     "{{- bos_token }}{%- for message in messages %}{{- '<|user|>' }}{%- if message['content'] is string %}"
@@ -19,8 +20,8 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_video_model(folder: Path, *, size: dict[str, int] = SMALL, positions: int = 1024) -> Path:
-    """Writes model, tokenizer and processor; `size` is the least and most pixels of a picture or frame."""
+def build_video_model(folder: Path) -> Path:
+    """Writes model, tokenizer and processor."""
     import torch
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
@@ -35,7 +36,7 @@ def build_video_model(folder: Path, *, size: dict[str, int] = SMALL, positions: 
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
         "num_key_value_heads": 2,
-        "max_position_embeddings": positions,
+        "max_position_embeddings": 1024,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 12, 12]},
@@ -69,7 +70,7 @@ def build_video_model(folder: Path, *, size: dict[str, int] = SMALL, positions: 
             weight.data.mul_(4)  # so that answers differ between pictures, which those of tiny weights do not
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    shape = {"patch_size": PATCH, "merge_size": MERGED, "temporal_patch_size": 2, "size": size}
+    shape = {"patch_size": PATCH, "merge_size": MERGED, "temporal_patch_size": 2, "size": SMALL}
     shape |= {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}  # vLLM scales in the model, by what stands here
     kinds = {"image_processor_type": "Qwen2VLImageProcessor", "video_processor_type": "Qwen2VLVideoProcessor"}
     content = {**kinds, "processor_class": "Qwen2_5_VLProcessor", **shape}
