@@ -30,11 +30,12 @@ from assayline.errors import SpecError, StoreError
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
 from assayline.evaluation.resume import AUTO
 from assayline.evaluation.shards.throttle import Throttle
+from assayline.report.markdown import render_table
 from assayline.runs.manifest import PromptCounts
 from assayline.settings import load_settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import SpecFile, find_lost_template, load_spec, parse_spec
-from flows.cli.tables import describe_run
+from flows.cli.tables import tabulate_metrics
 from flows.live.crew import open_crew
 from flows.live.logs import speak_in_sentences
 from flows.live.progress import Progress
@@ -47,7 +48,7 @@ from tasks.deployed import deploy_workers
 from tasks.generate import generate
 from tasks.launch import launch_workers
 from tasks.prepare import prepare_prompts
-from tasks.publish import publish_metrics
+from tasks.publish import publish
 
 POLL_INTERVAL_S = 0.5
 SpecParameter = EvalSpec | SpecFile | str
@@ -225,7 +226,8 @@ def _try_to(show: Callable[[], None], progress: Progress) -> None:
 def _publish(result: RunResult, spec: EvalSpec, report: str | None) -> None:
     """The results are stored: an API that cannot take their picture does not fail the run."""
     try:
-        publish_metrics(result.run_id, result.metrics, describe_run(result, spec), report)
+        page = report or render_table(tabulate_metrics(result))
+        publish("report", spec.name, page, describe_figures(result.metrics))
     except Exception as error:
         get_run_logger().error("The run's page has no metrics: %s: %s", type(error).__name__, error)
 
