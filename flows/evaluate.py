@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from prefect import flow, get_run_logger
@@ -25,6 +25,7 @@ from prefect.client.orchestration import get_client
 from prefect.futures import PrefectFuture
 from prefect.runtime import deployment, flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+from pydantic import Field
 
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
@@ -51,8 +52,9 @@ from tasks.prepare import prepare_prompts
 from tasks.publish import publish
 
 POLL_INTERVAL_S = 0.5
-SpecParameter = EvalSpec | SpecFile | str
+SpecParameter = EvalSpec | SpecFile | Annotated[str, Field(title="path")]
 """What the flows take for a spec."""
+Resume = Annotated[Literal["auto", "never"], Field(title="choice")] | Annotated[str, Field(title="run id")]
 
 
 def name_run() -> str:
@@ -95,7 +97,7 @@ def show_run_id(run_id: str) -> None:
 
 
 @flow(name="evaluate", flow_run_name=name_run, persist_result=False)
-def evaluate(spec: SpecParameter, resume: str = AUTO, benchmark_id: str | None = None) -> dict[str, Any]:
+def evaluate(spec: SpecParameter, resume: Resume = AUTO, benchmark_id: str | None = None) -> dict[str, Any]:
     """Evaluates a model on a prompt set and returns the run's id and metrics.
 
     Args:

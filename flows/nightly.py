@@ -6,13 +6,12 @@ Deployed by `prefect.yaml` as `nightly/nightly`. An automation on its failed run
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
 from assayline.comparison.gate import GateFailedError, GateReport
-from assayline.evaluation.resume import NEVER
 from assayline.settings import Settings, load_settings
 from flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
 from flows.gate import judge
@@ -31,7 +30,9 @@ def name_night() -> str:
 
 
 @flow(name="nightly", flow_run_name=name_night, persist_result=False)
-def nightly(spec: SpecParameter, baseline: str | None = None, resume: str = NEVER) -> dict[str, Any]:
+def nightly(
+    spec: SpecParameter, baseline: str | None = None, resume: Literal["never", "auto"] = "never"
+) -> dict[str, Any]:
     """Evaluates, then fails if the run is worse than its baseline beyond the limits of its spec.
 
     Args:
