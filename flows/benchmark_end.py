@@ -1,5 +1,6 @@
 """The end of a benchmark: what was measured, on its page in Prefect, in its report, and in the terminal."""
 
+import json
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +11,8 @@ from assayline.benchmark.configurations import read_plan
 from assayline.benchmark.plan import Configuration, Plan, benchmark_dir
 from assayline.benchmark.result import Measured, read_measured
 from assayline.errors import AssaylineError
-from assayline.report.make import HTML_NAME, Written
+from assayline.report.document import Document
+from assayline.report.make import HTML_NAME, Written, put_on_page
 from assayline.report.sweep.points import POINTS, label_points
 from assayline.report.sweep.rows import BenchmarkRows, read_benchmark_rows
 from assayline.report.table import tabulate
@@ -18,7 +20,7 @@ from assayline.settings import Settings
 from assayline.store.thread import DatabaseThread
 from flows.cli.tables import print_benchmark
 from flows.cli.words import plain_console, print_table, print_text
-from tasks.publish import publish_benchmark
+from tasks.publish import publish
 
 POINT_HEADERS = (
     "load",
@@ -37,7 +39,7 @@ def conclude_benchmark(plan: Plan, configurations: list[Configuration], settings
     measured = _measure(plan, configurations, settings)
     report = _write_report(plan, settings)
     if report:
-        _publish(plan.benchmark_id, report.text)
+        _publish(json.loads(plan.spec_json)["name"], report.document)
     found = {"benchmark_id": plan.benchmark_id, "measured": [asdict(one) for one in measured]}
     return {**found, "report": str(report.html.absolute())} if report else found
 
@@ -86,9 +88,9 @@ def _write_report(plan: Plan, settings: Settings) -> Written | None:
     return written
 
 
-def _publish(benchmark_id: str, summary: str) -> None:
+def _publish(name: str, document: Document) -> None:
     """The results are stored: an API that cannot take their picture does not fail the benchmark."""
     try:
-        publish_benchmark(benchmark_id, summary)
+        publish("benchmark", name, put_on_page(document), document.headline[0])
     except Exception as error:
         get_run_logger().error("The benchmark's page has no table: %s: %s", type(error).__name__, error)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from prefect import flow, get_run_logger
@@ -21,17 +21,19 @@ from prefect.client.orchestration import get_client
 from prefect.futures import PrefectFuture
 from prefect.runtime import deployment, flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
+from pydantic import Field
 
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
 from assayline.evaluation.drive import drive_worker
 from assayline.evaluation.resume import AUTO
 from assayline.evaluation.worker import Worker
+from assayline.report.markdown import render_table
 from assayline.runs.manifest import PromptCounts
 from assayline.settings import load_settings
 from assayline.spec.evaluation import MOST_WORKERS, EvalSpec
 from assayline.spec.file import SpecFile, find_lost_template, load_spec, parse_spec
-from flows.cli.tables import describe_run
+from flows.cli.tables import tabulate_metrics
 from flows.live.logs import speak_in_sentences
 from flows.live.progress import Progress
 from flows.live.reporting import Reporting
@@ -41,12 +43,13 @@ from flows.live.watched import Watched, wait_for_one
 from flows.live.workers import WorkersReport
 from tasks.generate import generate
 from tasks.prepare import prepare_prompts
-from tasks.publish import publish_metrics
+from tasks.publish import publish
 from tasks.ray_cluster import Cluster, open_cluster
 
 POLL_INTERVAL_S = 0.5
-SpecParameter = EvalSpec | SpecFile | str
+SpecParameter = EvalSpec | SpecFile | Annotated[str, Field(title="path")]
 """What the flows take for a spec."""
+Resume = Annotated[Literal["auto", "never"], Field(title="choice")] | Annotated[str, Field(title="run id")]
 
 
 def name_run() -> str:
@@ -89,7 +92,7 @@ def show_run_id(run_id: str) -> None:
 
 
 @flow(name="evaluate", flow_run_name=name_run, persist_result=False)
-def evaluate(spec: SpecParameter, resume: str = AUTO, benchmark_id: str | None = None) -> dict[str, Any]:
+def evaluate(spec: SpecParameter, resume: Resume = AUTO, benchmark_id: str | None = None) -> dict[str, Any]:
     """Evaluates a model on a prompt set and returns the run's id and metrics.
 
     Args:
@@ -228,7 +231,8 @@ def _try_to(show: Callable[[], None], progress: Progress) -> None:
 def _publish(result: RunResult, spec: EvalSpec, report: str | None) -> None:
     """The results are stored: an API that cannot take their picture does not fail the run."""
     try:
-        publish_metrics(result.run_id, result.metrics, describe_run(result, spec), report)
+        page = report or render_table(tabulate_metrics(result))
+        publish("report", spec.name, page, describe_figures(result.metrics))
     except Exception as error:
         get_run_logger().error("The run's page has no metrics: %s: %s", type(error).__name__, error)
 

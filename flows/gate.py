@@ -18,15 +18,14 @@ from assayline.comparison.gate import GateFailedError, GateReport, judge_run_aga
 from assayline.comparison.queries import read_side
 from assayline.comparison.verdicts import save_verdicts
 from assayline.errors import SpecError
-from assayline.settings import load_settings
+from assayline.settings import Settings, load_settings
 from assayline.spec.file import override_spec, parse_spec
 from assayline.spec.gate import GateSpec
 from assayline.store.database import Connection
 from assayline.store.thread import DatabaseThread
-from flows.cli.tables import describe_gate
+from flows.live.judged import publish_gate
 from flows.live.logs import speak_in_sentences
 from flows.live.states import completed, worse
-from tasks.publish import publish_gate
 
 
 def name_gate() -> str:
@@ -46,10 +45,19 @@ def gate(run_id: str, baseline: str | None = None, limits: dict[str, str] | None
     settings = load_settings()
     if not settings.tracebacks:
         speak_in_sentences()
+    report = judge(settings, run_id, baseline, limits or {})
+    publish_gate(settings, run_id, report.baseline, report.sentence)
+    if report.broken:
+        return worse(report.sentence, GateFailedError(report.sentence, report))
+    return completed(report.sentence, dataclasses.asdict(report))
 
-    def judge(connection: Connection) -> GateReport:
+
+def judge(settings: Settings, run_id: str, baseline: str | None, limits: dict[str, str]) -> GateReport:
+    """Judges a run, stores the verdicts and logs them. Raises SpecError and ComparisonError."""
+
+    def judge_and_save(connection: Connection) -> GateReport:
         check_run(connection, run_id)
-        wanted = read_limits(connection, run_id, limits or {})
+        wanted = read_limits(connection, run_id, limits)
         name = baseline or wanted.baseline
         if name is None:
             raise SpecError(
@@ -60,11 +68,10 @@ def gate(run_id: str, baseline: str | None = None, limits: dict[str, str] | None
         save_verdicts(connection, found)
         return found
 
-    report = DatabaseThread(settings).run(judge)
-    _publish(report)
-    if report.broken:
-        return worse(report.sentence, GateFailedError(report.sentence, report))
-    return completed(report.sentence, dataclasses.asdict(report))
+    report = DatabaseThread(settings).run(judge_and_save)
+    for check in report.checks:
+        get_run_logger().log(30 if check.verdict == "broken" else 20, "%s: %s", check.verdict, check.words)
+    return report
 
 
 def read_limits(connection: Connection, run_id: str, overrides: dict[str, str]) -> GateSpec:
@@ -72,13 +79,3 @@ def read_limits(connection: Connection, run_id: str, overrides: dict[str, str]) 
     spec = parse_spec(json.loads(read_side(connection, run_id).spec_json), origin=f"the spec of run {run_id}")
     fields = {f"gate.{field.removeprefix('gate.')}": text for field, text in overrides.items()}
     return override_spec(spec, fields, origin="the gate").gate
-
-
-def _publish(report: GateReport) -> None:
-    """What the page cannot show does not change the verdict."""
-    for check in report.checks:
-        get_run_logger().log(30 if check.verdict == "broken" else 20, "%s: %s", check.verdict, check.words)
-    try:
-        publish_gate(report.candidate, describe_gate(report))
-    except Exception as error:
-        get_run_logger().error("The run's page lacks the limits: %s: %s", type(error).__name__, error)

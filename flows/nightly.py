@@ -5,17 +5,17 @@ One flow for a schedule, failed when a limit is broken.
 Deployed by `prefect.yaml` as `nightly/nightly`. An automation on its failed runs tells people (docs/comparison.md).
 """
 
-from typing import Any
+import dataclasses
+from typing import Any, Literal
 
 from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
-from assayline.comparison.gate import GateFailedError
-from assayline.evaluation.resume import NEVER
-from assayline.spec.evaluation import EvalSpec
+from assayline.comparison.gate import GateFailedError, GateReport
+from assayline.settings import Settings, load_settings
 from flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
-from flows.gate import gate
-from flows.live.history import write_history
+from flows.gate import judge
+from flows.live.judged import publish_night
 from flows.live.leaderboard import write_leaderboard
 from flows.live.states import completed, describe_figures, worse
 
@@ -30,7 +30,9 @@ def name_night() -> str:
 
 
 @flow(name="nightly", flow_run_name=name_night, persist_result=False)
-def nightly(spec: SpecParameter, baseline: str | None = None, resume: str = NEVER) -> dict[str, Any]:
+def nightly(
+    spec: SpecParameter, baseline: str | None = None, resume: Literal["never", "auto"] = "never"
+) -> dict[str, Any]:
     """Evaluates, then fails if the run is worse than its baseline beyond the limits of its spec.
 
     Args:
@@ -42,26 +44,33 @@ def nightly(spec: SpecParameter, baseline: str | None = None, resume: str = NEVE
     """
     check_deployed_spec(spec)
     wanted = as_spec(spec)
+    settings = load_settings()
     result: dict[str, Any] = evaluate(wanted, resume)
-    figures = describe_figures(result["metrics"])
+    run_id, against = result["run_id"], baseline or wanted.gate.baseline
+    headline = f"{describe_figures(result['metrics'])}; not judged"
     try:
-        judged = _judge(wanted, result["run_id"], baseline)
-    except GateFailedError as error:
-        return worse(f"{figures}. {error}", error)
+        report = _judge(settings, run_id, against)
+        headline = f"{describe_figures(result['metrics'])}{_say(report)}"
     finally:
-        write_history(result["run_id"], baseline)
+        publish_night(settings, run_id, against, headline)
         write_leaderboard(wanted.prompts.set_name)
-    verdict = judged["gate"]
-    how = "not judged, as it has no baseline" if verdict is None else f"within its limits against {verdict['baseline']}"
-    return completed(f"{figures}; {how}", judged)
+    if report and report.broken:
+        return worse(headline, GateFailedError(report.sentence, report))
+    return completed(headline, {"run_id": run_id, "gate": dataclasses.asdict(report) if report else None})
 
 
-def _judge(wanted: EvalSpec, run_id: str, baseline: str | None) -> dict[str, Any]:
-    if baseline is None and wanted.gate.baseline is None:
+def _say(report: GateReport | None) -> str:
+    if report is None:
+        return "; not judged, as it has no baseline"
+    return f". {report.sentence}" if report.broken else f"; within its limits against {report.baseline}"
+
+
+def _judge(settings: Settings, run_id: str, baseline: str | None) -> GateReport | None:
+    if baseline is None:
         get_run_logger().warning(
             "Nothing was judged, as there is no baseline. Pin one with `assayline baseline pin NAME %s`, and "
             "name it as `baseline` of the deployment, or as gate.baseline in the spec.",
             run_id,
         )
-        return {"run_id": run_id, "gate": None}
-    return {"run_id": run_id, "gate": gate(run_id, baseline)}
+        return None
+    return judge(settings, run_id, baseline, {})

@@ -7,6 +7,7 @@ so that text of a prompt or an answer stays text even if it were to escape its p
 import base64
 import hashlib
 import json
+import re
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +23,8 @@ from assayline.report.document import Chart, Document
 PAGE_FOLDER = Path(__file__).parent / "page"
 _SHOW = "window.vegaEmbed = vegaEmbed;"
 VEGA_LITE = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+PICTURE_PIXELS = 720
+"""Width of a chart without its axis, where a page runs no script."""
 
 
 def render_html(document: Document, cache_folder: Path) -> str:
@@ -38,6 +41,7 @@ def render_html(document: Document, cache_folder: Path) -> str:
             zip=zip,
             kind_of=lambda block: type(block).__name__.lower(),
             style=_read("page.css"),
+            theme=json.loads(_read("theme.json")),
             scripts=scripts,
             digests=[_digest_script(script) for script in scripts],
         )
@@ -78,6 +82,20 @@ def bundle_charts(folder: Path) -> str:
     except OSError:
         pass  # it is made again next time
     return script
+
+
+def draw_picture(chart: Chart) -> str:
+    """Draws a chart in the page's light colours. Returns a data: URI, for pages that run no script."""
+    spec = {**chart.spec, "width": PICTURE_PIXELS // 2 if chart.is_small else PICTURE_PIXELS}
+    svg = vl_convert.vegalite_to_svg(spec, VEGA_LITE, config=_read_light_theme(), allowed_base_urls=[])
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
+@cache
+def _read_light_theme() -> dict[str, Any]:
+    light = dict(re.findall(r"(--\w+): (#\w+)", _read("page.css").partition("}")[0]))
+    theme: dict[str, Any] = json.loads(re.sub(r"var\((--\w+)\)", lambda name: light[name[1]], _read("theme.json")))
+    return {**theme, "background": light["--card"], "padding": 12, "font": "system-ui, sans-serif"}
 
 
 def _digest_script(script: str) -> str:

@@ -12,14 +12,14 @@ from assayline.errors import SpecError, StoreError
 from assayline.files import replace_file
 from assayline.report.board.compose import compose_board
 from assayline.report.board.rows import BoardRows, read_board
-from assayline.report.document import Document
+from assayline.report.document import Chart, Document
 from assayline.report.history.compose import compose_history
 from assayline.report.history.rows import HistoryRows, read_history
-from assayline.report.html import render_html
+from assayline.report.html import draw_picture, render_html
 from assayline.report.markdown import render_markdown
 from assayline.report.run.about import describe_run, list_metrics
 from assayline.report.run.accuracy import describe_accuracy, describe_prompts
-from assayline.report.run.comparison import describe_comparison, is_worse, say_verdict
+from assayline.report.run.comparison import describe_comparison, is_worse, say_limits, say_verdict
 from assayline.report.run.comparison_rows import ComparisonRows, read_comparison
 from assayline.report.run.cost import describe_cost
 from assayline.report.run.engines import describe_engines
@@ -37,6 +37,8 @@ from assayline.store.thread import DatabaseThread
 
 HTML_NAME = "report.html"
 MARKDOWN_NAME = "report.md"
+PAGE_BYTES = 300_000
+"""Of a page in Prefect's database, which has one per run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,23 @@ class Written:
     markdown: Path
     text: str
     """The Markdown."""
+    document: Document
 
-    def put_on_page(self, machine: str = "the machine that ran it") -> str:
-        """The Markdown for a flow run's page, below the file's path: no browser follows a link from there to a file."""
-        where = f"The same with charts is one file on {machine}, for any browser:"
-        return f"{where}\n\n```text\n{self.html.absolute()}\n```\n\n{self.text}"
+
+def put_on_page(document: Document) -> str:
+    """Renders Markdown with pictures for a flow run's page. The last pictures are words where PAGE_BYTES are full."""
+    while (left := PAGE_BYTES - len(render_markdown(document).encode())) < 0 and document.sections:
+        document = replace(document, sections=document.sections[:-1])
+
+    def draw(chart: Chart) -> str | None:
+        nonlocal left
+        uri = draw_picture(chart)
+        if len(uri) > left:
+            return None
+        left -= len(uri)
+        return uri
+
+    return render_markdown(document, draw)
 
 
 def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None, run_dir: Path | None = None) -> Document:
@@ -60,23 +74,26 @@ def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None, r
     Media that came inside rows are in `run_dir`.
     """
     run = rows.run
-    headline = write_headline(rows)
+    headline, state = write_headline(rows), describe_state(rows)
     compared = []
     figures, load = choose_figures(rows), describe_load(rows)
     if comparison is not None:
         if is_worse(comparison, rows.summary["scorer"]):
             figures[0] = replace(figures[0], is_bad=True)
-        headline.insert(2, say_verdict(comparison))
+        if any(row["verdict"] == "broken" for row in comparison.limits):
+            state = "worse"
+        place = 0 if comparison.limits else 2
+        headline[place:place] = [*say_limits(comparison), say_verdict(comparison)]
         compared.append(describe_comparison(rows, comparison))
     return Document(
         title=run["name"],
         subtitle=f"{run['model']} on {run['prompt_set']}, run {run['run_id']}",
-        state=describe_state(rows),
+        state=state,
         headline=headline,
         figures=figures,
         sections=[
-            describe_accuracy(rows),
             *compared,
+            describe_accuracy(rows),
             *([load] if load else []),
             describe_latency(rows),
             describe_time(rows),
@@ -101,7 +118,7 @@ def write_report(document: Document, folder: Path, cache_folder: Path) -> Writte
         raise StoreError(
             f"The report cannot be written to {folder}: {error}. Give another folder with --out."
         ) from error
-    return Written(folder / HTML_NAME, folder / MARKDOWN_NAME, markdown)
+    return Written(folder / HTML_NAME, folder / MARKDOWN_NAME, markdown, document)
 
 
 def make_report(

@@ -1,6 +1,6 @@
-"""A report as Markdown: the same blocks, and in place of a chart what it shows in words."""
+"""A report as Markdown: the same blocks, and a chart as a picture, or as what it shows in words."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 
 from assayline.report.document import Block, Chart, Document, Paragraph, Quote, Sample, Section
@@ -10,47 +10,71 @@ from assayline.words import as_block, as_code, escape_markdown
 FIGURES = (Column("", attrgetter("label")), Column("value", attrgetter("value")), Column("", attrgetter("detail")))
 
 
-def render_markdown(document: Document) -> str:
+SHORT_CHARACTERS = 100
+"""Of a text that is shown on one line."""
+Draw = Callable[[Chart], str | None]
+"""Makes a picture's URI of a chart, or None for words alone."""
+
+
+def render_markdown(document: Document, draw: Draw = lambda _: None) -> str:
     """The page. Text of prompts, answers and errors is in code, or escaped."""
     parts = [
         f"# {escape_markdown(document.title)}",
         escape_markdown(f"{document.state} · {document.subtitle}"),
         "\n".join(f"**{escape_markdown(sentence)}**  " for sentence in document.headline),
         render_table(tabulate("Key figures", FIGURES, document.figures)),
-        *(_render_section(section) for section in document.sections),
+        *(_render_section(section, draw) for section in document.sections),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _render_section(section: Section) -> str:
-    return "\n\n".join([f"## {escape_markdown(section.title)}", *(_render_block(block) for block in section.blocks)])
+def _render_section(section: Section, draw: Draw) -> str:
+    blocks = (_render_block(block, draw) for block in section.blocks)
+    return "\n\n".join([f"## {escape_markdown(section.title)}", *blocks])
 
 
-def _render_block(block: Block) -> str:
+def _render_block(block: Block, draw: Draw) -> str:
     match block:
         case Paragraph(text=text, is_warning=is_warning):
             return f"> {escape_markdown(text)}" if is_warning else escape_markdown(text)
         case Table():
             return f"**{escape_markdown(block.caption)}**\n\n{render_table(block)}"
         case Chart(title=title, description=description):
-            return f"*{escape_markdown(title)}*, a chart in the HTML page: {escape_markdown(description)}"
+            words = f"*{escape_markdown(title)}*: {escape_markdown(description)}"
+            return f"![{escape_markdown(title)}]({uri})\n\n{words}" if (uri := draw(block)) else words
         case Quote():
             return _render_quote(block)
         case Sample(title=title, facts=facts, quotes=quotes, exhibits=exhibits):
-            lines = [f"{escape_markdown(name)}: {as_code(value)}" for name, value in facts]
-            listed = "\n".join(f"- {line}" for line in [*lines, *(escape_markdown(one.words) for one in exhibits)])
-            return "\n\n".join([f"### {escape_markdown(title)}", listed, *map(_render_quote, quotes)])
+            lines = [f"- {escape_markdown(name)}: {as_code(value)}" for name, value in facts]
+            lines += [f"- {escape_markdown(one.words)}" for one in exhibits]
+            lines += [_render_short(quote) if _is_short(quote) else f"\n{_render_quote(quote)}\n" for quote in quotes]
+            return "\n".join([f"### {escape_markdown(title)}\n", *lines])
 
 
 def render_table(table: Table) -> str:
-    """The table without its caption: the one place where Markdown's cells are made."""
-    aligned = ("---:" if column.is_number else "---" for column in table.columns)
-    headers = _join(escape_markdown(column.header) for column in table.columns)
-    return "\n".join([headers, _join(aligned), *(_join(map(escape_markdown, row)) for row in table.cells)])
+    """The table without its caption, and its notes below it: the one place where Markdown's cells are made."""
+    columns = list(enumerate(table.columns))
+    shown = [i for i, column in columns if not column.is_note]
+    aligned = ("---:" if table.columns[i].is_number else "---" for i in shown)
+    headers = _join(escape_markdown(table.columns[i].header) for i in shown)
+    lines = [headers, _join(aligned), *(_join(escape_markdown(row[i]) for i in shown) for row in table.cells)]
+    name = next((i for i, column in columns if column.style == "name"), 0)
+    notes = [(row[name], row[i]) for row in table.cells for i, column in columns if column.is_note and row[i]]
+    told = [f"- {escape_markdown(of)}: {escape_markdown(note)}" for of, note in notes]
+    return "\n".join([*lines, *(["", *told] if told else [])])
 
 
 def _join(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def _is_short(quote: Quote) -> bool:
+    text = quote.text or ""
+    return len(text) <= SHORT_CHARACTERS and " ".join(text.split()) == text and not (text and quote.note)
+
+
+def _render_short(quote: Quote) -> str:
+    return f"- {escape_markdown(quote.label)}: {as_code(quote.text) if quote.text else quote.note}"
 
 
 def _render_quote(quote: Quote) -> str:

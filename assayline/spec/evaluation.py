@@ -34,6 +34,11 @@ def _check_workers(value: object) -> object:
     raise ValueError(f"expected a number from 1 to {MOST_WORKERS}, or auto")
 
 
+def _list_one(value: object) -> object:
+    """A scorer by itself is a list of one: the form in Prefect's UI makes that of a kind."""
+    return [value] if isinstance(value, dict) else value
+
+
 class EvalSpec(SpecPart):
     """One evaluation: a model, at these settings, on these prompts."""
 
@@ -45,7 +50,7 @@ class EvalSpec(SpecPart):
     sampling: dict[str, Any] = Field(default_factory=dict, description="Any argument of vllm.SamplingParams.")
     output: OutputSpec | None = Field(None, description="A form that every answer must have.")
     reasoning: ReasoningSpec | None = Field(None, description="For models that think before they answer.")
-    scorers: list[Scorer] | None = Field(
+    scorers: Annotated[list[Scorer] | None, BeforeValidator(_list_one)] = Field(
         None, description="How answers are scored, the most important one first (default: exact_match, given targets)."
     )
     engine: EngineSpec = Field(EngineSpec(), description="What answers, and how it is fed.")

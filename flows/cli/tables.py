@@ -1,7 +1,7 @@
-"""What was run in words: Markdown for its page in Prefect, and the tables at the end of a command.
+"""What was run in words: the tables at the end of a command.
 
-Names and folders are what a spec and a machine call theirs. Here they are text: no markup of the terminal's or of
-Markdown, no command to the terminal, and quoted where a person is to paste them into a shell.
+Names and folders are what a spec and a machine call theirs. Here they are text: no markup of the terminal's, no command
+to the terminal, and quoted where a person is to paste them into a shell.
 """
 
 import dataclasses
@@ -16,14 +16,10 @@ from rich.console import Console
 from assayline.benchmark.result import Measured
 from assayline.comparison.gate import GateReport
 from assayline.evaluation.run import RunResult
-from assayline.report.markdown import render_table
 from assayline.report.sweep.comparison import say_trades, tabulate_comparisons, tabulate_medians
 from assayline.report.table import Column, Table, tabulate
 from assayline.spec.evaluation import EvalSpec
-from assayline.store.views import quote_text
 from assayline.words import (
-    as_code,
-    escape_markdown,
     show_known,
     show_value,
 )
@@ -46,28 +42,10 @@ LIMITS = (
 )
 
 
-def describe_run(result: RunResult, spec: EvalSpec) -> str:
-    """Markdown: what was run, the metrics, and a query to start from."""
-    run_id = quote_text(result.run_id)
-    return f"""# {escape_markdown(spec.name)}
-
-{as_code(spec.model)} on {as_code(spec.prompts.set_name)}, run {as_code(result.run_id)}.
-
-{render_table(_tabulate_metrics(result))}
-
-Query further in {as_code(result.database)}:
-
-```sql
-from latency_percentile where run_id = {run_id};
-from stg_requests where run_id = {run_id} limit 20;
-```
-"""
-
-
 def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
     """The metrics table, where the database is, and how to look further."""
     print_text(f"\n{spec.model} on {spec.prompts.set_name}, run {result.run_id}", console)
-    print_table(_tabulate_metrics(result), console)
+    print_table(tabulate_metrics(result), console)
     print_text(f"Database: {result.database}", console)
     for note in result.notes:
         print_text(note, console)
@@ -76,7 +54,8 @@ def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
     print_text(f"Look further, in any DuckDB client or with:\n  {next_command(result)}", console)
 
 
-def _tabulate_metrics(result: RunResult) -> Table:
+def tabulate_metrics(result: RunResult) -> Table:
+    """The metrics of a run."""
     return tabulate("Metrics of the run", METRICS, result.metrics)
 
 
@@ -92,19 +71,6 @@ def _python() -> str:
     """This interpreter as a person would type it here."""
     path = Path(sys.executable)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def describe_gate(report: GateReport) -> str:
-    """Markdown: every limit with its verdict, and what was found."""
-    found = "\n".join(f"- {escape_markdown(check.words)}" for check in report.checks)
-    return f"""# {"Broken" if report.broken else "Held"}
-
-Run {as_code(report.candidate)} against {as_code(report.baseline)}.
-
-{render_table(_tabulate_limits(report))}
-
-{found}
-"""
 
 
 def print_gate(report: GateReport, console: Console) -> None:

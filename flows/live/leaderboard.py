@@ -6,9 +6,9 @@ A leaderboard that cannot be written is a warning, as the night is stored and ju
 from prefect import get_run_logger
 
 from assayline.report.board.rows import read_board
-from assayline.report.make import open_database, write_board
+from assayline.report.make import open_database, put_on_page, write_board
 from assayline.settings import load_settings
-from tasks.publish import publish_leaderboard
+from tasks.publish import publish
 
 
 def write_leaderboard(prompt_set: str) -> None:
@@ -21,7 +21,7 @@ def write_leaderboard(prompt_set: str) -> None:
             return
         written = write_board(settings, rows)
         log.info("Leaderboard: %s", written.html.absolute())
-        publish_leaderboard(prompt_set, written.put_on_page())
+        publish("leaderboard", prompt_set, put_on_page(written.document), written.document.headline[0])
     except Exception as error:
         log.warning(
             "The leaderboard was not written: %s: %s `assayline report --leaderboard %s` tries again.",

@@ -28,12 +28,12 @@ class Reporting:
         threading.Thread(target=self._import_rest, name="report-imports", daemon=True).start()
 
     def write(self) -> tuple[str | None, str | None]:
-        """Writes the report. Returns the page's path, and the Markdown with that path; None where that failed."""
+        """Writes the report. Returns its path, and the Markdown for the flow run's page; None if that failed."""
         evaluation = self._evaluation
         if evaluation.manifest.template_id is None:
             return None, None  # no prompt was rendered: the database knows nothing of this run
         try:
-            from assayline.report.make import make_report
+            from assayline.report.make import make_report, put_on_page
 
             baseline = evaluation.spec.gate.baseline
             try:
@@ -53,7 +53,7 @@ class Reporting:
             return None, None
         path = written.html.absolute()
         self._log.info("Report: %s", path)
-        return str(path), written.put_on_page(evaluation.manifest.host_name)
+        return str(path), put_on_page(written.document)
 
     def _get_ready(self) -> None:
         try:

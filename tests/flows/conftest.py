@@ -26,7 +26,7 @@ def prefect_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         **{name: value for name, value in os.environ.items() if not name.startswith(foreign)},
         "PREFECT_HOME": str(home),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_UI_ENABLED": "false",
+        "PREFECT_UI_STATIC_DIRECTORY": str(home / "ui"),
         "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",  # a test at 2:30 in Berlin would meet the nightly run
         "DO_NOT_TRACK": "1",
     }
@@ -53,7 +53,7 @@ def prefect_api(
     log = tmp_path_factory.mktemp("prefect-server") / "server.log"
     url = f"http://127.0.0.1:{port}/api"
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    with flow_kit.started(command, prefect_env, log) as server:
+    with flow_kit.started(command, {**prefect_env, "PREFECT_UI_API_URL": url}, log) as server:
 
         def is_up() -> bool:
             assert server.poll() is None, log.read_text()

@@ -29,7 +29,8 @@ from assayline.evaluation.begin import RunResult
 from assayline.report.document import Document
 from assayline.report.html import render_html
 from assayline.report.make import compose_report
-from assayline.report.markdown import render_markdown
+from assayline.report.markdown import render_markdown, render_table
+from assayline.report.run.comparison import LIMITS
 from assayline.report.run.rows import ReportRows, read_report
 from assayline.report.sweep.comparison import choose_comparison_figures, describe_comparisons, say_comparisons
 from assayline.report.sweep.compose import compose_benchmark
@@ -42,11 +43,10 @@ from assayline.words import make_visible
 from flows.cli.baseline import PINS
 from flows.cli.score import SCORES
 from flows.cli.tables import (
-    describe_gate,
-    describe_run,
     print_benchmark,
     print_gate,
     print_result,
+    tabulate_metrics,
 )
 from flows.cli.words import print_table, print_text
 from flows.live.logs import speak_in_sentences
@@ -108,6 +108,11 @@ def spec_of(name: str) -> Any:
 def gate_of(name: str) -> GateReport:
     words = f"{name} went from 0.5 to 0.4."
     return GateReport("run", name, [Check(f"accuracy, {name}", "broken", words, 0.4, 0.5, 0.02, "share")])
+
+
+def limit_of(name: str) -> dict[str, Any]:
+    values = {"candidate_value": 0.4, "baseline_value": 0.5, "limit_value": 0.02, "unit": "share"}
+    return {"limit_on": f"accuracy, {name}", "verdict": "broken", "words": f"{name} went to 0.4.", **values}
 
 
 def benchmark_of(name: str) -> list[Measured]:
@@ -182,8 +187,8 @@ def test_no_name_is_too_much_for_a_narrow_terminal(name: str, width: int) -> Non
 @given(name=names)
 def test_a_page_in_prefect_has_the_same_tables_whatever_a_name_is(name: str) -> None:
     for describe in (
-        lambda name: describe_run(result_of(name), spec_of(name)),
-        lambda name: describe_gate(gate_of(name)),
+        lambda name: render_table(tabulate_metrics(result_of(name))),
+        lambda name: render_table(tabulate("Limits", LIMITS, [limit_of(name)])),
         lambda name: render_markdown(compared(name)),
     ):
         page = describe(name)

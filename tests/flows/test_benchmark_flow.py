@@ -47,7 +47,8 @@ def test_repeats_of_a_sweep_are_runs_that_can_be_compared(
     assert compared == [(5, 5)]
     wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[state.state_details.flow_run_id]))
     (page,) = prefect_client.read_artifacts(artifact_filter=wanted)
-    assert page.key == "benchmark" and "engine.window=20" in page.data
+    assert page.key == "benchmark-trial" and "engine.window=20" in page.data
+    assert page.description in page.data.replace("\\", "") and "](data:image/svg+xml;base64," in page.data
 
 
 @pytest.mark.usefixtures("prefect_client")

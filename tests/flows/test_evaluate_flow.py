@@ -65,16 +65,14 @@ def test_run_answers_stores_and_shows_every_prompt(
     flow_run = prefect_client.read_flow_run(state.state_details.flow_run_id)
     assert re.fullmatch(r"trial · modest · [0-9a-f]{4}", flow_run.name)
     artifacts = artifacts_of(prefect_client, state)
-    assert set(artifacts) == {"progress", "metrics", "summary", "report"}
+    assert set(artifacts) == {"progress", "report-trial"}
     assert artifacts["progress"].data == 100
-    table = {row["metric"]: row["value"] for row in json.loads(artifacts["metrics"].data)}
-    assert table["answered"] == 40
-    assert [*json.loads(artifacts["metrics"].data)[0]][:3] == ["metric", "value", "unit"]
-    assert all(len(repr(value)) < 13 for value in table.values()), "six digits are enough"
-    summary = artifacts["summary"].data
-    assert run_id in summary
-    query = summary.split("```sql\n")[1].split(";")[0]
-    assert len(flow_kit.query(data_dir, query)) > 0
+    page = artifacts["report-trial"]
+    assert page.task_run_id is None, "the artifact is the flow run's own, and so on top of its page"
+    assert page.description == state.message
+    assert run_id in page.data and str(data_dir) not in page.data
+    assert page.data.count("](data:image/svg+xml;base64,") >= 5 and len(page.data) < 300_000
+    assert page.data.count("| answered | 40 |") == 1
 
 
 @pytest.mark.parametrize("form", ["path", "dict", "file"])
@@ -141,7 +139,7 @@ def test_page_that_cannot_be_written_does_not_fail_the_run(
     def refuse(**_: Any) -> None:
         raise ConnectionError("the API is away")
 
-    monkeypatch.setattr("tasks.publish.create_table_artifact", refuse)
+    monkeypatch.setattr("tasks.publish.create_markdown_artifact", refuse)
     monkeypatch.setattr("flows.live.progress.create_progress_artifact", refuse)
     state = run(fake_spec)
     assert state.is_completed()

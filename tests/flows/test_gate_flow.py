@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import flow_kit
 import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import Artifact, State
 from run_kit import complete
 
 from assayline.comparison.baselines import pin_baseline
@@ -77,16 +77,27 @@ def pin(settings: Settings, name: str, run_id: str) -> None:
         pin_baseline(connection, settings.data_dir, name, run_id)
 
 
-def page_of(client: Any, state: State[Any], key: str = "gate") -> str:
+def page_of(client: Any, state: State[Any], key: str) -> Artifact:
+    """The one artifact of a flow run."""
     wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[state.state_details.flow_run_id]))
-    return str({artifact.key: artifact.data for artifact in client.read_artifacts(artifact_filter=wanted)}[key])
+    (page,) = client.read_artifacts(artifact_filter=wanted)
+    assert (page.key, page.task_run_id) == (key, None)
+    return cast(Artifact, page)
 
 
-def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(prefect_client: Any, runs: Runs) -> None:
+def read_report(data_dir: Path, run_id: str) -> str:
+    return (data_dir / "runs" / run_id / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(
+    prefect_client: Any, runs: Runs, data_dir: Path
+) -> None:
     held = gate(runs.same, "good", return_state=True)
     assert held.is_completed()
     assert [check["verdict"] for check in held.result()["checks"]] == ["held", "held", *["not judged"] * 3]
-    assert "# Held" in page_of(prefect_client, held)
+    page = page_of(prefect_client, held, "gate-trial")
+    assert "**Within the limits of the baseline. 3 limits could not be judged.**" in page.data
+    assert page.description == held.message
     assert prefect_client.read_flow_run(held.state_details.flow_run_id).name == f"gate of {runs.same}"
 
     broken = gate(runs.bad, "good", return_state=True)
@@ -94,8 +105,10 @@ def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(prefect_client
     assert prefect_client.read_flow_run(broken.state_details.flow_run_id).state.is_failed()
     with pytest.raises(GateFailedError, match=r"exact_match went from 1\.0000 to 0\.0000 over 40 prompts"):
         broken.result()
-    page = page_of(prefect_client, broken)
-    assert "# Broken" in page and "40 worse" in page
+    page = page_of(prefect_client, broken, "gate-trial")
+    assert page.description.startswith("Worse than the baseline: the limit on accuracy, exact_match is broken.")
+    assert "40 worse" in page.data and "### Became worse: prompt" in page.data
+    assert "state-worse" in read_report(data_dir, runs.bad), "the report is written again"
 
     lenient = gate(runs.bad, runs.good, {"max_accuracy_drop": "1"}, return_state=True)
     assert lenient.is_completed()
@@ -169,7 +182,7 @@ def create_automations(url: str, env: dict[str, str]) -> None:
 
 
 def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_a_failed_one(
-    prefect_client: Any, fake_spec: dict[str, Any], tmp_path: Path, served_env: dict[str, str]
+    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, served_env: dict[str, str]
 ) -> None:
     told: list[str] = []
     with listening(told) as url:
@@ -182,18 +195,32 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         assert second.is_completed()
         words = r"100\s%\scorrect, [\d,.]+\stokens/s; within its limits against \S+"
         assert re.fullmatch(words, str(second.message))
-        assert "2 runs that count cannot tell a shift of level from chance" in page_of(
-            prefect_client, second, "history"
-        )
+        page = page_of(prefect_client, second, "night-trial")
+        assert page.description == second.message
+        assert "2 runs that count cannot tell a shift of level from chance" in page.data
         assert second.result()["run_id"] != first.result()["run_id"]
         assert prefect_client.read_flow_run(second.state_details.flow_run_id).name == "trial against nights"
 
         third = nightly(parse_spec(wrong(fake_spec)), "nights", return_state=True)
         assert third.is_failed() and third.name == "Worse"
         assert str(third.message).startswith("0\u00a0% correct, ") and "McNemar" in str(third.message)
-        history = page_of(prefect_client, third, "history")
-        assert "Of 2 runs that a gate judged, 1 broke a limit." in history and "# trial over time" in history
-        assert "| settings | chat.template: " in history, "a night that failed its gate is in the history, too"
+        page = page_of(prefect_client, third, "night-trial")
+        assert page.description.startswith("Worse than the baseline: the limit on accuracy, exact_match is broken.")
+        order = [
+            "the limit on accuracy",
+            "**Limits**",
+            "### Became worse: prompt",
+            "## The nights so far",
+            "## Latency",
+        ]
+        places = [page.data.replace("\\", "").index(words) for words in order]
+        assert places == sorted(places), "the verdict is first, with both answers of what flipped"
+        assert "- This run's output: `what`" in page.data and "- The baseline's output: `" in page.data
+        assert "Of 2 runs that a gate judged, 1 broke a limit." in page.data and "![Accuracy](data:image/" in page.data
+        assert "| settings | chat.template: " in page.data, "a night that failed its gate is in the history, too"
+        assert len(page.data) < 300_000
+        (newest,) = flow_kit.query(data_dir, "select max_by(run_id, started_at) from runs")
+        assert "state-worse" in read_report(data_dir, newest)
         assert (load_settings().data_dir / "histories" / "trial" / "report.html").exists()
         assert prefect_client.read_flow_run(third.state_details.flow_run_id).state.is_failed()
         flow_kit.wait_for(lambda: told, 60, "the automation has called")

@@ -1,7 +1,7 @@
 """Names and folders full of quotes, semicolons, $(), brackets, line breaks: to SQL, shell and screen they are text."""
 
 import io
-import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ from rich.console import Console
 
 from assayline.errors import StoreError
 from assayline.evaluation.begin import RunResult
+from assayline.report.markdown import render_table
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
-from flows.cli.tables import describe_run, print_result
+from flows.cli.tables import print_result, tabulate_metrics
+from tasks.publish import make_key
 
 HOSTILE = """d'a"t;a $(touch pwned) `touch pwned` [x]*{y} ''); drop table runs; -- [red] :smile: $$ %s ! é
 line two"""
@@ -127,16 +129,20 @@ def test_a_folder_that_duckdb_cannot_have_is_a_sentence(tmp_path: Path, sign: st
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_page_shows_names_as_text() -> None:
-    rows = {"kind": "inline", "rows": [{"prompt": "p"}]}
-    spec = parse_spec({"name": "# *a* <b>\n|x|", "model": "m`m", "prompts": {"name": "p\n``p", "source": rows}})
-    page = describe_run(RunResult("it's", "a\n`b`.duckdb", 1, []), spec)
-    heading, _, line = page.splitlines()[:3]
-    assert heading == r"# \# \*a\* \<b\> \|x\|"
-    assert line == "`` m`m `` on ``` p ``p ```, run `it's`."
-    assert "Query further in `` a `b`.duckdb ``:" in page
-    assert "where run_id = 'it''s';" in page
-    assert json.dumps(page)
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("arithmetic", "report-arithmetic"),
+        ("n engine.window=8", "report-n-engine-window-8-ba7aff24"),
+        ("# *a* <b>\n|x|", "report-a-b-x-"),
+        ("日本", "report-"),
+        ("a" * 200, "report-" + 60 * "a" + "-"),
+    ],
+)
+def test_make_key_gives_names_of_other_characters_a_digest(name: str, key: str) -> None:
+    made = make_key("report", name)
+    assert made.startswith(key) and re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", made)
+    assert name == "arithmetic" or made != make_key("report", f"{name}.")
 
 
 def test_a_metric_named_like_markup_is_shown_as_it_is() -> None:
@@ -150,6 +156,6 @@ def test_a_metric_named_like_markup_is_shown_as_it_is() -> None:
     print_result(result, spec, Console(file=screen, width=110))
     for metric in metrics:
         assert f"│ {metric['metric']} " in screen.getvalue()
-    page = describe_run(result, spec)
+    page = render_table(tabulate_metrics(result))
     assert r"| accuracy (a\|b) | 0.5 |" in page
     assert r"| accuracy (\<b\>) | 0.5 |" in page

@@ -23,9 +23,7 @@ def test_a_run_ends_with_its_report_on_disk_and_on_its_page(
     page = folder_of(data_dir) / "report.html"
     assert result["report"] == str(page)
     assert "<h1>trial</h1>" in page.read_text(encoding="utf-8")
-    shown = artifacts_of(prefect_client, state)["report"]
-    assert str(page) in shown.data
-    assert (folder_of(data_dir) / "report.md").read_text(encoding="utf-8") in shown.data
+    shown = artifacts_of(prefect_client, state)["report-trial"]
     assert "The run is complete: 40 of 40 requests answered." in shown.data
     wait_for_log(prefect_client, state, f"Report: {page}")
 
@@ -40,7 +38,9 @@ def test_a_report_that_cannot_be_written_is_a_warning(
     state = run(fake_spec)
     assert state.is_completed()
     assert state.result()["report"] is None
-    assert set(artifacts_of(prefect_client, state)) == {"progress", "metrics", "summary"}
+    shown = artifacts_of(prefect_client, state)
+    assert set(shown) == {"progress", "report-trial"}
+    assert shown["report-trial"].data.startswith("| metric | value |"), "the page has the metrics at least"
     wait_for_log(prefect_client, state, "The report was not written")
     assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
 
@@ -59,8 +59,8 @@ def test_a_baseline_of_the_spec_is_in_the_report_and_one_that_is_not_there_is_sa
 ) -> None:
     first = run(fake_spec).result()["run_id"]
     compared = run({**fake_spec, "gate": {"baseline": first}})
-    assert "Against the baseline" in artifacts_of(prefect_client, compared)["report"].data
+    assert "Against the baseline" in artifacts_of(prefect_client, compared)["report-trial"].data
     state = run({**fake_spec, "name": "other", "gate": {"baseline": "no-such-baseline"}})
     assert state.is_completed()
-    assert "Against the baseline" not in artifacts_of(prefect_client, state)["report"].data
+    assert "Against the baseline" not in artifacts_of(prefect_client, state)["report-other"].data
     wait_for_log(prefect_client, state, "The report is without its baseline")

@@ -194,8 +194,8 @@ def test_an_empty_database_has_no_leaderboard(settings: Settings) -> None:
 def test_a_night_shows_the_leaderboard_of_its_prompts_if_another_model_was_asked_them(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shown: list[tuple[str, str]] = []
-    monkeypatch.setattr(leaderboard, "publish_leaderboard", lambda *page: shown.append(page))
+    shown: list[tuple[str, str, str, str]] = []
+    monkeypatch.setattr(leaderboard, "publish", lambda *page: shown.append(page))
     monkeypatch.setattr(leaderboard, "get_run_logger", lambda: logging.getLogger("night"))
     monkeypatch.setattr(leaderboard, "load_settings", lambda: settings)
     winner, other = models_of([40, 12])
@@ -206,6 +206,7 @@ def test_a_night_shows_the_leaderboard_of_its_prompts_if_another_model_was_asked
     assert "The leaderboard was not written: SpecError: There is no run" in caplog.messages[0]
     given_nights(settings, [other], first=1)
     leaderboard.write_leaderboard("sums")
-    [(name, text)] = shown
-    assert name == "sums" and "a is better than every other model" in text
-    assert str(settings.data_dir / "leaderboards" / "sums" / "report.html") in text
+    [(kind, name, text, headline)] = shown
+    assert (kind, name) == ("leaderboard", "sums") and "a is better than every other model" in headline
+    assert headline in text.replace("\\", "")
+    assert "](data:image/svg+xml;base64," in text and str(settings.data_dir) not in text

@@ -1,8 +1,10 @@
 """The report: what is in it, of whatever run; and that text of prompts and answers stays text."""
 
+import base64
 import html
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from history_kit import NightOf, given_nights
 from report_kit import NIGHT, NIGHT_BEFORE, Sad, text_of
 
 from assayline.errors import SpecError, StoreError
-from assayline.report.make import make_report
+from assayline.report import make
+from assayline.report.make import make_report, put_on_page
+from assayline.report.markdown import render_markdown
 from assayline.report.run.engines import say_forecast
 from assayline.settings import Settings
 from assayline.store.database import connect
@@ -142,7 +146,7 @@ def test_charts_are_made_of_the_rows_of_their_models(weeks: Settings, tmp_path: 
 def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks: Settings, tmp_path: Path) -> None:
     written = make_report(weeks, NIGHT, NIGHT_BEFORE, tmp_path)
     page = html.unescape(text_of(written.html))
-    assert headings(page) == ["Accuracy", "Against the baseline", *SECTIONS[1:]]
+    assert headings(page) == ["Against the baseline", *SECTIONS]
     difference, low, high, p = (
         query(weeks, f"select {column} from compare_runs(?, ?)", NIGHT, NIGHT_BEFORE)
         for column in ("difference", "low", "high", "mcnemar_p")
@@ -164,6 +168,55 @@ def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks: Setting
     table = page.split("Speed and cost side by side")[-1].split("</table>")[0]
     assert ">worse<" not in table and ">better<" not in table, "they are of one run each"
     assert 'class="figure bad">\n      <dt>Accuracy' in page
+
+
+LIMITS = {"errors": "held", "accuracy, exact_match": "broken", "e2e_p95_s": "not judged"}
+
+
+def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings: Settings, tmp_path: Path) -> None:
+    given_nights(settings, [NightOf(), NightOf(right=20, verdict=LIMITS), NightOf(verdict={"errors": "held"})])
+    written = make_report(settings, "night-001", "night-000", tmp_path)
+    page = html.unescape(text_of(written.html))
+    assert re.findall(r'<span class="state state-worse">(\w+)</span>', page) == ["worse"], "a red badge"
+    said = "Worse than the baseline: the limit on accuracy, exact_match is broken. 1 limit could not be judged."
+    assert re.findall(r'<p class="headline">(.*?)</p>', page) == [said]
+    section = written.text.split("## Against the baseline")[1].split("\n## ")[0]
+    assert r"| accuracy, exact\_match | broken |" in section
+    assert r"- accuracy, exact\_match: accuracy, exact\_match was broken." in section
+    assert section.index("**Limits**") < section.index("*Change of scores*") < section.index("### Became worse")
+    flipped = section.split("### Became worse")[1].split("###")[0]
+    assert "- This run's output: `" in flipped and "- The baseline's output: `" in flipped
+
+    held = make_report(settings, "night-002", "night-000", tmp_path)
+    assert (held.document.state, held.document.headline[0]) == ("completed", "Within the limits of the baseline.")
+    unjudged = make_report(settings, "night-000", "night-001", tmp_path)
+    assert "**Limits**" not in unjudged.text and unjudged.document.headline[0].startswith("The run is complete")
+
+
+def test_put_on_page_draws_charts_as_pictures(weeks: Settings, tmp_path: Path) -> None:
+    document = make_report(weeks, NIGHT, NIGHT_BEFORE, tmp_path).document
+    page = put_on_page(document)
+    pictures = re.findall(r"!\[[^\]]+\]\(data:image/svg\+xml;base64,([\w+/=]+)\)", page)
+    assert len(pictures) == len(read_charts(tmp_path / "report.html")) == 6
+    for picture in pictures:
+        drawn = base64.b64decode(picture).decode()
+        assert drawn.startswith("<svg") and "#2f6f9f" in drawn, "in the page's colours"
+        assert "var(" not in drawn
+    assert len(page) < make.PAGE_BYTES
+    assert str(tmp_path) not in page and "HTML page" not in page
+
+
+def test_put_on_page_leaves_out_pictures_then_sections_when_there_is_no_room(
+    weeks: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = make_report(weeks, NIGHT, NIGHT_BEFORE, tmp_path).document
+    words = put_on_page(replace(document, sections=[]))
+    whole = len(render_markdown(document).encode())
+    for most, pictures in ((whole + 20_000, 1), (whole, 0), (whole - 1, 0), (len(words.encode()), 0)):
+        monkeypatch.setattr(make, "PAGE_BYTES", most)
+        page = put_on_page(document)
+        assert len(page.encode()) <= most + 100 * pictures and (page.count("](data:image") >= 1) == bool(pictures)
+        assert page.startswith(words.rstrip()) and ("## Against the baseline" in page) == (most > len(words) + 10_000)
 
 
 def test_report_names_the_fields_that_differ_from_the_baseline(settings: Settings, tmp_path: Path) -> None:
@@ -244,7 +297,7 @@ def test_hostile_text_is_text(sad: Sad, tmp_path: Path) -> None:
     assert seen.texts["pre"].count(SHOWN) == 5
     assert "img" not in seen.attributes
     assert [names for names in seen.attributes["script"] if "src" in names] == []
-    assert len(seen.attributes["script"]) == len(read_charts(written.html)) + 2
+    assert len(seen.attributes["script"]) == len(read_charts(written.html)) + 3
     assert not [name for found in seen.attributes.values() for names in found for name in names if name[:2] == "on"]
     text = written.markdown.read_text(encoding="utf-8")
     assert text.count(f"````text\n{SHOWN}\n````") == 5

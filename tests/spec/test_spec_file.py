@@ -365,3 +365,11 @@ def test_spec_file_sets_fields_to_values(tmp_path: Path) -> None:
     assert (spec.prompts.limit, spec.prompts.template) == (3, "{{ a }}: {{ b }}")
     with pytest.raises(SpecError, match=r"prompts\.limi: unknown key"):
         SpecFile(file=str(path), overrides={"prompts.limi": 3}).load()
+
+
+def test_parse_spec_takes_null_for_the_defaults_of_a_part_and_one_scorer_for_a_list() -> None:
+    least = {"model": "m", "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "p"}]}}}
+    spec = parse_spec({**least, "engine": None, "gate": None, "chat": {"kwargs": {}}, "scorers": {"kind": "numeric"}})
+    assert spec == parse_spec({**least, "scorers": [{"kind": "numeric"}]})
+    with pytest.raises(SpecError, match="model"):
+        parse_spec({**least, "model": None})

@@ -8,7 +8,7 @@ from assayline.report.run.rows import ReportRows
 from assayline.report.table import Column, tabulate
 from assayline.spec.identity import list_setting_changes
 from assayline.store.database import Row
-from assayline.words import count, show_change, show_number, show_points, show_range, show_share, show_value
+from assayline.words import count, show_change, show_note, show_number, show_points, show_range, show_share, show_value
 
 SPECS_APART = {
     "prompt_set": "prompt set",
@@ -26,6 +26,15 @@ VERDICTS = {
     "other_scorer": "not comparable, as the scorer is not the same",
 }
 
+LIMITS = (
+    Column("limit on", "limit_on"),
+    Column("verdict", "verdict"),
+    Column("this run", "candidate_value", show_value),
+    Column("baseline", "baseline_value", show_value),
+    Column("limit", "limit_value", show_value),
+    Column("unit", "unit"),
+    Column("", "words", show_note),
+)
 SCORE_AGAIN = "The change may be the scorer's: `assayline score RUN_ID` scores a run again by today's."
 
 SCORES = (
@@ -50,21 +59,23 @@ SPEEDS = (
 
 
 def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section:
-    """Scores prompt by prompt, prompts that flipped, speed side by side, and what is not the same about the runs."""
+    """Limits, prompts that flipped, scores prompt by prompt, and speed side by side."""
     section = Section("comparison", "Against the baseline")
     section.blocks.append(Paragraph(_introduce(rows.run, comparison)))
     if comparison.environments[0] != comparison.environments[1]:
         ours, theirs = comparison.environments
         words = f"Machine or versions differ, so speeds may for that reason. This run: {ours}. The baseline: {theirs}."
         section.blocks.append(Paragraph(words, is_warning=True))
-    section.blocks.append(Paragraph(say_verdict(comparison)))
+    if comparison.limits:
+        section.blocks.append(tabulate("Limits", LIMITS, comparison.limits))
     paired = [row for row in comparison.scores if row["prompts"]]
+    if shown := [row for row in paired if row["low"] is not None]:
+        words = "; ".join(f"{row['scorer']} {show_points(row['difference'])} ({_show_span(row)})" for row in shown)
+        described = f"Difference of each mean score from the baseline's, with its 95 % interval: {words}."
+        section.blocks.append(Chart("Change of scores", described, draw_differences(shown)))
+    section.blocks.extend(_show_flip("Became worse", row) for row in comparison.worse)
+    section.blocks.extend(_show_flip("Became better", row) for row in comparison.better)
     if paired:
-        shown = [row for row in paired if row["low"] is not None]
-        if shown:
-            words = "; ".join(f"{row['scorer']} {show_points(row['difference'])} ({_show_span(row)})" for row in shown)
-            described = f"Difference of each mean score from the baseline's, with its 95 % interval: {words}."
-            section.blocks.append(Chart("Change of scores", described, draw_differences(shown)))
         section.blocks.append(tabulate("Scores, prompt by prompt", SCORES, paired))
     section.blocks.append(tabulate("Speed and cost side by side", SPEEDS, comparison.metrics))
     if trade := say_trade({row["metric"]: row for row in comparison.metrics}, "change_share"):
@@ -75,9 +86,19 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
             "compare_configs tell whether such a difference is more than that."
         )
     )
-    section.blocks.extend(_show_flip("Became worse", row) for row in comparison.worse)
-    section.blocks.extend(_show_flip("Became better", row) for row in comparison.better)
     return section
+
+
+def say_limits(comparison: ComparisonRows) -> list[str]:
+    """Says the gate's verdict in a sentence, or in none if no gate judged these two runs."""
+    if not comparison.limits:
+        return []
+    verdicts = [row["verdict"] for row in comparison.limits]
+    broken = [row["limit_on"] for row in comparison.limits if row["verdict"] == "broken"]
+    open_ = f" {count(verdicts.count('not judged'), 'limit')} could not be judged." if "not judged" in verdicts else ""
+    if broken:
+        return [f"Worse than the baseline: the limit on {' and on '.join(broken)} is broken.{open_}"]
+    return [f"Within the limits of the baseline.{open_}"]
 
 
 def say_verdict(comparison: ComparisonRows) -> str:

@@ -18,6 +18,8 @@ class ComparisonRows:
     """The baseline's row of runs."""
     environments: tuple[str, str]
     """Machine and versions of candidate and baseline."""
+    limits: list[Row]
+    """The newest verdict of a gate on these two runs, a row per limit; empty without one."""
     scores: list[Row]
     metrics: list[Row]
     worse: list[Row]
@@ -34,6 +36,7 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
         return ComparisonRows(
             baseline=run,
             environments=(environments[candidate], environments[baseline]),
+            limits=read_rows(connection, _LIMITS, candidate, baseline),
             scores=read_rows(connection, _SCORES, candidate, baseline, candidate),
             metrics=read_rows(connection, _SPEEDS, candidate, baseline),
             worse=read_rows(connection, _FLIPS, candidate, baseline, 1, FLIPPED),
@@ -41,6 +44,11 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
         )
 
 
+_LIMITS = """
+    select * from verdicts where run_id = ? and baseline_run_id = ?
+    qualify rank() over (order by judged_at desc) = 1
+    order by ordinal
+"""
 _SCORES = """
     select compared.*
     from compare_runs(?, ?) as compared
