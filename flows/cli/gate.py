@@ -21,6 +21,12 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--baseline", metavar="NAME|RUN_ID", help="pinned name or run (default: gate.baseline of the run's spec)"
     )
+    parser.add_argument(
+        "--pair-by",
+        "--pair_by",
+        choices=("auto", "prompt", "id", "row"),
+        help="how prompts of both runs are paired (default: gate.pair_by of the run's spec)",
+    )
     known, rest = parser.parse_known_args(arguments)
 
     from assayline.comparison.gate import Check, GateFailedError, GateReport
@@ -31,6 +37,8 @@ def run(arguments: list[str]) -> int:
     if run_id is None:
         parser.error("give a RUN_ID")
     run_id = complete_run_id(run_id, settings)
+    if known.pair_by:
+        limits["pair_by"] = known.pair_by
     if is_alone():  # what the flow logs is printed at the end
         os.environ.setdefault(CONSOLE_LEVEL, "CRITICAL")
     with prefect_api():
