@@ -6,10 +6,11 @@ few repeats, is said and breaks nothing: a gate that cries wolf is soon ignored.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from assayline.comparison.baselines import check_run, resolve_baseline
 from assayline.comparison.queries import (
     Side,
     choose_pairing,
@@ -21,7 +22,8 @@ from assayline.comparison.queries import (
     read_side,
     say_pairing,
 )
-from assayline.errors import AssaylineError, ComparisonError
+from assayline.errors import AssaylineError, ComparisonError, SpecError
+from assayline.spec.file import override_spec, parse_spec
 from assayline.spec.gate import GateSpec
 from assayline.store.database import Connection
 from assayline.store.scoring import list_stale
@@ -51,6 +53,8 @@ class GateReport:
     candidate: str
     baseline: str
     checks: list[Check] = field(default_factory=list)
+    limits: dict[str, Any] = field(default_factory=dict)
+    """The fields of the gate that it was judged by."""
 
     @property
     def broken(self) -> list[Check]:
@@ -76,6 +80,26 @@ ROUNDING = 1e-12
 """A drop of exactly the limit does not break it, whatever the last bit of a difference says."""
 
 
+def judge_run(
+    connection: Connection, run_id: str, baseline: str | None = None, overrides: Mapping[str, Any] | None = None
+) -> GateReport:
+    """Holds a run against a named baseline, or the one of its spec. `overrides`: fields laid over its spec's gate.
+
+    Raises SpecError for an unknown run, baseline or field, and as `judge_run_against` does.
+    """
+    check_run(connection, run_id)
+    spec = parse_spec(json.loads(read_side(connection, run_id).spec_json), origin=f"the spec of run {run_id}")
+    fields = {f"gate.{name.removeprefix('gate.')}": value for name, value in (overrides or {}).items()}
+    limits = override_spec(spec, fields, origin="the gate").gate
+    name = baseline or limits.baseline
+    if name is None:
+        raise SpecError(
+            f"Run {run_id} has no baseline to be held against. Give --baseline NAME, or set gate.baseline in its "
+            "spec; `python -m flows.baseline list` shows the names that there are."
+        )
+    return judge_run_against(connection, run_id, resolve_baseline(connection, name), limits)
+
+
 def judge_run_against(connection: Connection, candidate: str, baseline: str, limits: GateSpec) -> GateReport:
     """Holds a run against another. Raises SpecError for an unknown run, ComparisonError where there is no comparing."""
     if candidate == baseline:
@@ -89,7 +113,7 @@ def judge_run_against(connection: Connection, candidate: str, baseline: str, lim
     checks = [_check_errors(new, old, limits.max_error_share), _check_accuracy(connection, new, old, limits, pairing)]
     checks += _check_speed(connection, new, old, limits)
     checks += _check_cost(connection, new, limits)
-    return GateReport(candidate, baseline, checks)
+    return GateReport(candidate, baseline, checks, limits.model_dump(mode="json"))
 
 
 def _check_ended(new: Side, old: Side) -> None:
