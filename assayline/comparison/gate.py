@@ -213,7 +213,7 @@ def _check_speed(connection: Connection, new: Side, old: Side, limits: GateSpec)
     if not wanted:
         return
     if reason := _find_obstacle(new, old):
-        yield from (Check(metric, "not judged", reason, limit=limit) for metric, limit in wanted.items())
+        yield Check("speed", "not judged", f"{', '.join(wanted)}: not judged, as {reason}.")
         return
     candidates, baselines = choose_repeats(connection, new.run_id, old.run_id)
     rows = compare_speed(connection, candidates, baselines, wanted)
@@ -237,12 +237,12 @@ def _check_cost(connection: Connection, new: Side, limits: GateSpec) -> Iterator
 
 
 def _find_obstacle(new: Side, old: Side) -> str | None:
-    """Why speed cannot be judged at all, in a sentence."""
+    """Why no limit on speed can be judged, as the end of a sentence."""
     for side in (new, old):
         if side.obstacle:
-            return f"Speed was not judged: of run {side.run_id}, {side.obstacle}."
+            return f"run {side.run_id} does not count among the repeats: {side.obstacle}"
     if new.benchmark_id and (new.benchmark_id, new.config_id) == (old.benchmark_id, old.config_id):
-        return "Speed was not judged: both runs are repeats of one configuration in one benchmark."
+        return "both runs are repeats of one configuration in one benchmark"
     return None
 
 
