@@ -70,7 +70,8 @@ class Manifest:
     """The benchmark that the run is a part of."""
     attempt: int = 1
     state: str = "running"
-    """running, completed, failed or cancelled. A killed run stays `running`; its lock says that nobody works on it."""
+    """running, completed, failed or cancelled. A killed run stays `running`: its lock says that nobody works on it, and
+    the database then has it as `interrupted`."""
     is_final: bool = False
     """Whether resuming would end the same way: nothing is left to ask."""
     finished_at: str | None = None

@@ -82,7 +82,11 @@ def _say_end(rows: ReportRows) -> str:
     answered = f"{summary['ok_requests']:,} of {count(summary['expected_requests'], 'request')} answered"
     if rows.run["state"] == "completed":
         return f"The run is complete: {answered}."
-    words = {"failed": "The run failed", "cancelled": "The run was cancelled"}.get(rows.run["state"], "Not finished")
+    words = {
+        "failed": "The run failed",
+        "cancelled": "The run was cancelled",
+        "interrupted": "The run was interrupted",
+    }.get(rows.run["state"], "Not finished")
     reason = f": {str(message).splitlines()[0].rstrip('.')}" if message else ""
     return f"{words}{reason}. {answered}."
 

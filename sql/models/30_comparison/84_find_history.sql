@@ -9,7 +9,7 @@
 -- name: the spec's name.
 -- model: the model as the spec names it.
 -- prompt_set: name of the prompt set.
--- state: completed, failed or cancelled.
+-- state: completed, failed, cancelled or interrupted.
 -- message: what ended it, NULL for a completed run.
 -- config_id: what decides answers and speed; see runs.config_id.
 -- obstacle: why its speed does not count; see run_conditions.obstacle. NULL where it counts.
