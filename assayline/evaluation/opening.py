@@ -116,6 +116,8 @@ def claim_device(order: WorkOrder, lot: ParkingLot | None, stack: contextlib.Exi
     devices = list_devices(
         spec.engine.device, order.workers_here, count_devices(spec.engine.args), whole_machine=order.whole_machine
     )
+    holder = f"run {order.run_id} ({spec.name})"
     if lot is not None:
-        return lot.claim(devices, settings.lock_dir, settings.device_wait_s)
-    return stack.enter_context(claims.claim_device(devices, settings.lock_dir, settings.device_wait_s))
+        holder = f"a benchmark, whose first run here was {holder}"
+        return lot.claim(devices, settings.lock_dir, settings.device_wait_s, holder)
+    return stack.enter_context(claims.claim_device(devices, settings.lock_dir, settings.device_wait_s, holder))
