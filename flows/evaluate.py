@@ -107,7 +107,7 @@ def evaluate(spec: SpecParameter, resume: str = AUTO, benchmark_id: str | None =
     if not settings.tracebacks:
         speak_in_sentences()
     check_deployed_spec(spec)
-    evaluation = begin_evaluation(as_spec(spec), settings, resume, benchmark_id)
+    evaluation = begin_evaluation(as_spec(spec), settings, resume, benchmark_id, deployment.id is not None)
     show_run_id(evaluation.run_id)
     for note in evaluation.notes:
         get_run_logger().warning(note)

@@ -83,6 +83,8 @@ class Manifest:
     """Set once every request is in a part."""
     is_longest_first: bool = False
     """Whether requests are ordered by the lengths that their answers are expected to have; a run keeps its order."""
+    is_deployed: bool = False
+    """Whether a deployed flow began it, such as a night's; a person's command does not resume it unasked."""
     workers: int = 1
     """Among how many workers its shards were to be shared when it began; a run keeps their sizes."""
 

@@ -149,6 +149,25 @@ def test_database_thread_takes_the_end_that_only_the_manifest_has(spec: EvalSpec
     assert query(settings, "select state, message from runs") == [("failed", "The disk was full.")]
 
 
+@pytest.mark.parametrize("is_deployed", [True, False], ids=["of a night", "of a person"])
+def test_begin_evaluation_leaves_a_run_to_the_kind_of_flow_that_began_it(
+    spec: EvalSpec, settings: Settings, is_deployed: bool
+) -> None:
+    begun = begin_evaluation(spec, settings, is_deployed=is_deployed)
+    begun.prepare()
+    vanish(begun)
+    other = begin_evaluation(spec, settings, is_deployed=not is_deployed)
+    assert other.run_id != begun.run_id
+    assert f"left to the {'deployment' if is_deployed else 'command'} that began it." in other.notes[0]
+    other.abandon("cancelled")
+    named = begin_evaluation(spec, settings, begun.run_id, is_deployed=not is_deployed)
+    assert (named.run_id, named.manifest.is_deployed) == (begun.run_id, is_deployed)
+    named.abandon("cancelled")
+    again = begin_evaluation(spec, settings, is_deployed=is_deployed)
+    assert again.run_id == begun.run_id
+    again.abandon("cancelled")
+
+
 def test_a_run_that_was_abandoned_says_so_while_it_waits_and_runs_again(spec: EvalSpec, settings: Settings) -> None:
     evaluation = begin_evaluation(spec, settings)
     evaluation.prepare()
