@@ -69,8 +69,9 @@ def say_pairing(pairing: str, candidate_spec: dict[str, Any], baseline_spec: dic
         return ""
     ours, theirs = (spec.get("prompts", {}) for spec in (candidate_spec, baseline_spec))
     apart = [name for name in ("source", "columns", "template", "turns") if ours.get(name) != theirs.get(name)]
-    differs = f"{' and '.join(apart)} differ{'s' * (len(apart) == 1)}" if apart else "prompts differ"
-    return f"paired by {'source row' if pairing == 'row' else pairing}: the {differs}"
+    differs = "differs" if apart in (["source"], ["template"]) else "differ"
+    by = "source row" if pairing == "row" else pairing
+    return f"paired by {by}: the {' and '.join(apart) or 'prompts'} {differs}"
 
 
 def compare_scores(
