@@ -71,7 +71,7 @@ def say_pairing(pairing: str, candidate_spec: dict[str, Any], baseline_spec: dic
     apart = [name for name in ("source", "columns", "template", "turns") if ours.get(name) != theirs.get(name)]
     differs = "differs" if apart in (["source"], ["template"]) else "differ"
     by = "source row" if pairing == "row" else pairing
-    return f"paired by {by}: the {' and '.join(apart) or 'prompts'} {differs}"
+    return f"paired by {by}" + (f": the {' and '.join(apart)} {differs}" if apart else "")
 
 
 def compare_scores(

@@ -123,6 +123,8 @@ def test_command_exits_with_a_code_and_a_sentence(
     assert held.code == 0, held.err
     assert "held: exact_match went from 1.0000 to 0.0000" in held.out
     assert held.out.endswith(f"Run {runs.bad} is within its limits against {runs.good}.\n")
+    by_row = flow_kit.run_here("gate", *against_good, "--pair-by", "row", "--dry-run")
+    assert by_row.code == 1 and "over 40 prompts (paired by source row), by -1.0000" in " ".join(by_row.out.split())
     assert real.err == f"error: Run {runs.bad} is worse than {runs.good} beyond its limits.\n", "and no log lines"
     for arguments, code, sentence in (
         ([runs.good], 2, "has no baseline to be held against"),
