@@ -15,6 +15,7 @@ from assayline.errors import StoreError
 from assayline.runs.locks import is_worked_on
 from assayline.runs.manifest import Manifest, read_manifest
 from assayline.spec.load import LIMITS
+from assayline.store.database import transaction
 from assayline.store.kept import forget_metrics
 
 LOAD_COLUMNS = ("warmup_s", "cooldown_s", "max_requests", "max_duration_s", "max_errors")
@@ -95,9 +96,10 @@ def mark_interrupted(connection: duckdb.DuckDBPyConnection, runs_dir: Path) -> N
                 "The process that drove the run ended without a word: it was killed, or the machine stopped. hint: "
                 f"`assayline evaluate --resume {run_id}` resumes it."
             )
-            forget_metrics(connection, run_id)
-            update = "update main.runs set state = ?, message = ? where run_id = ?"
-            connection.execute(update, [state, message, run_id])
+            with transaction(connection):
+                forget_metrics(connection, run_id)
+                update = "update main.runs set state = ?, message = ? where run_id = ?"
+                connection.execute(update, [state, message, run_id])
 
 
 def delete_run(connection: duckdb.DuckDBPyConnection, run_id: str, tables: list[str]) -> None:
