@@ -41,7 +41,7 @@ def name_benchmark() -> str:
 def benchmark(
     spec: SpecParameter | None = None,
     repeats: int | None = None,
-    sweep: dict[str, list[str]] | None = None,
+    sweep: dict[str, list[Any]] | None = None,
     resume: str | None = None,
     profile: Literal["sweep"] | None = None,
     points: int | None = None,
@@ -54,7 +54,7 @@ def benchmark(
     Args:
         spec: the spec, the path of a YAML file with one, or {file, overrides} to set some of its fields.
         repeats: runs per configuration (default 5, which a comparison needs; 1 for a profile's points).
-        sweep: values, as YAML text, by dotted field: {"engine.window": ["16", "32"]}.
+        sweep: values by dotted field: {"engine.window": [16, 32]}.
         resume: id of a benchmark to resume; then without the others.
         profile: sweep measures latency from one request at a time to all at once.
         points: rates between the two ends of the sweep (default 8).

@@ -105,7 +105,7 @@ def evaluate(spec: SpecParameter, resume: Resume = AUTO, benchmark_id: str | Non
     if not settings.tracebacks:
         speak_in_sentences()
     check_deployed_spec(spec)
-    evaluation = begin_evaluation(as_spec(spec), settings, resume, benchmark_id)
+    evaluation = begin_evaluation(as_spec(spec), settings, resume, benchmark_id, deployment.id is not None)
     show_run_id(evaluation.run_id)
     for note in evaluation.notes:
         get_run_logger().warning(note)
@@ -240,7 +240,11 @@ def _publish(result: RunResult, spec: EvalSpec, report: str | None) -> None:
 def _abandon(evaluation: Evaluation, cause: BaseException) -> None:
     """Stores what there is. What cannot be stored is said, and does not hide why the run ended."""
     state = "failed" if isinstance(cause, Exception) else "cancelled"
+    message = str(cause) or type(cause).__name__
+    if state == "cancelled":
+        signal = "Ctrl-C" if type(cause) is KeyboardInterrupt else "SIGTERM, as of a cancellation in Prefect"
+        message = f"It was stopped before its end, by {signal}."
     try:
-        evaluation.abandon(state, str(cause) or type(cause).__name__)
+        evaluation.abandon(state, message)
     except StoreError as error:
         get_run_logger().error(str(error))

@@ -1,26 +1,20 @@
 """gate: fails when a run is worse than its baseline, beyond the limits of its spec.
 
-    assayline gate RUN_ID [--baseline NAME|RUN_ID] [--max_accuracy_drop 0.02] [--FIELD VALUE ...]
+    assayline gate RUN_ID [--baseline NAME|RUN_ID] [--max_accuracy_drop 0.02] [--dry-run] [--FIELD VALUE ...]
 
 A broken limit ends the flow run in the state Worse, of which an automation can notify people (docs/comparison.md), and
 gives exit code 1.
 """
 
 import dataclasses
-import json
 from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
-from assayline.comparison.baselines import check_run, resolve_baseline
-from assayline.comparison.gate import GateFailedError, GateReport, judge_run_against
-from assayline.comparison.queries import read_side
+from assayline.comparison.gate import GateFailedError, GateReport, judge_run
 from assayline.comparison.verdicts import save_verdicts
-from assayline.errors import SpecError
 from assayline.settings import Settings, load_settings
-from assayline.spec.file import override_spec, parse_spec
-from assayline.spec.gate import GateSpec
 from assayline.store.database import Connection
 from assayline.store.thread import DatabaseThread
 from flows.live.judged import publish_gate
@@ -34,13 +28,13 @@ def name_gate() -> str:
 
 
 @flow(name="gate", flow_run_name=name_gate, persist_result=False)
-def gate(run_id: str, baseline: str | None = None, limits: dict[str, str] | None = None) -> dict[str, Any]:
+def gate(run_id: str, baseline: str | None = None, limits: dict[str, Any] | None = None) -> dict[str, Any]:
     """Fails when a run is worse than its baseline, beyond its limits.
 
     Args:
         run_id: the run to judge.
         baseline: name of a pinned baseline, or id of a run (default: gate.baseline of the run's spec).
-        limits: fields of the spec's gate to lay over the run's own, as text: {"max_accuracy_drop": "0.02"}.
+        limits: fields of the spec's gate to lay over the run's own: {"max_accuracy_drop": 0.02}.
     """
     settings = load_settings()
     if not settings.tracebacks:
@@ -52,30 +46,20 @@ def gate(run_id: str, baseline: str | None = None, limits: dict[str, str] | None
     return completed(report.sentence, dataclasses.asdict(report))
 
 
-def judge(settings: Settings, run_id: str, baseline: str | None, limits: dict[str, str]) -> GateReport:
-    """Judges a run, stores the verdicts and logs them. Raises SpecError and ComparisonError."""
+def judge(
+    settings: Settings, run_id: str, baseline: str | None, limits: dict[str, Any], flow_run_id: str | None = None
+) -> GateReport:
+    """Judges a run, stores the verdicts and logs them. Raises SpecError and ComparisonError.
+
+    `flow_run_id`: the flow run that evaluated the run and judges it now, such as a night's.
+    """
 
     def judge_and_save(connection: Connection) -> GateReport:
-        check_run(connection, run_id)
-        wanted = read_limits(connection, run_id, limits)
-        name = baseline or wanted.baseline
-        if name is None:
-            raise SpecError(
-                f"Run {run_id} has no baseline to be held against. Give --baseline NAME, or set gate.baseline in its "
-                "spec; `assayline baseline list` shows the names that there are."
-            )
-        found = judge_run_against(connection, run_id, resolve_baseline(connection, name), wanted)
-        save_verdicts(connection, found)
+        found = judge_run(connection, run_id, baseline, limits)
+        save_verdicts(connection, found, flow_run_id)
         return found
 
     report = DatabaseThread(settings).run(judge_and_save)
     for check in report.checks:
         get_run_logger().log(30 if check.verdict == "broken" else 20, "%s: %s", check.verdict, check.words)
     return report
-
-
-def read_limits(connection: Connection, run_id: str, overrides: dict[str, str]) -> GateSpec:
-    """The gate of a run's spec, with fields laid over it. Raises SpecError."""
-    spec = parse_spec(json.loads(read_side(connection, run_id).spec_json), origin=f"the spec of run {run_id}")
-    fields = {f"gate.{field.removeprefix('gate.')}": text for field, text in overrides.items()}
-    return override_spec(spec, fields, origin="the gate").gate

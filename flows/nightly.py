@@ -73,4 +73,4 @@ def _judge(settings: Settings, run_id: str, baseline: str | None) -> GateReport 
             run_id,
         )
         return None
-    return judge(settings, run_id, baseline, {})
+    return judge(settings, run_id, baseline, {}, str(flow_run.id))

@@ -107,7 +107,7 @@ class Engine:
             self._reader = RowReader(
                 self._spec.prompts.columns, None, self._spec.prompts.media, Shelf(self._folder.absolute())
             )
-            device = claim_device(self._spec, self._settings, stack)
+            device = claim_device(self._spec, self._settings, stack, f"an Engine of {model}")
             model_path, model_args = locate_model(self._spec, identity)
             order = WorkOrder(
                 run_id="",

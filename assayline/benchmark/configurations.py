@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import yaml
 
@@ -39,12 +40,12 @@ WARM_UP = "engine.warm_up"
 
 def plan_benchmark(
     spec: EvalSpec,
-    sweep: Mapping[str, Sequence[str]],
+    sweep: Mapping[str, Sequence[Any]],
     repeats: int,
     asked: Sequence[str] = (),
     profile: SweepProfile | None = None,
 ) -> tuple[Plan, list[Configuration]]:
-    """Settles and checks every configuration. `asked` are fields that a person set on purpose.
+    """Settles and checks every configuration. `sweep` has values, or YAML texts; `asked` a person set on purpose.
 
     The engine is warmed up and the prefix cache is off, unless asked otherwise: repeats of one prompt set would be
     answered from the cache. Raises SpecError or ModelError.
@@ -55,6 +56,7 @@ def plan_benchmark(
         check_profile(profile, spec)
         if sweep:
             raise SpecError("--profile and --sweep both say what is varied. Give one of them, or make two benchmarks.")
+    swept = {field: [_as_text(value) for value in values] for field, values in sweep.items()}
     settled = {}
     is_asked = CACHING in {*asked, *sweep} or "enable_prefix_caching" in spec.engine.args
     if not is_asked and not spec.engine.is_remote:  # which has the arguments that it was started with
@@ -62,12 +64,12 @@ def plan_benchmark(
     if WARM_UP not in {*asked, *sweep}:
         settled[WARM_UP] = "true"
     base = override_spec(spec, settled)
-    variants = list_points(base, profile) if profile else combine_values(sweep)
+    variants = list_points(base, profile) if profile else combine_values(swept)
     configurations = list_configurations(base, variants)
     plan = Plan(
         benchmark_id=new_run_id(f"benchmark {spec.name}", RunClock.start()),
         spec_json=canonical_json(base),
-        sweep={field: list(values) for field, values in sweep.items()},
+        sweep=swept,
         repeats=repeats,
         config_ids=[configuration.config_id for configuration in configurations],
         profile=profile,
@@ -155,7 +157,11 @@ def _split_values(text: str) -> list[str]:
         values = yaml.safe_load(text)
     except yaml.YAMLError:
         return []
-    return [value if isinstance(value, str) else json.dumps(value) for value in values]
+    return [_as_text(value) for value in values]
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def list_left(plan: Plan, configurations: Sequence[Configuration], settings: Settings) -> list[Configuration]:

@@ -5,20 +5,25 @@ Accuracy is compared prompt by prompt, speed over repeats of both configurations
 few repeats, is said and breaks nothing: a gate that cries wolf is soon ignored.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from assayline.comparison.baselines import check_run, resolve_baseline
 from assayline.comparison.queries import (
     Side,
+    choose_pairing,
     choose_repeats,
     compare_scores,
     compare_speed,
     read_costs,
-    read_overlap,
+    read_overlaps,
     read_side,
+    say_pairing,
 )
-from assayline.errors import AssaylineError, ComparisonError
+from assayline.errors import AssaylineError, ComparisonError, SpecError
+from assayline.spec.file import override_spec, parse_spec
 from assayline.spec.gate import GateSpec
 from assayline.store.database import Connection
 from assayline.store.scoring import list_stale
@@ -48,6 +53,8 @@ class GateReport:
     candidate: str
     baseline: str
     checks: list[Check] = field(default_factory=list)
+    limits: dict[str, Any] = field(default_factory=dict)
+    """The fields of the gate that it was judged by."""
 
     @property
     def broken(self) -> list[Check]:
@@ -73,17 +80,40 @@ ROUNDING = 1e-12
 """A drop of exactly the limit does not break it, whatever the last bit of a difference says."""
 
 
+def judge_run(
+    connection: Connection, run_id: str, baseline: str | None = None, overrides: Mapping[str, Any] | None = None
+) -> GateReport:
+    """Holds a run against a named baseline, or the one of its spec. `overrides`: fields laid over its spec's gate.
+
+    Raises SpecError for an unknown run, baseline or field, and as `judge_run_against` does.
+    """
+    check_run(connection, run_id)
+    spec = parse_spec(json.loads(read_side(connection, run_id).spec_json), origin=f"the spec of run {run_id}")
+    fields = {f"gate.{name.removeprefix('gate.')}": value for name, value in (overrides or {}).items()}
+    limits = override_spec(spec, fields, origin="the gate").gate
+    name = baseline or limits.baseline
+    if name is None:
+        raise SpecError(
+            f"Run {run_id} has no baseline to be held against. Give --baseline NAME, or set gate.baseline in its "
+            "spec; `python -m flows.baseline list` shows the names that there are."
+        )
+    return judge_run_against(connection, run_id, resolve_baseline(connection, name), limits)
+
+
 def judge_run_against(connection: Connection, candidate: str, baseline: str, limits: GateSpec) -> GateReport:
     """Holds a run against another. Raises SpecError for an unknown run, ComparisonError where there is no comparing."""
     if candidate == baseline:
         raise ComparisonError(f"Run {candidate} is its own baseline. Give another baseline, or a newer run.")
     new, old = read_side(connection, candidate), read_side(connection, baseline)
     _check_ended(new, old)
-    _check_overlap(read_overlap(connection, candidate, baseline), new, old, limits.min_overlap)
-    checks = [_check_errors(new, old, limits.max_error_share), _check_accuracy(connection, new, old, limits)]
+    overlaps = read_overlaps(connection, candidate, baseline, limits.min_overlap)
+    pairing = choose_pairing(overlaps, limits.pair_by)
+    ways = ", ".join(f"by {name} {row['overlap_share'] or 0:.4g}" for name, row in overlaps.items())
+    _check_overlap(overlaps[pairing], new, old, limits.min_overlap, ways=ways)
+    checks = [_check_errors(new, old, limits.max_error_share), _check_accuracy(connection, new, old, limits, pairing)]
     checks += _check_speed(connection, new, old, limits)
     checks += _check_cost(connection, new, limits)
-    return GateReport(candidate, baseline, checks)
+    return GateReport(candidate, baseline, checks, limits.model_dump(mode="json"))
 
 
 def _check_ended(new: Side, old: Side) -> None:
@@ -94,14 +124,17 @@ def _check_ended(new: Side, old: Side) -> None:
         raise ComparisonError(f"The baseline {old.run_id} is still running. Wait for its end, or pin a completed run.")
 
 
-def _check_overlap(overlap: dict[str, Any], new: Side, old: Side, least: float, what: str = "prompts") -> None:
+def _check_overlap(
+    overlap: dict[str, Any], new: Side, old: Side, least: float, what: str = "prompts", ways: str = ""
+) -> None:
     share = overlap["overlap_share"]
     if share is None or share < least - ROUNDING:
         raise ComparisonError(
             f"Runs {new.run_id} and {old.run_id} have different {what}: {overlap['prompts']} in both, "
             f"{overlap['only_candidate']} only in the first and {overlap['only_baseline']} only in the second, an "
-            f"overlap of {share or 0:.1%} where gate.min_overlap wants {least:.1%}. Compare runs of one prompt set, or "
-            "lower the limit: what both have is compared then."
+            f"overlap of {share or 0:.1%} where gate.min_overlap wants {least * 100:.3g}%. hint: compare runs of one "
+            "prompt set, lower the limit to compare what both have"
+            + (f", or set gate.pair_by (share of rows that pair: {ways})." if ways else ".")
         )
 
 
@@ -111,8 +144,8 @@ def _check_errors(new: Side, old: Side, limit: float) -> Check:
     return Check("errors", "broken" if share > limit + ROUNDING else "held", words, share, before, limit, "share")
 
 
-def _check_accuracy(connection: Connection, new: Side, old: Side, limits: GateSpec) -> Check:
-    rows = compare_scores(connection, new.run_id, old.run_id)
+def _check_accuracy(connection: Connection, new: Side, old: Side, limits: GateSpec, pairing: str) -> Check:
+    rows = compare_scores(connection, new.run_id, old.run_id, pairing)
     if not rows and limits.scorer is None:
         return Check("accuracy", "not judged", "Neither run has scores, so accuracy was not judged.")
     scorer = limits.scorer or next((name for name in new.scorers if name in rows), "") or next(iter(rows), "")
@@ -128,7 +161,7 @@ def _check_accuracy(connection: Connection, new: Side, old: Side, limits: GateSp
     if row["same_scorer"] is False:
         raise ComparisonError(_explain_other_scorer(connection, scorer, new.run_id, old.run_id))
     _check_overlap(row, new, old, limits.min_overlap, f"prompts with a score of {scorer}")
-    return judge_scores(row, limits)
+    return judge_scores(row, limits, say_pairing(pairing, json.loads(new.spec_json), json.loads(old.spec_json)))
 
 
 def _explain_other_scorer(connection: Connection, scorer: str, new: str, old: str) -> str:
@@ -142,8 +175,8 @@ def _explain_other_scorer(connection: Connection, scorer: str, new: str, old: st
     return f"Scores of {scorer!r} in the runs {new} and {old} cannot be compared: {why}. hint: {hint}."
 
 
-def judge_scores(row: dict[str, Any], limits: GateSpec) -> Check:
-    """The accuracy limit, by a row of compare_runs."""
+def judge_scores(row: dict[str, Any], limits: GateSpec, pairing: str = "") -> Check:
+    """The accuracy limit, by a row of compare_runs. `pairing`: how its pairs were made, in words."""
     limit, drop, low = limits.max_accuracy_drop, -row["difference"], row["low"]
     interval = (
         "no interval, as there are too few prompts"
@@ -152,9 +185,10 @@ def judge_scores(row: dict[str, Any], limits: GateSpec) -> Check:
     )
     test = "" if row["mcnemar_p"] is None else f", McNemar's p {row['mcnemar_p']:.2g}"
     errors = f"; {count(row['error_pairs'], 'pair has', 'pairs have')} an error" if row["error_pairs"] else ""
+    paired = f" ({pairing})" if pairing else ""
     words = (
         f"{row['scorer']} went from {row['baseline_mean']:.4f} to {row['candidate_mean']:.4f} over {row['prompts']} "
-        f"prompts, by {row['difference']:+.4f} ({interval}{test}; {row['worse_prompts']} worse, "
+        f"prompts{paired}, by {row['difference']:+.4f} ({interval}{test}; {row['worse_prompts']} worse, "
         f"{row['better_prompts']} better{errors}); the limit is a drop of {limit:g}, {limits.confidence}."
     )
     is_larger = drop > limit + ROUNDING
@@ -179,7 +213,7 @@ def _check_speed(connection: Connection, new: Side, old: Side, limits: GateSpec)
     if not wanted:
         return
     if reason := _find_obstacle(new, old):
-        yield from (Check(metric, "not judged", reason, limit=limit) for metric, limit in wanted.items())
+        yield Check("speed", "not judged", f"{', '.join(wanted)}: not judged, as {reason}.")
         return
     candidates, baselines = choose_repeats(connection, new.run_id, old.run_id)
     rows = compare_speed(connection, candidates, baselines, wanted)
@@ -203,12 +237,12 @@ def _check_cost(connection: Connection, new: Side, limits: GateSpec) -> Iterator
 
 
 def _find_obstacle(new: Side, old: Side) -> str | None:
-    """Why speed cannot be judged at all, in a sentence."""
+    """Why no limit on speed can be judged, as the end of a sentence."""
     for side in (new, old):
         if side.obstacle:
-            return f"Speed was not judged: of run {side.run_id}, {side.obstacle}."
+            return f"run {side.run_id} does not count among the repeats: {side.obstacle}"
     if new.benchmark_id and (new.benchmark_id, new.config_id) == (old.benchmark_id, old.config_id):
-        return "Speed was not judged: both runs are repeats of one configuration in one benchmark."
+        return "both runs are repeats of one configuration in one benchmark"
     return None
 
 

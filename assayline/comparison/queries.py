@@ -50,15 +50,36 @@ _SIDE = """
 """
 
 
-def read_overlap(connection: Connection, candidate: str, baseline: str) -> dict[str, Any]:
-    """The row of overlap_prompts."""
-    return read_rows(connection, "from overlap_prompts(?, ?)", candidate, baseline)[0]
+def read_overlaps(
+    connection: Connection, candidate: str, baseline: str, min_overlap: float
+) -> dict[str, dict[str, Any]]:
+    """Rows of overlap_prompts, by pairing."""
+    rows = read_rows(connection, "from overlap_prompts(?, ?, min_overlap := ?)", candidate, baseline, min_overlap)
+    return {row["pairing"]: row for row in rows}
 
 
-def compare_scores(connection: Connection, candidate: str, baseline: str) -> dict[str, dict[str, Any]]:
+def choose_pairing(overlaps: Mapping[str, dict[str, Any]], pair_by: str) -> str:
+    """How rows are paired: as `pair_by` says, unless that is auto."""
+    return next(name for name, row in overlaps.items() if (row["is_chosen"] if pair_by == "auto" else name == pair_by))
+
+
+def say_pairing(pairing: str, candidate_spec: dict[str, Any], baseline_spec: dict[str, Any]) -> str:
+    """`paired by source row: the template differs`; empty if paired by prompt."""
+    if pairing == "prompt":
+        return ""
+    ours, theirs = (spec.get("prompts", {}) for spec in (candidate_spec, baseline_spec))
+    apart = [name for name in ("source", "columns", "template", "turns") if ours.get(name) != theirs.get(name)]
+    differs = "differs" if apart in (["source"], ["template"]) else "differ"
+    by = "source row" if pairing == "row" else pairing
+    return f"paired by {by}" + (f": the {' and '.join(apart)} {differs}" if apart else "")
+
+
+def compare_scores(
+    connection: Connection, candidate: str, baseline: str, pair_by: str = "prompt"
+) -> dict[str, dict[str, Any]]:
     """Rows of compare_runs, by scorer."""
     with read_kept(connection, candidate, baseline):
-        rows = read_rows(connection, "from compare_runs(?, ?)", candidate, baseline)
+        rows = read_rows(connection, "from compare_runs(?, ?, pair_by := ?)", candidate, baseline, pair_by)
     return {row["scorer"]: row for row in rows}
 
 

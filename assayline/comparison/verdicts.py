@@ -1,13 +1,14 @@
-"""What gates said, as rows of `verdicts`: the history shows them beside the nights that they are about."""
+"""What gates said, as rows of `verdicts`, a ledger: the history shows those of a night beside it."""
 
+import json
 from datetime import UTC, datetime
 
 from assayline.comparison.gate import GateReport
 from assayline.store.database import Connection, transaction
 
 
-def save_verdicts(connection: Connection, report: GateReport) -> None:
-    """Stores a gate's report, in place of an earlier one of the same run against the same baseline."""
+def save_verdicts(connection: Connection, report: GateReport, flow_run_id: str | None = None) -> None:
+    """Stores a gate's report beside earlier ones. `flow_run_id`: the flow run that the gate is part of, if it is."""
     judged_at = datetime.now(UTC).replace(tzinfo=None)
     rows = [
         [
@@ -22,11 +23,10 @@ def save_verdicts(connection: Connection, report: GateReport) -> None:
             check.limit,
             check.unit,
             check.words,
+            json.dumps(report.limits, sort_keys=True),
+            flow_run_id,
         ]
         for ordinal, check in enumerate(report.checks)
     ]
     with transaction(connection):
-        connection.execute(
-            "delete from verdicts where run_id = ? and baseline_run_id = ?", [report.candidate, report.baseline]
-        )
-        connection.executemany(f"insert into verdicts values ({', '.join('?' * 11)})", rows)  # noqa: S608 - marks alone
+        connection.executemany(f"insert into verdicts values ({', '.join('?' * 13)})", rows)  # noqa: S608 - marks alone

@@ -45,13 +45,13 @@ class ParkingLot:
         self._device: Device | None = None
         self._claim = contextlib.ExitStack()
 
-    def claim(self, devices: list[Device], lock_dir: Path, wait_s: float) -> Device:
+    def claim(self, devices: list[Device], lock_dir: Path, wait_s: float, holder: str = "") -> Device:
         """The device that is held here, if it is one of these; else the first free one of them, held from now on."""
         names = [(device.name, device.units) for device in devices]
         if self._device is not None and (self._device.name, self._device.units) in names:
             return replace(self._device, orphans=())
         self.clear()
-        self._device = self._claim.enter_context(claim_device(devices, lock_dir, wait_s))
+        self._device = self._claim.enter_context(claim_device(devices, lock_dir, wait_s, holder))
         return self._device
 
     def park(self, parked: Parked) -> None:

@@ -42,18 +42,23 @@ __all__ = ["Evaluation", "RunResult", "begin_evaluation", "new_run_id", "plan_ru
 
 
 def begin_evaluation(
-    spec: EvalSpec, settings: Settings, resume: str = AUTO, benchmark_id: str | None = None
+    spec: EvalSpec,
+    settings: Settings,
+    resume: str = AUTO,
+    benchmark_id: str | None = None,
+    is_deployed: bool = False,
 ) -> Evaluation:
     """Checks arguments, model and database, and makes the run's folder or takes an unfinished run up.
 
     `resume` is auto (the newest unfinished run of this spec, if there is one), never, or the id of a run. A new run is
-    part of the benchmark `benchmark_id`, if that is given.
+    part of the benchmark `benchmark_id`, if that is given. `is_deployed`: a deployed flow begins it, such as a night;
+    with auto it resumes runs of such flows alone, and others do not resume these.
     Raises SpecError, ModelError or StoreError.
     """
     settings.pass_on_token()
     spec = add_price(spec, settings)
     fresh, model = plan_run(spec)
-    fresh = replace(fresh, benchmark_id=benchmark_id)
+    fresh = replace(fresh, benchmark_id=benchmark_id, is_deployed=is_deployed)
     workers = count_workers(spec)
     database = DatabaseThread(settings)
     runs_dir = settings.data_dir / "runs"

@@ -98,6 +98,7 @@ def claim_device(
     spec: EvalSpec,
     settings: Settings,
     stack: contextlib.ExitStack,
+    holder: str,
     *,
     lot: ParkingLot | None = None,
     workers_here: int = 1,
@@ -105,7 +106,7 @@ def claim_device(
 ) -> Device:
     """A device for an engine, held until `stack` is undone, or for as long as `lot` has room for it.
 
-    Without GPUs, `workers_here` share the machine's cores; `whole_machine`: it must have a device for each of them.
+    `holder` is who has it, for others who want it. Without GPUs, `workers_here` share the machine's cores; `whole_machine`: it must have a device for each of them.
     Raises DeviceError or SpecError.
     """
     if not spec.engine.needs_device:
@@ -114,5 +115,6 @@ def claim_device(
         spec.engine.device, workers_here, count_devices(spec.engine.args), whole_machine=whole_machine
     )
     if lot is not None:
-        return lot.claim(devices, settings.lock_dir, settings.device_wait_s)
-    return stack.enter_context(claims.claim_device(devices, settings.lock_dir, settings.device_wait_s))
+        holder = f"a benchmark, whose first run here was {holder}"
+        return lot.claim(devices, settings.lock_dir, settings.device_wait_s, holder)
+    return stack.enter_context(claims.claim_device(devices, settings.lock_dir, settings.device_wait_s, holder))

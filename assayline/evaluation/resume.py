@@ -104,6 +104,9 @@ def _list_candidates(fresh: Manifest, spec_json: str, runs_dir: Path, notes: lis
                 f"Run {manifest.run_id} of this name is unfinished but cannot be resumed; this differs: "
                 f"{'; '.join(changes)}. This is a new run."
             )
+        elif manifest.is_deployed != fresh.is_deployed:
+            owner = "deployment" if manifest.is_deployed else "command"
+            notes.append(f"Run {manifest.run_id} of this spec is unfinished, and left to the {owner} that began it.")
         elif is_worked_on(run_dir):
             notes.append(f"Run {manifest.run_id} of this spec is in use by {name_holder(run_dir)}, and left to it.")
         else:

@@ -186,6 +186,7 @@ class Worker:
             order.spec,
             order.settings,
             stack,
+            f"run {order.run_id} ({order.spec.name})",
             lot=self._lot,
             workers_here=order.workers_here,
             whole_machine=order.whole_machine,

@@ -73,7 +73,8 @@ class Manifest:
     """The benchmark that the run is a part of."""
     attempt: int = 1
     state: str = "running"
-    """running, completed, failed or cancelled. A killed run stays `running`; its lock says that nobody works on it."""
+    """running, completed, failed or cancelled. A killed run stays `running`: its lock says that nobody works on it, and
+    the database then has it as `interrupted`."""
     is_final: bool = False
     """Whether resuming would end the same way: nothing is left to ask."""
     finished_at: str | None = None
@@ -85,6 +86,8 @@ class Manifest:
     """Set once every request is in a part."""
     is_longest_first: bool = False
     """Whether requests are ordered by the lengths that their answers are expected to have; a run keeps its order."""
+    is_deployed: bool = False
+    """Whether a deployed flow began it, such as a night's; a person's command does not resume it unasked."""
     layout: int = 1
     """Of the run's folder: `LAYOUT`, or 1 for runs of version 0.1, whose workers shared a queue of files."""
 

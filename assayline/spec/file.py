@@ -65,11 +65,11 @@ def find_lost_template(data: Mapping[str, Any], deployments: Path) -> str | None
     return None
 
 
-def override_spec(spec: EvalSpec, overrides: Mapping[str, str], origin: str = "spec") -> EvalSpec:
-    """The spec with fields laid over it, as `load_spec` lays them over a file. Raises SpecError."""
+def override_spec(spec: EvalSpec, overrides: Mapping[str, Any], origin: str = "spec") -> EvalSpec:
+    """The spec with fields laid over it: values, or YAML text as for `load_spec`. Raises SpecError."""
     data = spec.model_dump(mode="json", exclude_none=True)
-    for field, text in overrides.items():
-        _set_field(data, field, _parse_value(text))
+    for field, value in overrides.items():
+        _set_field(data, field, _parse_value(value) if isinstance(value, str) else value)
     return parse_spec(data, origin)
 
 

@@ -32,6 +32,7 @@ CostMetric = Literal[
 ]
 """The metrics of `run_metric` that are about cost and energy."""
 
+PairBy = Literal["auto", "prompt", "id", "row"]
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 MOST_TESTS = 6
 """Metrics in one family of tests: with more, five repeats could never be sure."""
@@ -75,6 +76,13 @@ class GateSpec(SpecPart):
     max_error_share: float = Field(0.05, ge=0, le=1, description="Largest share of the answers that are errors.")
     min_overlap: float = Field(
         0.9, gt=0, le=1, description="Smallest share of all prompts of both runs that both were asked; else refused."
+    )
+    pair_by: PairBy = Field(
+        "auto",
+        exclude_if=lambda value: value == "auto",
+        description="How prompts of both runs are paired. prompt: the same messages and target; id: the same id and "
+        "target; row: the same row of the source, and target; auto: the first of them with min_overlap (row only if "
+        "both specs have the same prompts.source).",
     )
 
     @model_validator(mode="after")

@@ -29,7 +29,7 @@ Connection = duckdb.DuckDBPyConnection
 
 Config = dict[str, str | bool | int | float | list[str]]
 SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
-TABLE_VERSION = 9
+TABLE_VERSION = 10
 """Raise it when a raw table's columns change, with a file in `sql/migrations/` that takes databases to it."""
 
 UNUSABLE = re.compile(r"[?\\\ud800-\udfff]")

@@ -11,7 +11,7 @@ from pathlib import Path
 OLDEST_VERSION = 4
 """Databases and parts of an older version are refused: no file takes them further."""
 
-_ADDED = re.compile(r"^alter table (?P<table>\w+) add column (?P<column>\w+) ", re.M)
+_ADDED = re.compile(r"^alter table (?:if exists )?(?P<table>\w+) add column (?P<column>\w+) ", re.M)
 
 
 def list_migrations(folder: Path, version: int, wanted: int) -> list[Path]:

@@ -4,13 +4,18 @@ A run's rows are its manifest and its spec.
 """
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import duckdb
 
-from assayline.runs.manifest import Manifest
+from assayline.errors import StoreError
+from assayline.runs.locks import is_worked_on
+from assayline.runs.manifest import Manifest, read_manifest
 from assayline.spec.load import LIMITS
+from assayline.store.database import transaction
 from assayline.store.kept import forget_metrics
 
 LOAD_COLUMNS = ("warmup_s", "cooldown_s", "max_requests", "max_duration_s", "max_errors")
@@ -74,6 +79,27 @@ def _insert(connection: duckdb.DuckDBPyConnection, table: str, row: dict[str, An
     names, marks = ", ".join(row), ", ".join("?" * len(row))
     query = f"insert into {table} ({names}) values ({marks})"  # noqa: S608 - names are ours
     connection.execute(query, list(row.values()))
+
+
+def mark_interrupted(connection: duckdb.DuckDBPyConnection, runs_dir: Path) -> None:
+    """Sets the state of runs that are `running` and that no process works on: as their manifests say, or interrupted.
+
+    Runs without a folder on this machine are left alone, as are those that a manifest calls completed.
+    """
+    for (run_id,) in connection.execute("select run_id from main.runs where state = 'running'").fetchall():
+        with suppress(StoreError):
+            run = read_manifest(runs_dir / run_id)
+            if run.state == "completed" or is_worked_on(runs_dir / run_id):
+                continue
+            state = "interrupted" if run.state == "running" else run.state
+            message = run.message or (
+                "The process that drove the run ended without a word: it was killed, or the machine stopped. hint: "
+                f"`assayline evaluate --resume {run_id}` resumes it."
+            )
+            with transaction(connection):
+                forget_metrics(connection, run_id)
+                update = "update main.runs set state = ?, message = ? where run_id = ?"
+                connection.execute(update, [state, message, run_id])
 
 
 def delete_run(connection: duckdb.DuckDBPyConnection, run_id: str, tables: list[str]) -> None:

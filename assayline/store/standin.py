@@ -33,7 +33,10 @@ RUN_STATE = """
 """
 """The state of every run: of two states, the one that compares greater in `_weigh` is the newer one."""
 
-DATED_TABLES = (("verdicts", ("run_id", "baseline_run_id"), "judged_at"), ("baselines", ("baseline",), "pinned_at"))
+DATED_TABLES = (
+    ("verdicts", ("run_id", "baseline_run_id", "judged_at"), "judged_at"),
+    ("baselines", ("baseline",), "pinned_at"),
+)
 """Tables of which the newest rows of a key count: the table, its key and when a row was made."""
 
 

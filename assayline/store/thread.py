@@ -19,6 +19,7 @@ import duckdb
 from assayline.errors import DatabaseLockedError, StoreError
 from assayline.settings import Settings
 from assayline.store.database import Connection, connect
+from assayline.store.runs import mark_interrupted
 from assayline.store.standin import connect_stand_in, find_stand_in, merge_stand_in
 
 Answer = TypeVar("Answer")
@@ -32,6 +33,7 @@ class DatabaseThread:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._thread = ThreadPoolExecutor(1, "database")
+        self._has_marked = False
         self.held: str | None = None
         """Who holds the database, if the last work was done in the stand-in."""
 
@@ -73,6 +75,9 @@ class DatabaseThread:
                 with connect(path, 0 if has_waited else wait, memory_bytes=memory_bytes, checkpoint=checkpoint) as own:
                     self.held = None
                     merge_stand_in(own, path)
+                    if not self._has_marked:
+                        mark_interrupted(own, self._settings.data_dir / "runs")
+                        self._has_marked = True
                     return work(own)
             except DatabaseLockedError as error:
                 if not may_stand_in:

@@ -2,11 +2,15 @@
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage, prefect_api
 from flows.cli.words import CONSOLE_LEVEL, complete_run_id, parse_words, plain_console
 from flows.live.logs import quiet_shutdown
+
+if TYPE_CHECKING:
+    from assayline.comparison.gate import GateReport
 
 EPILOG = """Any limit can be laid over the spec's: --max_accuracy_drop 0.02, --confidence proven,
 --max_slowdown '{output_tokens_per_s: 0.1}'. Fields and meanings: docs/spec.md, "gate".
@@ -17,23 +21,35 @@ or field, 6 database, 8 runs that cannot be compared."""
 
 def run(arguments: list[str]) -> int:
     """Judges what the command line names, and prints the table. Returns the exit code."""
-    parser = make_parser("gate", EPILOG, "%(prog)s RUN_ID [--baseline NAME|RUN_ID] [--FIELD VALUE ...]")
+    parser = make_parser("gate", EPILOG, "%(prog)s RUN_ID [--baseline NAME|RUN_ID] [--dry-run] [--FIELD VALUE ...]")
     parser.add_argument(
         "--baseline", metavar="NAME|RUN_ID", help="pinned name or run (default: gate.baseline of the run's spec)"
     )
+    parser.add_argument(
+        "--pair-by",
+        "--pair_by",
+        choices=("auto", "prompt", "id", "row"),
+        help="how prompts of both runs are paired (default: gate.pair_by of the run's spec)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="judge and record nothing, in Prefect neither")
     known, rest = parser.parse_known_args(arguments)
 
-    from assayline.comparison.gate import Check, GateFailedError, GateReport
+    from assayline.comparison.gate import Check, GateFailedError, GateReport, judge_run
     from assayline.settings import load_settings
+    from assayline.store.thread import DatabaseThread
 
     settings = load_settings()
     run_id, limits = parse_words(rest, vars(known))
     if run_id is None:
         parser.error("give a RUN_ID")
     run_id = complete_run_id(run_id, settings)
+    if known.pair_by:
+        limits["pair_by"] = known.pair_by
+    if known.dry_run:
+        judged = DatabaseThread(settings).run(lambda opened: judge_run(opened, run_id, known.baseline, limits))
+        return _end(judged)
     os.environ.setdefault(CONSOLE_LEVEL, "CRITICAL")  # what the flow logs is printed at the end
     with prefect_api():
-        from flows.cli.tables import print_gate
         from flows.gate import gate
 
         collect_garbage()
@@ -43,9 +59,16 @@ def run(arguments: list[str]) -> int:
         except GateFailedError as failure:
             report = failure.report
         quiet_shutdown()
-        print_gate(report, plain_console())
-        if report.broken:
-            print(f"error: {report.headline}", file=sys.stderr)
-            return GateFailedError.exit_code
-        print(report.headline)
+        return _end(report)
+
+
+def _end(report: "GateReport") -> int:
+    from assayline.comparison.gate import GateFailedError
+    from flows.cli.tables import print_gate
+
+    print_gate(report, plain_console())
+    if report.broken:
+        print(f"error: {report.headline}", file=sys.stderr)
+        return GateFailedError.exit_code
+    print(report.headline)
     return 0

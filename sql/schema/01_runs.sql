@@ -40,7 +40,7 @@ comment on column runs.benchmark_id is 'The benchmark that the run is a part of,
 comment on column runs.assayline_version is 'Version of assayline that ran it.';
 comment on column runs.host_name is 'Machine that ran the flow.';
 comment on column runs.attempt is 'How often the run was started, 1 for the first time.';
-comment on column runs.state is 'running, completed, failed or cancelled.';
+comment on column runs.state is 'running, completed, failed, cancelled or interrupted. A killed run is running until the next command that opens the database.';
 comment on column runs.message is 'What ended it, NULL for a completed run.';
 comment on column runs.started_at is 'UTC wall clock at the start of the run: the zero of all *_at_s.';
 comment on column runs.finished_at is 'UTC wall clock at the end of the run.';

@@ -1,4 +1,4 @@
--- Grain: one row per run that a gate judged × baseline × limit. Judged again, its rows are replaced.
+-- Grain: one row per judgement of a run × limit. A judgement is a run_id, baseline_run_id and judged_at.
 create table if not exists verdicts (
     run_id varchar not null,
     baseline_run_id varchar not null,
@@ -10,10 +10,12 @@ create table if not exists verdicts (
     baseline_value double,
     limit_value double,
     unit varchar not null,
-    words varchar not null
+    words varchar not null,
+    limits_json varchar,
+    flow_run_id varchar
 );
 
-comment on table verdicts is 'One row per run that a gate judged × baseline × limit: what became of it. Judged against the same baseline again, a run has the new rows alone.';
+comment on table verdicts is 'One row per judgement of a run by the gate × limit. A judgement (run_id, baseline_run_id, judged_at) is never replaced: judged again, a run has more rows.';
 comment on column verdicts.run_id is 'The run that was judged.';
 comment on column verdicts.baseline_run_id is 'The run that it was held against.';
 comment on column verdicts.judged_at is 'UTC wall clock of the judgement.';
@@ -25,3 +27,5 @@ comment on column verdicts.baseline_value is 'The same of the baseline.';
 comment on column verdicts.limit_value is 'The limit: a drop, a share of errors, or a slowdown as a share. NULL where there was none.';
 comment on column verdicts.unit is 'Unit of candidate_value and baseline_value; empty where there are none.';
 comment on column verdicts.words is 'What was found, in a sentence with its figures.';
+comment on column verdicts.limits_json is 'All limits of the judgement as JSON: the fields of the spec''s gate, with those laid over them. NULL of judgements before version 10 of the tables.';
+comment on column verdicts.flow_run_id is 'Id in Prefect of the flow run whose gate it was, such as the night that made the run. NULL for a gate of its own, as a person gives it.';

@@ -41,6 +41,8 @@ def test_every_combination_is_a_configuration(spec: EvalSpec, settings: Settings
         (8, 32),
     ]
     assert found[0].label == "engine.window=4, engine.args.max_num_seqs=16"
+    plain, _ = plan_benchmark(spec, {"engine.window": [4, "8"], "engine.args.max_num_seqs": [16, 32]}, 5)
+    assert (plain.sweep, plain.config_ids) == (sweep, plan.config_ids), "numbers mean what their texts mean"
     assert plan.config_ids == [one.config_id for one in found] and len(set(plan.config_ids)) == 4
 
 

@@ -11,6 +11,7 @@ from run_kit import FAKE, begin_and_vanish, complete, copy_run, settings_in
 from assayline.comparison.gate import GateReport, judge_run_against
 from assayline.errors import ComparisonError, SpecError
 from assayline.evaluation.rescore import rescore_run
+from assayline.report.make import make_report
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.gate import GateSpec
@@ -228,8 +229,11 @@ def shadow_speed(connection: Connection, runs: list[str], factor: float) -> None
 def test_speed_of_a_resumed_run_is_not_judged(make: Any, old: str, settings: Settings) -> None:
     begin_and_vanish(make(), settings, 3)
     resumed = complete(make(), settings).run_id
-    report = judge(settings, resumed, old, max_slowdown={"tpot_p50_s": 0.1})
-    assert report.checks[-1].words == f"Speed was not judged: of run {resumed}, it was resumed."
+    limits = {"output_tokens_per_s": 0.05, "tpot_p50_s": 0.1}
+    report = judge(settings, resumed, old, max_slowdown=limits)
+    assert len(report.checks) == 3, "one for all limits on speed"
+    told = f"as run {resumed} does not count among the repeats: it was resumed."
+    assert report.checks[-1].words == f"output_tokens_per_s, tpot_p50_s: not judged, {told}"
 
 
 EUR_A_SECOND = {"currency": "EUR", "per_machine_hour": 3600}
@@ -251,3 +255,33 @@ def test_costs_have_limits_of_the_run_itself_and_against_the_baseline(make: Any,
     unpriced = judge(settings, old, new, max_cost={"cost": 1}, max_cost_increase={"cost_per_right_answer": 0.1})
     assert [check.verdict for check in unpriced.checks if "cost" in check.check] == ["not judged"] * 2
     assert unpriced.broken == []
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_judge_run_against_compares_two_templates_row_by_row(
+    make_spec: Any, settings: Settings, tmp_path: Path, repeats: int
+) -> None:
+    """The same rows asked by two templates, of which one has the fake engine answer wrongly from row 20 on."""
+    rows = [{"question": f"say {i}", "answer": str(i), "wrong": "" if i < 20 else " what"} for i in range(40)]
+
+    def ask(template: str, **prompts: Any) -> str:
+        asked = {"columns": {"target": "answer"}, "template": template, "repeats": repeats, **prompts}
+        asked = {"source": {"kind": "inline", "rows": rows}, **asked}
+        plain = {"template": "{{ messages[0].content }}"}
+        return run(make_spec(engine={**FAKE, "order": "given"}, prompts=asked, chat=plain), settings)
+
+    old, new = ask("{{ question }}"), ask("Please {{ question }}{{ wrong }}")
+    report = judge(settings, new, old)
+    assert verdicts(report) == {"errors": "held", "accuracy, exact_match": "broken"}
+    told = "over 40 prompts (paired by source row: the template differs), by -0.5000"
+    assert told in report.broken[0].words
+    with pytest.raises(ComparisonError, match=r"hint: .*set gate\.pair_by .*by prompt 0, by id 0, by row 1\)"):
+        judge(settings, new, old, pair_by="prompt")
+    other = ask("{{ question }}?", source={"kind": "inline", "rows": [{**row, "answer": "x"} for row in rows]})
+    with pytest.raises(ComparisonError, match=r"different prompts: 0 in both"):
+        judge(settings, other, old, pair_by="row")
+
+    written = make_report(settings, new, old)
+    page = written.markdown.read_text()
+    assert "20 prompts became worse and 0 better, paired by source row: the template differs." in page
+    assert "Please say 39 what" in page, "the answers of both runs stand beside each other"

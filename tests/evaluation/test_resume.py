@@ -38,6 +38,7 @@ from assayline.spec.file import parse_spec
 from assayline.store.answers import survey_answers
 from assayline.store.database import connect
 from assayline.store.parts import list_parts, write_part
+from assayline.store.thread import DatabaseThread
 
 pytestmark = pytest.mark.slow
 
@@ -113,6 +114,52 @@ def test_it_goes_on_as_often_as_it_takes(spec: EvalSpec, settings: Settings) -> 
         evaluation.abandon("failed", "it broke")
     complete(spec, settings)
     check_sound(settings)
+
+
+def test_database_thread_marks_a_killed_run_as_interrupted_and_leaves_one_at_work(
+    spec: EvalSpec, settings: Settings
+) -> None:
+    killed = begin_and_vanish(spec, settings, 4)
+    state = "select state from runs order by started_at"
+    assert query(settings, state) == [("running",)]
+    working = begin_evaluation(spec.model_copy(update={"name": "at work"}), settings)
+    working.prepare()
+    DatabaseThread(settings).run(lambda connection: None)  # as any command opens the database
+    assert query(settings, state) == [("interrupted",), ("running",)]
+    ((message,),) = query(settings, f"select message from runs where run_id = '{killed.run_id}'")
+    assert message.endswith(f"hint: `assayline evaluate --resume {killed.run_id}` resumes it.")
+    working.abandon("cancelled", "Stopped.")
+    resumed = begin_evaluation(spec, settings)
+    assert (resumed.run_id, query(settings, state)[0]) == (killed.run_id, ("running",))
+    resumed.abandon("cancelled", "Stopped.")
+
+
+def test_database_thread_takes_the_end_that_only_the_manifest_has(spec: EvalSpec, settings: Settings) -> None:
+    left = begin_and_vanish(spec, settings, 4)
+    write_manifest(
+        left.run_dir, dataclasses.replace(read_manifest(left.run_dir), state="failed", message="The disk was full.")
+    )
+    DatabaseThread(settings).run(lambda connection: None)
+    assert query(settings, "select state, message from runs") == [("failed", "The disk was full.")]
+
+
+@pytest.mark.parametrize("is_deployed", [True, False], ids=["of a night", "of a person"])
+def test_begin_evaluation_leaves_a_run_to_the_kind_of_flow_that_began_it(
+    spec: EvalSpec, settings: Settings, is_deployed: bool
+) -> None:
+    begun = begin_evaluation(spec, settings, is_deployed=is_deployed)
+    begun.prepare()
+    vanish(begun)
+    other = begin_evaluation(spec, settings, is_deployed=not is_deployed)
+    assert other.run_id != begun.run_id
+    assert f"left to the {'deployment' if is_deployed else 'command'} that began it." in other.notes[0]
+    other.abandon("cancelled")
+    named = begin_evaluation(spec, settings, begun.run_id, is_deployed=not is_deployed)
+    assert (named.run_id, named.manifest.is_deployed) == (begun.run_id, is_deployed)
+    named.abandon("cancelled")
+    again = begin_evaluation(spec, settings, is_deployed=is_deployed)
+    assert again.run_id == begun.run_id
+    again.abandon("cancelled")
 
 
 def test_a_run_that_was_abandoned_says_so_while_it_waits_and_runs_again(spec: EvalSpec, settings: Settings) -> None:

@@ -26,7 +26,7 @@ RUNS = "select benchmark_id, json_extract(spec_json, '$.engine.window')::int, st
 def test_repeats_of_a_sweep_are_runs_that_can_be_compared(
     prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path
 ) -> None:
-    state = benchmark(parse_spec(fake_spec), 5, {"engine.window": ["2", "20"]}, return_state=True)
+    state = benchmark(parse_spec(fake_spec), 5, {"engine.window": [2, 20]}, return_state=True)
     assert state.is_completed()
     result = state.result()
     runs = flow_kit.query(data_dir, RUNS)

@@ -156,6 +156,8 @@ def test_cancelled_run_stops_soon_and_keeps_what_had_finished(
         "the run is cancelled in the database",
     )
     (run_id,) = flow_kit.query(deployed_data, "select run_id from runs where name = 'endless'")
+    message = flow_kit.query(deployed_data, "select message from runs where run_id = ?", run_id)
+    assert message == ["It was stopped before its end, by SIGTERM, as of a cancellation in Prefect."]
     (stored,) = flow_kit.query(deployed_data, "select count(*) from completions where run_id = ?", run_id)
     assert stored == flow_kit.count_in_parts(deployed_data) - before > 0
 

@@ -20,6 +20,7 @@ from run_kit import complete
 from assayline.comparison.baselines import pin_baseline
 from assayline.comparison.gate import GateFailedError
 from assayline.errors import SpecError
+from assayline.report.make import make_history_report
 from assayline.settings import Settings, load_settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
@@ -135,6 +136,8 @@ def test_command_exits_with_a_code_and_a_sentence(
     assert held.code == 0, held.err
     assert "held: exact_match went from 1.0000 to 0.0000" in held.out
     assert held.out.endswith(f"Run {runs.bad} is within its limits against {runs.good}.\n")
+    by_row = flow_kit.run_here("gate", *against_good, "--pair-by", "row", "--dry-run")
+    assert by_row.code == 1 and "over 40 prompts (paired by source row), by -1.0000" in " ".join(by_row.out.split())
     assert real.err == f"error: Run {runs.bad} is worse than {runs.good} beyond its limits.\n", "and no log lines"
     for arguments, code, sentence in (
         ([runs.good], 2, "has no baseline to be held against"),
@@ -222,12 +225,38 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         (newest,) = flow_kit.query(data_dir, "select max_by(run_id, started_at) from runs")
         assert "state-worse" in read_report(data_dir, newest)
         assert (load_settings().data_dir / "histories" / "trial" / "report.html").exists()
+        check_ledger(prefect_client, third)
         assert prefect_client.read_flow_run(third.state_details.flow_run_id).state.is_failed()
         flow_kit.wait_for(lambda: told, 60, "the automation has called")
         assert len(told) == 1, "good nights are nobody's concern"
         assert "trial against nights" in told[0] and "from 1.0000 to 0.0000 over 40 prompts" in told[0]
     with pytest.raises(SpecError, match="There is no baseline 'days'"):
         nightly(parse_spec(fake_spec), "days")
+
+
+def check_ledger(client: Any, night: State[Any]) -> None:
+    """A person's gate of a night that is worse adds a judgement, a dry run none; the history has the night's own."""
+    data_dir, night_id = load_settings().data_dir, str(night.state_details.flow_run_id)
+    (run_id,) = flow_kit.query(data_dir, "select run_id from runs order by started_at desc limit 1")
+    assert gate(run_id, "nights", {"max_accuracy_drop": 1}, return_state=True).is_completed()
+    judged = flow_kit.query(
+        data_dir,
+        "select distinct (judged_at, flow_run_id, limits_json ->> '$.max_accuracy_drop') from verdicts "
+        "where run_id = ? order by all",
+        run_id,
+    )
+    assert [row[1:] for row in judged] == [(night_id, "0.01"), (None, "1.0")]
+    verdict = "select (verdict, flow_run_id) from gate_verdict where run_id = ?"
+    assert flow_kit.query(data_dir, verdict, run_id) == [("broken", night_id)]
+    _, written = make_history_report(load_settings(), run_id, "nights")
+    assert "Of 2 runs that a gate judged, 1 broke a limit." in written.text
+
+    count = "select count(*) from verdicts"
+    before, flow_runs = flow_kit.query(data_dir, count), len(client.read_flow_runs())
+    tried = flow_kit.run_here("gate", run_id, "--baseline", "nights", "--dry-run")
+    assert tried.code == 1 and "beyond its limits" in tried.err and "exact_match went from" in tried.out
+    assert flow_kit.run_here("gate", run_id, "--baseline=nights", "--dry-run", "--max_accuracy_drop", "1").code == 0
+    assert (flow_kit.query(data_dir, count), len(client.read_flow_runs())) == (before, flow_runs)
 
 
 @pytest.mark.usefixtures("prefect_client")

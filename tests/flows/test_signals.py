@@ -45,6 +45,7 @@ def test_interrupted_while_generating_keeps_what_had_finished(
     assert generating.wait(timeout=60) == 130
     flow_kit.assert_stopped_and_stored(data_dir, timeout_s=10)
     assert flow_kit.query(data_dir, "select state, finished_at is not null from runs") == [("cancelled", True)]
+    assert flow_kit.query(data_dir, "select message from runs") == ["It was stopped before its end, by Ctrl-C."]
     flow_kit.assert_nothing_runs(data_dir)
     output = (tmp_path / "command.log").read_text()
     assert "Interrupted; what had finished is stored." in output

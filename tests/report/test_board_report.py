@@ -157,6 +157,18 @@ def test_other_prompts_are_counted_and_a_model_alone_is_no_winner(settings: Sett
     assert "sums: only c was asked this, so there is nothing to compare." in text
 
 
+def test_make_leaderboard_names_the_pairing_when_the_template_differs(settings: Settings, tmp_path: Path) -> None:
+    given_nights(settings, [*models_of([30, 31]), NightOf(right=PROMPTS, model="c", prompts="other")])
+    with connect(settings.database_path, 10) as connection:
+        connection.execute("update prompts set target = '7'")
+        connection.execute(
+            """update runs set spec_json = json_merge_patch(spec_json, '{"prompts": {"template": "{{ q }}"}}')
+            where model = 'c'"""
+        )
+    text = texts(make_leaderboard(settings, folder=tmp_path)[1].html)
+    assert "40 more; `assayline gate` compares them paired by source row: the template differs" in text
+
+
 def test_names_of_any_kind_stay_text_and_inside_the_data_folder(settings: Settings) -> None:
     hostile = "<script>alert(1)</script>|`[red]"
     given_nights(settings, [NightOf(model=hostile, name="../../etc"), NightOf(model="b", right=3, name="../../etc")])

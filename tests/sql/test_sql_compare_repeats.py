@@ -204,6 +204,13 @@ def test_what_keeps_a_run_from_being_a_repeat(store, change, obstacle):
         assert row["environment"] == "host; assayline 0; X1, vLLM 1.0"
 
 
+def test_run_conditions_counts_a_resumed_run_when_no_earlier_attempt_opened_an_engine(store):
+    given_night(store, "run", 0, attempt=2, events=[])
+    for event in ("opened", "warmed_up"):
+        store.given("engine_events", {"run_id": "run", "event": event, "attempt": 2})
+    assert store.row("run_conditions", "obstacle")["obstacle"] is None
+
+
 def test_on_a_schedule_the_nights_after_the_baseline_are_held_against_those_before(store):
     for night in range(30):
         given_night(store, f"n{night:02}", night)

@@ -198,3 +198,90 @@ def test_changed_prompts_are_listed_worst_first(store):
         ("p3", -0.5, "t3"),
         ("p1", 1, "t1"),
     ]
+
+
+def given_rows(store, run_id, *rows, source="a"):
+    """A run whose prompt rows are (prompt_id, source_id, source_row, target, score or scores of repeats)."""
+    given_scores(store, run_id, {(prompt, 0): value for prompt, *_, value in rows})
+    store.connection.execute("update runs set spec_json = ? where run_id = ?", [SPEC % source, run_id])
+    names = ("prompt_id", "source_id", "source_row", "target")
+    store.given("prompts", *({"run_id": run_id, **dict(zip(names, row, strict=False))} for row in rows))
+
+
+SPEC = '{"prompts": {"source": "%s"}}'
+
+
+def test_pair_prompts_pairs_by_source_row_of_equal_target_when_the_template_differs(store):
+    given_rows(store, "new", ("n0", None, 0, "7", [1, 0]), ("n1", None, 1, "8", 1), ("n2", None, 2, None, 1))
+    given_rows(store, "old", ("o1", None, 1, "8", 0), ("o0", None, 0, "7", 1), ("o2", None, 2, None, 1))
+    columns = "prompt_id, baseline_prompt_id, candidate_value, baseline_value, difference"
+    rows = compare(store, f"select {columns} from pair_prompts('new', 'old', pair_by := 'row') order by all")
+    assert [tuple(row.values()) for row in rows] == [
+        ("n0", "o0", 0.5, 1.0, -0.5),
+        ("n1", "o1", 1.0, 0.0, 1.0),
+        ("n2", None, 1.0, None, None),
+        ("o2", "o2", None, 1.0, None),
+    ], "a row without a target pairs with none"
+    (row,) = compare(store, "from compare_runs('new', 'old', pair_by := 'row')")
+    assert (row["paired_by"], row["prompts"], row["only_candidate"], row["only_baseline"]) == ("row", 2, 1, 1)
+    changed = compare(store, "from compare_prompts('new', 'old', pair_by := 'row')")
+    assert [row["baseline_prompt_id"] for row in changed] == ["o0", "o1"]
+
+
+def test_pair_prompts_never_pairs_rows_of_other_targets(store):
+    given_rows(store, "new", ("n0", "i0", 0, "7", 1), ("n1", "i1", 1, "8", 1))
+    given_rows(store, "old", ("o0", "i0", 0, "7", 1), ("o1", "i1", 1, "9", 1))
+    for pairing in ("id", "row"):
+        (row,) = compare(store, f"from compare_runs('new', 'old', pair_by := '{pairing}')")
+        assert (row["prompts"], row["only_candidate"], row["only_baseline"]) == (1, 1, 1), pairing
+
+
+def test_pair_prompts_averages_rows_of_one_id(store):
+    given_rows(store, "new", ("n0", "x", 0, None, 1), ("n1", "x", 1, None, 0))
+    given_rows(store, "old", ("o0", "x", 5, None, 0))
+    (row,) = compare(store, "from compare_runs('new', 'old', pair_by := 'id')")
+    assert (row["prompts"], row["candidate_mean"], row["baseline_mean"]) == (1, 0.5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("old", "source", "chosen"),
+    [
+        ([(f"n{i}", None, i, "7") for i in range(10)], "a", "prompt"),
+        ([(f"n{i}" if i else "o0", "x" if i else "i0", i, "7") for i in range(10)], "a", "prompt"),
+        ([(f"o{i}", f"i{i}", 20 + i, "7") for i in range(10)], "b", "id"),
+        ([(f"o{i}", None, i, "7") for i in range(10)], "a", "row"),
+        ([(f"o{i}", None, i, "7") for i in range(10)], "b", "prompt"),
+        ([(f"o{i}", None, i, "7" if i < 8 else "8") for i in range(10)], "a", "prompt"),
+    ],
+    ids=["equal prompts", "one other prompt", "ids", "rows", "rows of another source", "another target"],
+)
+def test_overlap_prompts_chooses_the_first_pairing_with_enough_rows(store, old, source, chosen):
+    given_rows(store, "new", *((f"n{i}", f"i{i}", i, "7", 1) for i in range(10)))
+    given_rows(store, "old", *((*row, 1) for row in old), source=source)
+    rows = compare(store, "from overlap_prompts('new', 'old', min_overlap := 0.8)")
+    assert [row["pairing"] for row in rows] == ["prompt", "id", "row"]
+    assert [row["pairing"] for row in rows if row["is_chosen"]] == [chosen]
+
+
+def test_overlap_prompts_has_three_rows_without_prompts(store):
+    rows = compare(store, "from overlap_prompts('new', 'old')")
+    assert [(row["prompts"], row["overlap_share"], row["is_chosen"]) for row in rows] == [
+        (0, None, True),
+        (0, None, False),
+        (0, None, False),
+    ]
+
+
+def test_compare_runs_clusters_by_the_side_with_fewer_prompts(store):
+    """Five questions of which a template shows only two kinds: two clusters, whichever run is the candidate."""
+    given_rows(store, "new", *((f"n{i}", f"i{i}", i, "7", i % 2) for i in range(6)))
+    given_scores(store, "old", {(f"o{i % 2}", i // 2): 0 for i in range(6)})
+    store.given("prompts", *(
+        {"run_id": "old", "prompt_id": f"o{i % 2}", "occurrence": i // 2, "source_row": i, "target": "7"}
+        for i in range(6)
+    ))  # fmt: skip
+    rows = [
+        compare(store, f"from compare_runs({sides}, pair_by := 'row')")[0] for sides in ("'new','old'", "'old','new'")
+    ]
+    assert [(row["prompts"], row["low"], row["mcnemar_p"]) for row in rows] == [(6, None, None)] * 2
+    assert rows[0]["standard_error"] == pytest.approx(rows[1]["standard_error"])

@@ -72,7 +72,7 @@ def test_a_config_id_leaves_out_what_is_configured_otherwise(store):
     assert ids(read(store, "find_history", "spec")) == ["a", "b", "c"]
 
 
-def verdicts(*verdicts, run_id="a", baseline="base", day=0):
+def verdicts(*verdicts, run_id="a", baseline="base", day=0, flow_run_id=None):
     return [
         {
             "run_id": run_id,
@@ -83,6 +83,7 @@ def verdicts(*verdicts, run_id="a", baseline="base", day=0):
             "verdict": verdict,
             "unit": "",
             "words": f"words {ordinal}.",
+            "flow_run_id": flow_run_id,
         }
         for ordinal, verdict in enumerate(verdicts)
     ]
@@ -109,6 +110,14 @@ def test_the_last_judgement_counts_and_is_beside_its_run(store):
     first, second = read(store, "find_history", "spec")
     assert (first["verdict"], first["baseline_run_id"], first["broken_limits"]) == ("broken", "other", ["limit 0"])
     assert (second["verdict"], second["baseline_run_id"], second["verdict_words"]) == (None, None, None)
+
+
+def test_gate_verdict_takes_the_judgement_of_the_night_before_a_later_one(store):
+    night = verdicts("broken", day=1, flow_run_id="night")
+    store.given("verdicts", *verdicts("broken", day=0, flow_run_id="night before"), *night, *verdicts("held", day=2))
+    store.expect("gate_verdict", {"verdict": "broken", "flow_run_id": "night"}, run_id="a")
+    store.given("verdicts", *verdicts("broken", run_id="b", day=0), *verdicts("held", run_id="b", day=2))
+    store.expect("gate_verdict", {"verdict": "held", "flow_run_id": None}, run_id="b")
 
 
 def test_values_have_the_intervals_of_their_run_and_say_whether_they_count(store):

@@ -291,7 +291,7 @@ def test_whoever_changes_rows_of_runs_forgets_their_metrics():
             writers[file.name] = text.count("forget_metrics(connection")
     # `insert_judged` is called in the transaction of scoring.py, and standin.py calls `delete_run` first.
     elsewhere = {"judged.py": 0, "standin.py": 0}
-    assert writers == {"ingest.py": 1, "runs.py": 2, "scoring.py": 1, **elsewhere}
+    assert writers == {"ingest.py": 1, "runs.py": 3, "scoring.py": 1, **elsewhere}
 
 
 def test_the_metric_table_at_a_runs_end_is_the_one_that_is_read_later(runs):

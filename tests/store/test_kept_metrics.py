@@ -6,7 +6,7 @@ from typing import Any
 import duckdb
 import pytest
 from record_kit import completion_of
-from run_kit import FAKE, begin_and_vanish, complete, copy_run, query, settings_in, vanish, work
+from run_kit import FAKE, complete, copy_run, query, settings_in, vanish, work
 
 from assayline.errors import RunFailedError, StoreError
 from assayline.evaluation.begin import begin_evaluation
@@ -173,7 +173,8 @@ def test_the_command_keeps_all_or_some(
     assert run("keep", ["--all"]) == 6
     assert "There is no database" in capsys.readouterr().err
     run_id = complete(spec, settings).run_id
-    begin_and_vanish(spec.model_copy(update={"name": "other"}), settings, 2)
+    under_way = begin_evaluation(spec.model_copy(update={"name": "other"}), settings)
+    under_way.prepare()
     with duckdb.connect(settings.database_path) as connection:
         connection.execute("update schema_version set models_digest = 'of another version'")
     assert run("keep", ["--all"]) == 0
@@ -188,3 +189,4 @@ def test_the_command_keeps_all_or_some(
     for wrong in ([], [run_id, "--all"]):
         with pytest.raises(SystemExit):
             run("keep", wrong)
+    under_way.abandon("cancelled")

@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from assayline.engines.devices.nvidia import Gpu, can_ask, identify_gpus, list_gpus
@@ -100,18 +101,20 @@ def _has_amd_gpu() -> bool:
 
 
 @contextlib.contextmanager
-def claim_device(devices: list[Device], lock_dir: Path, wait_s: float) -> Iterator[Device]:
+def claim_device(devices: list[Device], lock_dir: Path, wait_s: float, holder: str = "") -> Iterator[Device]:
     """Holds the first free device of `devices` for as long as the block runs, rid of orphans of earlier holders.
 
+    `holder` names this claim to other processes that want the device: `run ID (NAME)`.
     Raises DeviceError if all are taken for longer than `wait_s` seconds, or if the folder of locks is not writable.
     """
     deadline = time.monotonic() + wait_s
-    while (claimed := _try_claim(devices, lock_dir)) is None:
+    named = f"{holder}, process {os.getpid()}" if holder else f"process {os.getpid()}"
+    while (claimed := _try_claim(devices, lock_dir, named)) is None:
         if time.monotonic() >= deadline:
-            holders = ", ".join(f"{d.name} by process {_holder(lock_dir, d)}" for d in devices)
+            holders = "; ".join(f"{d.name} by {_holder(lock_dir, d)}" for d in devices)
             raise DeviceError(
-                f"Every device is taken: {holders}. Wait for that run or stop it; "
-                "ASSAYLINE_DEVICE_WAIT_S (seconds) makes this one wait."
+                f"Every device is taken: {holders}. hint: wait for that run or stop it, or set ASSAYLINE_DEVICE_WAIT_S "
+                "(seconds), and this one waits."
             )
         time.sleep(CLAIM_POLL_INTERVAL_S)
     device, locks = claimed
@@ -120,12 +123,12 @@ def claim_device(devices: list[Device], lock_dir: Path, wait_s: float) -> Iterat
         yield replace(device, env={**device.env, **locks_variable(paths)}, orphans=tuple(end_orphans(paths)))
 
 
-def _try_claim(devices: list[Device], lock_dir: Path) -> tuple[Device, contextlib.ExitStack] | None:
+def _try_claim(devices: list[Device], lock_dir: Path, named: str) -> tuple[Device, contextlib.ExitStack] | None:
     try:
         _make_folder(lock_dir)
         for device in devices:
             with contextlib.ExitStack() as locks:
-                if all(_try_lock(lock_dir / f"{unit}.lock", locks) for unit in device.units):
+                if all(_try_lock(lock_dir / f"{unit}.lock", locks, named) for unit in device.units):
                     return device, locks.pop_all()
     except OSError as error:
         raise DeviceError(
@@ -158,26 +161,26 @@ def _open_lock(path: Path) -> int:
             return made
 
 
-def _try_lock(path: Path, locks: contextlib.ExitStack) -> bool:
-    lock = locks.enter_context(open(_open_lock(path), "r+"))  # noqa: SIM115 - held by the caller
+def _try_lock(path: Path, locks: contextlib.ExitStack, named: str) -> bool:
+    lock = locks.enter_context(open(_open_lock(path), "r+", encoding="utf-8", errors="replace"))  # noqa: SIM115 - held
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
     lock.truncate(0)
-    lock.write(str(os.getpid()))
+    lock.write(f"{named}, since {datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
     lock.flush()
-    locks.callback(lock.truncate, 0)  # so that a file with a number in it is held, unless its holder was killed
+    locks.callback(lock.truncate, 0)  # so that a file with a name in it is held, unless its holder was killed
     return True
 
 
 def _holder(lock_dir: Path, device: Device) -> str:
-    """The processes that hold the device or a part of it, as they wrote it into their locks."""
+    """Who holds the device or a part of it, as they wrote it into their locks."""
     holders = set()
     for unit in device.units:
         with contextlib.suppress(OSError):
-            holders.add((lock_dir / f"{unit}.lock").read_text())
-    return " and ".join(sorted(holders - {""})) or "unknown"
+            holders.add((lock_dir / f"{unit}.lock").read_text(encoding="utf-8", errors="replace"))
+    return " and ".join(sorted(holders - {""})) or "an unknown process"
 
 
 def _group_all_gpus(size: int) -> list[Device]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 
-from assayline.comparison.queries import read_overlap
+from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing
 from assayline.errors import SpecError
+from assayline.spec.gate import GateSpec
 from assayline.spec.identity import list_changes
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.kept import read_all_kept, read_kept
@@ -126,11 +127,14 @@ def _say_obstacle(connection: Connection, cell: Row) -> str:
     if reference is None:
         return words
     if "prompts" in words:
-        shared = read_overlap(connection, cell["run_id"], reference)
+        overlaps = read_overlaps(connection, cell["run_id"], reference, GateSpec().min_overlap)
+        shared, pairing = overlaps["prompt"], choose_pairing(overlaps, "auto")
         whole = shared["prompts"] + shared["only_baseline"]
-        return (
-            f"{words}: {shared['prompts']:,} of the task's {count(whole, 'prompt')}, {shared['only_candidate']:,} more"
-        )
+        more = f"{shared['only_candidate']:,} more"
+        if pairing != "prompt":
+            specs = (_read_settings(connection, run_id) for run_id in (cell["run_id"], reference))
+            more += f"; `assayline gate` compares them {say_pairing(pairing, *specs)}"
+        return f"{words}: {shared['prompts']:,} of the task's {count(whole, 'prompt')}, {more}"
     if "settings" in words:
         mine, theirs = (_read_settings(connection, run_id) for run_id in (cell["run_id"], reference))
         return f"{words}: {'; '.join(list_changes(theirs, mine))}"

@@ -113,10 +113,12 @@ def say_verdict(comparison: ComparisonRows) -> str:
         )
     partly = "" if row["overlap_share"] == 1 else f", over the {show_share(row['overlap_share'])} of prompts in both"
     unlike = "" if row["same_scorer"] else f" {SCORE_AGAIN}"
+    paired = f", {comparison.pairing}" * bool(comparison.pairing)
     span = f" ({_show_span(row)})" if row["low"] is not None else ""
     return (
         f"Against the baseline {row['scorer']} is {VERDICTS[row['verdict']]}: {show_points(row['difference'])}{span}"
-        f"{partly}; {count(row['worse_prompts'], 'prompt')} became worse and {row['better_prompts']:,} better.{unlike}"
+        f"{partly}; {count(row['worse_prompts'], 'prompt')} became worse and {row['better_prompts']:,} better"
+        f"{paired}.{unlike}"
     )
 
 

@@ -1,8 +1,11 @@
 """What a report shows of a run beside its baseline. Read without `stage_run`, which leaves one run's requests only."""
 
+import json
 from dataclasses import dataclass
 
+from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing
 from assayline.report.run.rows import cut_and_count
+from assayline.spec.gate import GateSpec
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.kept import read_kept
 
@@ -16,6 +19,8 @@ class ComparisonRows:
 
     baseline: Row
     """The baseline's row of runs."""
+    pairing: str
+    """How their prompts are paired, in words; empty if by prompt."""
     environments: tuple[str, str]
     """Machine and versions of candidate and baseline."""
     limits: list[Row]
@@ -28,19 +33,25 @@ class ComparisonRows:
 
 def read_comparison(connection: Connection, candidate: str, baseline: str) -> ComparisonRows:
     """Reads two runs that the database has."""
-    (run,) = read_rows(connection, "select * from runs where run_id = ?", baseline)
+    query = "select * from runs where run_id = ?"
+    (run,), (own,) = (read_rows(connection, query, run_id) for run_id in (baseline, candidate))
+    specs = [json.loads(row["spec_json"]) for row in (own, run)]
+    wanted = specs[0].get("gate", {})
+    overlaps = read_overlaps(connection, candidate, baseline, wanted.get("min_overlap", GateSpec().min_overlap))
+    pairing = choose_pairing(overlaps, wanted.get("pair_by", "auto"))
     query = "select run_id, environment from run_conditions where run_id in (?, ?)"
     with read_kept(connection, candidate, baseline):
         found = read_rows(connection, query, candidate, baseline)
         environments = {row["run_id"]: row["environment"] for row in found}
         return ComparisonRows(
             baseline=run,
+            pairing=say_pairing(pairing, *specs),
             environments=(environments[candidate], environments[baseline]),
             limits=read_rows(connection, _LIMITS, candidate, baseline),
-            scores=read_rows(connection, _SCORES, candidate, baseline, candidate),
+            scores=read_rows(connection, _SCORES, candidate, baseline, pairing, candidate),
             metrics=read_rows(connection, _SPEEDS, candidate, baseline),
-            worse=read_rows(connection, _FLIPS, candidate, baseline, 1, FLIPPED),
-            better=read_rows(connection, _FLIPS, candidate, baseline, -1, FLIPPED),
+            worse=read_rows(connection, _FLIPS, candidate, baseline, 1, FLIPPED, pairing),
+            better=read_rows(connection, _FLIPS, candidate, baseline, -1, FLIPPED, pairing),
         )
 
 
@@ -51,7 +62,7 @@ _LIMITS = """
 """
 _SCORES = """
     select compared.*
-    from compare_runs(?, ?) as compared
+    from compare_runs(?, ?, pair_by := ?) as compared
     left join scorers on scorers.run_id = ? and scorers.scorer = compared.scorer
     order by scorers.ordinal nulls last, compared.scorer
 """
@@ -62,5 +73,5 @@ _FLIPS = f"""
     select
         scorer, prompt_id, candidate_value, baseline_value, difference,
         {", ".join(map(cut_and_count, ("target", "messages_json", "candidate_answer", "baseline_answer")))}
-    from show_flips(?, ?, ?, ?)
+    from show_flips(?, ?, ?, ?, pair_by := ?)
 """  # noqa: S608 - names are ours

@@ -82,7 +82,7 @@ def _say_end(rows: ReportRows) -> str:
     answered = f"{summary['ok_requests']:,} of {count(summary['expected_requests'], 'request')} answered"
     if rows.run["state"] == "completed":
         return f"The run is complete: {answered}."
-    words = {"failed": "The run failed", "cancelled": "The run was cancelled"}.get(rows.run["state"], "Not finished")
+    words = "The run failed" if rows.run["state"] == "failed" else f"The run was {rows.run['state']}"
     reason = f": {str(message).splitlines()[0].rstrip('.')}" if message else ""
     return f"{words}{reason}. {answered}."
 

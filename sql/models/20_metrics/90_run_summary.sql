@@ -282,7 +282,7 @@ comment on column run_summary.run_id is 'The run.';
 comment on column run_summary.name is 'The spec''s name.';
 comment on column run_summary.model is 'The model as the spec names it: hub id or folder.';
 comment on column run_summary.prompt_set is 'Name of the prompt set.';
-comment on column run_summary.state is 'running, completed, failed or cancelled.';
+comment on column run_summary.state is 'running, completed, failed, cancelled or interrupted.';
 comment on column run_summary.attempts is 'How often the run was started: 1, unless it was resumed.';
 comment on column run_summary.started_at is 'UTC wall clock at the start of the run.';
 comment on column run_summary.finished_at is 'UTC wall clock at the end of the run.';

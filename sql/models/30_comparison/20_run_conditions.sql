@@ -20,6 +20,7 @@ read_engines as (
             as vllm_version,
         string_agg(distinct details_json ->> '$.torch_version', ', ' order by details_json ->> '$.torch_version')
             as torch_version,
+        min(attempt) filter (event = 'opened') as first_attempt,
         count(*) filter (event = 'warmed_up') as warm_ups,
         count(*) filter (event in ('failed', 'reduced', 'isolated')) as troubles
     from engine_events
@@ -58,7 +59,7 @@ judge_runs as (
         case
             when runs.state <> 'completed' then 'it is ' || runs.state || ', not completed'
             when runs.config_id is null then 'it has no config_id'
-            when runs.attempt > 1 then 'it was resumed'
+            when coalesce(read_engines.first_attempt, 1) < runs.attempt then 'it was resumed'
             when read_engines.troubles > 0 then 'an engine failed'
             when coalesce(read_engines.warm_ups, 0) = 0 then 'its engine was not warmed up'
         end as obstacle,
@@ -81,7 +82,7 @@ comment on column run_conditions.config_id is 'What decides answers and speed; s
 comment on column run_conditions.benchmark_id is 'The benchmark that the run is a part of, NULL for a run of its own.';
 comment on column run_conditions.started_at is 'UTC wall clock at the start of the run.';
 comment on column run_conditions.environment is 'Machine, version of assayline, what the engines said (device, versions of vLLM, torch and driver), a digest of the prompt rows, whose file may change under the same spec, and whether earlier runs told which answers to begin first. Speeds are repeats only where all of it is the same.';
-comment on column run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, resumed, an engine failed, not warmed up. NULL where it counts.';
+comment on column run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, resumed after an earlier attempt had opened an engine, an engine failed, not warmed up. NULL where it counts.';
 comment on column run_conditions.device_name is 'What its engines ran on, as they say; several names are in a row. NULL where none opened.';
 comment on column run_conditions.driver_version is 'Version of the GPU''s driver. NULL without a GPU, and of runs from before it was asked for.';
 comment on column run_conditions.vllm_version is 'Version of vLLM. NULL where no engine said.';

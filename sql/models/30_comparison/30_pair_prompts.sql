@@ -1,40 +1,73 @@
--- Grain: one row per scorer × prompt row of either run.
+-- Grain: one row per scorer × pair of prompt rows, or prompt row that only one of the runs has.
+--
+-- `pair_by` is prompt, id or row, or auto, which chooses one of them; see overlap_prompts. Rows of a run with the same
+-- id are averaged, as repeats are.
 --
 -- scorer: the scorer, as in scores.
--- prompt_id: the prompt.
+-- pairing: how rows are paired: prompt, id or row.
+-- prompt_id: the candidate's prompt; the baseline's if only that has the row.
 -- occurrence: which of the run's rows with that prompt_id.
+-- baseline_prompt_id: the baseline's prompt, the same by prompt. NULL if only the candidate has the row.
+-- baseline_occurrence: which of the baseline's rows with that prompt_id.
 -- candidate_value: mean score of the candidate's samples of it. NULL where the candidate has none.
 -- baseline_value: the same of the baseline.
 -- has_error: whether a sample of either run is an error, which scores 0.
 -- difference: candidate_value − baseline_value. NULL where one run has no score.
-create or replace macro pair_prompts(candidate, baseline) as table
+create or replace macro pair_prompts(candidate, baseline, pair_by := 'auto') as table
 with
+
+choose_pairing as (
+    select pairing from overlap_prompts(candidate, baseline) where pair_by = 'auto' and is_chosen
+    union all
+    select pair_by where pair_by <> 'auto'
+),
 
 -- Both sides below each other rather than a full join, which DuckDB 1.5 cannot do once per pair of a leaderboard.
 read_sides as (
-    select
-        scorer, prompt_id, occurrence, mean_value as candidate_value, null as baseline_value, error_samples
-    from prompt_score
-    where run_id = candidate
+    select *, true as is_candidate from prompt_score where run_id = candidate
     union all
-    select scorer, prompt_id, occurrence, null, mean_value, error_samples
-    from prompt_score
-    where run_id = baseline
+    select *, false from prompt_score where run_id = baseline
+),
+
+key_sides as (
+    select
+        read_sides.*,
+        choose_pairing.pairing,
+        {'prompt_id': prompt_id, 'occurrence': occurrence} as prompt,
+        pair_key(pairing, run_id, prompt_id, occurrence, source_id, source_row, target) as pair
+    from read_sides
+    cross join choose_pairing
+    left join prompts using (run_id, prompt_id, occurrence)
 ),
 
 join_sides as (
     select
         scorer,
-        prompt_id,
-        occurrence,
-        any_value(candidate_value) as candidate_value,
-        any_value(baseline_value) as baseline_value,
-        sum(error_samples) > 0 as has_error,
-        any_value(candidate_value) - any_value(baseline_value) as difference
-    from read_sides
-    group by scorer, prompt_id, occurrence
+        pairing,
+        min(prompt) filter (is_candidate) as candidate_prompt,
+        min(prompt) filter (not is_candidate) as baseline_prompt,
+        avg(mean_value) filter (is_candidate) as candidate_value,
+        avg(mean_value) filter (not is_candidate) as baseline_value,
+        sum(error_samples) > 0 as has_error
+    from key_sides
+    group by scorer, pairing, pair
+),
+
+name_prompts as (
+    select
+        scorer,
+        pairing,
+        coalesce(candidate_prompt, baseline_prompt).prompt_id as prompt_id,
+        coalesce(candidate_prompt, baseline_prompt).occurrence as occurrence,
+        baseline_prompt.prompt_id as baseline_prompt_id,
+        baseline_prompt.occurrence as baseline_occurrence,
+        candidate_value,
+        baseline_value,
+        has_error,
+        candidate_value - baseline_value as difference
+    from join_sides
 )
 
-select * from join_sides;
+select * from name_prompts;
 
-comment on macro table pair_prompts is 'pair_prompts(candidate, baseline), two run ids: one row per scorer × prompt row of either run, with the mean score of each side.';
+comment on macro table pair_prompts is 'pair_prompts(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer × prompt row of either run, with the mean score of each side. pair_by is auto, prompt, id or row.';

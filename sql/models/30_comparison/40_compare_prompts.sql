@@ -1,20 +1,23 @@
 -- Grain: one row per scorer × prompt row whose score differs between two runs, the worst first.
 --
 -- scorer: the scorer, as in scores.
--- prompt_id: the prompt.
+-- pairing: how rows are paired; see pair_prompts.
+-- prompt_id: the candidate's prompt.
 -- occurrence: which of the run's rows with that prompt_id.
+-- baseline_prompt_id: the baseline's prompt.
+-- baseline_occurrence: which of the baseline's rows with that prompt_id.
 -- candidate_value: mean score of the candidate's samples of it.
 -- baseline_value: the same of the baseline.
 -- has_error: whether a sample of either run is an error, which scores 0.
 -- difference: candidate_value − baseline_value, never 0.
 -- messages_json: the prompt as chat messages.
 -- target: the expected answer.
-create or replace macro compare_prompts(candidate, baseline) as table
+create or replace macro compare_prompts(candidate, baseline, pair_by := 'auto') as table
 with
 
 keep_changes as (
     select *
-    from pair_prompts(candidate, baseline)
+    from pair_prompts(candidate, baseline, pair_by := pair_by)
     where difference <> 0
 ),
 
@@ -33,4 +36,4 @@ join_prompts as (
 
 select * from join_prompts;
 
-comment on macro table compare_prompts is 'compare_prompts(candidate, baseline), two run ids: one row per scorer × prompt row whose mean score differs between the two, the worst first.';
+comment on macro table compare_prompts is 'compare_prompts(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer × prompt row whose mean score differs between the two, the worst first. pair_by is auto, prompt, id or row.';

@@ -1,4 +1,4 @@
--- Grain: one row per run that a gate judged: its last judgement.
+-- Grain: one row per run that a gate judged: the last judgement of a flow run (verdicts.flow_run_id), else the last.
 --
 -- keep: no
 create or replace view gate_verdict as
@@ -7,7 +7,7 @@ with
 find_last as (
     select
         *,
-        rank() over (partition by run_id order by judged_at desc, baseline_run_id) as age
+        rank() over (partition by run_id order by flow_run_id is null, judged_at desc, baseline_run_id) as age
     from verdicts
 ),
 
@@ -16,6 +16,7 @@ sum_up_limits as (
         run_id,
         any_value(baseline_run_id) as baseline_run_id,
         any_value(judged_at) as judged_at,
+        any_value(flow_run_id) as flow_run_id,
         case
             when count(*) filter (verdict = 'broken') > 0 then 'broken'
             when count(*) filter (verdict = 'held') > 0 then 'held'
@@ -30,10 +31,11 @@ sum_up_limits as (
 
 select * from sum_up_limits;
 
-comment on view gate_verdict is 'One row per run that a gate judged: what it said the last time. The table verdicts has each limit.';
+comment on view gate_verdict is 'One row per run that a gate judged: what the gate of its night said, or without one, what a gate said last. The table verdicts has every judgement, limit by limit.';
 comment on column gate_verdict.run_id is 'The run that was judged.';
 comment on column gate_verdict.baseline_run_id is 'The run that it was held against.';
 comment on column gate_verdict.judged_at is 'UTC wall clock of the judgement.';
+comment on column gate_verdict.flow_run_id is 'Flow run whose gate it was; see verdicts.flow_run_id. NULL for a gate of its own.';
 comment on column gate_verdict.verdict is 'broken where a limit is, else held where one is, else not judged.';
 comment on column gate_verdict.broken_limits is 'What the broken limits are on, in the gate''s order; empty where none is broken.';
 comment on column gate_verdict.words is 'What was found of the broken limits, in sentences. NULL where none is broken.';

@@ -1,18 +1,22 @@
 -- Grain: one row per scorer of either run.
 --
+-- `pair_by` is prompt, id or row, or auto, which chooses one of them; see overlap_prompts.
+--
 -- scorer: the scorer, as in scores.
 -- same_scorer: whether both runs were scored with the same kind, arguments and definition (scorers.definition). NULL if
 --     one run lacks the scorer. If false, `assayline score RUN` scores a run again by today's definition.
--- prompts: prompt rows (prompt_id and occurrence) that both runs have a score for: the pairs.
+-- paired_by: how prompt rows are paired: prompt (prompt_id and occurrence), id (source_id and target) or row
+--     (source_row and target).
+-- prompts: prompt rows that both runs have a score for: the pairs.
 -- only_candidate: prompt rows that only the candidate has a score for.
 -- only_baseline: prompt rows that only the baseline has a score for.
 -- overlap_share: prompts / all prompt rows of either run, 0 to 1.
 -- candidate_mean: mean score of the candidate over the pairs, each prompt row counting once.
 -- baseline_mean: the same of the baseline.
 -- difference: candidate_mean − baseline_mean: the mean of the differences prompt by prompt.
--- standard_error: of the difference, clustered by prompt_id: sqrt(G / (G − 1) × Σ over prompt ids of (Σ of (d −
---     difference) in it)²) / prompts. Where no prompt occurs twice it is that of the paired t-test. NULL for fewer than
---     two prompt ids.
+-- standard_error: of the difference, clustered by prompt_id, that of the run with fewer of them: sqrt(G / (G − 1) × Σ
+--     over prompt ids of (Σ of (d − difference) in it)²) / prompts. Where no prompt occurs twice it is that of the
+--     paired t-test. NULL for fewer than two prompt ids.
 -- low: lower end of the 95 % interval: difference − t × standard_error, t with G − 1 degrees of freedom. NULL for fewer
 --     than five prompt ids, too few to say anything.
 -- high: upper end, with + t × standard_error.
@@ -30,16 +34,17 @@
 -- verdict: other_scorer: same_scorer is false, so that a difference may be the scorer's; too_few: no interval; worse,
 --     better: the interval leaves out 0 and mcnemar_p, where there is one, is below 0.05; same: no prompt row differs;
 --     unclear: all else.
-create or replace macro compare_runs(candidate, baseline) as table
+create or replace macro compare_runs(candidate, baseline, pair_by := 'auto') as table
 with
 
 pair_scores as (
-    select * from pair_prompts(candidate, baseline)
+    select * from pair_prompts(candidate, baseline, pair_by := pair_by)
 ),
 
 count_pairs as (
     select
         scorer,
+        any_value(pairing) as paired_by,
         count(difference) as prompts,
         count(*) filter (baseline_value is null) as only_candidate,
         count(*) filter (candidate_value is null) as only_baseline,
@@ -50,7 +55,9 @@ count_pairs as (
         count(*) filter (difference < 0) as worse_prompts,
         count(*) filter (difference is not null and has_error) as error_pairs,
         bool_and(candidate_value in (0, 1) and baseline_value in (0, 1)) filter (difference is not null)
-            and max(occurrence) filter (difference is not null) = 0 as is_binary
+            and max(greatest(occurrence, baseline_occurrence)) filter (difference is not null) = 0 as is_binary,
+        count(distinct baseline_prompt_id) filter (difference is not null)
+            < count(distinct prompt_id) filter (difference is not null) as has_fewer_in_baseline
     from pair_scores
     group by scorer
 ),
@@ -58,12 +65,15 @@ count_pairs as (
 add_clusters as (
     select
         scorer,
-        pair_scores.prompt_id,
+        case
+            when count_pairs.has_fewer_in_baseline then pair_scores.baseline_prompt_id
+            else pair_scores.prompt_id
+        end as cluster,
         sum(pair_scores.difference - count_pairs.difference) as deviation
     from pair_scores
     join count_pairs using (scorer)
     where pair_scores.difference is not null
-    group by scorer, pair_scores.prompt_id
+    group by scorer, cluster
 ),
 
 spread_differences as (
@@ -120,6 +130,7 @@ join_parts as (
     select
         count_pairs.scorer,
         compare_scorers.same_scorer,
+        count_pairs.paired_by,
         count_pairs.prompts,
         count_pairs.only_candidate,
         count_pairs.only_baseline,
@@ -165,4 +176,4 @@ join_parts as (
 
 select * from join_parts;
 
-comment on macro table compare_runs is 'compare_runs(candidate, baseline), two run ids: one row per scorer, with the scores compared prompt by prompt: difference, standard error clustered by prompt, 95 % interval, exact test of McNemar.';
+comment on macro table compare_runs is 'compare_runs(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer, with the scores compared prompt by prompt: difference, standard error clustered by prompt, 95 % interval, exact test of McNemar. pair_by is auto, prompt, id or row.';

@@ -9,11 +9,11 @@
 -- name: the spec's name.
 -- model: the model as the spec names it.
 -- prompt_set: name of the prompt set.
--- state: completed, failed or cancelled.
+-- state: completed, failed, cancelled or interrupted.
 -- message: what ended it, NULL for a completed run.
 -- config_id: what decides answers and speed; see runs.config_id.
 -- obstacle: why its speed does not count; see run_conditions.obstacle. NULL where it counts.
--- verdict: what a gate said of it; see gate_verdict. NULL where none judged it.
+-- verdict: what the gate of its night said of it, else a gate last; see gate_verdict. NULL where none judged it.
 -- baseline_run_id: the run that the gate held it against.
 -- broken_limits: what the broken limits are on.
 -- verdict_words: what the gate found, in sentences; NULL where no limit is broken.

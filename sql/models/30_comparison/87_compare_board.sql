@@ -45,7 +45,7 @@ compare_pairs as (
         list_pairs.second_run,
         compared.*
     from list_pairs
-    left join lateral (from compare_runs(list_pairs.first_run, list_pairs.second_run)) as compared
+    left join lateral (from compare_runs(list_pairs.first_run, list_pairs.second_run, pair_by := 'prompt')) as compared
         on compared.scorer = list_pairs.asked_scorer
 ),
 

@@ -1,5 +1,5 @@
 -- Grain: one row per prompt whose score differs between two runs, at most `most_prompts`, by the candidate's first
--- scorer.
+-- scorer. `pair_by` is as compare_prompts takes it.
 --
 -- With direction 1 they are prompts that became worse, those that lost most first; with -1 those that became better.
 --
@@ -12,12 +12,12 @@
 -- messages_json: the prompt as chat messages.
 -- candidate_answer: the candidate's first answer to it, or the kind of its error.
 -- baseline_answer: the same of the baseline.
-create or replace macro show_flips(candidate, baseline, direction, most_prompts) as table
+create or replace macro show_flips(candidate, baseline, direction, most_prompts, pair_by := 'auto') as table
 with
 
 choose_prompts as (
     select *
-    from compare_prompts(candidate, baseline)
+    from compare_prompts(candidate, baseline, pair_by := pair_by)
     where
         direction * difference < 0
         and scorer = (
@@ -56,11 +56,11 @@ join_answers as (
         and ours.occurrence = choose_prompts.occurrence
     left join read_answers as theirs
         on theirs.run_id = baseline
-        and theirs.prompt_id = choose_prompts.prompt_id
-        and theirs.occurrence = choose_prompts.occurrence
+        and theirs.prompt_id = choose_prompts.baseline_prompt_id
+        and theirs.occurrence = choose_prompts.baseline_occurrence
     order by direction * choose_prompts.difference, choose_prompts.prompt_id, choose_prompts.occurrence
 )
 
 select * from join_answers;
 
-comment on macro table show_flips is 'show_flips(candidate, baseline, direction, most_prompts): prompts that became worse (direction 1) or better (-1), with an answer of each run, by the candidate''s first scorer.';
+comment on macro table show_flips is 'show_flips(candidate, baseline, direction, most_prompts, pair_by := ''auto''): prompts that became worse (direction 1) or better (-1), with an answer of each run, by the candidate''s first scorer.';

@@ -1,5 +1,6 @@
 """Devices: which there are, and claims that no other process shares."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -8,15 +9,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from record_kit import read_line, start_python
+from record_kit import order_of, read_line, start_python
 
 from assayline.engines.devices import claims as devices
 from assayline.engines.devices.claims import Device, claim_device, count_workers, list_devices
 from assayline.errors import DeviceError
+from assayline.evaluation import opening
+from assayline.settings import Settings
 
 CLAIM = """
 import sys
@@ -50,12 +54,24 @@ def test_a_claim_excludes_other_processes_until_they_are_killed(holder: Any, tmp
     process, name = holder()
     alone = list_devices("cuda", 1)[:1]
     assert name == "cuda-0"
-    with pytest.raises(DeviceError, match=rf"Every device is taken: cuda-0 by process {process.pid}\. .*DEVICE_WAIT_S"):
+    with pytest.raises(DeviceError, match=rf"is taken: cuda-0 by process {process.pid}, since .*DEVICE_WAIT_S"):
         claim_device(alone, tmp_path, 0).__enter__()
     process.send_signal(signal.SIGKILL)
     process.wait()
     with claim_device(alone, tmp_path, 0) as device:
         assert device.name == "cuda-0"
+
+
+def test_claim_device_names_the_run_that_holds_the_device_and_since_when(tmp_path: Path, settings: Settings) -> None:
+    order = order_of(tmp_path, settings, engine={"device": "cpu"})
+    night = replace(order, run_id="20261125-021200-nightly-d8fd")
+    holder = rf"run 20261125-021200-nightly-d8fd \({order.spec.name}\), process {os.getpid()}, since 20.{{14}} UTC"
+    told = rf"Every device is taken: cpu-\S+ by {holder}\. hint: wait for that run or stop it, or set ASSAYLINE_DEVICE"
+    with contextlib.ExitStack() as stack:
+        opening.claim_device(night, None, stack)
+        with pytest.raises(DeviceError, match=told):
+            opening.claim_device(order, None, contextlib.ExitStack())
+    assert [lock.read_text() for lock in settings.lock_dir.glob("*.lock")][:1] == [""]
 
 
 def test_each_process_gets_a_device_of_its_own(holder: Any) -> None:
@@ -86,7 +102,7 @@ def test_a_message_names_holders_that_there_are(gpus: None, tmp_path: Path) -> N
     with claim_device([pair], tmp_path, 0):
         pass
     alone = list_devices("cuda", 1)[:1]
-    with claim_device(alone, tmp_path, 0), pytest.raises(DeviceError, match=rf"cuda-0-1 by process {os.getpid()}\. "):
+    with claim_device(alone, tmp_path, 0), pytest.raises(DeviceError, match=rf"0-1 by process {os.getpid()}, since"):
         claim_device([pair], tmp_path, 0).__enter__()
 
 
@@ -262,7 +278,7 @@ def test_claim_device_serves_a_second_user_of_the_machine(public: Path) -> None:
     locks = public / "locks"
     claim = lambda: claim_device(ALONE, locks, 0).__enter__()  # noqa: E731
     with claim_device(ALONE, locks, 0):
-        assert re.match(rf"DeviceError: Every device is taken: cuda-0 by process {os.getpid()}\.", as_nobody(claim))
+        assert re.match(rf"DeviceError: Every device .*: cuda-0 by process {os.getpid()}, ", as_nobody(claim))
     assert as_nobody(claim) == ""
     other = [Device("cuda-1", {}, ("cuda-1",))]
     assert as_nobody(lambda: claim_device(other, locks, 0).__enter__()) == ""
