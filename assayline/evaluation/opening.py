@@ -106,8 +106,8 @@ def claim_device(
 ) -> Device:
     """A device for an engine, held until `stack` is undone, or for as long as `lot` has room for it.
 
-    `holder` is who has it, for others who want it. Without GPUs, `workers_here` share the machine's cores; `whole_machine`: it must have a device for each of them.
-    Raises DeviceError or SpecError.
+    `holder` names whoever has it to others who want it. Without GPUs, `workers_here` share the machine's cores;
+    `whole_machine`: it must have a device for each of them. Raises DeviceError or SpecError.
     """
     if not spec.engine.needs_device:
         return NO_DEVICE
