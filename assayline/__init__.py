@@ -7,7 +7,7 @@ The Prefect-free core. `flows/` compose it, `tasks/` wrap it, `sql/` defines eve
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Answer", "Ask", "Engine", "__version__", "evaluate"]
 
 _HOMES = {"Answer": "answers", "Ask": "answers", "Engine": "engine", "evaluate": "evaluation"}
