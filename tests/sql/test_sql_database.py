@@ -278,4 +278,4 @@ def test_changed_columns_need_another_table_version(schema):
         """
     ).fetchall()
     digest = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
-    assert (TABLE_VERSION, digest) == (9, "34830a77fe41c1eb")
+    assert (TABLE_VERSION, digest) == (10, "49bb55e075920a6b")

@@ -60,6 +60,7 @@ ARGUMENTS = {
     "entries": "[{'task': 'sums', 'model': 'model', 'run_id': 'one', 'scorer': 'exact_match', 'error_share': 0}]",
     "limits": "map {'requests_per_s': 0.1}",
     "other_limit": "0.05",
+    "min_overlap": "0.9",
     "history": "'spec'",
     "names": "['spec']",
     "direction": "1",
@@ -85,6 +86,9 @@ ARGUMENTS = {
     **dict.fromkeys(["effective_samples", "samples", "clusters", "degrees"], "12"),
     **dict.fromkeys(["plain_squares", "clustered_squares"], "3.0"),
     "t": "2.5",
+    **dict.fromkeys(["pairing", "pair_by"], "'row'"),
+    **dict.fromkeys(["run_id", "prompt_id", "source_id"], "'one'"),
+    **dict.fromkeys(["occurrence", "source_row"], "0"),
 }
 
 

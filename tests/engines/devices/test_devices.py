@@ -9,12 +9,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from record_kit import order_of, read_line, start_python
+from record_kit import fake_spec, read_line, start_python
 
 from assayline.engines.devices import claims as devices
 from assayline.engines.devices.claims import Device, claim_device, count_workers, list_devices
@@ -63,14 +62,13 @@ def test_a_claim_excludes_other_processes_until_they_are_killed(holder: Any, tmp
 
 
 def test_claim_device_names_the_run_that_holds_the_device_and_since_when(tmp_path: Path, settings: Settings) -> None:
-    order = order_of(tmp_path, settings, engine={"device": "cpu"})
-    night = replace(order, run_id="20261125-021200-nightly-d8fd")
-    holder = rf"run 20261125-021200-nightly-d8fd \({order.spec.name}\), process {os.getpid()}, since 20.{{14}} UTC"
+    spec = fake_spec(engine={"device": "cpu"})
+    holder = rf"run 20261125-021200-nightly-d8fd \(nightly\), process {os.getpid()}, since 20.{{14}} UTC"
     told = rf"Every device is taken: cpu-\S+ by {holder}\. hint: wait for that run or stop it, or set ASSAYLINE_DEVICE"
     with contextlib.ExitStack() as stack:
-        opening.claim_device(night, None, stack)
+        opening.claim_device(spec, settings, stack, "run 20261125-021200-nightly-d8fd (nightly)")
         with pytest.raises(DeviceError, match=told):
-            opening.claim_device(order, None, contextlib.ExitStack())
+            opening.claim_device(spec, settings, contextlib.ExitStack(), "another run")
     assert [lock.read_text() for lock in settings.lock_dir.glob("*.lock")][:1] == [""]
 
 
