@@ -1,35 +1,43 @@
-"""A Ray cluster of several nodes on loopback, each with an address of its own; run by test_ray_nodes.py.
+"""A Ray cluster of several nodes on loopback, each with an address and a working folder of its own; for test_ray.py.
 
-    python ray_cluster.py NODES
+    python ray_cluster.py FOLDER [GPUS]
 
-Prints the cluster's address, then for each line with a node's address that it reads kills that node at once, as a
-machine that loses power. Ends with its standard input. The first node, with the cluster's head, must live. 127.0.0.1 is
-no address for a node: Ray replaces it by the machine's outward one.
+Prints the cluster's address. The first node has the cluster's head and no CPU, so no worker runs there. Then each line of
+standard input is a command, which is answered by a line: `add ADDRESS` starts a node with one CPU and GPUS GPUs, `kill ADDRESS`
+kills it at once, as a machine that loses power. Ends with its standard input. 127.0.0.1 is not an address for a node: Ray
+replaces it by the machine's outward one.
 """
 
+import os
 import sys
+from pathlib import Path
 
 from ray.cluster_utils import Cluster
 
-ADDRESSES = [f"127.0.0.{number}" for number in range(2, 100)]
+HEAD = "127.0.0.2"
 
 
-def main(nodes: int) -> None:
-    places = [
-        {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80_000_000, "node_ip_address": address}
-        for address in ADDRESSES[:nodes]
-    ]
-    cluster = Cluster(initialize_head=True, head_node_args={**places[0], "include_dashboard": False})
+def main(folder: Path, gpus: int) -> None:
+    size = {"object_store_memory": 80_000_000}
+    head = {"num_cpus": 0, "num_gpus": 0, "node_ip_address": HEAD, "include_dashboard": False, **size}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    nodes = {}
     try:
-        others = {place["node_ip_address"]: cluster.add_node(**place) for place in places[1:]}
-        cluster.wait_for_nodes()
         print(cluster.address, flush=True)
         for line in sys.stdin:
-            cluster.remove_node(others.pop(line.strip()), allow_graceful=False)
-            print("killed", flush=True)
+            command, address = line.split()
+            if command == "add":
+                place = folder / address
+                place.mkdir(exist_ok=True)
+                os.chdir(place)  # where the node's processes are, too
+                os.environ["ASSAYLINE_LOCK_DIR"] = str(place / "locks")
+                nodes[address] = cluster.add_node(num_cpus=1, num_gpus=gpus, node_ip_address=address, **size)
+            else:
+                cluster.remove_node(nodes.pop(address), allow_graceful=False)
+            print("done", flush=True)
     finally:
         cluster.shutdown()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(Path(sys.argv[1]).absolute(), int(sys.argv[2]) if len(sys.argv) > 2 else 0)
