@@ -262,6 +262,7 @@ class _NodeWorker:
         self._media: Counter[str] = Counter()
         """How many requests need each file that was sent."""
         self._media_of: dict[str, list[str]] = {}
+        self._notes: list[str] = []
         self._begun: Future[Worker] = ThreadPoolExecutor(1).submit(self._begin, order)
 
     def exchange(
@@ -278,7 +279,7 @@ class _NodeWorker:
         `contents` has files by digest; None: they are expected here. Raises ModelError if this node has another model.
         """
         if not wait([self._begun], wait_s).done:
-            return News(), []  # and nothing was given to a worker without a window
+            return News(notes=self._take_notes()), []  # and nothing was given to a worker without a window
         placed, lacking = [], []
         for request in requests:
             if contents is None and _lacks_media(request):
@@ -286,6 +287,7 @@ class _NodeWorker:
             else:
                 placed.append(self._place_media(request, contents or {}))
         news = self._begun.result().exchange(placed, is_last=is_last, wait_s=wait_s, gather_s=gather_s)
+        news.notes[:0] = self._take_notes()
         for completion in news.finished:
             self._drop_media(completion.request_id)
         return news, lacking
@@ -304,6 +306,7 @@ class _NodeWorker:
         import ray
 
         node = f"Node {ray.util.get_node_ip_address()} of the Ray cluster"
+        self._notes.append(f"Starting on {node[0].lower()}{node[1:]}, process {os.getpid()}")
         settings = order.settings
         settings.pass_on_token()
         engine = order.spec.engine
@@ -323,6 +326,10 @@ class _NodeWorker:
             os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
         own = settings.model_copy(update={"lock_dir": load_settings().lock_dir})
         return Worker(replace(order, settings=own, log_folder=self._folder / "logs"))
+
+    def _take_notes(self) -> list[str]:
+        notes, self._notes = self._notes, []
+        return notes
 
     def _place_media(self, request: Request, contents: Mapping[str, bytes]) -> Request:
         """The request with the paths of the files that came with it."""
