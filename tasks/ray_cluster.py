@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -34,6 +35,7 @@ from assayline.spec.evaluation import EvalSpec
 ANSWER_MARGIN_S = 0.5
 """How long an exchange may take beyond its waits before the driver checks whether the run was stopped."""
 
+KNOCK_TIMEOUT_S = 10.0
 END_WAIT_S = 30.0
 """How long an actor may take to close its engine before it is killed."""
 
@@ -65,6 +67,8 @@ def open_cluster(spec: EvalSpec, settings: Settings) -> "Iterator[Cluster | None
     place = {"address": spec.ray_address} if spec.ray_address else {"address": "local", "include_dashboard": False}
     handler = signal.getsignal(signal.SIGTERM)
     try:
+        if spec.ray_address:
+            _knock(spec.ray_address)
         ray.init(**place, log_to_driver=False, logging_level="ERROR")
         cluster = Cluster(spec, settings)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
@@ -78,6 +82,12 @@ def open_cluster(spec: EvalSpec, settings: Settings) -> "Iterator[Cluster | None
         yield cluster
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raises OSError or ValueError if nobody listens there; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.removeprefix("ray://"), int(port)), KNOCK_TIMEOUT_S).close()
 
 
 def _explain_failed_join(address: str | None, error: Exception) -> str:

@@ -1,46 +1,57 @@
-"""Workers that are hurt at random, on the fake engine: 0 requests lost, 0 twice.
+"""Runs that are hurt at random, on the fake engine: 0 requests lost, 0 twice.
 
-`make test` does it some times, `make test-faults` two hundred times, and prints a table by kind of fault; the line of
-JSON at the end is what a person wants to know.
+`make test` does it some times, `make test-faults` two hundred times on one machine and two hundred on a Ray cluster. Each
+prints a table by kind of fault, and a last line of JSON.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_kit import KILL, STOP, Outcome, Round, plan_rounds, print_table
-
-from assayline.settings import Settings
+from fault_kit import LOCAL_KINDS, NODES, RAY_KINDS, Outcome, Round, print_table, run_rounds
+from ray_cluster import Nodes
 
 pytestmark = pytest.mark.slow
 
-LEASE_S = 0.5
+LIMIT_S = 560.0
+"""No round begins later."""
 
 
-def wanted_of(request: pytest.FixtureRequest, usual: int) -> tuple[int, int]:
-    """How many faults, and the seed of the dice."""
-    faults = request.config.getoption("--faults")
-    return usual if faults is None else int(faults), int(request.config.getoption("--kill-seed"))
-
-
-def check(outcomes: Sequence[Outcome], seed: int, record_property: Any) -> None:
-    totals = print_table(outcomes, seed)
-    for name, value in totals.items():
-        record_property(name, value)
-    assert (totals["lost"], totals["doubled"], totals["failed"]) == (0, 0, 0)
-
-
-def test_whoever_is_killed_or_stopped_every_request_counts_once(
-    tmp_path: Path, settings: Settings, request: pytest.FixtureRequest, record_property: Any
-) -> None:
-    wanted, seed = wanted_of(request, 20)
+@pytest.fixture
+def hurt(
+    request: pytest.FixtureRequest, tmp_path: Path, modest_model: Path, record_property: Any
+) -> Callable[..., Outcome]:
+    """Hurts runs and checks what came of it."""
+    seed = int(request.config.getoption("--kill-seed"))
     dice = random.Random(seed)
-    quick = settings.model_copy(update={"flush_interval_s": 0.05, "flush_rows": 16})
-    outcomes = [
-        Round(tmp_path / f"round-{number}", quick, dice, LEASE_S).run(kinds, faults)
-        for number, (kinds, faults) in enumerate(plan_rounds(wanted, [KILL, STOP]))
-    ]
-    check(outcomes, seed, record_property)
-    assert sum(outcome.taken_over for outcome in outcomes) > 0
+
+    def run(usual: int, kinds: tuple[str, ...], nodes: Nodes | None = None) -> None:
+        wanted = int(request.config.getoption("--faults") or usual)
+        outcomes = run_rounds(
+            wanted, kinds, lambda number: Round(tmp_path / f"round-{number}", modest_model, dice, nodes), LIMIT_S
+        )
+        totals = print_table(outcomes, seed)
+        for name, value in totals.items():
+            record_property(name, value)
+        assert (totals["lost"], totals["twice"]) == (0, 0)
+        assert totals["faults"] > 0
+
+    return run
+
+
+def test_faults_on_one_machine_cost_no_request(hurt: Any) -> None:
+    hurt(5, LOCAL_KINDS)
+
+
+@pytest.mark.ray
+def test_faults_of_a_ray_cluster_cost_no_request(hurt: Any, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    nodes = Nodes(tmp_path, tmp_path / "cluster.log")
+    try:
+        while len(nodes.alive) < NODES:
+            nodes.add()
+        hurt(4, RAY_KINDS, nodes)
+    finally:
+        nodes.close()

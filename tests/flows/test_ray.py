@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import flow_kit
 import psutil
 import pytest
+from ray_cluster import Nodes
 from record_kit import ROOT, Work, request_of, rows_of, write_shards
 
 from assayline.digests import digest_bytes
@@ -31,88 +31,12 @@ from assayline.store.parts import write_part
 pytestmark = [pytest.mark.prefect, pytest.mark.ray]
 
 ray = pytest.importorskip("ray")
-node_kit = pytest.importorskip("node_kit")
-from tasks import ray_cluster  # noqa: E402 - needs Ray for what it is tested with
+import node_kit  # noqa: E402
+
+from tasks import ray_cluster  # noqa: E402
 
 ENDED_S = 10.0
 """Within this time after a flow's death nothing of it runs any more."""
-
-
-class Nodes:
-    """A cluster in a process of its own; two nodes can have workers at first."""
-
-    def __init__(self, folder: Path, log: Path) -> None:
-        self.folder = folder
-        paths = os.pathsep.join(map(str, [ROOT, ROOT / "tests", ROOT / "tests" / "flows"]))
-        env = {**os.environ, "PYTHONPATH": paths, "RAY_USAGE_STATS_ENABLED": "0"}
-        with log.open("w") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("ray_cluster.py")), str(folder)],
-                env=env,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                text=True,
-            )
-        self.address = self._read()
-        self.alive: list[str] = []
-        self._numbers = iter(range(3, 250))
-        for _ in range(2):
-            self.add()
-
-    def add(self, gpus: int = 0) -> str:
-        address = f"127.0.0.{next(self._numbers)}"
-        self._tell(f"add {address} {gpus}")
-        self.alive.append(address)
-        return address
-
-    def kill(self, address: str) -> None:
-        self.alive.remove(address)
-        self._tell(f"kill {address}")
-
-    def keep_two(self) -> None:
-        """Every test begins with two nodes without GPUs."""
-        while len(self.alive) < 2:
-            self.add()
-        for address in self.alive[2:]:
-            self.kill(address)
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            flow_kit.kill_all([*psutil.Process(self._process.pid).children(recursive=True)])
-            self._process.kill()
-
-    def actors(self) -> dict[int, str]:
-        """The node of each process that holds a worker."""
-        found = {}
-        for process in psutil.Process(self._process.pid).children(recursive=True):
-            try:
-                if "NodeWorker" in process.cmdline()[0]:
-                    found[process.pid] = _node_of(process)
-            except (psutil.Error, IndexError):
-                continue
-        return found
-
-    def _tell(self, command: str) -> None:
-        assert self._process.stdin is not None
-        print(command, file=self._process.stdin, flush=True)
-        assert self._read() == "done"
-
-    def _read(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-
-def _node_of(process: psutil.Process) -> str:
-    for parent in process.parents():
-        for word in parent.cmdline():
-            if word.startswith("--node_ip_address="):
-                return word.partition("=")[2]
-    raise AssertionError(f"{process} is not a process of Ray")
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +191,9 @@ def test_ray_node_gets_media_that_it_lacks(
         return Media(kind="image", path=f"/proc/self/cwd/{name}", digest=digest_bytes(content.encode()))
 
     requests = [
-        replace(request_of(number), media=[media(f"picture-{number}", f"content {number}"), media("everywhere", "seen")])
+        replace(
+            request_of(number), media=[media(f"picture-{number}", f"content {number}"), media("everywhere", "seen")]
+        )
         for number in range(8)
     ]
     write_part(tmp_path, "requests", "shard-000000", requests)
@@ -294,13 +220,13 @@ def model(modest_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return "/proc/self/cwd/model", identify_model("/proc/self/cwd/model").model_id
 
 
-def test_ray_node_without_the_model_is_named(
-    nodes: Nodes, tmp_path: Path, join: Any, model: tuple[str, str]
-) -> None:
+def test_ray_node_without_the_model_is_named(nodes: Nodes, tmp_path: Path, join: Any, model: tuple[str, str]) -> None:
     write_shards(tmp_path, shards=1, per_shard=1)
     with join(engine={"backend": "offline", "device": "cpu"}) as work:
         work.model = model
-        expected = r"Node 127\.0\.0\.\d+ of the Ray cluster lacks the model\. Model folder /proc/self/cwd/model .* hint: copy"
+        expected = (
+            r"Node 127\.0\.0\.\d+ of the Ray cluster lacks the model\. Model folder /proc/self/cwd/model .* hint: copy"
+        )
         with pytest.raises(ModelError, match=expected):
             work.drive()
 
@@ -318,7 +244,9 @@ def test_ray_node_with_other_code_in_the_model_is_named(
     write_shards(tmp_path, shards=1, per_shard=1)
     with join(engine={"backend": "offline", "device": "cpu"}) as work:
         work.model = model
-        with pytest.raises(ModelError, match=r"Node 127.* has another model in /proc/self/cwd/model: sha256:.*hint: copy"):
+        with pytest.raises(
+            ModelError, match=r"Node 127.* has another model in /proc/self/cwd/model: sha256:.*hint: copy"
+        ):
             work.drive()
 
 
@@ -343,9 +271,7 @@ def test_ray_cluster_with_too_few_gpus_is_refused(nodes: Nodes, settings: Settin
     )
 
 
-def test_ray_actor_has_the_gpus_of_its_engine(
-    nodes: Nodes, tmp_path: Path, join: Any, modest_model: Path
-) -> None:
+def test_ray_actor_has_the_gpus_of_its_engine(nodes: Nodes, tmp_path: Path, join: Any, modest_model: Path) -> None:
     """GPUs that Ray counts and that are not there: the engine is a fake one."""
     places = [nodes.add(gpus=2), nodes.add(gpus=2)]
     write_shards(tmp_path, shards=1, per_shard=4)
@@ -359,10 +285,13 @@ def test_ray_actor_has_the_gpus_of_its_engine(
         assert any(f"node {place} " in note for note in work.notes for place in places)
 
 
-def test_ray_without_a_cluster_at_the_address_is_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    message = refuse(ray_spec("127.0.0.1:1"), settings)
-    assert message.startswith("Cannot join a Ray cluster at 127.0.0.1:1: ")
-    assert message.endswith("hint: give the address that `ray start --head` printed, as host:port, and run on a node of that cluster.")
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "no-such-host.invalid:6379", "127.0.0.1:99999"])
+def test_ray_without_a_cluster_at_the_address_is_refused(settings: Settings, address: str) -> None:
+    message = refuse(ray_spec(address), settings)
+    assert message.startswith(f"Cannot join a Ray cluster at {address}: ")
+    assert message.endswith(
+        "hint: give the address that `ray start --head` printed, as host:port, and run on a node of that cluster."
+    )
 
 
 @pytest.mark.parametrize("version", [("9.9.9", None), (None, "2.7.18")])
@@ -394,7 +323,9 @@ def env(served_env: dict[str, str]) -> dict[str, str]:
 
 
 def start_flow(folder: Path, spec: dict[str, Any], env: dict[str, str]) -> Any:
-    return flow_kit.started(flow_kit.evaluate_command(flow_kit.write_spec(folder / "spec.yaml", spec)), env, folder / "log")
+    return flow_kit.started(
+        flow_kit.evaluate_command(flow_kit.write_spec(folder / "spec.yaml", spec)), env, folder / "log"
+    )
 
 
 def check_complete(data_dir: Path, requests: int, attempts: int) -> None:
@@ -410,17 +341,14 @@ def test_ray_flow_outlives_a_node_and_uses_one_that_joins(
     slow_spec |= {"workers": "auto", "runner": "ray", "ray_address": nodes.address}
     slow_spec["sampling"]["max_tokens"] = 5_000
     with start_flow(tmp_path, slow_spec, env) as run:
-        flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == 2, 60, (tmp_path / "log").read_text)
+        flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == 2, 60, "both engines are open")
         nodes.kill(next(iter(nodes.actors().values())))
         for _ in range(2):
             nodes.add()
         flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) >= 4, 60, "a replacement, and a third worker")
         assert run.wait(120) == 0, (tmp_path / "log").read_text()
     check_complete(data_dir, flow_kit.SLOW_ROWS, attempts=1)
-    workers = flow_kit.query(data_dir, "select distinct worker from completions order by 1")
-    assert workers == ["worker-0", "worker-1", "worker-2"]
-    logs = sorted(path.name for path in data_dir.glob("runs/*/logs/*"))
-    print(logs)
+    assert flow_kit.query(data_dir, "select count(distinct worker) from completions")[0] >= 3
 
 
 def test_ray_actors_end_with_the_flow_and_the_run_is_resumed(
