@@ -351,8 +351,9 @@ class _NodeWorker:
                     write_bytes(path, content, MAKE_ROOM)
                 self._media[media["digest"]] += 1
                 digests.append(media["digest"])
-                media = {**media, "path": str(path)}
-            placed.append(media)
+                placed.append({**media, "path": str(path)})
+            else:
+                placed.append(media)
         if not digests:
             return request
         self._media_of[request.request_id] = digests

@@ -76,10 +76,10 @@ class NotingEngine(FakeEngine):
                 yield request
 
     def _step(self, live: list[Any]) -> Iterator[Completion]:
-        for fault in os.listdir(self._faults):
+        for fault in self._faults.iterdir():
             with contextlib.suppress(FileNotFoundError):  # another engine has died of it
-                os.unlink(self._faults / fault)
-                if fault == ENGINE:
+                fault.unlink()
+                if fault.name == ENGINE:
                     raise EngineDiedError("The engine's process died of signal SIGKILL.", Death("run", exit_code=-9))
                 raise RuntimeError("a defect in the worker's thread")
         return super()._step(live)

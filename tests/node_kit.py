@@ -1,4 +1,4 @@
-"""What tests run on the nodes of a Ray cluster in place of a real engine; every node has this folder in its PYTHONPATH."""
+"""What tests run on the nodes of a Ray cluster in place of an engine; each node has this folder in its PYTHONPATH."""
 
 import os
 import signal

@@ -2,10 +2,10 @@
 
     python ray_cluster.py FOLDER
 
-Prints the cluster's address. The first node has the cluster's head and no CPU, so no worker runs there. Then each line of
-standard input is a command, which is answered by a line: `add ADDRESS GPUS` starts a node with one CPU, `kill ADDRESS` kills
- it at once, as a machine that loses power. Ends with its standard input. 127.0.0.1 is not an address for a node: Ray
-replaces it by the machine's outward one.
+Prints the cluster's address. The first node has the cluster's head and no CPU, so no worker runs there. Then each line
+of standard input is a command, which is answered by a line: `add ADDRESS GPUS` starts a node with one CPU, and `kill
+ADDRESS` kills it at once, as a machine that loses power. Ends with its standard input. 127.0.0.1 is not an address for
+a node: Ray replaces it by the machine's outward one.
 """
 
 import os

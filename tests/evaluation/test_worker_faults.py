@@ -1,7 +1,7 @@
 """Runs that are hurt at random, on the fake engine: 0 requests lost, 0 twice.
 
-`make test` does it some times, `make test-faults` two hundred times on one machine and two hundred on a Ray cluster. Each
-prints a table by kind of fault, and a last line of JSON.
+`make test` does it some times, `make test-faults` two hundred times on one machine and two hundred on a Ray cluster.
+Each prints a table by kind of fault, and a last line of JSON.
 """
 
 import random
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_kit import LOCAL_KINDS, NODES, RAY_KINDS, Outcome, Round, print_table, run_rounds
+from fault_kit import LOCAL_KINDS, NODES, RAY_KINDS, Round, print_table, run_rounds
 from ray_cluster import Nodes
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ LIMIT_S = 560.0
 @pytest.fixture
 def hurt(
     request: pytest.FixtureRequest, tmp_path: Path, modest_model: Path, record_property: Any
-) -> Callable[..., Outcome]:
+) -> Callable[..., None]:
     """Hurts runs and checks what came of it."""
     seed = int(request.config.getoption("--kill-seed"))
     dice = random.Random(seed)
