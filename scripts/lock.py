@@ -53,7 +53,7 @@ def main(target: str) -> None:
             if name not in LEFT_OUT
         }
     if target == "dev":
-        wanted = runtime + extras["cpu"] + extras["dev"] + extras["ray"] + extras["dask"] + extras["hub"]
+        wanted = runtime + extras["cpu"] + extras["dev"] + extras["ray"] + extras["hub"]
         wanted += extras["obstore"]
         wanted += [f"{name}=={version}" for name, version in pins.items()]
         everything = resolve(wanted, cpu_torch=True)
@@ -65,7 +65,7 @@ def add(target: str, names: list[str]) -> None:
     """Adds or renews these packages in a lock, in the ranges that pyproject gives them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     ranges = {canonicalize_name(Requirement(text).name): text for text in project["dependencies"]}
-    for table in ("dev", "ray", "dask", "hub"):
+    for table in ("dev", "ray", "hub"):
         ranges |= {canonicalize_name(Requirement(text).name): text for text in project["optional-dependencies"][table]}
     kept = {normalize(pin.name): pin.version.partition("+")[0] for pin in read_pins(target)}
     below = {normalize(pin.name): pin.version.partition("+")[0] for pin in read_pins("cpu")} if target == "dev" else {}

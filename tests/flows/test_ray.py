@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -383,3 +383,51 @@ def test_ray_flow_that_is_terminated_stores_what_there_is(
     answered = flow_kit.count_in_parts(data_dir)
     assert flow_kit.query(data_dir, "select count(*) from completions") == [answered]
     assert flow_kit.query(data_dir, "select state from runs") == ["cancelled"]
+
+
+def hosts_on(nodes: Nodes) -> list[psutil.Process]:
+    """Processes of the nodes that hold an engine."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            place = process.environ().get("ASSAYLINE_LOCK_DIR", "")
+            if flow_kit.is_host(process) and place.startswith(str(nodes.folder)) and process.status() != "zombie":
+                found.append(process)
+    return found
+
+
+def wait_for_end(processes: list[psutil.Process], what: str) -> None:
+    began_s = time.monotonic()
+    _, alive = psutil.wait_procs(processes, timeout=ENDED_S)
+    assert not alive, what
+    print(f"{what}: {len(processes)} engine processes gone after {time.monotonic() - began_s:.1f} s")
+
+
+@pytest.mark.rare
+@pytest.mark.vllm
+def test_ray_with_vllm_on_two_nodes_outlives_a_node_and_the_flow(
+    nodes: Nodes, make_spec: Any, env: dict[str, str], data_dir: Path, tmp_path: Path
+) -> None:
+    """Each prompt is asked two dozen times, by workers that are killed, and answered alike."""
+    spec = make_spec(prompts={"limit": 50, "repeats": 24}).model_dump(mode="json")
+    spec["engine"]["args"]["max_num_seqs"] = 1
+    spec |= {"runner": "ray", "ray_address": nodes.address, "workers": 2}
+    spec["engine"]["env"] = flow_kit.ONE_THREAD
+    with start_flow(tmp_path, spec, env) as run:
+        flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == 2, 150, "both engines are open")
+        [dead, address] = next(iter(nodes.actors().items()))
+        hosts = [host for host in hosts_on(nodes) if host.ppid() == dead]
+        assert len(hosts) == 1
+        nodes.kill(address)
+        wait_for_end(hosts, "node killed")
+        nodes.add()
+        flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == 3, 100, "the replacement's engine is open")
+        hosts = hosts_on(nodes)
+        run.kill()
+        wait_for_end(hosts, "flow killed")
+    assert 0 < flow_kit.count_in_parts(data_dir) < 1_200
+    with start_flow(tmp_path, spec, env) as run:
+        assert run.wait(200) == 0, (tmp_path / "log").read_text()
+    check_complete(data_dir, 1_200, attempts=2)
+    texts = "select count(distinct text) from completions join requests using (run_id, request_id) group by prompt_id"
+    assert set(flow_kit.query(data_dir, texts)) == {1}
