@@ -9,6 +9,7 @@ from typing import Any
 import ray
 
 from assayline.engines.fake import FakeEngine
+from assayline.errors import Death, EngineDiedError
 from assayline.evaluation import opening, worker
 from assayline.evaluation.worker import WorkOrder
 from assayline.records import Request
@@ -24,6 +25,10 @@ class NodeEngine(FakeEngine):
         if "kill" in (request.rendered or ""):
             os.kill(os.getpid(), signal.SIGKILL)
         return super()._start(request)
+
+
+def die(*_: Any, **__: Any) -> Any:
+    raise EngineDiedError("The engine died on its node.", Death("run", exception="AssertionError"))
 
 
 def read_media(request: Request) -> str:
@@ -53,6 +58,8 @@ class NodeWorker(_NodeWorker):
             answer=read_media,
             hooks=hooks,
         )
+        if "DIES" in order.spec.engine.env:
+            opening.open_engine = die
         worker.claim_device = lambda *_, **__: opening.NO_DEVICE  # type: ignore[attr-defined]
         super().__init__(order)
         args = order.spec.engine.args

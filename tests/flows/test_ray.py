@@ -19,7 +19,7 @@ from ray_cluster import Nodes
 from record_kit import ROOT, Work, request_of, rows_of, write_shards
 
 from assayline.digests import digest_bytes
-from assayline.errors import DeviceError, ModelError, SpecError
+from assayline.errors import Death, DeviceError, EngineDiedError, ModelError, SpecError
 from assayline.evaluation import drive
 from assayline.model import identify_model
 from assayline.records import Media
@@ -248,6 +248,16 @@ def test_ray_node_with_other_code_in_the_model_is_named(
             ModelError, match=r"Node 127.* has another model in /proc/self/cwd/model: sha256:.*hint: copy"
         ):
             work.drive()
+
+
+def test_ray_worker_passes_on_why_its_engine_died(nodes: Nodes, tmp_path: Path, join: Any) -> None:
+    """The error is pickled on the node, evidence included."""
+    write_shards(tmp_path, shards=1, per_shard=1)
+    death = Death("run", exception="AssertionError")
+    dying = join(engine={"backend": "fake", "env": {"DIES": "1"}})
+    with dying as work, pytest.raises(EngineDiedError, match="died on its node") as caught:
+        work.drive()
+    assert caught.value.death == death
 
 
 def ray_spec(address: str | None, **changes: Any) -> EvalSpec:
