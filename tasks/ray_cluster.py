@@ -27,7 +27,7 @@ from assayline.evaluation.worker import Exchanger, News, Worker, WorkOrder
 from assayline.files import MAKE_ROOM, write_bytes
 from assayline.media.synthetic import is_synthetic
 from assayline.model import identify_model
-from assayline.records import Request
+from assayline.records import Media, Request
 from assayline.settings import Settings, load_settings
 from assayline.spec.checks import count_devices
 from assayline.spec.evaluation import EvalSpec
@@ -75,7 +75,7 @@ def open_cluster(spec: EvalSpec, settings: Settings) -> "Iterator[Cluster | None
         ray.shutdown()
         raise SpecError(_explain_failed_join(spec.ray_address, error)) from None
     finally:
-        if threading.current_thread() is threading.main_thread():
+        if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray's own would end the process without storing anything
     try:
         cluster.check_size()
@@ -273,6 +273,7 @@ class _NodeWorker:
         """How many requests need each file that was sent."""
         self._media_of: dict[str, list[str]] = {}
         self._notes: list[str] = []
+        self._is_stopped = False
         self._begun: Future[Worker] = ThreadPoolExecutor(1).submit(self._begin, order)
 
     def exchange(
@@ -289,14 +290,18 @@ class _NodeWorker:
         `contents` has files by digest; None: they are expected here. Raises ModelError if this node has another model.
         """
         if not wait([self._begun], wait_s).done:
-            return News(notes=self._take_notes()), []  # and nothing was given to a worker without a window
+            has_ended = is_last or self._is_stopped
+            return News(notes=self._take_notes(), has_ended=has_ended), []  # without a window, no request was given
         placed, lacking = [], []
         for request in requests:
             if contents is None and _lacks_media(request):
                 lacking.append(request)
             else:
                 placed.append(self._place_media(request, contents or {}))
-        news = self._begun.result().exchange(placed, is_last=is_last, wait_s=wait_s, gather_s=gather_s)
+        worker = self._begun.result()
+        if self._is_stopped:
+            worker.stop()
+        news = worker.exchange(placed, is_last=is_last, wait_s=wait_s, gather_s=gather_s)
         news.notes[:0] = self._take_notes()
         for completion in news.finished:
             self._drop_media(completion.request_id)
@@ -304,7 +309,7 @@ class _NodeWorker:
 
     def stop(self) -> None:
         """As `Exchanger` says."""
-        self._begun.result().stop()
+        self._is_stopped = True
 
     def close(self) -> None:
         """As `Exchanger` says."""
@@ -343,7 +348,8 @@ class _NodeWorker:
 
     def _place_media(self, request: Request, contents: Mapping[str, bytes]) -> Request:
         """The request with the paths of the files that came with it."""
-        placed, digests = [], []
+        placed: list[Media] = []
+        digests: list[str] = []
         for media in request.media or ():
             if (content := contents.get(media["digest"])) is not None:
                 path = self._folder / "media" / media["digest"]

@@ -318,6 +318,12 @@ def test_ray_cluster_of_another_version_is_refused(
     assert message.endswith("hint: install the same versions of Ray and Python on this machine and on every node.")
 
 
+def test_ray_node_needs_no_prefect() -> None:
+    program = "import sys; sys.modules['prefect'] = None; from tasks.ray_cluster import _NodeWorker"
+    ended = flow_kit.run_command([sys.executable, "-c", program], {**os.environ})
+    assert ended.code == 0, ended.err
+
+
 def test_ray_that_is_not_installed_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     spec = ray_spec("127.0.0.1:1")
