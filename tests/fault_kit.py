@@ -107,7 +107,11 @@ def run_flow(spec_path: str) -> None:
                 ray_cluster._NodeWorker = NotingWorker  # type: ignore[misc]
             prepared = pool.submit(evaluation.prepare)
             workers: list[Any] = []
-            while not prepared.done() or not workers or not all(worker.done() for worker in workers):
+            while not (
+                prepared.done()
+                and (dispatcher.is_over or dispatcher.is_stopped)
+                and all(worker.done() for worker in workers)
+            ):
                 if cluster is not None:
                     dispatcher.workers = cluster.count_workers()
                 if not dispatcher.is_over and not dispatcher.is_stopped:
