@@ -28,7 +28,7 @@ def test_slurm_script_evaluates_on_every_node(
         "PATH": f"{STAND_IN}:{os.environ['PATH']}",
         "PYTHON": sys.executable,
         "PYTHONPATH": str(flow_kit.ROOT),
-        "SLURM_JOB_ID": str(flow_kit.free_port()),
+        "SLURM_JOB_ID": str(os.getpid()),
         "SLURM_JOB_NODELIST": "node[1-2]",
         "SLURM_JOB_NUM_NODES": "2",
     }
