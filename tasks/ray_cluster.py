@@ -71,7 +71,7 @@ def open_cluster(spec: EvalSpec, settings: Settings) -> "Iterator[Cluster | None
             _knock(spec.ray_address)
         ray.init(**place, log_to_driver=False, logging_level="ERROR")
         cluster = Cluster(spec, settings)
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         ray.shutdown()
         raise SpecError(_explain_failed_join(spec.ray_address, error)) from None
     finally:
@@ -94,6 +94,8 @@ def _explain_failed_join(address: str | None, error: Exception) -> str:
     reason = " ".join(str(error).split())[:400]
     if "Version mismatch" in reason:
         hint = "install the same versions of Ray and Python on this machine and on every node."
+    elif "token" in reason:
+        hint = "set RAY_AUTH_MODE=token, and give this machine and every node the token of the cluster's head."
     else:
         hint = "give the address that `ray start --head` printed, as host:port, and run on a node of that cluster."
     return f"Cannot join a Ray cluster at {address or 'this machine'}: {reason} hint: {hint}"

@@ -88,6 +88,6 @@ def test_rayjob_gives_a_command_that_exists(capsys: pytest.CaptureFixture[str]) 
 def test_skypilot_example_has_known_fields_and_valid_scripts() -> None:
     """By SkyPilot's reference of a task's YAML."""
     task = yaml.safe_load((EXAMPLES / "skypilot.yaml").read_text())
-    assert set(task) <= {"name", "num_nodes", "resources", "workdir", "file_mounts", "envs", "setup", "run"}
+    assert set(task) <= {"name", "num_nodes", "resources", "workdir", "file_mounts", "envs", "secrets", "setup", "run"}
     for script in (task["setup"], task["run"]):
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
