@@ -318,6 +318,23 @@ def test_ray_cluster_of_another_version_is_refused(
     assert message.endswith("hint: install the same versions of Ray and Python on this machine and on every node.")
 
 
+def test_ray_cluster_that_asks_for_a_token_is_refused_with_a_hint(
+    settings: Settings, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message is that of Ray 2.60's client at a head with RAY_AUTH_MODE=token."""
+    error = ray.exceptions.AuthenticationError(
+        "RPC error: InvalidAuthToken: Authentication token is missing or incorrect"
+    )
+
+    def refuse_to_join(**_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "init", refuse_to_join)
+    message = refuse(ray_spec(nodes.address), settings)
+    assert message.endswith("hint: set RAY_AUTH_MODE=token, and give this machine and every node the token of the "
+                            "cluster's head.")  # fmt: skip
+
+
 def test_ray_node_needs_no_prefect() -> None:
     program = "import sys; sys.modules['prefect'] = None; from tasks.ray_cluster import _NodeWorker"
     ended = flow_kit.run_command([sys.executable, "-c", program], {**os.environ})
