@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +282,10 @@ def test_ray_cluster_with_too_few_gpus_is_refused(nodes: Nodes, settings: Settin
     )
 
 
+def has_room(joined: ray_cluster.Cluster, workers: int) -> bool:
+    return joined._count_room() == workers
+
+
 def test_ray_actor_has_the_gpus_of_its_engine(nodes: Nodes, tmp_path: Path, join: Any, modest_model: Path) -> None:
     """GPUs that Ray counts and that are not there: the engine is a fake one."""
     places = [nodes.add(gpus=2), nodes.add(gpus=2)]
@@ -288,6 +293,7 @@ def test_ray_actor_has_the_gpus_of_its_engine(nodes: Nodes, tmp_path: Path, join
     for gpus, workers, note in ((2, 2, "GPUs [0, 1], executor None"), (4, 1, "GPUs [], executor ray")):
         args = {"tensor_parallel_size": gpus}
         with join(engine={"backend": "async", "device": "cuda", "args": args}, workers="auto") as work:
+            flow_kit.wait_for(partial(has_room, work.joined, workers), 60, "Ray has noticed which nodes live")
             assert work.joined.count_workers() == workers
             work.model = str(modest_model), identify_model(str(modest_model)).model_id
             work.drive()
