@@ -102,9 +102,9 @@ def run_flow(spec_path: str) -> None:
     try:
         with ray_cluster.open_cluster(evaluation.spec, settings) as cluster, ThreadPoolExecutor(64) as pool:
             if cluster is not None:
-                from node_kit import NotingWorker
+                from node_kit import NotingNodeWorker
 
-                ray_cluster._NodeWorker = NotingWorker  # type: ignore[misc]
+                ray_cluster._NodeWorker = NotingNodeWorker  # type: ignore[misc]
             prepared = pool.submit(evaluation.prepare)
             workers: list[Any] = []
             while not (

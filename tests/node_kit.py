@@ -35,7 +35,7 @@ def read_media(request: Request) -> str:
     return "|".join(f"{media['path']}={Path(media['path']).read_text()}" for media in request.media or ())
 
 
-class NotingWorker(_NodeWorker):
+class NotingNodeWorker(_NodeWorker):
     """A worker whose engine notes what it was asked, for the rounds of fault_kit.py."""
 
     def __init__(self, order: WorkOrder) -> None:
