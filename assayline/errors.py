@@ -81,6 +81,10 @@ class EngineDiedError(EngineError):
         super().__init__(message)
         self.death = death
 
+    def __reduce__(self) -> tuple[type["EngineDiedError"], tuple[str, "Death"]]:
+        """How it is pickled: it may come from another machine."""
+        return type(self), (str(self), self.death)
+
 
 class DeviceError(EngineError):
     """The device that the spec asks for is not here, or is taken."""

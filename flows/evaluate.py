@@ -140,8 +140,10 @@ def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
         return evaluation.prepare(), True
     with ExitStack() as stack:
         screen = stack.enter_context(open_screen(evaluation.run_dir, evaluation.settings))
+        cluster = stack.enter_context(
+            open_cluster(evaluation.spec, evaluation.settings)
+        )  # left last: workers end by it
         runner: ThreadPoolTaskRunner[Any] = stack.enter_context(ThreadPoolTaskRunner(max_workers=MOST_WORKERS + 1))
-        cluster = stack.enter_context(open_cluster(evaluation.spec, evaluation.settings))
         try:
             work = _Work(evaluation, runner, cluster)
             reachable = _watch(evaluation, work, screen)

@@ -1,39 +1,52 @@
 """Workers on a Ray cluster: an actor per engine, with as many GPUs as the engine spans, driven by the flow's process.
 
-Ray places the actors, and finds nodes and processes that die; it never repeats a call, so a lost worker is lost. The
-nodes need the same assayline and the model, but neither Prefect nor the run's folder: what an engine logs comes with
-the exchange, and a media file that a node does not see is sent along with its requests.
+Ray places the actors, and reports nodes and processes that die. It never repeats a call, so a lost worker is lost. Each
+node needs the same assayline and the model, but neither Prefect nor the run's folder: log lines of an engine come with
+the exchange, and a media file that a node lacks is sent with its request.
 """
 
 import contextlib
+import math
+import os
+import shutil
+import signal
+import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from assayline import __version__
 from assayline.digests import digest_bytes
-from assayline.errors import DeviceError, ModelError, SpecError, WorkerLostError
+from assayline.errors import AssaylineError, DeviceError, ModelError, SpecError, WorkerLostError
 from assayline.evaluation.worker import Exchanger, News, Worker, WorkOrder
 from assayline.files import MAKE_ROOM, write_bytes
 from assayline.media.synthetic import is_synthetic
 from assayline.model import identify_model
-from assayline.records import Request
-from assayline.settings import Settings
+from assayline.records import Media, Request
+from assayline.settings import Settings, load_settings
 from assayline.spec.checks import count_devices
 from assayline.spec.evaluation import EvalSpec
 
 ANSWER_MARGIN_S = 0.5
-"""How long an exchange may take beyond its waits before the driver looks whether the run was stopped."""
+"""How long an exchange may take beyond its waits before the driver checks whether the run was stopped."""
 
+KNOCK_TIMEOUT_S = 10.0
 END_WAIT_S = 30.0
 """How long an actor may take to close its engine before it is killed."""
 
 LOOK_INTERVAL_S = 5.0
 """Between looks at the size of the cluster."""
+
+PATIENCE_S = 10.0
+"""A worker that has no place in the cluster after that long is reported."""
+
+MOST_MEDIA_BYTES = 64 * 2**20
+"""Of files sent with one exchange; a larger file goes alone."""
 
 
 @contextlib.contextmanager
@@ -45,25 +58,47 @@ def open_cluster(spec: EvalSpec, settings: Settings) -> "Iterator[Cluster | None
     if spec.runner == "local":
         yield None
         return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError:
-        raise SpecError("runner: ray needs the extra `ray`. hint: pip install 'assayline[ray]'") from None
-    # Without an address Ray would join what RAY_ADDRESS or its temporary folder names, whosever cluster that is.
-    local = {"address": "local", "include_dashboard": False}
+        raise SpecError("runner: ray needs the package ray. hint: pip install 'assayline[ray]'") from None
+    # Without an address, Ray would join the cluster that RAY_ADDRESS or a file in /tmp names.
+    place = {"address": spec.ray_address} if spec.ray_address else {"address": "local", "include_dashboard": False}
+    handler = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(**({"address": spec.ray_address} if spec.ray_address else local), log_to_driver=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise SpecError(
-            f"There is no Ray cluster to join at {spec.ray_address or 'this machine'}: {error}. hint: give the address "
-            "that `ray start --head` printed as ray_address, and the same versions of Ray and Python on every node."
-        ) from None
-    try:
+        if spec.ray_address:
+            _knock(spec.ray_address)
+        ray.init(**place, log_to_driver=False, logging_level="ERROR")
         cluster = Cluster(spec, settings)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        ray.shutdown()
+        raise SpecError(_explain_failed_join(spec.ray_address, error)) from None
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray's own would end the process without storing anything
+    try:
         cluster.check_size()
         yield cluster
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raises OSError or ValueError if nobody listens there; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.removeprefix("ray://"), int(port)), KNOCK_TIMEOUT_S).close()
+
+
+def _explain_failed_join(address: str | None, error: Exception) -> str:
+    reason = " ".join(str(error).split())[:400]
+    if "Version mismatch" in reason:
+        hint = "install the same versions of Ray and Python on this machine and on every node."
+    elif "token" in reason:
+        hint = "set RAY_AUTH_MODE=token, and give this machine and every node the token of the cluster's head."
+    else:
+        hint = "give the address that `ray start --head` printed, as host:port, and run on a node of that cluster."
+    return f"Cannot join a Ray cluster at {address or 'this machine'}: {reason} hint: {hint}"
 
 
 class Cluster:
@@ -77,40 +112,44 @@ class Cluster:
         self._workers = 1
 
     def count_workers(self) -> int:
-        """How many workers there are to be: as the spec says, or as many as the cluster has room for now."""
+        """How many workers there are to be: as the spec says, or as many as the cluster has had room for."""
         if self._spec.workers != "auto":
             return self._spec.workers
         if time.monotonic() - self._counted_s > LOOK_INTERVAL_S:
             self._counted_s = time.monotonic()
-            self._workers = max(1, self._workers, self._count_room())
+            self._workers = max(self._workers, self._count_room())
         return self._workers
 
     def check_size(self) -> None:
         """Waits for nodes that are to come. Raises DeviceError if the cluster has too few GPUs for the spec."""
         wanted = 1 if self._spec.workers == "auto" else self._spec.workers
         deadline = time.monotonic() + self._settings.device_wait_s
-        while self._uses_gpus() and self._count_room() < wanted:
+        while self._uses_gpus() and (room := self._count_room()) < wanted:
             if time.monotonic() >= deadline:
-                gpus = sum(node.get("GPU", 0) for node in _list_nodes())
+                nodes = _list_nodes()
+                gpus = sum(node.get("GPU", 0) for node in nodes)
                 raise DeviceError(
-                    f"The Ray cluster has {gpus:g} GPUs on {len(_list_nodes())} nodes: room for {self._count_room()} "
-                    f"engines of {self._engine_gpus} GPUs each, and {wanted} are asked for. hint: lower `workers`, add "
-                    "nodes, or wait for them with ASSAYLINE_DEVICE_WAIT_S."
+                    f"The Ray cluster has {gpus:g} GPUs on {len(nodes)} nodes: room for {room} engines with "
+                    f"{self._engine_gpus} GPUs each, and the spec asks for {wanted}. hint: lower `workers`, add nodes, "
+                    "or wait for them with ASSAYLINE_DEVICE_WAIT_S."
                 )
             time.sleep(1.0)
 
     def launch(self, order: WorkOrder) -> Exchanger:
-        """Starts a worker somewhere in the cluster."""
+        """Starts a worker somewhere in the cluster; it waits there until there is room."""
         import ray
 
         options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 2}
-        if self._is_wide():  # vLLM's own Ray executor places its processes; this one must be on a node with a GPU
-            order = replace(order, model_args={"distributed_executor_backend": "ray", **order.model_args})
-            options |= {"scheduling_strategy": _prefer_node_with_gpu()}
+        if self._is_wide():
+            # vLLM's Ray executor reserves the GPUs by a placement group of its own, which has one bundle per GPU. The
+            # actor holds none, but must be on a node with a driver, by which vLLM finds out that it is to use CUDA.
+            order = replace(order, spec=_span_nodes(order.spec))
+            options |= {"scheduling_strategy": _prefer_node_with_gpus()}
         elif self._uses_gpus():
             options |= {"num_gpus": self._engine_gpus}
         else:
             options |= {"scheduling_strategy": "SPREAD"}
+            order = replace(order, workers_here=math.ceil(order.workers_here / max(1, self._count_room())))
         return RayWorker(ray.remote(_NodeWorker).options(**options).remote(order), order)
 
     def _uses_gpus(self) -> bool:
@@ -120,8 +159,11 @@ class Cluster:
         return engine.device == "cuda" or any(node.get("GPU") for node in _list_nodes())
 
     def _is_wide(self) -> bool:
-        """Whether an engine spans several nodes."""
-        return self._uses_gpus() and self._engine_gpus > max(node.get("GPU", 0) for node in _list_nodes())
+        """Whether an engine spans several nodes, or is to be placed by vLLM's Ray executor anyway."""
+        if not self._uses_gpus():
+            return False
+        largest = max(node.get("GPU", 0) for node in _list_nodes())
+        return self._engine_gpus > largest or self._spec.engine.uses_ray_executor
 
     def _count_room(self) -> int:
         """Engines that the cluster has room for; without GPUs, one per node."""
@@ -140,55 +182,82 @@ class RayWorker:
         self._actor = actor
         self._order = order
         self._log_path = order.log_folder / f"{order.worker}.log"
-        self._sees_files: bool | None = None
-        self._call: Any = actor.begin.remote()
-        self._called_s = time.monotonic()
+        self._call: Any = None
+        self._called_s = 0.0
+        self._started_s: float | None = time.monotonic()
+        """None once the worker is reported as waiting for its place."""
+        self._has_place = self._is_stopped = self._sends_media = False
         self._backlog: list[Request] = []
         self._last = News()
 
     def exchange(self, requests: Sequence[Request], *, is_last: bool, wait_s: float, gather_s: float) -> News:
-        """As `Exchanger` says. Raises WorkerLostError, and what keeps the node from working for the run."""
+        """As `Exchanger` says. Raises WorkerLostError, and the errors that `_NodeWorker` raises."""
         import ray
 
         self._backlog.extend(requests)
+        if not self._has_place and (is_last or self._is_stopped):
+            return News(has_ended=True)
         if self._call is None:
-            contents = {} if self._sees_files else _read_media(self._backlog)
-            self._call = self._actor.exchange.remote(
-                self._backlog, contents, is_last=is_last, wait_s=wait_s, gather_s=gather_s
-            )
-            self._called_s, self._backlog = time.monotonic(), []
+            sent, contents = self._take_backlog()
+            self._call = self._actor.exchange.remote(sent, contents, is_last=is_last, wait_s=wait_s, gather_s=gather_s)
+            self._called_s = time.monotonic()
         try:
             if not ray.wait([self._call], timeout=wait_s + gather_s + ANSWER_MARGIN_S)[0]:
-                self._check_silence()
-                return News(device=self._last.device, window=self._last.window)
+                return self._wait_on()
             call, self._call = self._call, None
-            answer = ray.get(call)
+            self._last, lacking = ray.get(call)
         except ray.exceptions.RayError as error:
-            raise WorkerLostError(f"{type(error).__name__}: {str(error).splitlines()[0]}") from None
-        if isinstance(answer, News):
-            self._last = answer
-            self._write_log(answer.engine_lines)
-            return answer
-        if isinstance(answer, Exception):
-            raise answer
-        self._sees_files = bool(answer)
+            if isinstance(cause := getattr(error, "cause", None), AssaylineError):
+                raise cause from None
+            raise WorkerLostError(f"{type(error).__name__}: {_shorten(error)}") from None
+        self._has_place = True
+        self._sends_media = self._sends_media or bool(lacking)
+        self._backlog = [*lacking, *self._backlog]
+        self._write_log(self._last.engine_lines)
         return self._last
 
     def stop(self) -> None:
         """As `Exchanger` says."""
-        self._actor.stop.remote()
+        if not self._is_stopped:
+            self._is_stopped = True
+            self._actor.stop.remote()
 
     def close(self) -> None:
         """Ends the actor, and with it its engine's process."""
         import ray
 
-        with contextlib.suppress(ray.exceptions.RayError):
-            ray.get(self._actor.close.remote(), timeout=0.0 if self._call is not None else END_WAIT_S)
+        if self._has_place and self._call is None:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(self._actor.close.remote(), timeout=END_WAIT_S)
         ray.kill(self._actor)
 
-    def _check_silence(self) -> None:
-        if (silent_s := time.monotonic() - self._called_s) > self._order.settings.engine_stall_timeout_s:
-            raise WorkerLostError(f"it has not answered for {silent_s:.0f} s (ASSAYLINE_ENGINE_STALL_TIMEOUT_S)")
+    def _wait_on(self) -> News:
+        """The news of a worker that has not answered yet. Raises WorkerLostError if it should have."""
+        silent_s = time.monotonic() - self._called_s
+        if self._has_place and silent_s > self._order.settings.engine_stall_timeout_s:
+            raise WorkerLostError(f"it did not answer for {silent_s:.0f} s (ASSAYLINE_ENGINE_STALL_TIMEOUT_S)")
+        news = News(device=self._last.device, window=self._last.window)
+        if not self._has_place and self._started_s is not None and time.monotonic() - self._started_s > PATIENCE_S:
+            self._started_s = None
+            news.notes.append("Waiting for room in the Ray cluster")
+        return news
+
+    def _take_backlog(self) -> tuple[list[Request], dict[str, bytes] | None]:
+        """The requests of one call, and the files of their media by digest, if the node lacks files."""
+        if not self._sends_media:
+            sent, self._backlog = self._backlog, []
+            return sent, None
+        contents: dict[str, bytes] = {}
+        count = size = 0
+        for request in self._backlog:
+            found = _read_media(request, contents)
+            size += sum(map(len, found.values()))
+            if count and size > MOST_MEDIA_BYTES:
+                break
+            contents |= found
+            count += 1
+        sent, self._backlog = self._backlog[:count], self._backlog[count:]
+        return sent, contents
 
     def _write_log(self, lines: Sequence[str]) -> None:
         if lines:
@@ -202,79 +271,101 @@ class _NodeWorker:
 
     def __init__(self, order: WorkOrder) -> None:
         self._folder = Path(mkdtemp(prefix="assayline-"))
-        self._order = order
-        self._worker: Worker | None = None
         self._media: Counter[str] = Counter()
+        """How many requests need each file that was sent."""
         self._media_of: dict[str, list[str]] = {}
-
-    def begin(self) -> bool | Exception:
-        """Starts the engine. Returns whether the run's files are seen here, or what keeps this node from working."""
-        import ray
-
-        order = self._order
-        try:
-            model = identify_model(order.model, order.model_args.get("revision")) if _has_files(order) else None
-        except ModelError as error:
-            return ModelError(f"Node {ray.util.get_node_ip_address()} of the Ray cluster lacks the model. {error}")
-        if model is not None and model.model_id != order.model_id:
-            return ModelError(
-                f"Node {ray.util.get_node_ip_address()} of the Ray cluster has another model in {order.model}: "
-                f"{model.model_id}, and the run has {order.model_id}. hint: copy the model to it, code files included."
-            )
-        sees_files = (order.log_folder.parent / "run.json").exists()
-        order.settings.pass_on_token()
-        self._worker = Worker(replace(order, log_folder=self._folder / "logs"))
-        return sees_files
-
-    def version(self) -> str:
-        """Of the assayline that this node has."""
-        return __version__
+        self._notes: list[str] = []
+        self._is_stopped = False
+        self._begun: Future[Worker] = ThreadPoolExecutor(1).submit(self._begin, order)
 
     def exchange(
         self,
         requests: Sequence[Request],
-        contents: Mapping[str, bytes],
+        contents: Mapping[str, bytes] | None,
         *,
         is_last: bool,
         wait_s: float,
         gather_s: float,
-    ) -> News:
-        """As `Exchanger` says; `contents` are the media of the requests by digest, if the node does not see them."""
-        assert self._worker is not None, "begin comes first"
-        placed = [self._place_media(request, contents) for request in requests] if contents else requests
-        news = self._worker.exchange(placed, is_last=is_last, wait_s=wait_s, gather_s=gather_s)
-        for completion in news.finished if self._media_of else ():
+    ) -> tuple[News, list[Request]]:
+        """As `Exchanger` says, and returns the requests with media that this node lacks.
+
+        `contents` has files by digest; None: they are expected here. Raises ModelError if this node has another model.
+        """
+        if not wait([self._begun], wait_s).done:
+            has_ended = is_last or self._is_stopped
+            return News(notes=self._take_notes(), has_ended=has_ended), []  # without a window, no request was given
+        placed, lacking = [], []
+        for request in requests:
+            if contents is None and _lacks_media(request):
+                lacking.append(request)
+            else:
+                placed.append(self._place_media(request, contents or {}))
+        worker = self._begun.result()
+        if self._is_stopped:
+            worker.stop()
+        news = worker.exchange(placed, is_last=is_last, wait_s=wait_s, gather_s=gather_s)
+        news.notes[:0] = self._take_notes()
+        for completion in news.finished:
             self._drop_media(completion.request_id)
-        return news
+        return news, lacking
 
     def stop(self) -> None:
         """As `Exchanger` says."""
-        if self._worker is not None:
-            self._worker.stop()
+        self._is_stopped = True
 
     def close(self) -> None:
         """As `Exchanger` says."""
-        if self._worker is not None:
-            self._worker.close()
+        if self._begun.done() and self._begun.exception() is None:
+            self._begun.result().close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _begin(self, order: WorkOrder) -> Worker:
+        import ray
+
+        node = f"Node {ray.util.get_node_ip_address()} of the Ray cluster"
+        self._notes.append(f"Starting on {node[0].lower()}{node[1:]}, process {os.getpid()}")
+        settings = order.settings
+        settings.pass_on_token()
+        engine = order.spec.engine
+        if engine.kind.has_model and not engine.is_remote:
+            try:
+                found = identify_model(order.model, order.model_args.get("revision")).model_id
+            except ModelError as error:
+                raise ModelError(
+                    f"{node} lacks the model. {error} hint: copy the model to {order.model} on every node."
+                ) from None
+            if found != order.model_id:
+                raise ModelError(
+                    f"{node} has another model in {order.model}: {found}; the run has {order.model_id}. hint: copy the "
+                    "model to every node, configuration, tokenizer and code files included."
+                )
+        if engine.uses_ray_executor:
+            os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+        own = settings.model_copy(update={"lock_dir": load_settings().lock_dir})
+        return Worker(replace(order, settings=own, log_folder=self._folder / "logs"))
+
+    def _take_notes(self) -> list[str]:
+        notes, self._notes = self._notes, []
+        return notes
 
     def _place_media(self, request: Request, contents: Mapping[str, bytes]) -> Request:
-        """The request with paths of this node."""
-        placed, digests = [], []
+        """The request with the paths of the files that came with it."""
+        placed: list[Media] = []
+        digests: list[str] = []
         for media in request.media or ():
-            content = contents.get(media["digest"])
-            if content is None:
+            if (content := contents.get(media["digest"])) is not None:
+                path = self._folder / "media" / media["digest"]
+                if not self._media[media["digest"]]:
+                    write_bytes(path, content, MAKE_ROOM)
+                self._media[media["digest"]] += 1
+                digests.append(media["digest"])
+                placed.append({**media, "path": str(path)})
+            else:
                 placed.append(media)
-                continue
-            path = self._folder / "media" / media["digest"]
-            if not self._media[media["digest"]]:
-                write_bytes(path, content, MAKE_ROOM)
-            self._media[media["digest"]] += 1
-            digests.append(media["digest"])
-            placed.append({**media, "path": str(path)})
-        if digests:
-            self._media_of[request.request_id] = digests
-            request = replace(request, media=placed)
-        return request
+        if not digests:
+            return request
+        self._media_of[request.request_id] = digests
+        return replace(request, media=placed)
 
     def _drop_media(self, request_id: str) -> None:
         for digest in self._media_of.pop(request_id, ()):
@@ -283,13 +374,15 @@ class _NodeWorker:
                 (self._folder / "media" / digest).unlink(missing_ok=True)
 
 
-def _read_media(requests: Sequence[Request]) -> dict[str, bytes]:
-    """The files of requests, by digest. One that has changed is left out: the engine's error row names its path."""
+def _lacks_media(request: Request) -> bool:
+    return any(not is_synthetic(media) and not Path(media["path"]).is_file() for media in request.media or ())
+
+
+def _read_media(request: Request, known: Mapping[str, bytes]) -> dict[str, bytes]:
+    """A request's files by digest, without known ones. A changed file is left out: its error row names its path."""
     contents: dict[str, bytes] = {}
-    for request in requests:
-        for media in request.media or ():
-            if is_synthetic(media) or media["digest"] in contents:
-                continue
+    for media in request.media or ():
+        if not is_synthetic(media) and media["digest"] not in known:
             with contextlib.suppress(OSError):
                 content = Path(media["path"]).read_bytes()
                 if digest_bytes(content) == media["digest"]:
@@ -297,8 +390,13 @@ def _read_media(requests: Sequence[Request]) -> dict[str, bytes]:
     return contents
 
 
-def _has_files(order: WorkOrder) -> bool:
-    return order.spec.engine.kind.has_model and not order.spec.engine.is_remote
+def _span_nodes(spec: EvalSpec) -> EvalSpec:
+    args = {**spec.engine.args, "distributed_executor_backend": "ray"}
+    return spec.model_copy(update={"engine": spec.engine.model_copy(update={"args": args})})
+
+
+def _shorten(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def _list_nodes() -> list[dict[str, float]]:
@@ -308,9 +406,12 @@ def _list_nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def _prefer_node_with_gpu() -> Any:
+def _prefer_node_with_gpus() -> Any:
+    """Of the nodes with GPUs, the one with most of them free."""
     import ray
+    from ray._private.state import available_resources_per_node  # as vLLM imports it
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
-    return NodeAffinitySchedulingStrategy(nodes[0]["NodeID"], soft=True)
+    free = available_resources_per_node()
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
+    return NodeAffinitySchedulingStrategy(max(nodes, key=lambda node: free.get(node, {}).get("GPU", 0.0)), soft=True)

@@ -201,3 +201,28 @@ def make_spec(tiny_model: Path) -> Any:
         return parse_spec(data)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def modest_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder with everything but weights: enough for the fake engine."""
+    import json
+
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("models") / "modest"
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<bos>", "<eos>"], initial_alphabet=alphabet, show_progress=False
+    )
+    raw.train_from_iterator(["What is 1 + 1?"], trainer)
+    template = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    PreTrainedTokenizerFast(
+        tokenizer_object=raw, bos_token="<bos>", eos_token="<eos>", chat_template=template
+    ).save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 1024}))
+    return folder

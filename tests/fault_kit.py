@@ -1,203 +1,292 @@
-"""Workers that are hurt at random while they answer a queue, with the fake engine, and a table of what came of it.
+"""Runs that are hurt at random, on one machine or on a Ray cluster, and a table of what came of it.
 
-A round is one queue and one mixture of faults, so that the table tells what each kind does. A worker is killed, or is
-stopped for half a lease or for three: some never learn of it, others find their shards taken over, or two of them at
-once.
+A round is a run, with all kinds of faults or with one, so that the table shows what each kind does. The flow is a
+process without Prefect that does what the flow `evaluate` does; as often as it ends early, it is started again, and
+resumes the run:
+
+    python fault_kit.py SPEC
 """
 
+import contextlib
 import json
-import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from assayline.evaluation.orders import WorkOrder, take_name
-from assayline.store.takeovers import list_takeovers
-from record_kit import fill_queue, order_of, rows_of
+import psutil
+import yaml
 
 from assayline.engines.fake import FakeEngine
-from assayline.evaluation import opening, worker
+from assayline.errors import Death, EngineDiedError
+from assayline.evaluation import drive, opening
+from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.worker import Worker
 from assayline.records import Completion, Request
-from assayline.settings import Settings
+from assayline.settings import load_settings
+from assayline.spec.file import load_spec
 from assayline.store.database import connect
-from assayline.store.ingest import reload_parts
 
-KILL, STOP = "worker killed", "worker stopped"
-WORKERS, FEW = 4, 4
-"""How many are at work at once, but for a round of few faults."""
-MOST_SHARDS, SHARDS_PER_FAULT, PER_SHARD = 60, 3, 10
-FAULTS_PER_ROUND = 20
-"""More, and on a busy machine no worker lives long enough to get anywhere."""
-ROUND_LIMIT_S = 300.0
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["assayline.evaluation.worker", "assayline.store.database"])
+ENGINE, THREAD, FLOW, STOPPED_FLOW, DISK = "engine dies", "worker dies", "flow killed", "flow stopped", "disk full"
+NODE, ACTOR, STOPPED_ACTOR, JOIN = "node killed", "actor killed", "actor stopped", "node joins"
+LOCAL_KINDS = (ENGINE, THREAD, FLOW, STOPPED_FLOW, DISK)
+RAY_KINDS = (NODE, ACTOR, STOPPED_ACTOR, FLOW, JOIN)
+NODES = 4
+REQUESTS = 600
+FAULTS_PER_ROUND = 10
+ROUND_LIMIT_S = 240.0
+STALL_TIMEOUT_S = 1.5
 
 
 class NotingEngine(FakeEngine):
-    """It notes in a file which requests it was asked. A token takes 10 ms, and three requests are in flight."""
+    """Notes in a file which requests it was asked, and dies of the faults that lie in a folder, each once.
 
-    asked: Path
+    A token takes 10 ms, and three requests are in flight.
+    """
+
+    def __init__(self, opened: Any, folder: Path, hooks: Any) -> None:
+        super().__init__(
+            opened.clock,
+            worker=opened.worker,
+            generation=opened.engine_generation,
+            window=3,
+            step_s=0.01,
+            hooks=hooks,
+        )
+        self._asked = folder / "asked" / f"{os.getpid()}-{opened.worker}"
+        self._faults = folder / "faults"
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
         return super().generate(self._note(requests))
 
     def _note(self, requests: Iterable[Request | None]) -> Iterator[Request | None]:
-        with open(self.asked / str(os.getpid()), "a", buffering=1) as file:
+        with open(self._asked, "a", buffering=1) as file:
             for request in requests:
                 if request is not None:
                     file.write(f"{request.request_id}\n")
                 yield request
 
+    def _step(self, live: list[Any]) -> Iterator[Completion]:
+        for fault in self._faults.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another engine has died of it
+                fault.unlink()
+                if fault.name == ENGINE:
+                    raise EngineDiedError("The engine's process died of signal SIGKILL.", Death("run", exit_code=-9))
+                raise RuntimeError("a defect in the worker's thread")
+        return super()._step(live)
 
-def work(order: WorkOrder, asked: Path) -> None:
-    """What a worker's process does."""
-    NotingEngine.asked = asked
-    opening.open_engine = lambda opened, sizes, setup, hooks, **_: NotingEngine(  # type: ignore[assignment]
-        opened.clock, worker=opened.worker, window=3, step_s=0.01, hooks=hooks
-    )
-    worker.run_worker(order, lambda _: None, lambda _: None)
+
+def open_noting_engine(folder: Path, opened: Any, sizes: Any, setup: Any, hooks: Any, **_: Any) -> NotingEngine:
+    """In place of `assayline.engines.open_engine`."""
+    return NotingEngine(opened, folder, hooks)
 
 
-@dataclass(frozen=True)
+def run_flow(spec_path: str) -> None:
+    """What the flow does. Raises what ends it early."""
+    from tasks import ray_cluster
+
+    settings = load_settings()
+    drive.REPLACEMENT_PAUSES_S = (0.1, 0.2, 0.4)
+    opening.open_engine = partial(open_noting_engine, settings.data_dir)  # type: ignore[assignment]
+    evaluation = begin_evaluation(load_spec(spec_path), settings)
+    dispatcher = evaluation.dispatcher
+    try:
+        with ray_cluster.open_cluster(evaluation.spec, settings) as cluster, ThreadPoolExecutor(64) as pool:
+            if cluster is not None:
+                from node_kit import NotingNodeWorker
+
+                ray_cluster._NodeWorker = NotingNodeWorker  # type: ignore[misc]
+            prepared = pool.submit(evaluation.prepare)
+            workers: list[Any] = []
+            while not (
+                prepared.done()
+                and (dispatcher.is_over or dispatcher.is_stopped)
+                and all(worker.done() for worker in workers)
+            ):
+                if cluster is not None:
+                    dispatcher.workers = cluster.count_workers()
+                if not dispatcher.is_over and not dispatcher.is_stopped:
+                    while len(workers) < dispatcher.workers:
+                        listener = drive.Listener(print, print, lambda line: None)
+                        launch = Worker if cluster is None else cluster.launch
+                        name = f"worker-{len(workers)}"
+                        workers.append(pool.submit(drive.drive_worker, evaluation, name, listener, launch))
+                if any(task.done() and task.exception() for task in (prepared, *workers)):
+                    evaluation.stop()
+                time.sleep(0.05)
+            for task in (prepared, *workers):
+                task.result()
+        evaluation.finish(prepared.result())
+    except BaseException as error:
+        evaluation.abandon("failed", str(error))
+        raise
+
+
+@dataclass
 class Outcome:
     """What a round came to."""
 
     kinds: str
-    faults: Counter[str]
-    requests: int
-    taken_over: int
-    asked_again: int
-    stored_twice: int
-    lost: int
-    doubled: int
-    failed: int
-    """Workers that ended by an error of their own."""
+    faults: Counter[str] = field(default_factory=Counter)
+    requests: int = 0
+    attempts: int = 0
+    """Starts of the flow."""
+    asked_again: int = 0
+    errors: int = 0
+    """Error rows: requests that were blamed for several deaths."""
+    lost: int = 0
+    twice: int = 0
 
 
 class Round:
-    """One queue, and the workers on it."""
+    """One run in a folder of its own, which is hurt until it is complete."""
 
-    def __init__(self, run_dir: Path, settings: Settings, dice: random.Random, lease_s: float) -> None:
-        self._run_dir, self._settings, self._dice, self._lease_s = run_dir, settings, dice, lease_s
-        self._asked = run_dir.parent / f"{run_dir.name}-asked"
-        self._asked.mkdir()
-        self._at_work: dict[str, str] = {}
-        self._alive: list[Any] = []
-        self._stopped: dict[Any, float] = {}
-        self._killed: set[Any] = set()
-        self._failed = 0
-        self._faults: Counter[str] = Counter()
+    def __init__(self, folder: Path, model: Path, dice: random.Random, nodes: Any = None) -> None:
+        """`nodes` is the cluster; None: workers of this machine."""
+        self._folder, self._dice, self._nodes = folder, dice, nodes
+        for name in ("data/asked", "data/faults"):
+            (folder / name).mkdir(parents=True)
+        rows = "".join(json.dumps({"question": f"{i} + {i}?"}) + "\n" for i in range(REQUESTS))
+        (folder / "rows.jsonl").write_text(rows)
+        spec: dict[str, Any] = {
+            "name": "faults",
+            "model": str(model),
+            "prompts": {"source": {"kind": "file", "path": str(folder / "rows.jsonl")}, "template": "{{ question }}"},
+            "sampling": {"max_tokens": 6},
+            "engine": {"backend": "fake", "window": 3},
+            "shard_requests": 10,
+            "max_error_fraction": 1.0,
+            "workers": NODES,
+        }
+        if nodes is not None:
+            spec |= {"runner": "ray", "ray_address": nodes.address, "workers": "auto"}
+        (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
+        self._env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, [Path(__file__).parents[1], Path(__file__).parent])),
+            "ASSAYLINE_DATA_DIR": str(folder / "data"),
+            "ASSAYLINE_LOCK_DIR": str(folder / "locks"),
+            "ASSAYLINE_FLUSH_INTERVAL_S": "0.2",
+            "ASSAYLINE_ENGINE_STALL_TIMEOUT_S": str(STALL_TIMEOUT_S),
+        }
 
     def run(self, kinds: Sequence[str], faults: int) -> Outcome:
-        """Until every worker has ended by itself, and at most so many faults."""
-        shards = min(MOST_SHARDS, SHARDS_PER_FAULT * faults)
-        ids = fill_queue(self._run_dir, shards, PER_SHARD, max_tokens=6)
-        for _ in range(WORKERS if faults > FEW else 2):
-            self._start()
+        """Until the run is complete, with at most so many faults."""
+        outcome = Outcome("all kinds" if len(kinds) > 1 else kinds[0], requests=REQUESTS)
         deadline = time.monotonic() + ROUND_LIMIT_S
-        while self._alive:
-            assert time.monotonic() < deadline, "no end in sight"
-            time.sleep(self._dice.uniform(0.0, 0.15))
-            self._continue_those_whose_time_is_over()
-            self._bury_the_ended()
-            if self._faults.total() < faults:
-                self._hurt(self._dice.choice(kinds))
-        return self._count("all kinds" if len(kinds) > 1 else kinds[0], ids)
+        with open(self._folder / "log", "a") as log:
+            code = None
+            while code != 0:
+                outcome.attempts += 1
+                command = [sys.executable, __file__, str(self._folder / "spec.yaml")]
+                flow = subprocess.Popen(command, env=self._env, stdout=log, stderr=log, start_new_session=True)
+                while flow.poll() is None:
+                    assert time.monotonic() < deadline, f"no end in sight; see {log.name}"
+                    if self._is_answering() and outcome.faults.total() < faults:
+                        kind = self._dice.choice(kinds)
+                        outcome.faults[kind] += self._hurt(kind, flow)
+                    time.sleep(self._dice.uniform(0.1, 0.6))
+                code = flow.returncode
+        return self._count(outcome)
 
-    def _start(self) -> None:
-        order = order_of(self._run_dir, self._settings, take_name(self._run_dir), shard_requests=PER_SHARD)
-        order = replace(order, lease_s=self._lease_s)
-        process = processes.Process(target=work, args=[order, self._asked], name=order.worker, daemon=True)
-        process.start()
-        self._alive.append(process)
+    def _is_answering(self) -> bool:
+        """Whether an engine got a request within the last second."""
+        asked = (self._folder / "data" / "asked").iterdir()
+        return any(time.time() - path.stat().st_mtime < 1.0 for path in asked)
 
-    def _hurt(self, kind: str) -> None:
-        self._see_who_is_at_work()
-        running = [one for one in self._alive if one not in self._stopped and one.name in self._at_work.values()]
-        if not running:
-            return
-        if kind == KILL:
-            self._kill(self._dice.choice(running))
+    def _hurt(self, kind: str, flow: "subprocess.Popen[bytes]") -> bool:
+        """Returns whether something was hurt."""
+        if kind in (ENGINE, THREAD):
+            (self._folder / "data" / "faults" / kind).touch()
+        elif kind == FLOW:
+            flow.kill()
+            flow.wait()
+        elif kind == STOPPED_FLOW:
+            flow.send_signal(signal.SIGSTOP)
+            time.sleep(self._dice.uniform(0.2, 1.0))
+            flow.send_signal(signal.SIGCONT)
+        elif kind == DISK:  # no file can grow beyond some bytes any more
+            with contextlib.suppress(psutil.NoSuchProcess):
+                psutil.Process(flow.pid).rlimit(psutil.RLIMIT_FSIZE, (900, psutil.RLIM_INFINITY))
+            flow.wait(60)
         else:
-            victim = self._dice.choice(running)
-            os.kill(victim.pid, signal.SIGSTOP)
-            self._stopped[victim] = time.monotonic() + self._dice.choice([0.5, 3.0]) * self._lease_s
-        self._faults[kind] += 1
+            return self._hurt_cluster(kind)
+        return True
 
-    def _kill(self, process: Any) -> None:
-        self._killed.add(process)
-        process.kill()
-        process.join()
-        self._start()
+    def _hurt_cluster(self, kind: str) -> bool:
+        actors = self._nodes.actors()
+        if kind == JOIN or len(self._nodes.alive) < 2:
+            if len(self._nodes.alive) >= NODES:
+                self._nodes.kill(self._nodes.alive[0])  # so that there is one to join
+            self._nodes.add()
+            return kind == JOIN
+        if not actors:
+            return False
+        victim = self._dice.choice(sorted(actors))
+        if kind == NODE:
+            self._nodes.kill(actors[victim])
+            self._nodes.add()
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL if kind == ACTOR else signal.SIGSTOP)
+        return True
 
-    def _see_who_is_at_work(self) -> None:
-        """Whoever has a claim; a claim that was seen never changes."""
-        for claim in (self._run_dir / "claims").iterdir():
-            if not self._at_work.get(claim.name):
-                self._at_work[claim.name] = claim.read_text().rpartition("-")[0]
-
-    def _continue_those_whose_time_is_over(self) -> None:
-        for process, until_s in list(self._stopped.items()):
-            if time.monotonic() >= until_s:
-                del self._stopped[process]
-                os.kill(process.pid, signal.SIGCONT)
-
-    def _bury_the_ended(self) -> None:
-        ended = [process for process in self._alive if not process.is_alive()]
-        self._failed += sum(process.exitcode != 0 and process not in self._killed for process in ended)
-        self._alive = [process for process in self._alive if process not in ended]
-
-    def _count(self, kinds: str, ids: list[str]) -> Outcome:
-        asked = Counter(line for path in self._asked.iterdir() for line in path.read_text().split())
-        in_parts = Counter(row["request_id"] for row in rows_of(self._run_dir, "completions"))
-        assert set(in_parts) <= set(ids)
-        with connect(self._run_dir / "test.duckdb", 10) as connection:
-            reload_parts(connection, "run", self._run_dir)
-            query = "select count(*), count(distinct request_id) from completions"
-            [(rows, requests)] = connection.execute(query).fetchall()
-        return Outcome(
-            kinds,
-            self._faults,
-            len(ids),
-            taken_over=len(list_takeovers(self._run_dir)),
-            asked_again=asked.total() - len(asked),
-            stored_twice=in_parts.total() - len(in_parts),
-            lost=len(ids) - requests,
-            doubled=rows - requests,
-            failed=self._failed,
+    def _count(self, outcome: Outcome) -> Outcome:
+        asked = Counter(
+            line for path in (self._folder / "data" / "asked").iterdir() for line in path.read_text().split()
         )
+        with connect(self._folder / "data" / "assayline.duckdb", 10, read_only=True) as connection:
+            query = "select count(*), count(distinct request_id), count(error_kind) from completions"
+            [(rows, requests, outcome.errors)] = connection.execute(query).fetchall()
+            [(runs,)] = connection.execute("select count(*) from runs").fetchall()
+        assert runs == 1, "each start resumed the run"
+        outcome.asked_again = asked.total() - len(asked)
+        outcome.lost, outcome.twice = REQUESTS - requests, rows - requests
+        return outcome
 
 
-def plan_rounds(faults: int, kinds: Sequence[str]) -> list[tuple[Sequence[str], int]]:
-    """Faults by round: first all kinds at once, then each for itself, and again."""
+def run_rounds(
+    faults: int, kinds: Sequence[str], make: Callable[[int], Round], limit_s: float = float("inf")
+) -> list[Outcome]:
+    """Rounds of all kinds and of each kind alone in turn, until there were so many faults or the time is over."""
     mixtures = [kinds, *([kind] for kind in kinds)]
-    rounds = -(-faults // FAULTS_PER_ROUND)
-    return [
-        (mixtures[number % len(mixtures)], min(FAULTS_PER_ROUND, faults - number * FAULTS_PER_ROUND))
-        for number in range(rounds)
-    ]
+    outcomes: list[Outcome] = []
+    began = time.monotonic()
+    while (left := faults - sum(outcome.faults.total() for outcome in outcomes)) > 0:
+        if time.monotonic() - began > limit_s:
+            break
+        number = len(outcomes)
+        outcomes.append(make(number).run(mixtures[number % len(mixtures)], min(FAULTS_PER_ROUND, left)))
+    return outcomes
 
 
-COLUMNS = ("requests", "taken_over", "asked_again", "stored_twice", "lost", "doubled", "failed")
+COLUMNS = ("requests", "attempts", "asked_again", "errors", "lost", "twice")
 
 
 def print_table(outcomes: Sequence[Outcome], seed: int) -> Counter[str]:
-    """A line for each kind of fault, and the whole as JSON; its totals."""
+    """Prints a line for each kind of fault, and the totals as JSON. Returns the totals."""
     by_kind: dict[str, Counter[str]] = {}
     totals: Counter[str] = Counter()
     for outcome in outcomes:
         counts = {name: getattr(outcome, name) for name in COLUMNS} | {"faults": outcome.faults.total()}
         by_kind.setdefault(outcome.kinds, Counter()).update(counts)
         totals.update(counts)
-    print(f"\n{'faults':28}{'times':>6}" + "".join(f"{name.replace('_', ' '):>14}" for name in COLUMNS))
+    print(f"\n{'faults':16}{'times':>6}" + "".join(f"{name.replace('_', ' '):>13}" for name in COLUMNS))
     for kind, counts in [*by_kind.items(), ("together", totals)]:
-        print(f"{kind:28}{counts['faults']:6}" + "".join(f"{counts[name]:14}" for name in COLUMNS))
+        print(f"{kind:16}{counts['faults']:6}" + "".join(f"{counts[name]:13}" for name in COLUMNS))
     times = sum((outcome.faults for outcome in outcomes), Counter())
-    print(json.dumps({**totals, "rounds": len(outcomes), "seed": seed, "times": times}))
+    print(json.dumps({**totals, "rounds": len(outcomes), "seed": seed, "times": times}), flush=True)
     return totals
+
+
+if __name__ == "__main__":
+    run_flow(sys.argv[1])

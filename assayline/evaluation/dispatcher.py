@@ -220,7 +220,8 @@ class Dispatcher:
         if lane is None:
             workers = max(self.workers, len(self._lanes) + 1)
             lane = self._lanes[worker] = _Lane(Repeats(most_held(self._spec, workers, window)))
-        lane.window_requests = window
+        if window != 0:  # of an engine that has ended: what was in flight counts if the worker is lost
+            lane.window_requests = window
         self.progress.set_window(worker, window)
         return lane
 

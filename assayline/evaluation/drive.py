@@ -19,7 +19,7 @@ REPLACEMENT_PAUSES_S = (1.0, 10.0, 60.0)
 """Before each replacement of a lost worker."""
 
 WAIT_S = 0.1
-"""An exchange without rows takes so long."""
+"""An exchange without rows takes so long, or longer if there are many workers."""
 
 SHORTEST_GATHER_S = 0.02
 MOST_EXCHANGES_PER_S = 500
@@ -97,8 +97,9 @@ class _Drive:
         while True:
             if dispatcher.is_stopped:
                 worker.stop()
-            gather_s = max(SHORTEST_GATHER_S, dispatcher.workers / MOST_EXCHANGES_PER_S)
-            news = worker.exchange(requests, is_last=dispatcher.is_over, wait_s=WAIT_S, gather_s=gather_s)
+            pace_s = dispatcher.workers / MOST_EXCHANGES_PER_S
+            waits = {"wait_s": max(WAIT_S, pace_s), "gather_s": max(SHORTEST_GATHER_S, pace_s)}
+            news = worker.exchange(requests, is_last=dispatcher.is_over, **waits)
             self.device = news.device
             self.answered += len(news.finished)
             for line in news.notes:

@@ -109,7 +109,7 @@ def claim_device(
     `holder` names whoever has it to others who want it. Without GPUs, `workers_here` share the machine's cores;
     `whole_machine`: it must have a device for each of them. Raises DeviceError or SpecError.
     """
-    if not spec.engine.needs_device:
+    if not spec.engine.needs_device or spec.engine.uses_ray_executor:
         return NO_DEVICE
     devices = list_devices(
         spec.engine.device, workers_here, count_devices(spec.engine.args), whole_machine=whole_machine

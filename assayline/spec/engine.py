@@ -218,6 +218,11 @@ class EngineSpec(SpecPart):
         return self.kind.has_model and not self.is_remote
 
     @property
+    def uses_ray_executor(self) -> bool:
+        """Whether vLLM spreads the engine over a Ray cluster, and reserves the GPUs there itself."""
+        return self.args.get("distributed_executor_backend") == "ray"
+
+    @property
     def sends_messages(self) -> bool:
         """Whether a server renders the chats, and gets no token ids."""
         return self.kind.is_served and self.server.endpoint == "chat"

@@ -137,6 +137,16 @@ def _set_field(data: dict[str, Any], field: str, value: Any) -> None:
     here[last] = value
 
 
+RAY_INSTEAD = "hint: use `runner: local` for this machine, or `runner: ray` with ray_address for several."
+REMOVED = {
+    ("runner", "dask"): RAY_INSTEAD,
+    ("runner", "deployment"): RAY_INSTEAD,
+    ("dask_address", None): "hint: use `runner: ray` and ray_address.",
+    ("deployment", None): "hint: remove it, and use `runner: ray` and ray_address for several machines.",
+}
+"""What to use in place of removed fields, and of removed values of others."""
+
+
 def explain(
     error: ValidationError, models: Sequence[type[BaseModel]] = (EvalSpec,), whole: str = "the spec"
 ) -> Iterator[str]:
@@ -144,7 +154,10 @@ def explain(
     for problem in error.errors():
         location = [str(part) for part in problem["loc"]]
         where = ".".join(location) or whole
-        if problem["type"] == "extra_forbidden":
+        given = problem["input"] if isinstance(problem["input"], str) else None
+        if hint := REMOVED.get((where, given)) or REMOVED.get((where, None)):
+            yield f"{where}: given {problem['input']!r:.200}, which is not supported any more; {hint}"
+        elif problem["type"] == "extra_forbidden":
             yield f"{where}: unknown key; {_find_field(location, models)}"
         elif problem["type"] == "union_tag_invalid":
             kinds = [kind.strip("' ") for kind in problem["ctx"]["expected_tags"].split(",")]

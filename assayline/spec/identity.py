@@ -63,13 +63,16 @@ JUDGES = frozenset({"scorers", "gate", "slos", "price"})
 
 
 def spec_hash(spec: EvalSpec) -> str:
-    """Digest of the canonical spec: equal for equal meaning, whatever the YAML looked like, and whatever it costs."""
-    return digest_json(_plain_numbers(spec.model_dump(mode="json", exclude={"price"})))
+    """Digest of the canonical spec: equal for equal meaning, whatever the YAML looked like, and whatever it costs.
+
+    A run may be resumed on another Ray cluster, such as that of the next job.
+    """
+    return digest_json(_plain_numbers(spec.model_dump(mode="json", exclude={"price", "ray_address"})))
 
 
 def config_id(spec: EvalSpec, model_id: str) -> str:
     """Digest of what decides answers and speed: runs with the same one are repeats of a configuration."""
-    fields = spec.model_dump(mode="json", exclude={"name", "model", "revision", *JUDGES})
+    fields = spec.model_dump(mode="json", exclude={"name", "model", "revision", "ray_address", *JUDGES})
     asked = {"asks_for_options": True} if spec.asks_for_options else {}
     return digest_json(_plain_numbers({**fields, **asked, "model_id": model_id}))
 

@@ -185,6 +185,17 @@ def test_lose_counts_what_was_in_flight_and_not_what_waited(tmp_path: Path) -> N
     assert all(row.error_kind is None for row in desk.rows)
 
 
+def test_lose_counts_what_was_in_flight_when_the_engine_had_ended(tmp_path: Path) -> None:
+    """A worker whose engine has ended reports a window of 0, and then its loss."""
+    [killer] = write_shards(tmp_path, shards=1, per_shard=1)
+    desk = Desk(tmp_path, max_error_fraction=1.0)
+    for number in range(3):
+        assert desk.ask(f"worker-{number}") == [killer]
+        desk.ask(f"worker-{number}", window=0)
+        desk.dispatcher.lose(f"worker-{number}")
+    assert [row.error_kind for row in desk.rows] == [KILLED_WORKER]
+
+
 def test_note_culprit_ends_a_run_that_loses_too_many_requests(tmp_path: Path) -> None:
     write_shards(tmp_path, shards=1, per_shard=20)
     desk = Desk(tmp_path, max_error_fraction=0.1)

@@ -53,7 +53,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_copied_is_enough_for_every_command(image: Path) -> None:
     """Run from there alone, with the packages of this environment."""
     env = {"PYTHONPATH": str(image), "PATH": "/usr/bin:/bin", "HOME": str(image)}
-    for arguments in (["--help"], ["evaluate", "--help"], ["runs", "--help"]):
+    for arguments in (["--help"], ["evaluate", "--help"]):
         program = (
             f"import flows.cli, sys; assert flows.cli.__file__.startswith({str(image)!r}); sys.exit(flows.cli.main())"
         )

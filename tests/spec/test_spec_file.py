@@ -85,6 +85,10 @@ def test_an_unknown_key_names_the_nearest_of_its_own_level(changes: dict[str, An
         ({"engine": {"mode": "batch"}}, "engine.mode: given 'batch'; Input should be 'continuous' or 'barrier'"),
         ({"prompts": {"source": {"kind": "flie"}}}, "prompts.source: there is no kind 'flie'; did you mean 'file'?"),
         ({"prompts": None}, "prompts: given None"),
+        ({"runner": "dask"}, "runner: given 'dask', which is not supported any more; hint: use `runner: local` for"),
+        ({"runner": "deployment"}, "runner: given 'deployment', which is not supported any more; hint: use `runner: l"),
+        ({"dask_address": "tcp://h:1"}, "dask_address: given 'tcp://h:1', which is not supported any more; hint: use"),
+        ({"deployment": "work/work"}, "deployment: given 'work/work', which is not supported any more; hint: remove"),
     ],
 )
 def test_a_wrong_value_says_what_was_given_and_expected(changes: dict[str, Any], expected: str) -> None:
@@ -285,6 +289,12 @@ def test_the_same_meaning_has_the_same_hash() -> None:
     assert spec_hash(spec) == spec_hash(reordered)
     assert canonical_json(spec) == canonical_json(reordered)
     assert spec_hash(parse_spec(yaml.safe_load(canonical_json(spec)))) == spec_hash(spec)
+
+
+def test_spec_hash_is_the_same_on_another_ray_cluster() -> None:
+    """The next job resumes the run on a cluster with another address."""
+    here, there = (spec_with(runner="ray", ray_address=address) for address in (None, "10.0.0.1:6379"))
+    assert spec_hash(here) == spec_hash(there) and config_id(here, "m") == config_id(there, "m")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""The examples for Slurm, Kubernetes and SkyPilot, as far as they can be run or validated without any of these."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import flow_kit
+import pytest
+import yaml
+
+pytestmark = [pytest.mark.prefect, pytest.mark.ray]
+
+STAND_IN = Path(__file__).parent / "stand_in"
+EXAMPLES = flow_kit.ROOT / "examples"
+RAYJOB = flow_kit.ROOT / "deploy" / "kubernetes" / "rayjob.yaml"
+
+
+def test_slurm_script_evaluates_on_every_node(
+    slow_spec: dict[str, Any], served_env: dict[str, str], data_dir: Path, tmp_path: Path
+) -> None:
+    """Two nodes on loopback, with stand-ins for srun and scontrol."""
+    pytest.importorskip("ray")
+    slow_spec["sampling"]["max_tokens"] = 3_000
+    env = {
+        **served_env,
+        "PATH": f"{STAND_IN}:{os.environ['PATH']}",
+        "PYTHON": sys.executable,
+        "PYTHONPATH": str(flow_kit.ROOT),
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_JOB_NUM_NODES": "2",
+    }
+    spec = flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec)
+    log = tmp_path / "log"
+    with flow_kit.started(["bash", str(EXAMPLES / "slurm.sbatch"), str(spec)], env, log) as job:
+        assert job.wait(150) == 0, log.read_text()
+    counts = flow_kit.query(data_dir, "select count(*), count(distinct request_id), count(text) from completions")
+    assert counts == [(flow_kit.SLOW_ROWS, flow_kit.SLOW_ROWS, flow_kit.SLOW_ROWS)]
+    flow_kit.assert_nothing_runs(data_dir, 30)
+
+
+def read_rayjob() -> dict[str, Any]:
+    claim, job = yaml.safe_load_all(RAYJOB.read_text())
+    assert claim["kind"] == "PersistentVolumeClaim"
+    found: dict[str, Any] = job
+    return found
+
+
+def test_rayjob_has_the_fields_of_kuberay() -> None:
+    """By the Go types of KubeRay's api/ray/v1 (rayjob_types.go, raycluster_types.go), which are its schema."""
+    job = read_rayjob()
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    assert set(job["spec"]) <= {
+        "activeDeadlineSeconds", "backoffLimit", "clusterSelector", "entrypoint", "entrypointNumCpus",
+        "entrypointNumGpus", "entrypointResources", "jobId", "metadata", "rayClusterSpec", "runtimeEnvYAML",
+        "shutdownAfterJobFinishes", "submissionMode", "submitterConfig", "submitterPodTemplate", "suspend",
+        "ttlSecondsAfterFinished", "deletionStrategy",
+    }  # fmt: skip
+    cluster = job["spec"]["rayClusterSpec"]
+    assert set(cluster) <= {"rayVersion", "headGroupSpec", "workerGroupSpecs", "enableInTreeAutoscaling", "suspend"}
+    assert set(cluster["headGroupSpec"]) <= {"rayStartParams", "template", "serviceType", "enableIngress"}
+    for group in cluster["workerGroupSpecs"]:
+        assert set(group) <= {
+            "groupName", "replicas", "minReplicas", "maxReplicas", "numOfHosts", "rayStartParams", "template",
+        }  # fmt: skip
+    params = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    assert all(isinstance(value, str) for group in params for value in group["rayStartParams"].values())
+
+
+def test_rayjob_has_valid_pods_and_a_valid_volume() -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    cluster = read_rayjob()["spec"]["rayClusterSpec"]
+    for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, **group["template"]}
+        validate.validate(pod, "1.30", strict=True)
+    validate.validate(next(yaml.safe_load_all(RAYJOB.read_text())), "1.30", strict=True)
+
+
+def test_rayjob_gives_a_command_that_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    entrypoint = read_rayjob()["spec"]["entrypoint"].replace("/spec/spec.yaml", str(EXAMPLES / "arithmetic.yaml"))
+    command, name, *arguments = entrypoint.replace("$RAY_ADDRESS", "10.0.0.1:6379").split()
+    assert command == "assayline"
+    assert flow_kit.run_here(name, *arguments, "--dry-run").code == 0
+
+
+def test_skypilot_example_has_known_fields_and_valid_scripts() -> None:
+    """By SkyPilot's reference of a task's YAML."""
+    task = yaml.safe_load((EXAMPLES / "skypilot.yaml").read_text())
+    assert set(task) <= {"name", "num_nodes", "resources", "workdir", "file_mounts", "envs", "secrets", "setup", "run"}
+    for script in (task["setup"], task["run"]):
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)

@@ -1,0 +1,472 @@
+"""Runs on a Ray cluster of several nodes on loopback, of which nodes, actors and the flow are killed in the middle."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import flow_kit
+import psutil
+import pytest
+from ray_cluster import Nodes
+from record_kit import ROOT, Work, request_of, rows_of, write_shards
+
+from assayline.digests import digest_bytes
+from assayline.errors import Death, DeviceError, EngineDiedError, ModelError, SpecError
+from assayline.evaluation import drive
+from assayline.model import identify_model
+from assayline.records import Media
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import parse_spec
+from assayline.store.parts import write_part
+
+pytestmark = [pytest.mark.prefect, pytest.mark.ray]
+
+ray = pytest.importorskip("ray")
+import node_kit  # noqa: E402
+
+from tasks import ray_cluster  # noqa: E402
+
+ENDED_S = 10.0
+"""Within this time after a flow's death nothing of it runs any more."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    folder = tmp_path_factory.mktemp("nodes")
+    nodes = Nodes(folder, folder / "cluster.log")
+    try:
+        yield nodes
+    finally:
+        nodes.close()
+
+
+@pytest.fixture
+def nodes(cluster: Nodes) -> Nodes:
+    cluster.keep_two()
+    return cluster
+
+
+class RayWork(Work):
+    """The work of a run whose workers are actors."""
+
+    joined: ray_cluster.Cluster
+    model: tuple[str, str] | None = None
+
+    def order(self, worker: str) -> Any:
+        order = super().order(worker)
+        return order if self.model is None else replace(order, model=self.model[0], model_id=self.model[1])
+
+    def drive(self, worker: str = "worker-0", launch: Any = None) -> Any:
+        return super().drive(worker, self.joined.launch)
+
+    def start_two(self) -> list[threading.Thread]:
+        self.dispatcher.workers = 2
+        return [self.start(f"worker-{number}", self.joined.launch) for number in range(2)]
+
+
+@pytest.fixture
+def join(nodes: Nodes, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes the work of a run from the shards in tmp_path, on the cluster, with engines that the test can hurt."""
+    monkeypatch.setattr(ray_cluster, "_NodeWorker", node_kit.NodeWorker)
+    monkeypatch.setattr(drive, "REPLACEMENT_PAUSES_S", (0.1, 0.2, 0.3))
+
+    @contextmanager
+    def make(**changes: Any) -> Iterator[RayWork]:
+        quick = settings.model_copy(update=changes.pop("settings", {}))
+        work = RayWork(tmp_path, quick, runner="ray", ray_address=nodes.address, **changes)
+        with ray_cluster.open_cluster(work.spec, quick) as joined:
+            assert joined is not None
+            work.joined = joined
+            yield work
+
+    yield make
+
+
+def count_answers(folder: Path) -> Counter[str]:
+    return Counter(row["request_id"] for row in rows_of(folder, "completions"))
+
+
+def finish(work: RayWork, threads: list[threading.Thread], ids: list[str], limit_s: float = 60) -> None:
+    """The workers end by themselves, and each request has one row."""
+    for thread in threads:
+        thread.join(limit_s)
+        assert not thread.is_alive(), work.notes
+    assert count_answers(work.run_dir) == Counter(ids), work.notes
+
+
+def wait_for_answers(work: RayWork, count: int) -> None:
+    flow_kit.wait_for(lambda: work.dispatcher.look().answered >= count, 60, f"{count} answers; {work.notes}")
+
+
+def test_ray_actor_that_is_killed_is_replaced_and_costs_no_request(nodes: Nodes, tmp_path: Path, join: Any) -> None:
+    ids = write_shards(tmp_path, shards=40, per_shard=10, max_tokens=20)
+    with join(engine={"backend": "fake", "window": 8}) as work:
+        threads = work.start_two()
+        wait_for_answers(work, 40)
+        dead = next(iter(nodes.actors()))
+        os.kill(dead, signal.SIGKILL)
+        finish(work, threads, ids)
+    assert any("lost, and others answer" in note for note in work.notes)
+    opened = [event.engine_generation for event in work.events if event.event == "opened"]
+    assert sorted(opened) == [0, 0, 1], "the replacement's engine has a number of its own"
+
+
+def test_ray_actor_that_is_stopped_longer_than_the_stall_timeout_is_killed(
+    nodes: Nodes, tmp_path: Path, join: Any
+) -> None:
+    ids = write_shards(tmp_path, shards=40, per_shard=10, max_tokens=20)
+    with join(engine={"backend": "fake", "window": 8}, settings={"engine_stall_timeout_s": 2.0}) as work:
+        threads = work.start_two()
+        wait_for_answers(work, 40)
+        stopped = next(iter(nodes.actors()))
+        os.kill(stopped, signal.SIGSTOP)
+        finish(work, threads, ids)
+        flow_kit.wait_for(lambda: not psutil.pid_exists(stopped), ENDED_S, "the stopped actor is gone")
+    assert any("did not answer for" in note for note in work.notes)
+
+
+def test_ray_request_that_kills_its_actor_is_asked_alone_and_becomes_an_error_row(
+    nodes: Nodes, tmp_path: Path, join: Any
+) -> None:
+    ids = write_shards(tmp_path, shards=4, per_shard=10, max_tokens=20)
+    killer = replace(request_of(999), rendered="kill", sampling={"max_tokens": 20})
+    write_part(tmp_path, "requests", "shard-000099", [killer])
+    with join(engine={"backend": "fake", "window": 4}) as work:
+        finish(work, work.start_two(), [*ids, killer.request_id])
+    rows = {row["request_id"]: row for row in rows_of(tmp_path, "completions")}
+    assert [id_ for id_, row in rows.items() if row["error_kind"]] == [killer.request_id]
+    assert rows[killer.request_id]["error_kind"] == "killed_worker"
+    assert "when 3 workers were lost" in rows[killer.request_id]["error_message"]
+
+
+def test_ray_node_that_joins_gives_a_waiting_worker_its_place(nodes: Nodes, tmp_path: Path, join: Any) -> None:
+    """Three workers on two nodes with a core each: the third waits without being lost, and ends if nothing is left."""
+    ids = write_shards(tmp_path, shards=60, per_shard=10, max_tokens=20)
+    with join(engine={"backend": "fake", "window": 4}, settings={"engine_stall_timeout_s": 1.0}) as work:
+        threads = work.start_two()
+        flow_kit.wait_for(lambda: len(set(nodes.actors().values())) == 2, 30, "an actor on each node")
+        threads += [work.start(f"worker-{number}", work.joined.launch) for number in (2, 3)]
+        wait_for_answers(work, 60)
+        added = nodes.add()
+        flow_kit.wait_for(lambda: added in nodes.actors().values(), 30, "an actor on the new node")
+        finish(work, threads, ids)
+    workers = {row["worker"] for row in rows_of(tmp_path, "completions")}
+    assert len(workers) == 3 and not any("lost" in note for note in work.notes)
+
+
+def test_ray_worker_that_waits_for_its_place_ends_when_the_run_is_stopped(
+    nodes: Nodes, tmp_path: Path, join: Any
+) -> None:
+    write_shards(tmp_path, shards=1, per_shard=10, max_tokens=10**8)
+    with join() as work:
+        threads = [work.start(f"worker-{number}", work.joined.launch) for number in range(3)]
+        flow_kit.wait_for(lambda: len(nodes.actors()) == 2, 30, "two have their place")
+        work.dispatcher.stop()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+        flow_kit.wait_for(lambda: not nodes.actors(), ENDED_S, "no actor is left")
+
+
+def test_ray_node_gets_media_that_it_lacks(
+    nodes: Nodes, tmp_path: Path, join: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths below /proc/self/cwd mean something else on each node, as on machines without a shared folder."""
+    monkeypatch.chdir(tmp_path)
+    seen = nodes.folder / nodes.alive[0] / "everywhere"
+    for path in (Path("everywhere"), seen, nodes.folder / nodes.alive[1] / "everywhere"):
+        path.write_text("seen")
+
+    def media(name: str, content: str) -> Media:
+        Path(name).write_text(content)
+        return Media(kind="image", path=f"/proc/self/cwd/{name}", digest=digest_bytes(content.encode()))
+
+    requests = [
+        replace(
+            request_of(number), media=[media(f"picture-{number}", f"content {number}"), media("everywhere", "seen")]
+        )
+        for number in range(8)
+    ]
+    write_part(tmp_path, "requests", "shard-000000", requests)
+    with join(engine={"backend": "fake", "window": 2}) as work:
+        work.drive()
+    texts = {row["request_id"]: row["text"] for row in rows_of(tmp_path, "completions")}
+    assert len(texts) == 8
+    for number, request in enumerate(requests):
+        own, shared = texts[request.request_id].split("|")
+        path, _, content = own.partition("=")
+        assert content == f"content {number}" and not path.startswith("/proc")
+        assert shared.endswith("=seen")
+        assert not Path(path).exists(), "a file that came with a request goes with it"
+
+
+@pytest.fixture
+def model(modest_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """A model of the flow's machine, by a path that is another folder on each node."""
+    import shutil
+
+    shutil.copytree(modest_model, tmp_path / "model")
+    (tmp_path / "model" / "modeling.py").write_text("# code")
+    monkeypatch.chdir(tmp_path)
+    return "/proc/self/cwd/model", identify_model("/proc/self/cwd/model").model_id
+
+
+def test_ray_node_without_the_model_is_named(nodes: Nodes, tmp_path: Path, join: Any, model: tuple[str, str]) -> None:
+    write_shards(tmp_path, shards=1, per_shard=1)
+    with join(engine={"backend": "offline", "device": "cpu"}) as work:
+        work.model = model
+        expected = (
+            r"Node 127\.0\.0\.\d+ of the Ray cluster lacks the model\. Model folder /proc/self/cwd/model .* hint: copy"
+        )
+        with pytest.raises(ModelError, match=expected):
+            work.drive()
+
+
+def test_ray_node_with_other_code_in_the_model_is_named(
+    nodes: Nodes, tmp_path: Path, join: Any, model: tuple[str, str]
+) -> None:
+    import shutil
+
+    for address in nodes.alive:
+        there = nodes.folder / address / "model"
+        shutil.rmtree(there, ignore_errors=True)
+        shutil.copytree(tmp_path / "model", there)
+        (there / "modeling.py").write_text("# other code")
+    write_shards(tmp_path, shards=1, per_shard=1)
+    with join(engine={"backend": "offline", "device": "cpu"}) as work:
+        work.model = model
+        with pytest.raises(
+            ModelError, match=r"Node 127.* has another model in /proc/self/cwd/model: sha256:.*hint: copy"
+        ):
+            work.drive()
+
+
+def test_ray_worker_passes_on_why_its_engine_died(nodes: Nodes, tmp_path: Path, join: Any) -> None:
+    """The error is pickled on the node, evidence included."""
+    write_shards(tmp_path, shards=1, per_shard=1)
+    death = Death("run", exception="AssertionError")
+    dying = join(engine={"backend": "fake", "env": {"DIES": "1"}})
+    with dying as work, pytest.raises(EngineDiedError, match="died on its node") as caught:
+        work.drive()
+    assert caught.value.death == death
+
+
+def ray_spec(address: str | None, **changes: Any) -> EvalSpec:
+    prompts = {"source": {"kind": "inline", "rows": [{"prompt": "1 + 1"}]}}
+    return parse_spec({"model": "m", "prompts": prompts, "runner": "ray", "ray_address": address, **changes})
+
+
+def refuse(spec: EvalSpec, settings: Settings) -> str:
+    with pytest.raises((SpecError, DeviceError)) as refused, ray_cluster.open_cluster(spec, settings):
+        pass
+    assert not ray.is_initialized()
+    return str(refused.value)
+
+
+def test_ray_cluster_with_too_few_gpus_is_refused(nodes: Nodes, settings: Settings) -> None:
+    nodes.add(gpus=2)
+    spec = ray_spec(nodes.address, workers=2, engine={"device": "cuda", "args": {"tensor_parallel_size": 2}})
+    assert refuse(spec, settings) == (
+        "The Ray cluster has 2 GPUs on 4 nodes: room for 1 engines with 2 GPUs each, and the spec asks for 2. hint: "
+        "lower `workers`, add nodes, or wait for them with ASSAYLINE_DEVICE_WAIT_S."
+    )
+
+
+def has_room(joined: ray_cluster.Cluster, workers: int) -> bool:
+    return joined._count_room() == workers
+
+
+def test_ray_actor_has_the_gpus_of_its_engine(nodes: Nodes, tmp_path: Path, join: Any, modest_model: Path) -> None:
+    """GPUs that Ray counts and that are not there: the engine is a fake one."""
+    places = [nodes.add(gpus=2), nodes.add(gpus=2)]
+    write_shards(tmp_path, shards=1, per_shard=4)
+    for gpus, workers, note in ((2, 2, "GPUs [0, 1], executor None"), (4, 1, "GPUs [], executor ray")):
+        args = {"tensor_parallel_size": gpus}
+        with join(engine={"backend": "async", "device": "cuda", "args": args}, workers="auto") as work:
+            flow_kit.wait_for(partial(has_room, work.joined, workers), 60, "Ray has noticed which nodes live")
+            assert work.joined.count_workers() == workers
+            work.model = str(modest_model), identify_model(str(modest_model)).model_id
+            work.drive()
+        assert note in work.notes
+        assert any(f"node {place} " in note for note in work.notes for place in places)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "no-such-host.invalid:6379", "127.0.0.1:99999"])
+def test_ray_without_a_cluster_at_the_address_is_refused(settings: Settings, address: str) -> None:
+    message = refuse(ray_spec(address), settings)
+    assert message.startswith(f"Cannot join a Ray cluster at {address}: ")
+    assert message.endswith(
+        "hint: give the address that `ray start --head` printed, as host:port, and run on a node of that cluster."
+    )
+
+
+@pytest.mark.parametrize("version", [("9.9.9", None), (None, "2.7.18")])
+def test_ray_cluster_of_another_version_is_refused(
+    nodes: Nodes, settings: Settings, monkeypatch: pytest.MonkeyPatch, version: tuple[str | None, str | None]
+) -> None:
+    """Ray's own check, with its own message: RuntimeError of ray._private.utils.check_version_info."""
+    from ray._private import utils
+
+    own = utils.compute_version_info()
+    monkeypatch.setattr(utils, "compute_version_info", lambda: (version[0] or own[0], version[1] or own[1]))
+    message = refuse(ray_spec(nodes.address), settings)
+    assert "Version mismatch: The cluster was started with: Ray: " in message
+    assert message.endswith("hint: install the same versions of Ray and Python on this machine and on every node.")
+
+
+def test_ray_cluster_that_asks_for_a_token_is_refused_with_a_hint(
+    settings: Settings, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message is that of Ray 2.60's client at a head with RAY_AUTH_MODE=token."""
+    error = ray.exceptions.AuthenticationError(
+        "RPC error: InvalidAuthToken: Authentication token is missing or incorrect"
+    )
+
+    def refuse_to_join(**_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "init", refuse_to_join)
+    message = refuse(ray_spec(nodes.address), settings)
+    assert message.endswith("hint: set RAY_AUTH_MODE=token, and give this machine and every node the token of the "
+                            "cluster's head.")  # fmt: skip
+
+
+def test_ray_node_needs_no_prefect() -> None:
+    program = "import sys; sys.modules['prefect'] = None; from tasks.ray_cluster import _NodeWorker"
+    ended = flow_kit.run_command([sys.executable, "-c", program], {**os.environ})
+    assert ended.code == 0, ended.err
+
+
+def test_ray_that_is_not_installed_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    spec = ray_spec("127.0.0.1:1")
+    hint = r"hint: pip install 'assayline\[ray\]'"
+    with pytest.raises(SpecError, match=hint), ray_cluster.open_cluster(spec, settings):
+        pass
+
+
+@pytest.fixture
+def env(served_env: dict[str, str]) -> dict[str, str]:
+    """A flow's environment, with a cluster that no spec names."""
+    return {**served_env, "RAY_ADDRESS": "127.0.0.1:1", "PYTHONPATH": str(ROOT)}
+
+
+def start_flow(folder: Path, spec: dict[str, Any], env: dict[str, str]) -> Any:
+    return flow_kit.started(
+        flow_kit.evaluate_command(flow_kit.write_spec(folder / "spec.yaml", spec)), env, folder / "log"
+    )
+
+
+def check_complete(data_dir: Path, requests: int, attempts: int) -> None:
+    counts = flow_kit.query(data_dir, "select count(*), count(distinct request_id), count(text) from completions")
+    assert counts == [(requests, requests, requests)]
+    summary = "select attempts, is_sound from run_summary join request_integrity using (run_id)"
+    assert flow_kit.query(data_dir, summary) == [(attempts, True)]
+
+
+def test_ray_flow_outlives_a_node_and_uses_one_that_joins(
+    nodes: Nodes, slow_spec: dict[str, Any], env: dict[str, str], data_dir: Path, tmp_path: Path
+) -> None:
+    slow_spec |= {"workers": "auto", "runner": "ray", "ray_address": nodes.address}
+    slow_spec["sampling"]["max_tokens"] = 5_000
+    with start_flow(tmp_path, slow_spec, env) as run:
+        flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == 2, 60, "both engines are open")
+        nodes.kill(next(iter(nodes.actors().values())))
+        for _ in range(2):
+            nodes.add()
+        flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) >= 4, 60, "a replacement, and a third worker")
+        assert run.wait(120) == 0, (tmp_path / "log").read_text()
+    check_complete(data_dir, flow_kit.SLOW_ROWS, attempts=1)
+    assert flow_kit.query(data_dir, "select count(distinct worker) from completions")[0] >= 3
+
+
+def test_ray_actors_end_with_the_flow_and_the_run_is_resumed(
+    nodes: Nodes, slow_spec: dict[str, Any], env: dict[str, str], data_dir: Path, tmp_path: Path
+) -> None:
+    slow_spec |= {"workers": 2, "runner": "ray", "ray_address": nodes.address}
+    slow_spec["sampling"]["max_tokens"] = 5_000
+    with start_flow(tmp_path, slow_spec, env) as run:
+        flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == 2, 60, "both engines are open")
+        run.kill()
+        killed_s = time.monotonic()
+        flow_kit.wait_for(lambda: not nodes.actors(), ENDED_S, "no actor is left")
+        print(f"actors gone {time.monotonic() - killed_s:.1f} s after the flow's death")
+    assert flow_kit.count_in_parts(data_dir) < flow_kit.SLOW_ROWS
+    with start_flow(tmp_path, slow_spec, env) as run:
+        assert run.wait(120) == 0, (tmp_path / "log").read_text()
+    check_complete(data_dir, flow_kit.SLOW_ROWS, attempts=2)
+    assert not nodes.actors()
+
+
+def test_ray_flow_that_is_terminated_stores_what_there_is(
+    nodes: Nodes, slow_spec: dict[str, Any], env: dict[str, str], data_dir: Path, tmp_path: Path
+) -> None:
+    """Ray puts a SIGTERM handler of its own into the process that joins a cluster; the flow's is back afterwards."""
+    slow_spec |= {"workers": 2, "runner": "ray", "ray_address": nodes.address}
+    slow_spec["sampling"]["max_tokens"] = 5_000
+    with start_flow(tmp_path, slow_spec, env) as run:
+        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 4, 60, "answers are stored")
+        run.terminate()
+        run.wait(60)
+        flow_kit.wait_for(lambda: not nodes.actors(), ENDED_S, "no actor is left")
+    answered = flow_kit.count_in_parts(data_dir)
+    assert flow_kit.query(data_dir, "select count(*) from completions") == [answered]
+    assert flow_kit.query(data_dir, "select state from runs") == ["cancelled"]
+
+
+def hosts_on(nodes: Nodes) -> list[psutil.Process]:
+    """Processes of the nodes that hold an engine."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            place = process.environ().get("ASSAYLINE_LOCK_DIR", "")
+            if flow_kit.is_host(process) and place.startswith(str(nodes.folder)) and process.status() != "zombie":
+                found.append(process)
+    return found
+
+
+def wait_for_end(processes: list[psutil.Process], what: str) -> None:
+    began_s = time.monotonic()
+    _, alive = psutil.wait_procs(processes, timeout=ENDED_S)
+    assert not alive, what
+    print(f"{what}: {len(processes)} engine processes gone after {time.monotonic() - began_s:.1f} s")
+
+
+@pytest.mark.rare
+@pytest.mark.vllm
+def test_ray_with_vllm_on_two_nodes_outlives_a_node_and_the_flow(
+    nodes: Nodes, make_spec: Any, env: dict[str, str], data_dir: Path, tmp_path: Path
+) -> None:
+    """Each prompt is asked 72 times, by workers that are killed, and answered alike."""
+    spec = make_spec(prompts={"limit": 50, "repeats": 72}).model_dump(mode="json")
+    spec["engine"]["args"]["max_num_seqs"] = 1
+    spec |= {"runner": "ray", "ray_address": nodes.address, "workers": 2}
+    spec["engine"]["env"] = flow_kit.ONE_THREAD
+    with start_flow(tmp_path, spec, env) as run:
+        flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == 2, 150, "both engines are open")
+        [dead, address] = next(iter(nodes.actors().items()))
+        hosts = [host for host in hosts_on(nodes) if host.ppid() == dead]
+        assert len(hosts) == 1
+        nodes.kill(address)
+        wait_for_end(hosts, "node killed")
+        nodes.add()
+        flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == 3, 100, "the replacement's engine is open")
+        hosts = hosts_on(nodes)
+        run.kill()
+        wait_for_end(hosts, "flow killed")
+    assert 0 < flow_kit.count_in_parts(data_dir) < 3_600
+    with start_flow(tmp_path, spec, env) as run:
+        assert run.wait(200) == 0, (tmp_path / "log").read_text()
+    check_complete(data_dir, 3_600, attempts=2)
+    texts = "select count(distinct text) from completions join requests using (run_id, request_id) group by prompt_id"
+    assert set(flow_kit.query(data_dir, texts)) == {1}
