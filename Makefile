@@ -55,7 +55,7 @@ test-vllm: setup-dev ## the engines' tests with another vLLM: VLLM=0.29.0; WITH=
 test-examples: setup-dev ## the tests with random examples: fresh ones, and many
 	@HYPOTHESIS_PROFILE=fresh $(VENV)/python -m pytest $(LANES) -m "hypothesis and not vllm"
 
-test-faults: setup-dev ## hurt workers 200 times, kill flow, workers and engines thirty times; half an hour
+test-faults: setup-dev ## fault injection: 200 faults of workers, 30 kills of flow, workers and engines; half an hour
 	@$(VENV)/python -m pytest tests/evaluation/test_worker_faults.py -s --faults 200
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m pytest tests/flows/test_kills.py -s --kills 30
@@ -109,7 +109,7 @@ bench-batch: setup-dev ## a batch file through vllm run-batch and here, killed a
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m benchmarks.run_batch
 
-bench-scale: setup-dev ## claims, parts and loader around 1 to 16 workers, and on paper around a thousand
+bench-scale: setup-dev ## CPU time of the flow for 1 to 16 workers, and computed for a thousand GPUs
 	@$(VENV)/python -m benchmarks.scale
 
 gpu-check: setup-dev ## what a GPU gives, and what is survived there; ten minutes; DEVICE=cpu rehearses, PARTS=throughput,memory
