@@ -35,7 +35,7 @@ test: setup-dev ## every test, those against real vLLM included
 	@echo "test: 2 of 2, every test, in two lanes: a quarter of an hour; test-fast takes two: no engines, no servers, no whole runs"
 	@$(VENV)/python -m pytest $(LANES) -m "not rare"
 
-test-rare: setup-dev ## what is left out of test: a Ray node that dies, a server that restarts, the same bytes twice; ten minutes
+test-rare: setup-dev ## what is left out of test: vLLM on a Ray node that dies, a server that restarts, the same bytes twice; ten minutes
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m pytest $(LANES) -m rare
 
@@ -55,7 +55,7 @@ test-vllm: setup-dev ## the engines' tests with another vLLM: VLLM=0.29.0; WITH=
 test-examples: setup-dev ## the tests with random examples: fresh ones, and many
 	@HYPOTHESIS_PROFILE=fresh $(VENV)/python -m pytest $(LANES) -m "hypothesis and not vllm"
 
-test-faults: setup-dev ## fault injection: 200 faults of workers, 30 kills of flow, workers and engines; half an hour
+test-faults: setup-dev ## hurt runs 200 times on one machine and 200 on four Ray nodes, kill vLLM thirty times; half an hour
 	@$(VENV)/python -m pytest tests/evaluation/test_worker_faults.py -s --faults 200
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m pytest tests/flows/test_kills.py -s --kills 30
