@@ -109,7 +109,7 @@ bench-batch: setup-dev ## a batch file through vllm run-batch and here, killed a
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m benchmarks.run_batch
 
-bench-scale: setup-dev ## claims, parts and loader around 1 to 16 workers, and on paper around a thousand
+bench-scale: setup-dev ## CPU time of the flow for 1 to 16 workers, and computed for a thousand GPUs
 	@$(VENV)/python -m benchmarks.scale
 
 gpu-check: setup-dev ## what a GPU gives, and what is survived there; ten minutes; DEVICE=cpu rehearses, PARTS=throughput,memory

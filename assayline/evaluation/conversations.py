@@ -46,7 +46,7 @@ class _Talk:
     waiting: deque[Request] = field(default_factory=deque)
     """Turns that are held back, in their order."""
     is_asked: bool = False
-    """Whether the turn before them is in the engine, or about to be."""
+    """Whether the turn before them is handed out and not answered."""
     end: _End | None = None
 
 
@@ -150,7 +150,7 @@ class Conversations:
 
 
 def _recall(request: Request, talk: _Talk) -> None:
-    """Takes over what earlier turns were answered before this worker had the conversation."""
+    """Adds the answers that earlier attempts of the run got for earlier turns."""
     for turn_index, turn in enumerate(request.earlier_turns or ()):
         if talk.end is not None and talk.end.turn_index <= turn_index:
             return

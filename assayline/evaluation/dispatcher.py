@@ -1,8 +1,9 @@
 """Dispatcher: which request is asked next, by which worker, and what became of it.
 
-It lives in the flow's process. Each worker calls `exchange` again and again, with the answers that it has, for the
-requests that it is to have. All order is decided here: shards in the order of their names or the longest first, first
-repeats before others, a conversation's next turn after its answer, and after a resume the unanswered rest.
+It lives in the flow's process. For each worker, `drive.py` calls `exchange` again and again: it hands over new rows and
+gets the worker's next requests. All order is decided here: shards in the order of their names or the longest first,
+first repeats before others, a conversation's next turn after the answer to the turn before, and after a resume the
+requests that are left.
 
 A worker reads a shard of its own, so that prompts with a common prefix stay on one engine; when no shard is left, it
 reads those of the others. A request has one owner at a time. If the owner is lost, its requests go to other workers. A

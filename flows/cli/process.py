@@ -89,7 +89,7 @@ def leave(code: int) -> NoReturn:
         APILogWorker.drain_all(timeout=5)
     handlers = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
     handlers.start()
-    handlers.join(EXIT_HANDLERS_WAIT_S)  # a pool whose process was killed can wait there forever
+    handlers.join(EXIT_HANDLERS_WAIT_S)  # one of a library may wait forever
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
@@ -97,10 +97,7 @@ def leave(code: int) -> NoReturn:
 
 
 def end_with_this_process() -> None:
-    """A killed process ends nothing, so a shell waits for its end and ends what it had started, known by a mark.
-
-    The processes of several workers see the end of this one by themselves, but not before their first task.
-    """
+    """Starts a shell that waits for the end of this process, and ends its child processes, known by a mark."""
     mark = f"{HEIR_MARK}={os.getpid()}-{uuid.uuid4().hex}"
     os.environ[HEIR_MARK] = mark.partition("=")[2]
     heir = subprocess.Popen(
@@ -117,7 +114,7 @@ def end_with_this_process() -> None:
 def prefect_api() -> Iterator[None]:
     """Meanwhile Prefect has an API to talk to: the one that is set, or else one in a thread of this process.
 
-    The workers' processes find it by PREFECT_API_URL. It ends with this process, however that ends. Prefect's own
+    PREFECT_API_URL names it. It ends with this process, however that ends. Prefect's own
     temporary server is a process: it outlives a killed command, and imports again what is imported here.
     An empty PREFECT_API_URL is unset. Raises PrefectUnreachableError if the API that is set does not answer, before
     anything starts or in the middle, and if the temporary server does not start.

@@ -37,7 +37,7 @@ class Watched:
         try:
             self._future.wait()  # takes the final state over from the runner, so that `state` need not ask for it
         except Exception:
-            return False  # its process died with the state; `result` says how
+            return False  # there is no final state; `result` raises the reason
         return self._future.state.is_completed()
 
 
