@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import os
 import subprocess
 import sys
 import threading
@@ -43,7 +44,7 @@ def serving(folder: Path) -> Iterator[int]:
     log = folder.parent / f"store-{port}.log"
     with open(log, "w") as out:
         command = [sys.executable, "-m", "localbucket", "--port", str(port), str(folder)]
-        process = subprocess.Popen(command, stdout=out, stderr=out)
+        process = subprocess.Popen(command, stdout=out, stderr=out, env={"PATH": os.environ["PATH"]})
     try:
         deadline = time.monotonic() + START_LIMIT_S
         while not _answers(port):

@@ -173,13 +173,15 @@ class RunCopy:
             left = self.list_left()
 
             async def put(name: str) -> None:
-                with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
+                try:
                     found = content if name == MANIFEST_NAME else (self.run_dir / name).read_bytes()
-                    await self.mirror.put(f"{self.run_id}/{name}", found)
-                    self._keep(name, stamp if name == MANIFEST_NAME else left[name])
+                except FileNotFoundError:  # renamed meanwhile
+                    return
+                await self.mirror.put(f"{self.run_id}/{name}", found)
+                self._keep(name, stamp if name == MANIFEST_NAME else left[name])
 
-            self.mirror.for_each(put, [name for name in left if name != MANIFEST_NAME])
-            self.mirror.for_each(put, [name for name in left if name == MANIFEST_NAME])
+            self.mirror.for_each(put, left.keys() - {MANIFEST_NAME})
+            self.mirror.for_each(put, left.keys() & {MANIFEST_NAME})
         except OSError as error:
             raise StoreError(f"Run {self.run_id} cannot be read for its mirror: {error}. hint: {MAKE_ROOM}") from None
 
@@ -239,7 +241,7 @@ class _Copier:
         run_id, url = self._copy.run_id, self._copy.mirror.url
         if self._thread.is_alive() or self._trouble:
             left = count(len(self._copy.list_left()), "file")
-            why = self._trouble or f"It had {wait_s:.0f} s for them after the run's end."
+            why = self._trouble or f"It had {wait_s:g} s for them after the run's end."
             self._log.warning(
                 f"The mirror lacks {left} of run {run_id}. hint: `assayline mirror {run_id}` copies them. {why}"
             )

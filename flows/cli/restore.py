@@ -98,11 +98,9 @@ def _is_wanted(path: Path, stored: "Stored") -> bool:
 
 
 def _name_next(run_dir: Path) -> str:
-    from assayline.evaluation.resume import describe_left
     from assayline.runs.manifest import read_manifest
 
     run = read_manifest(run_dir)
     if run.state == "completed" or run.is_final:
         return f"It is {run.state}: `{name_call('rebuild')} {run.run_id}` loads it into the database."
-    resume = f"{name_call('evaluate')} --resume {run.run_id}"
-    return f"It is unfinished, {describe_left(run_dir, run)}: `{resume}` resumes it."
+    return f"It is unfinished: `{name_call('evaluate')} --resume {run.run_id}` resumes it."
