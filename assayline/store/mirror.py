@@ -53,11 +53,10 @@ END_WAIT_S, INTERRUPTED_WAIT_S = 60.0, 10.0
 
 
 class Stored(NamedTuple):
-    """A file in the mirror."""
+    """A file in the mirror: its size, and when it was copied, in seconds since 1970."""
 
     size: int
     copied_s: float
-    """When, in seconds since 1970."""
 
 
 class Mirror:
@@ -120,13 +119,9 @@ class Mirror:
         """Does something with each name, some at the same time. The first error ends it. Raises StoreError."""
 
         async def do_all() -> None:
-            seats = asyncio.Semaphore(AT_ONCE)
-
-            async def do_one(name: str) -> None:
-                async with seats:
-                    await do(name)
-
-            await asyncio.gather(*map(do_one, names))
+            left = list(names)
+            for start in range(0, len(left), AT_ONCE):
+                await asyncio.gather(*map(do, left[start : start + AT_ONCE]))
 
         self._ask(lambda: asyncio.run(do_all()))
 
