@@ -77,7 +77,7 @@ def test_usage_says_how_the_command_was_called(capsys: pytest.CaptureFixture[str
         (["evalaute", "spec.yaml"], "there is no command 'evalaute': did you mean 'evaluate'?"),
         (
             ["dance"],
-            "there is no command 'dance': known: baseline, benchmark, evaluate, export, gate, keep, rebuild",
+            "there is no command 'dance': known: baseline, benchmark, evaluate, export, gate, keep, mirror, rebuild",
         ),
         ([], "the following arguments are required: COMMAND"),
     ],
