@@ -62,6 +62,9 @@ class Settings(BaseSettings):
         description="Show a progress bar in place of log lines in a terminal; hide the engine's own lines.",
     )
     tracebacks: bool = Field(False, description="Show tracebacks of errors that are explained in a sentence.")
+    mirror_url: str | None = Field(
+        None, description="Where runs are copied: s3://BUCKET/PREFIX, gs://, az:// or file:///FOLDER (extra obstore)."
+    )
     hf_token: SecretStr | None = Field(None, description="Hugging Face token for gated models; passed on as HF_TOKEN.")
 
     @cached_property

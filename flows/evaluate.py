@@ -33,6 +33,7 @@ from assayline.runs.manifest import PromptCounts
 from assayline.settings import load_settings
 from assayline.spec.evaluation import MOST_WORKERS, EvalSpec
 from assayline.spec.file import SpecFile, find_lost_template, load_spec, parse_spec
+from assayline.store.mirror import mirroring, open_mirror
 from flows.cli.tables import tabulate_metrics
 from flows.live.logs import speak_in_sentences
 from flows.live.progress import Progress
@@ -105,7 +106,14 @@ def evaluate(spec: SpecParameter, resume: Resume = AUTO, benchmark_id: str | Non
     if not settings.tracebacks:
         speak_in_sentences()
     check_deployed_spec(spec)
+    mirror = open_mirror(settings)
     evaluation = begin_evaluation(as_spec(spec), settings, resume, benchmark_id, deployment.id is not None)
+    with mirroring(mirror, evaluation.run_dir, get_run_logger()):
+        return _evaluate(evaluation)
+
+
+def _evaluate(evaluation: Evaluation) -> dict[str, Any]:
+    """Drives a run that has begun to its end and its report."""
     show_run_id(evaluation.run_id)
     for note in evaluation.notes:
         get_run_logger().warning(note)

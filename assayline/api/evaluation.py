@@ -14,6 +14,7 @@ from assayline.runs.manifest import PromptCounts
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import load_spec, parse_spec
+from assayline.store.mirror import mirroring, open_mirror
 
 LOG = logging.getLogger("assayline")
 
@@ -34,7 +35,14 @@ def evaluate(
     asked = _as_spec(spec)
     if asked.runner != "local":
         raise SpecError(f"runner: {asked.runner} is for `assayline evaluate`. hint: runner: local")
-    evaluation = begin_evaluation(asked, settings or load_settings(), resume)
+    settings = settings or load_settings()
+    mirror = open_mirror(settings)
+    evaluation = begin_evaluation(asked, settings, resume)
+    with mirroring(mirror, evaluation.run_dir, LOG):
+        return _evaluate(evaluation)
+
+
+def _evaluate(evaluation: Evaluation) -> RunResult:
     try:
         result = evaluation.finish(_generate_all(evaluation))
     except BaseException as error:

@@ -1,0 +1,64 @@
+"""mirror: copy to the mirror the files of runs that it lacks, such as those of a run that ended while it was down.
+
+python -m flows.mirror RUN_ID... | --all
+"""
+
+from typing import TYPE_CHECKING
+
+from assayline.errors import StoreError
+from flows.cli.options import make_parser
+from flows.cli.words import complete_run_id
+
+if TYPE_CHECKING:
+    from assayline.settings import Settings
+    from assayline.store.mirror import Mirror
+
+EPILOG = """The mirror is ASSAYLINE_MIRROR_URL (docs/resume.md). A run that is under way is copied by the command that
+drives it. `assayline restore` brings a run back.
+
+Exit codes: 0 all of them are copied, 2 an unknown run or a wrong setting, 6 something could not be read or copied."""
+
+
+def run(arguments: list[str]) -> int:
+    """Copies the runs that the command line names. Returns the exit code."""
+    parser = make_parser("mirror", EPILOG)
+    parser.add_argument("run_ids", nargs="*", metavar="RUN_ID", help="id of a run")
+    parser.add_argument("--all", action="store_true", help="every run of the data folder")
+    known = parser.parse_args(arguments)
+    if bool(known.run_ids) == known.all:
+        parser.error("give RUN_IDs, or --all")
+
+    from assayline.runs.locks import is_worked_on, name_holder
+    from assayline.runs.manifest import find_run, list_manifests
+    from assayline.settings import load_settings
+    from assayline.store.mirror import RunCopy
+    from assayline.words import count
+
+    settings = load_settings()
+    mirror = need_mirror(settings)
+    runs_dir = settings.data_dir / "runs"
+    run_ids = [complete_run_id(run_id, settings) for run_id in known.run_ids]
+    for run_id in run_ids or [one.run_id for one in list_manifests(runs_dir)]:
+        run_dir = find_run(runs_dir, run_id)
+        if is_worked_on(run_dir):
+            if known.all:
+                continue
+            raise StoreError(f"Run {run_id} is under way and copied by {name_holder(run_dir)}. hint: wait for its end.")
+        copy = RunCopy(mirror, run_dir)
+        left = len(copy.list_left())
+        copy.update()
+        print(f"{run_id}: copied {count(left, 'file')}", flush=True)
+    return 0
+
+
+def need_mirror(settings: "Settings") -> "Mirror":
+    """The mirror. Raises SpecError if the settings name none."""
+    from assayline.errors import SpecError
+    from assayline.store.mirror import open_mirror
+
+    mirror = open_mirror(settings)
+    if mirror is None:
+        raise SpecError(
+            "ASSAYLINE_MIRROR_URL is not set. hint: set it to the mirror's URL, such as s3://BUCKET/PREFIX."
+        )
+    return mirror

@@ -1,0 +1,106 @@
+"""restore: bring a run's folder back from the mirror, to resume or rebuild the run on this machine.
+
+python -m flows.restore [RUN_ID] [--dry-run]
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from assayline.errors import SpecError, StoreError
+from flows.cli.mirror import need_mirror
+from flows.cli.options import make_parser, name_call
+
+if TYPE_CHECKING:
+    from assayline.store.mirror import Mirror, Stored
+
+EPILOG = """The mirror is ASSAYLINE_MIRROR_URL (docs/resume.md). Files that are missing here are downloaded, and files
+that differ in size from a newer one in the mirror. A part file that is here is never replaced.
+
+Make sure that no other machine still works on the run.
+
+Exit codes: 0 the run is here, 2 no such run or a wrong setting, 6 something could not be read or written."""
+
+
+def run(arguments: list[str]) -> int:
+    """Restores the run that the command line names, or lists those in the mirror. Returns the exit code."""
+    parser = make_parser("restore", EPILOG)
+    parser.add_argument("run_id", nargs="?", metavar="RUN_ID", help="id of a run in the mirror, its beginning, or last")
+    parser.add_argument("--dry-run", action="store_true", help="list the files that would be downloaded")
+    known = parser.parse_args(arguments)
+
+    from assayline.runs.manifest import match_run_id
+    from assayline.settings import load_settings
+    from assayline.words import nearest
+
+    settings = load_settings()
+    mirror = need_mirror(settings)
+    run_ids = mirror.list_runs()
+    runs_dir = settings.data_dir / "runs"
+    if known.run_id is None:
+        for run_id in run_ids:
+            print(f"{run_id}{'' if (runs_dir / run_id).exists() else '  not on this machine'}")
+        if not run_ids:
+            print(f"There are no runs in {mirror.url}.")
+        return 0
+    found = match_run_id(known.run_id, run_ids)
+    if found is None:
+        raise SpecError(
+            f"There is no run {known.run_id!r} in the mirror {mirror.url} ({nearest(known.run_id, run_ids)}). "
+            f"hint: `{name_call('restore')}` lists them."
+        )
+    _restore(mirror, runs_dir / found, known.dry_run)
+    return 0
+
+
+def _restore(mirror: "Mirror", run_dir: Path, is_dry: bool) -> None:
+    from assayline.runs.locks import is_worked_on, lock_run, name_holder
+    from assayline.runs.manifest import MANIFEST_NAME
+    from assayline.store.mirror import RunCopy
+    from assayline.words import count
+
+    stored = mirror.list_files(run_dir.name)
+    if MANIFEST_NAME not in stored and not (run_dir / MANIFEST_NAME).exists():
+        raise StoreError(
+            f"Run {run_dir.name} in the mirror has no {MANIFEST_NAME}: its machine was lost before the run's first "
+            "files were copied. hint: evaluate the spec again."
+        )
+    wanted = [name for name, one in sorted(stored.items()) if _is_wanted(run_dir / name, one)]
+    if is_dry:
+        for name in wanted:
+            print(f"{stored[name].size:>12,} {name}")
+    else:
+        lock = None if is_worked_on(run_dir) else lock_run(run_dir)
+        if lock is None:
+            raise StoreError(
+                f"Run {run_dir.name} is worked on by {name_holder(run_dir)}. hint: wait for its end, or stop it."
+            )
+        try:
+            RunCopy(mirror, run_dir).fetch(wanted)
+        finally:
+            lock.release()
+    size = sum(stored[name].size for name in wanted)
+    print(
+        f"Run {run_dir.name}: {'would download' if is_dry else 'downloaded'} {count(len(wanted), 'file')} "
+        f"({size:,} bytes), {len(stored) - len(wanted)} already here"
+    )
+    if not is_dry:
+        print(_name_next(run_dir))
+
+
+def _is_wanted(path: Path, stored: "Stored") -> bool:
+    """Whether a file is missing here, or is an earlier version of the one in the mirror."""
+    try:
+        here = path.stat()
+    except FileNotFoundError:
+        return True
+    is_part = path.suffix == ".parquet" and path.parent.parent.name == "parts"
+    return not is_part and here.st_size != stored.size and here.st_mtime < stored.copied_s
+
+
+def _name_next(run_dir: Path) -> str:
+    from assayline.runs.manifest import read_manifest
+
+    run = read_manifest(run_dir)
+    if run.state == "completed" or run.is_final:
+        return f"It is {run.state}: `{name_call('rebuild')} {run.run_id}` loads it into the database."
+    return f"It is unfinished: `{name_call('evaluate')} --resume {run.run_id}` resumes it."
