@@ -39,8 +39,9 @@ from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy
 from assayline.engines.recovery.sizes import Sizes, sizes_of
 from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.drive import Listener, drive_worker
 from assayline.evaluation.resume import NEVER
-from assayline.evaluation.worker import Worker
+from assayline.evaluation.worker import Worker, WorkOrder
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
@@ -141,6 +142,19 @@ class SteppingEngine:
             self.writer.add(sample)
 
 
+class KeptWorker(Worker):
+    """A worker with an engine that is open already, and stays open."""
+
+    def __init__(self, order: WorkOrder, engine: Engine) -> None:
+        self._engine = engine
+        super().__init__(order)
+
+    def _work(self, stack: contextlib.ExitStack) -> None:
+        window = self._engine.facts.window_requests
+        self._record(0, "opened", details={"window_requests": window})
+        self._answer(self._engine)
+
+
 def measure_pipeline(spec: EvalSpec, settings: Settings, stepping: SteppingEngine) -> tuple[Measurement, str]:
     """One run of the pipeline with an engine that is already open. Returns the measurement and the run's id.
 
@@ -148,7 +162,6 @@ def measure_pipeline(spec: EvalSpec, settings: Settings, stepping: SteppingEngin
     """
     started = time.monotonic()
     evaluation = begin_evaluation(spec, settings, NEVER)
-    worker = Worker(evaluation.order(0), lambda _: None, lambda _: None)
     counts: list[Any] = []
     preparing = threading.Thread(target=lambda: counts.append(evaluation.prepare()))
     preparing.start()
@@ -160,11 +173,8 @@ def measure_pipeline(spec: EvalSpec, settings: Settings, stepping: SteppingEngin
 
     loader = threading.Thread(target=load_now_and_then)
     loader.start()
-    stepping.writer = worker.writer
-    worker.lease.begin()
-    with worker.writer:
-        worker.serve(stepping.engine)
-    worker.lease.end()
+    stepping.writer = evaluation.writer
+    drive_worker(evaluation, "worker-0", Listener(), lambda order: KeptWorker(order, stepping.engine))
     stepping.writer = None
     preparing.join()
     loading.set()

@@ -95,7 +95,7 @@ def judge_run(
     if name is None:
         raise SpecError(
             f"Run {run_id} has no baseline to be held against. Give --baseline NAME, or set gate.baseline in its "
-            "spec; `python -m flows.baseline list` shows the names that there are."
+            "spec; `assayline baseline list` shows the names that there are."
         )
     return judge_run_against(connection, run_id, resolve_baseline(connection, name), limits)
 

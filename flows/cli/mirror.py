@@ -1,6 +1,6 @@
 """mirror: copy to the mirror the files of runs that it lacks, such as those of a run that ended while it was down.
 
-python -m flows.mirror RUN_ID... | --all
+assayline mirror RUN_ID... | --all
 """
 
 from typing import TYPE_CHECKING

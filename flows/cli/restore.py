@@ -1,6 +1,6 @@
 """restore: bring a run's folder back from the mirror, to resume or rebuild the run on this machine.
 
-python -m flows.restore [RUN_ID] [--dry-run]
+assayline restore [RUN_ID] [--dry-run]
 """
 
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from assayline.errors import SpecError, StoreError
 from flows.cli.mirror import need_mirror
-from flows.cli.options import make_parser, name_call
+from flows.cli.options import make_parser
 
 if TYPE_CHECKING:
     from assayline.store.mirror import Mirror, Stored
@@ -46,7 +46,7 @@ def run(arguments: list[str]) -> int:
     if found is None:
         raise SpecError(
             f"There is no run {known.run_id!r} in the mirror {mirror.url} ({nearest(known.run_id, run_ids)}). "
-            f"hint: `{name_call('restore')}` lists them."
+            "hint: `assayline restore` lists them."
         )
     _restore(mirror, runs_dir / found, known.dry_run)
     return 0
