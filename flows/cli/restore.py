@@ -102,5 +102,5 @@ def _name_next(run_dir: Path) -> str:
 
     run = read_manifest(run_dir)
     if run.state == "completed" or run.is_final:
-        return f"It is {run.state}: `{name_call('rebuild')} {run.run_id}` loads it into the database."
-    return f"It is unfinished: `{name_call('evaluate')} --resume {run.run_id}` resumes it."
+        return f"It is {run.state}: `assayline rebuild {run.run_id}` loads it into the database."
+    return f"It is unfinished: `assayline evaluate --resume {run.run_id}` resumes it."
