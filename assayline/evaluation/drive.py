@@ -56,6 +56,8 @@ def drive_worker(
     answered = 0
     for pause_s in (0.0, *REPLACEMENT_PAUSES_S):
         evaluation.dispatcher.wait_for_stop(pause_s)
+        if pause_s and evaluation.dispatcher.is_stopped:
+            return WorkerReport(name, answered, "")
         drive = _Drive(evaluation, name, listener)
         try:
             drive.run(launch)
@@ -106,11 +108,11 @@ class _Drive:
                 self._listener.log(line)
             for line in news.engine_lines:
                 self._listener.engine_log(line)
+            requests = dispatcher.exchange(self._name, news.finished, news.window)
             for record in news.records:
                 evaluation.writer.add(record)
                 if isinstance(record, EngineEvent):
                     self._hear(record)
-            requests = dispatcher.exchange(self._name, news.finished, news.window)
             evaluation.writer.flush_old()
             if isinstance(news.error, AssaylineError):
                 raise news.error
