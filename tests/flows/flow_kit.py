@@ -116,13 +116,6 @@ def is_host(process: psutil.Process) -> bool:
     return "assayline.engines.host" in process.cmdline()
 
 
-def worker_of(host: psutil.Process) -> psutil.Process | None:
-    """Whose engine it is."""
-    with contextlib.suppress(psutil.Error):
-        return host.parent()
-    return None
-
-
 def kill_all(processes: list[psutil.Process]) -> None:
     """Kills what is left of a test, and waits until it is gone."""
     for process in processes:
