@@ -11,7 +11,7 @@ time, and it is never parked twice.
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,13 +45,20 @@ class ParkingLot:
         self._device: Device | None = None
         self._claim = contextlib.ExitStack()
 
-    def claim(self, devices: list[Device], lock_dir: Path, wait_s: float, holder: str = "") -> Device:
+    def claim(
+        self,
+        devices: list[Device],
+        lock_dir: Path,
+        wait_s: float,
+        holder: str = "",
+        on_wait: Callable[[str], object] = str,
+    ) -> Device:
         """The device that is held here, if it is one of these; else the first free one of them, held from now on."""
         names = [(device.name, device.units) for device in devices]
         if self._device is not None and (self._device.name, self._device.units) in names:
             return replace(self._device, orphans=())
         self.clear()
-        self._device = self._claim.enter_context(claim_device(devices, lock_dir, wait_s, holder))
+        self._device = self._claim.enter_context(claim_device(devices, lock_dir, wait_s, holder, on_wait))
         return self._device
 
     def park(self, parked: Parked) -> None:

@@ -101,13 +101,15 @@ def claim_device(
     holder: str,
     *,
     lot: ParkingLot | None = None,
+    on_wait: Callable[[str], object] = str,
     workers_here: int = 1,
     whole_machine: bool = True,
 ) -> Device:
     """A device for an engine, held until `stack` is undone, or for as long as `lot` has room for it.
 
-    `holder` names whoever has it to others who want it. Without GPUs, `workers_here` share the machine's cores;
-    `whole_machine`: it must have a device for each of them. Raises DeviceError or SpecError.
+    `holder` names whoever has it to others who want it; `on_wait` is as `claims.claim_device` says. Without GPUs,
+    `workers_here` share the machine's cores; `whole_machine`: it must have a device for each of them. Raises
+    DeviceError or SpecError.
     """
     if not spec.engine.needs_device or spec.engine.uses_ray_executor:
         return NO_DEVICE
@@ -116,5 +118,5 @@ def claim_device(
     )
     if lot is not None:
         holder = f"a benchmark, whose first run here was {holder}"
-        return lot.claim(devices, settings.lock_dir, settings.device_wait_s, holder)
-    return stack.enter_context(claims.claim_device(devices, settings.lock_dir, settings.device_wait_s, holder))
+        return lot.claim(devices, settings.lock_dir, settings.device_wait_s, holder, on_wait)
+    return stack.enter_context(claims.claim_device(devices, settings.lock_dir, settings.device_wait_s, holder, on_wait))

@@ -111,6 +111,8 @@ class Worker:
         self._is_urgent = self._is_last = False
         self._stopped = threading.Event()
         self._device = NO_DEVICE
+        self._holders = ""
+        """Who has the device that this worker waits for."""
         self._sampler = DeviceSampler((), order.worker, self._clock)
         self._course = LoadCourse(
             order.spec.load, settled=order.sent_before, errors=order.errors_before, end_before=order.load_end_before
@@ -188,6 +190,7 @@ class Worker:
             stack,
             f"run {order.run_id} ({order.spec.name})",
             lot=self._lot,
+            on_wait=self._wait_for_device,
             workers_here=order.workers_here,
             whole_machine=order.whole_machine,
         )
@@ -207,6 +210,15 @@ class Worker:
             order.spec, order.settings, ordered, self._device, order.log_folder, hooks, self._course, self._lot
         )
         return opening.open(self._record, first_generation=order.first_generation, should_stop=self._stopped.is_set)
+
+    def _wait_for_device(self, holders: str) -> None:
+        """Notes who has the device, whenever that changes. Raises EngineInterruptedError if the worker is stopped."""
+        if self._stopped.is_set():
+            raise EngineInterruptedError("The worker was stopped on request before a device was free.")
+        if holders != self._holders:
+            self._holders = holders
+            wait_s = self._order.settings.device_wait_s
+            self._note(f"Every device is taken: {holders}. Waiting for up to {wait_s:g} s (ASSAYLINE_DEVICE_WAIT_S)")
 
     def _answer(self, engine: Engine) -> None:
         if self._order.spec.engine.warm_up and (first := self._wait_for_first()):

@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from record_kit import Work, request_of, rows_of, write_shards
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts
-from assayline.engines.devices.claims import claim_device, list_devices
+from assayline.engines.devices.claims import CLAIM_POLL_INTERVAL_S, claim_device, list_devices
 from assayline.engines.fake import FakeEngine
 from assayline.engines.messages import Open
 from assayline.engines.recovery.sizes import Sizes
@@ -330,3 +331,36 @@ def test_a_device_that_another_run_holds_is_a_sentence(tmp_path: Path, settings:
         pytest.raises(DeviceError, match="Every device is taken"),
     ):
         Work(tmp_path, settings, engine={"device": "cpu"}).drive()
+
+
+def test_worker_logs_who_holds_the_device_that_it_waits_for_and_answers_when_it_is_free(
+    tmp_path: Path, settings: Settings, spy: Any
+) -> None:
+    spy()
+    ids = write_shards(tmp_path, shards=1, per_shard=5)
+    work = Work(tmp_path, settings.model_copy(update={"device_wait_s": 60}), engine={"device": "cpu"})
+    with claim_device(list_devices("cpu", 1), settings.lock_dir, 0, "run 7 (night)"):
+        thread = work.start()
+        assert wait_until(lambda: bool(work.notes))
+        time.sleep(3 * CLAIM_POLL_INTERVAL_S)
+        assert len(work.notes) == 1, "a line for every look would fill the log"
+        assert thread.is_alive()
+    thread.join(20)
+    words = r"Every device is taken: cpu-\S+ by run 7 \(night\), process \d+, since .* UTC\. Waiting for up to 60 s"
+    assert re.match(words, work.notes[0])
+    assert sorted(answered(tmp_path)) == sorted(ids)
+
+
+def test_worker_ends_when_it_is_stopped_while_it_waits_for_a_device(
+    tmp_path: Path, settings: Settings, spy: Any
+) -> None:
+    """A cancelled night must not wait for six hours until it ends."""
+    spy()
+    work = Work(tmp_path, settings.model_copy(update={"device_wait_s": 21_600}), engine={"device": "cpu"})
+    with claim_device(list_devices("cpu", 1), settings.lock_dir, 0):
+        thread = work.start()
+        assert wait_until(lambda: bool(work.notes))
+        work.dispatcher.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+    assert "The worker was stopped on request before a device was free." in work.notes

@@ -13,7 +13,7 @@ import importlib.metadata
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -101,21 +101,29 @@ def _has_amd_gpu() -> bool:
 
 
 @contextlib.contextmanager
-def claim_device(devices: list[Device], lock_dir: Path, wait_s: float, holder: str = "") -> Iterator[Device]:
+def claim_device(
+    devices: list[Device],
+    lock_dir: Path,
+    wait_s: float,
+    holder: str = "",
+    on_wait: Callable[[str], object] = str,
+) -> Iterator[Device]:
     """Holds the first free device of `devices` for as long as the block runs, rid of orphans of earlier holders.
 
-    `holder` names this claim to other processes that want the device: `run ID (NAME)`.
+    `holder` names this claim to other processes that want the device: `run ID (NAME)`. While all are taken, `on_wait`
+    gets their holders every half second; an error that it raises ends the wait.
     Raises DeviceError if all are taken for longer than `wait_s` seconds, or if the folder of locks is not writable.
     """
     deadline = time.monotonic() + wait_s
     named = f"{holder}, process {os.getpid()}" if holder else f"process {os.getpid()}"
     while (claimed := _try_claim(devices, lock_dir, named)) is None:
+        holders = "; ".join(f"{d.name} by {_holder(lock_dir, d)}" for d in devices)
         if time.monotonic() >= deadline:
-            holders = "; ".join(f"{d.name} by {_holder(lock_dir, d)}" for d in devices)
             raise DeviceError(
                 f"Every device is taken: {holders}. hint: wait for that run or stop it, or set ASSAYLINE_DEVICE_WAIT_S "
                 "(seconds), and this one waits."
             )
+        on_wait(holders)
         time.sleep(CLAIM_POLL_INTERVAL_S)
     device, locks = claimed
     with locks:
