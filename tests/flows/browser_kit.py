@@ -31,7 +31,7 @@ OPTIONS = (
     "--proxy-bypass-list=127.0.0.1",
 )
 """It reaches this machine and nothing else."""
-TEXT = "document.body.innerText"
+TEXT = "(document.body?.innerText ?? '')"
 
 
 class Page:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 from unittest.mock import patch
@@ -28,6 +29,15 @@ ROOT = Path(__file__).resolve().parents[2]
 Found = TypeVar("Found")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """An engine's environment: two threads that wait for each other crawl beside another lane."""
+SMALL_ENGINE = {
+    "max_model_len": 256,
+    "max_num_seqs": 4,
+    "dtype": "float32",
+    "enforce_eager": True,
+    "kv_cache_memory_bytes": 2**27,
+}
+"""Arguments of an engine on a CPU."""
+WORKER_COMMAND = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "evaluations", "--type", "process"]
 SLOW_ROWS = 60
 """Requests of the fixture slow_spec."""
 
@@ -145,7 +155,7 @@ HOLDER = """
 import sys, time, duckdb
 for attempt in range(600):
     try:
-        connection = duckdb.connect(sys.argv[1])
+        connection = duckdb.connect(sys.argv[1], read_only=sys.argv[2] == "read-only")
         break
     except duckdb.Error:
         time.sleep(0.02)
@@ -156,11 +166,11 @@ sys.stdin.read()
 
 
 @contextlib.contextmanager
-def database_held(data_dir: Path) -> Iterator[tuple[int, int]]:
+def database_held(data_dir: Path, read_only: bool = False) -> Iterator[tuple[int, int]]:
     """Another process holds the database meanwhile: its process id, and the completions that it found loaded."""
     data_dir.mkdir(parents=True, exist_ok=True)
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(data_dir / "assayline.duckdb")],
+        [sys.executable, "-c", HOLDER, str(data_dir / "assayline.duckdb"), "read-only" if read_only else "writing"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -171,6 +181,28 @@ def database_held(data_dir: Path) -> Iterator[tuple[int, int]]:
     finally:
         holder.kill()
         holder.communicate(timeout=10)
+
+
+@contextlib.contextmanager
+def listening(told: list[str]) -> Iterator[str]:
+    """The URL of a listener, which notes what it is told."""
+
+    class Listener(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    listener = HTTPServer(("127.0.0.1", 0), Listener)
+    threading.Thread(target=listener.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listener.server_port}/"
+    finally:
+        listener.shutdown()
+        listener.server_close()
 
 
 def write_rows(path: Path, count: int) -> Path:
@@ -229,6 +261,13 @@ def run_command(arguments: list[str], env: dict[str, str], timeout_s: float = 12
     return Finished(process.returncode, out, err)
 
 
+def run_prefect(env: dict[str, str], *arguments: str) -> Finished:
+    """Runs a command of Prefect's, which must succeed."""
+    run = run_command([sys.executable, "-m", "prefect", *arguments], env, timeout_s=240)
+    assert run.code == 0, run.out + run.err
+    return run
+
+
 def run_here(name: str, *arguments: str | Path) -> Finished:
     """The same command in this process, without its imports: what it prints, and its exit code."""
     import torch
@@ -277,13 +316,7 @@ def endless_spec(model: Path) -> dict[str, Any]:
         "sampling": {"temperature": 0, "max_tokens": 100, "ignore_eos": True},
         "engine": {
             "env": ONE_THREAD,
-            "args": {
-                "max_model_len": 256,
-                "max_num_seqs": 4,
-                "dtype": "float32",
-                "enforce_eager": True,
-                "kv_cache_memory_bytes": 2**27,
-            },
+            "args": dict(SMALL_ENGINE),
         },
     }
 

@@ -1,8 +1,6 @@
 """README, "On a schedule", command by command: server, pool, deploy, worker, run."""
 
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,50 +18,6 @@ from prefect.client.schemas.objects import StateType
 from prefect.states import Cancelling
 
 pytestmark = pytest.mark.prefect
-
-
-@pytest.fixture(scope="module")
-def deployed_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The data folder of all deployed runs."""
-    folder = tmp_path_factory.mktemp("deployed") / "data"
-    yield folder
-    flow_kit.kill_all(flow_kit.processes_of(folder))
-
-
-@pytest.fixture(scope="module")
-def deployed_env(prefect_env: dict[str, str], prefect_api: str, deployed_data: Path) -> dict[str, str]:
-    return {
-        **prefect_env,
-        "PREFECT_API_URL": prefect_api,
-        "PREFECT_WORKER_QUERY_SECONDS": "1",
-        "ASSAYLINE_DATA_DIR": str(deployed_data),
-        "ASSAYLINE_LOCK_DIR": str(deployed_data.parent / "locks"),
-        "ASSAYLINE_FLUSH_INTERVAL_S": "0.1",
-        "ASSAYLINE_LOAD_INTERVAL_S": "0.5",
-        "PWD": str(flow_kit.ROOT),
-    }
-
-
-def prefect(env: dict[str, str], *arguments: str) -> flow_kit.Finished:
-    run = flow_kit.run_command([sys.executable, "-m", "prefect", *arguments], env, timeout_s=240)
-    assert run.code == 0, run.out + run.err
-    return run
-
-
-@pytest.fixture(scope="module")
-def deployments(deployed_env: dict[str, str]) -> None:
-    """Both deployments of prefect.yaml in their pool."""
-    prefect(deployed_env, "work-pool", "create", "evaluations", "--type", "process")
-    prefect(deployed_env, "--no-prompt", "deploy", "--all")
-
-
-@pytest.fixture(scope="module")
-def worker(deployments: None, deployed_env: dict[str, str], deployed_data: Path) -> Iterator[Path]:
-    """A worker of the pool; gives its log."""
-    log = deployed_data.parent / "worker.log"
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "evaluations", "--type", "process"]
-    with flow_kit.started(command, deployed_env, log):
-        yield log
 
 
 @pytest.mark.usefixtures("deployments")
@@ -106,7 +60,7 @@ def test_run_on_demand_is_completed_and_its_page_is_filled(
     example["engine"] = {"backend": "fake"}  # it answers with the prompt's last word
     spec = flow_kit.write_spec(tmp_path / "arithmetic.yaml", example)
     command = ["deployment", "run", "evaluate/evaluate", "-p", f"spec={spec}", "--watch", "--watch-interval", "1"]
-    started = prefect(deployed_env, *command)
+    started = flow_kit.run_prefect(deployed_env, *command)
 
     flow_run = prefect_client.read_flow_run(UUID(re.search(r"UUID: ([0-9a-f-]{36})", started.out)[1]))
     assert flow_run.state.is_completed(), worker.read_text()

@@ -3,11 +3,7 @@
 import re
 import shutil
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, cast
 
@@ -151,28 +147,6 @@ def test_command_exits_with_a_code_and_a_sentence(
         assert "Traceback" not in refused.err
 
 
-@contextmanager
-def listening(told: list[str]) -> Iterator[str]:
-    """The URL of a listener, which notes what it is told."""
-
-    class Listener(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            told.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    listener = HTTPServer(("127.0.0.1", 0), Listener)
-    threading.Thread(target=listener.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{listener.server_port}/"
-    finally:
-        listener.shutdown()
-        listener.server_close()
-
-
 def create_automations(url: str, env: dict[str, str]) -> None:
     """As docs/comparison.md has it, "Every night, and who is told", with a listener of our own."""
     from prefect.blocks.webhook import Webhook
@@ -188,7 +162,7 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
     prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, served_env: dict[str, str]
 ) -> None:
     told: list[str] = []
-    with listening(told) as url:
+    with flow_kit.listening(told) as url:
         create_automations(url, served_env)
         first = nightly(parse_spec(fake_spec), return_state=True)
         assert first.is_completed() and first.result()["gate"] is None, "nothing is pinned yet"
