@@ -67,14 +67,15 @@ def spec_hash(spec: EvalSpec) -> str:
 
     A run may be resumed on another Ray cluster, such as that of the next job.
     """
-    return digest_json(_plain_numbers(spec.model_dump(mode="json", exclude={"price", "ray_address"})))
+    fields = spec.model_dump(mode="json", exclude={"price"})
+    return digest_json(_plain_numbers({**fields, "ray_address": None}))
 
 
 def config_id(spec: EvalSpec, model_id: str) -> str:
     """Digest of what decides answers and speed: runs with the same one are repeats of a configuration."""
-    fields = spec.model_dump(mode="json", exclude={"name", "model", "revision", "ray_address", *JUDGES})
+    fields = spec.model_dump(mode="json", exclude={"name", "model", "revision", *JUDGES})
     asked = {"asks_for_options": True} if spec.asks_for_options else {}
-    return digest_json(_plain_numbers({**fields, **asked, "model_id": model_id}))
+    return digest_json(_plain_numbers({**fields, **asked, "ray_address": None, "model_id": model_id}))
 
 
 def _plain_numbers(value: Any) -> Any:

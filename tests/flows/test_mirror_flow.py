@@ -37,7 +37,9 @@ def test_a_run_whose_machine_is_lost_is_restored_elsewhere_and_answers_every_req
             return sum(int(match[1]) for match in map(ROWS.search, names) if match)
 
         with flow_kit.started(flow_kit.evaluate_command(spec), env, log) as process:
-            flow_kit.wait_for(lambda: count_answers() >= 5, 120, "answers are in the mirror")
+            flow_kit.wait_for(
+                lambda: count_answers() >= 5 and list(objects.rglob("run.json*")), 120, "the mirror has the first files"
+            )
             process.kill()
             process.wait(10)
         flow_kit.assert_nothing_runs(data_dir)
@@ -47,11 +49,11 @@ def test_a_run_whose_machine_is_lost_is_restored_elsewhere_and_answers_every_req
 
         env["ASSAYLINE_DATA_DIR"] = str(elsewhere)
         command = flow_kit.evaluate_command(spec)
-        restored = flow_kit.run_command([*command[:2], "flows.restore", "last"], env)
+        restored = flow_kit.run_command([*command[:2], "flows", "restore", "last"], env)
         assert restored.code == 0, restored.err
         run_id = restored.out.split()[1].rstrip(":")
-        assert f"It is unfinished: `python -m flows.evaluate --resume {run_id}` resumes it." in restored.out
-        resumed = flow_kit.run_command([*command[:2], "flows.evaluate", "--resume", run_id], env)
+        assert f"It is unfinished: `assayline evaluate --resume {run_id}` resumes it." in restored.out
+        resumed = flow_kit.run_command([*command[:2], "flows", "evaluate", "--resume", run_id], env)
         assert resumed.code == 0, resumed.out + resumed.err
         assert f"attempt 2: {mirrored} of {LIMIT} requests are answered already" in resumed.out + resumed.err
         kept = next(path for path in objects.rglob("run.json*") if path.is_file() and '"attempt"' in path.read_text())

@@ -320,7 +320,7 @@ def test_restore_brings_a_killed_run_back_to_be_resumed(
     assert not elsewhere.run_dir(run_dir.name).exists()
     assert run("restore", [run_dir.name]) == 0
     said = capsys.readouterr().out
-    assert f"It is unfinished: `python -m flows.evaluate --resume {run_dir.name}` resumes it" in said
+    assert f"It is unfinished: `assayline evaluate --resume {run_dir.name}` resumes it" in said
     assert files_of(elsewhere.run_dir(run_dir.name)) == files_of(run_dir)
     proxy.puts.clear()
     result = evaluate(spec, resume=run_dir.name, settings=elsewhere.model_copy(update={"mirror_url": url}))
@@ -368,7 +368,7 @@ def test_restore_names_the_command_that_rebuilds_a_finished_run(
     result = evaluate(spec, settings=settings.model_copy(update={"mirror_url": url}))
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / "elsewhere"))
     assert run("restore", [result.run_id]) == 0
-    assert f"It is completed: `python -m flows.rebuild {result.run_id}`" in capsys.readouterr().out
+    assert f"It is completed: `assayline rebuild {result.run_id}`" in capsys.readouterr().out
     assert run("rebuild", [result.run_id]) == 0
     assert f"Run {result.run_id}, completed" in capsys.readouterr().out
 
@@ -381,7 +381,7 @@ def test_restore_lists_the_runs_of_the_mirror(
     assert run("restore", ["no-such-run"]) == 2
     said = capsys.readouterr().err
     assert (
-        "There is no run 'no-such-run' in the mirror s3://" in said and "hint: `python -m flows.restore` lists" in said
+        "There is no run 'no-such-run' in the mirror s3://" in said and "hint: `assayline restore` lists" in said
     )
 
 
