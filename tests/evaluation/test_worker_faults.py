@@ -46,6 +46,7 @@ def test_faults_on_one_machine_cost_no_request(hurt: Any) -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.rare
 def test_faults_of_a_ray_cluster_cost_no_request(hurt: Any, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     nodes = Nodes(tmp_path, tmp_path / "cluster.log")
