@@ -93,7 +93,7 @@ def test_an_interrupted_run_goes_on_and_is_rebuilt(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Resuming and rebuilding put paths and ids into SQL of their own. The row that ends the run ends its engine, too."""
+    """Resuming and rebuilding put paths and ids into SQL of their own. The bad row stops the engine, too."""
     data_dir = Path(hostile_env["ASSAYLINE_DATA_DIR"])
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(data_dir))
     rows = Path(hostile_spec["prompts"]["source"]["path"])
