@@ -380,9 +380,7 @@ def test_restore_lists_the_runs_of_the_mirror(
     assert capsys.readouterr().out == f"{run_dir.name}  not on this machine\n"
     assert run("restore", ["no-such-run"]) == 2
     said = capsys.readouterr().err
-    assert (
-        "There is no run 'no-such-run' in the mirror s3://" in said and "hint: `assayline restore` lists" in said
-    )
+    assert "There is no run 'no-such-run' in the mirror s3://" in said and "hint: `assayline restore` lists" in said
 
 
 def test_restore_needs_a_mirror_that_answers(
