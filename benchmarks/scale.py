@@ -234,13 +234,14 @@ def start_ray(workers: int, per_s: float) -> Any:
     """A Ray cluster on this machine, and what launches a paced worker on it."""
     import ray
 
+    from benchmarks import scale  # by its name, as the engine's process cannot import it as __main__
     from tasks.ray_cluster import RayWorker, _NodeWorker
 
     class PacedNode(_NodeWorker):
         """An actor whose engine is paced."""
 
         def __init__(self, order: WorkOrder) -> None:
-            opening.open_engine = open_paced(per_s)
+            opening.open_engine = scale.open_paced(per_s)
             super().__init__(order)
 
     ray.init(address="local", num_cpus=workers, include_dashboard=False, log_to_driver=False)
