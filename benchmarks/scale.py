@@ -234,7 +234,7 @@ def start_ray(workers: int, per_s: float) -> Any:
     """A Ray cluster on this machine, and what launches a paced worker on it."""
     import ray
 
-    from benchmarks import scale  # by its name, as the engine's process cannot import it as __main__
+    from benchmarks import scale  # noqa: PLW0406 by its name, as the engine's process has another __main__
     from tasks.ray_cluster import RayWorker, _NodeWorker
 
     class PacedNode(_NodeWorker):
