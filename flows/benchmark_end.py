@@ -11,11 +11,9 @@ from assayline.benchmark.configurations import read_plan
 from assayline.benchmark.plan import Configuration, Plan, benchmark_dir
 from assayline.benchmark.result import Measured, read_measured
 from assayline.errors import AssaylineError
-from assayline.report.document import Document
+from assayline.report.document import Document, tabulate
 from assayline.report.make import HTML_NAME, Written, put_on_page
-from assayline.report.sweep.points import POINTS, label_points
-from assayline.report.sweep.rows import BenchmarkRows, read_benchmark_rows
-from assayline.report.table import tabulate
+from assayline.report.sweep import POINTS, BenchmarkRows, label_points, read_benchmark_rows
 from assayline.settings import Settings
 from assayline.store.thread import DatabaseThread
 from flows.cli.tables import print_benchmark

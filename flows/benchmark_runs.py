@@ -7,7 +7,7 @@ from assayline.benchmark.plan import Configuration, Plan, write_plan
 from assayline.benchmark.profile import ENDS
 from assayline.errors import EngineError, RunFailedError
 from assayline.evaluation.resume import NEVER
-from assayline.report.sweep.rows import read_achieved_rates
+from assayline.report.sweep import read_achieved_rates
 from assayline.settings import Settings
 from assayline.store.thread import DatabaseThread
 from flows.evaluate import evaluate

@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from assayline.report.table import Column
+from assayline.report.document import Column
 from assayline.words import nearest, show_share, show_value
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage

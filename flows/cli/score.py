@@ -8,7 +8,7 @@ No Prefect flow: it takes seconds, and what it writes is one transaction.
 import argparse
 from typing import TYPE_CHECKING
 
-from assayline.report.table import Column, tabulate
+from assayline.report.document import Column, tabulate
 from assayline.words import DASH, show_number, show_range, show_value
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage

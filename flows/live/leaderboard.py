@@ -5,7 +5,7 @@ A leaderboard that cannot be written is a warning, as the night is stored and ju
 
 from prefect import get_run_logger
 
-from assayline.report.board.rows import read_board
+from assayline.report.board import read_board
 from assayline.report.make import open_database, put_on_page, write_board
 from assayline.settings import load_settings
 from tasks.publish import publish

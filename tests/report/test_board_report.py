@@ -14,7 +14,7 @@ from history_kit import PROMPTS, NightOf, given_nights
 from report_kit import text_of
 
 from assayline.errors import SpecError
-from assayline.report.board.rows import BoardRows, find_suffix
+from assayline.report.board import BoardRows, find_suffix
 from assayline.report.make import Written, make_leaderboard
 from assayline.settings import Settings
 from assayline.store.database import connect

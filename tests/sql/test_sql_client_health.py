@@ -13,7 +13,7 @@ from assayline.clock import RunClock
 from assayline.engines.host.pacing import StreamHost
 from assayline.engines.messages import Generate, Open, Opened
 from assayline.records import Completion, Request, TelemetrySample
-from assayline.report.run.load import judge_clients
+from assayline.report.run.speed import judge_clients
 
 ORDER = Open(backend="async", model="model", clock=RunClock(0.0, 0.0, ""), worker="w", engine_generation=0)
 

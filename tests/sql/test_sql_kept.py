@@ -11,7 +11,7 @@ import pytest
 
 from assayline.comparison.queries import read_costs, read_side
 from assayline.errors import StoreError
-from assayline.report.run.comparison_rows import read_comparison
+from assayline.report.run.comparison import read_comparison
 from assayline.store.database import connect, list_models
 from assayline.store.kept import (
     forget_metrics,

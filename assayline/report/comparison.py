@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from assayline.benchmark.result import SHOWN, Measured
 from assayline.comparison.trade import say_trade
 from assayline.report.charts import draw_repeats
-from assayline.report.document import Block, Chart, Figure, Paragraph, Section
-from assayline.report.table import Column, Table, tabulate
+from assayline.report.document import Block, Chart, Column, Figure, Paragraph, Section, Table, tabulate
 from assayline.store.database import Row
 from assayline.words import count, show_change, show_name, show_number, show_range, show_value
 

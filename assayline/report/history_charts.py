@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import altair as alt
 
 from assayline.report.charts import AXIS_ROOM, Spec, choose_unit, finish, inline, name_marks
-from assayline.report.history.rows import LevelShift, Metric
+from assayline.report.history import LevelShift, Metric
 from assayline.store.database import Row
 
 HEIGHT = 190
