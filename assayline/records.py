@@ -200,7 +200,7 @@ class EngineEvent:
     duration_s: float | None = None
     message: str | None = None
     details: Mapping[str, Json] = field(default_factory=dict)
-    """Of the event's own kind, as in `engines/event_details.py`."""
+    """Of the event's own kind, as in `engines/base.py`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,11 @@ import psutil
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
+from assayline.engines.client import StreamingEngine
 from assayline.engines.devices.claims import list_devices
 from assayline.engines.environment import engine_environment
 from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup
-from assayline.engines.streaming import StreamingEngine
 from assayline.load.course import LoadCourse
 from assayline.records import Request
 from assayline.settings import Settings

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assayline.clock import RunClock
-from assayline.engines.base import EngineFacts, EngineHooks
-from assayline.engines.event_details import OpenedDetails
+from assayline.engines.base import EngineFacts, EngineHooks, OpenedDetails
 from assayline.engines.reasoning import thinks
 from assayline.errors import EngineInterruptedError
 from assayline.records import Completion, Request, TelemetrySample

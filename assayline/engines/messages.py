@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from assayline.clock import RunClock
-from assayline.engines.event_details import OpenedDetails
+from assayline.engines.base import OpenedDetails
 from assayline.errors import DeviceError, ServerError, SpecError, Witness
 from assayline.records import NOT_SENT, Completion, Json, Request, TelemetrySample
 from assayline.spec.answers import ReasoningSpec

@@ -9,13 +9,12 @@ from assayline.engines import open_engine
 from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.devices import claims
 from assayline.engines.devices.claims import Device, list_devices
-from assayline.engines.devices.memory import DeviceMemory
+from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.messages import Open
 from assayline.engines.parking import ParkingLot
 from assayline.engines.process import HostSetup
 from assayline.engines.recovery.engine import AdaptiveEngine, Recorder
-from assayline.engines.recovery.policy import RecoveryPolicy
-from assayline.engines.recovery.sizes import Sizes, choose_window, sizes_of
+from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, choose_window, sizes_of
 from assayline.load.course import LoadCourse
 from assayline.model import ModelIdentity
 from assayline.records import Json

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from assayline.clock import RunClock
-from assayline.engines.base import Engine, EngineHooks
-from assayline.engines.devices.telemetry import DeviceSampler
-from assayline.engines.event_details import LoadEndedDetails, OpenedDetails
+from assayline.engines.base import Engine, EngineHooks, LoadEndedDetails, OpenedDetails
+from assayline.engines.devices.watch import DeviceSampler
 from assayline.engines.messages import Open
 from assayline.engines.parking import find_lot
 from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedError

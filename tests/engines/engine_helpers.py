@@ -15,12 +15,11 @@ from forked_hosts import HOSTS
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
+from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.environment import engine_environment
 from assayline.engines.host.vllm.internals import find_version
 from assayline.engines.messages import Open
-from assayline.engines.offline import OfflineEngine
 from assayline.engines.process import HostSetup
-from assayline.engines.streaming import StreamingEngine
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.prompts import load_prompts
 from assayline.records import Completion, Request, TelemetrySample

@@ -31,13 +31,11 @@ from engine_helpers import (
 )
 
 from assayline.clock import RunClock
-from assayline.engines.devices.memory import DeviceMemory
-from assayline.engines.offline import OfflineEngine
+from assayline.engines.client import OfflineEngine, StreamingEngine
+from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.parking import park_engines
 from assayline.engines.recovery.engine import AdaptiveEngine
-from assayline.engines.recovery.policy import RecoveryPolicy
-from assayline.engines.recovery.sizes import Sizes, sizes_of
-from assayline.engines.streaming import StreamingEngine
+from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, sizes_of
 from assayline.errors import EngineDiedError
 from assayline.load.course import LoadCourse
 from assayline.records import NOT_SENT, Completion, Request

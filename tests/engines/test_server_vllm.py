@@ -24,13 +24,11 @@ from engine_helpers import (
     words_of,
 )
 
-from assayline.engines.devices.memory import DeviceMemory
+from assayline.engines.client import OfflineEngine, StreamingEngine
+from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.environment import engine_environment
-from assayline.engines.offline import OfflineEngine
 from assayline.engines.recovery.engine import AdaptiveEngine
-from assayline.engines.recovery.policy import RecoveryPolicy
-from assayline.engines.recovery.sizes import Sizes
-from assayline.engines.streaming import StreamingEngine
+from assayline.engines.recovery.policy import RecoveryPolicy, Sizes
 from assayline.errors import EngineDiedError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.drive import Listener, drive_worker

@@ -19,14 +19,14 @@ from engine_helpers import course_of
 from assayline.clock import RunClock
 from assayline.engines import client as hosted
 from assayline.engines.base import EngineHooks
-from assayline.engines.messages import AbortAll, Aborted, Beat, Finished, Generate, Open, Opened, StopSending, unsent
-from assayline.engines.process import HostSetup
-from assayline.engines.streaming import (
+from assayline.engines.client import (
     LOOKAHEAD_S,
     MIN_SURPLUS_REQUESTS,
     TURN_INTERVAL_S,
     StreamingEngine,
 )
+from assayline.engines.messages import AbortAll, Aborted, Beat, Finished, Generate, Open, Opened, StopSending, unsent
+from assayline.engines.process import HostSetup
 from assayline.errors import Death, EngineDiedError, Witness
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.load.schedule import LEAD_S

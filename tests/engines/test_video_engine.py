@@ -10,7 +10,7 @@ from engine_helpers import ARGS, by_id, open_engine
 from PIL import Image
 from random_video_model import build_video_model
 
-from assayline.engines.offline import OfflineEngine
+from assayline.engines.client import OfflineEngine
 from assayline.media.shelf import Shelf
 from assayline.records import Request
 from assayline.requests.chat import ChatRenderer, load_tokenizer

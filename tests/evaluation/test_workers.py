@@ -19,7 +19,7 @@ from assayline.engines.base import EngineFacts
 from assayline.engines.devices.claims import CLAIM_POLL_INTERVAL_S, claim_device, list_devices
 from assayline.engines.fake import FakeEngine
 from assayline.engines.messages import Open
-from assayline.engines.recovery.sizes import Sizes
+from assayline.engines.recovery.policy import Sizes
 from assayline.errors import Death, DeviceError, EngineDiedError, EngineError, SpecError
 from assayline.evaluation import opening
 from assayline.records import Completion, Request

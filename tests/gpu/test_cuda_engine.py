@@ -14,7 +14,7 @@ from assayline.engines.base import EngineHooks
 from assayline.engines.devices.claims import claim_device, cuda_driver_answers, list_devices
 from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup
-from assayline.engines.recovery.sizes import Sizes
+from assayline.engines.recovery.policy import Sizes
 from assayline.records import Request
 from assayline.settings import Settings
 

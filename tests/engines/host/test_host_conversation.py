@@ -12,8 +12,8 @@ import pytest
 
 from assayline.clock import RunClock
 from assayline.engines import client as hosted
-from assayline.engines.base import EngineHooks
-from assayline.engines.event_details import OpenedDetails
+from assayline.engines.base import EngineHooks, OpenedDetails
+from assayline.engines.client import OfflineEngine
 from assayline.engines.host.__main__ import tell_failure
 from assayline.engines.host.core import EngineGoneError
 from assayline.engines.messages import (
@@ -29,7 +29,6 @@ from assayline.engines.messages import (
     Refused,
     Resolved,
 )
-from assayline.engines.offline import OfflineEngine
 from assayline.engines.process import HostProcess, HostSetup
 from assayline.engines.recovery.causes import classify
 from assayline.errors import (

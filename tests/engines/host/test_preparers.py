@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from assayline.clock import RunClock
-from assayline.engines.host.media import Prepared
+from assayline.engines.host.core import Prepared
 from assayline.engines.host.vllm.preparers import NAME, Preparers
 from assayline.engines.messages import Open
 from assayline.errors import MediaError

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from record_kit import request_of
 
 from assayline.clock import RunClock
-from assayline.engines.devices.memory import DeviceMemory
+from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.fake import FakeEngine
-from assayline.engines.recovery.engine import KILLED_ENGINE, AdaptiveEngine
-from assayline.engines.recovery.ledger import Ledger
-from assayline.engines.recovery.policy import RecoveryPolicy
-from assayline.engines.recovery.sizes import Sizes
+from assayline.engines.recovery.engine import KILLED_ENGINE, AdaptiveEngine, Ledger
+from assayline.engines.recovery.policy import RecoveryPolicy, Sizes
 from assayline.errors import Death, EngineDiedError, EngineInterruptedError
 from assayline.records import NOT_SENT, Completion, Request
 
@@ -329,7 +327,7 @@ TAKEN = Death(
 def test_memory_that_others_give_back_is_waited_for_whatever_was_free_at_first(
     monkeypatch: pytest.MonkeyPatch, free_gib: list[int]
 ) -> None:
-    monkeypatch.setattr("assayline.engines.devices.memory.POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr("assayline.engines.devices.watch.POLL_INTERVAL_S", 0.01)
     memory = Shared([20 << 30])
     bench = Bench(more_than(8), memory=memory)
     bench.engine._memory_wait_s = 5

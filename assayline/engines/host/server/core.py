@@ -1,7 +1,7 @@
 """ServerCore: an OpenAI-compatible server as an engine.
 
 A server that runs already is asked as it is; without `engine.server.url` our own is started (`process.py`) and
-ends with the engine. A request is sent the moment it is handed over, and again where that may help (`failures.py`
+ends with the engine. A request is sent the moment it is handed over, and again where that may help (`client.py`
 says where); whatever comes of it is one completion, whose times begin with its first sending.
 """
 
@@ -13,16 +13,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from assayline.engines.host.media import MediaPool
-from assayline.engines.host.server.body import RequestWriter
-from assayline.engines.host.server.client import ServedClient, allow_many_connections
-from assayline.engines.host.server.events import ServedAnswer
-from assayline.engines.host.server.failures import TIMED_OUT, ServedFailure, choose_wait
-from assayline.engines.host.server.length import PromptLengths
-from assayline.engines.host.server.media import fill_messages
-from assayline.engines.host.server.model import describe_server, find_model
+from assayline.engines.host.core import MediaPool
+from assayline.engines.host.server.client import (
+    TIMED_OUT,
+    PromptLengths,
+    ServedClient,
+    ServedFailure,
+    ServerWatch,
+    allow_many_connections,
+    choose_wait,
+)
+from assayline.engines.host.server.model import describe_server, fill_messages, find_model
 from assayline.engines.host.server.process import ServeProcess
-from assayline.engines.host.server.watch import ServerWatch
+from assayline.engines.host.server.stream import RequestWriter, ServedAnswer
 from assayline.engines.messages import Generate, Open, Opened
 from assayline.engines.reasoning import split_reasoning, thinks
 from assayline.errors import MediaError, ServerError, SpecError

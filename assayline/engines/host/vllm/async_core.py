@@ -12,14 +12,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from assayline.engines.host.flight import Live
-from assayline.engines.host.media import Prepared
-from assayline.engines.host.metrics import EngineStats, read_own_stats
-from assayline.engines.host.vllm.checks import build_nested_configs, check_before_load
+from assayline.engines.host.core import Prepared
+from assayline.engines.host.flight import EngineStats, Live, read_own_stats
 from assayline.engines.host.vllm.internals import open_async, take_over_outputs
-from assayline.engines.host.vllm.media import VllmMedia, fork_preparers
 from assayline.engines.host.vllm.preparers import Preparers
-from assayline.engines.host.vllm.rows import GAVE_UP, VllmRows, describe_engine
+from assayline.engines.host.vllm.rows import (
+    GAVE_UP,
+    VllmMedia,
+    VllmRows,
+    build_nested_configs,
+    check_before_load,
+    describe_engine,
+    fork_preparers,
+)
 from assayline.engines.messages import Generate, Open, Opened, Resolved
 from assayline.errors import SpecError
 from assayline.records import Completion, Request, TelemetrySample

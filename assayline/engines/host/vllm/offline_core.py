@@ -9,12 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from assayline.engines.host.flight import Live
-from assayline.engines.host.media import Prepared
-from assayline.engines.host.metrics import EngineStats, read_own_stats
+from assayline.engines.host.core import Prepared
+from assayline.engines.host.flight import EngineStats, Live, read_own_stats
 from assayline.engines.host.vllm.internals import adapting, is_engine_dead, shut_down
-from assayline.engines.host.vllm.media import VllmMedia, fork_preparers
-from assayline.engines.host.vllm.rows import VllmRows, describe_engine
+from assayline.engines.host.vllm.rows import VllmMedia, VllmRows, describe_engine, fork_preparers
 from assayline.engines.messages import Generate, Open, Opened, Resolved
 from assayline.errors import SpecError
 from assayline.records import Completion, Request, TelemetrySample
