@@ -22,9 +22,9 @@ import httpx2
 import openai
 
 from assayline.engines.host.flight import EngineStats, parse_stats
-from assayline.engines.host.server.model import Filled
 from assayline.engines.host.server.stream import (
     EventReader,
+    Filled,
     MalformedStreamError,
     RequestWriter,
     ServedAnswer,

@@ -23,9 +23,9 @@ from assayline.engines.host.server.client import (
     allow_many_connections,
     choose_wait,
 )
-from assayline.engines.host.server.model import describe_server, fill_messages, find_model
+from assayline.engines.host.server.model import describe_server, find_model
 from assayline.engines.host.server.process import ServeProcess
-from assayline.engines.host.server.stream import RequestWriter, ServedAnswer
+from assayline.engines.host.server.stream import RequestWriter, ServedAnswer, fill_messages
 from assayline.engines.messages import Generate, Open, Opened
 from assayline.engines.reasoning import split_reasoning, thinks
 from assayline.errors import MediaError, ServerError, SpecError

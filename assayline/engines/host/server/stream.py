@@ -6,12 +6,16 @@ Any other server takes what OpenAI's interface has, and a name beyond that is an
 effect.
 """
 
+import base64
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from assayline.errors import SpecError
+from assayline.media.images import encode_png
+from assayline.media.load import Loaded, read_content
+from assayline.media.sounds import RATE_HZ, encode_wav
 from assayline.records import Json, Request
 
 OPENAI = frozenset(
@@ -321,3 +325,62 @@ def _list_positions(part: dict[str, Json]) -> Iterator[tuple[str, float, dict[st
 def _id_of(token: str) -> str:
     """vLLM writes token_id:42 where it is asked to."""
     return token.removeprefix("token_id:")
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A request's messages with its media in them."""
+
+    messages: list[dict[str, Json]]
+    sizes: tuple[object, ...]
+    """Of its media, in order: where they are equal, a model makes the same number of tokens of them."""
+    text_bytes: int
+
+
+def fill_messages(request: Request, loaded: list[Loaded]) -> Filled:
+    """The request's messages with each part of a medium filled, in order."""
+    texts = [text for message in request.messages or () for text in _list_texts(message.get("content"))]
+    return Filled(_write_messages(request, loaded), tuple(map(_size_of, loaded)), sum(len(t.encode()) for t in texts))
+
+
+def _list_texts(content: Json) -> list[str]:
+    if isinstance(content, list):
+        return [part["text"] for part in content if part["type"] == "text"]
+    return [content] if isinstance(content, str) else []
+
+
+def _size_of(loaded: Loaded) -> object:
+    match loaded.media["kind"]:
+        case "image":
+            return "image", loaded.value.size
+        case "audio":
+            return "audio", len(loaded.value)
+    return "video", loaded.media["digest"]  # the server chooses frames of it
+
+
+def _write_messages(request: Request, loaded: list[Loaded]) -> list[dict[str, Json]]:
+    waiting = iter(loaded)
+    return [
+        {
+            **message,
+            "content": [part if part["type"] == "text" else _write_part(next(waiting)) for part in message["content"]],
+        }
+        if isinstance(message.get("content"), list)
+        else message
+        for message in request.messages or ()
+    ]
+
+
+def _write_part(loaded: Loaded) -> dict[str, Json]:
+    media = loaded.media
+    match media["kind"]:
+        case "image":
+            return {"type": "image_url", "image_url": {"url": _data_uri("image/png", encode_png(loaded.value))}}
+        case "audio":
+            data = base64.b64encode(encode_wav(loaded.value, RATE_HZ)).decode()
+            return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+    return {"type": "video_url", "video_url": {"url": _data_uri("video/mp4", read_content(media))}}
+
+
+def _data_uri(mime: str, content: bytes) -> str:
+    return f"data:{mime};base64,{base64.b64encode(content).decode()}"
