@@ -6,7 +6,7 @@ from typing import Any
 
 from assayline.errors import SpecError
 from assayline.store.database import Connection, read_rows
-from assayline.store.kept import read_all_kept, read_benchmark_kept, read_kept
+from assayline.store.metrics import read_all_kept, read_benchmark_kept, read_kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,7 @@ from assayline.spec.price import PriceSpec
 from assayline.store.answers import Answers, survey_answers
 from assayline.store.database import TABLE_VERSION, Connection, transaction
 from assayline.store.ingest import load_parts
-from assayline.store.lengths import recall_lengths
-from assayline.store.parts import remove_unfinished
+from assayline.store.parts import recall_lengths, remove_unfinished
 from assayline.store.runs import save_run
 from assayline.store.scoring import check_scorers
 from assayline.store.thread import DatabaseThread, describe_stand_in

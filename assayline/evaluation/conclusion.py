@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from assayline.clock import utc_now
 from assayline.runs.manifest import Manifest
-from assayline.store.integrity import Verdict
+from assayline.store.ingest import Verdict
 
 _ADVICE = (
     "What was answered is stored; see error_breakdown. An error row is an answer, so the run is not resumed: find the "

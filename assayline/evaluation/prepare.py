@@ -35,8 +35,7 @@ from assayline.runs.manifest import PromptCounts
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.sources import LmEvalSource
 from assayline.store.answers import Answers
-from assayline.store.parts import list_part_names, part_unreadable, parts_dir, write_part
-from assayline.store.tables import Record, to_arrow
+from assayline.store.parts import Record, list_part_names, part_unreadable, parts_dir, to_arrow, write_part
 
 IDENTITY = {
     "prompts": ("prompt_id", "occurrence"),

@@ -16,14 +16,11 @@ from assayline.runs.locks import lock_run, name_holder
 from assayline.runs.manifest import Manifest, read_manifest, read_spec_json, write_manifest
 from assayline.runs.scorers import read_run_scorers
 from assayline.store.database import TABLE_VERSION, Connection, connect, is_readable, transaction
-from assayline.store.ingest import reload_parts
-from assayline.store.integrity import Verdict, judge_run
-from assayline.store.judged import read_judged
-from assayline.store.kept import keep_metrics, stage_run
+from assayline.store.ingest import Verdict, judge_run, reload_parts, rescue_part
+from assayline.store.metrics import keep_metrics, stage_run
 from assayline.store.parts import list_parts, set_part_aside
-from assayline.store.repair import rescue_part
 from assayline.store.runs import save_run
-from assayline.store.scoring import score_run
+from assayline.store.scoring import read_judged, score_run
 
 
 @dataclass(slots=True)

@@ -17,9 +17,8 @@ from assayline.runs.scorers import keep_added, lay_over, read_run_scorers
 from assayline.settings import Settings
 from assayline.spec.scorers import Loglikelihood, Scorer, name_scorers
 from assayline.store.database import Connection, read_rows, transaction
-from assayline.store.judged import read_judged
-from assayline.store.kept import keep_metrics, stage_run
-from assayline.store.scoring import WrongAnswer, check_scorers, list_stale, read_wrong_answers, score_run
+from assayline.store.metrics import keep_metrics, stage_run
+from assayline.store.scoring import WrongAnswer, check_scorers, list_stale, read_judged, read_wrong_answers, score_run
 from assayline.store.thread import DatabaseThread
 
 

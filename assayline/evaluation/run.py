@@ -34,14 +34,11 @@ from assayline.spec.identity import canonical_json
 from assayline.spec.sources import LmEvalSource
 from assayline.store.answers import Answers
 from assayline.store.database import Connection, transaction
-from assayline.store.ingest import load_parts
-from assayline.store.integrity import judge_run
-from assayline.store.judged import StoredAnswer, read_answers, read_judged
-from assayline.store.kept import keep_metrics, stage_run
-from assayline.store.metric_table import read_metric_table
+from assayline.store.ingest import judge_run, load_parts
+from assayline.store.metrics import keep_metrics, read_metric_table, stage_run
 from assayline.store.parts import PartWriter, list_parts
 from assayline.store.runs import save_run
-from assayline.store.scoring import score_run
+from assayline.store.scoring import StoredAnswer, read_answers, read_judged, score_run
 from assayline.store.thread import DatabaseThread, describe_stand_in
 
 

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 
 from assayline.media.shelf import find_media
 from assayline.records import EarlierTurn, Request
-from assayline.store.parts import StoredText, part_unreadable
-from assayline.store.tables import request_from_row
+from assayline.store.parts import StoredText, part_unreadable, request_from_row
 
 
 def name_shard(number: int, weight: int | None = None) -> str:

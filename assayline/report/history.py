@@ -17,7 +17,7 @@ from assayline.report.document import Chart, Column, Document, Figure, Paragraph
 from assayline.report.history_charts import draw_metric
 from assayline.spec.identity import list_setting_changes
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.kept import read_all_kept, read_kept
+from assayline.store.metrics import read_all_kept, read_kept
 from assayline.words import (
     DASH,
     count,

@@ -38,7 +38,7 @@ from assayline.report.run.speed import describe_latency, describe_load, describe
 from assayline.report.sweep import compose_benchmark, read_benchmark_rows
 from assayline.settings import Settings
 from assayline.store.database import Connection
-from assayline.store.kept import is_kept, read_computed, read_kept
+from assayline.store.metrics import is_kept, read_computed, read_kept
 from assayline.store.thread import DatabaseThread
 
 HTML_NAME = "report.html"

@@ -16,7 +16,7 @@ from assayline.report.comparison import choose_comparison_figures, describe_comp
 from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Quote, Section, tabulate
 from assayline.report.sweep_charts import draw_good_share, draw_goodput, draw_latency
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.kept import read_benchmark_kept
+from assayline.store.metrics import read_benchmark_kept
 from assayline.words import SPACE, count, show_name, show_rate, show_seconds, show_value
 
 

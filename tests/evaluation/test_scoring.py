@@ -20,7 +20,7 @@ from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store import database, scoring
 from assayline.store.database import SQL_FOLDER, connect
-from assayline.store.kept import is_kept
+from assayline.store.metrics import is_kept
 from assayline.store.parts import write_part
 from flows.cli import run
 

@@ -29,7 +29,7 @@ READERS = [
 
 def test_the_readers_are_found() -> None:
     names = {path.name for path in READERS}
-    assert {"55_engine_history.sql", "66_saturation.sql", "20_run_conditions.sql", "integrity.py"} <= names
+    assert {"55_engine_history.sql", "66_saturation.sql", "20_run_conditions.sql", "ingest.py"} <= names
 
 
 @pytest.mark.parametrize("path", READERS, ids=lambda path: path.name)

@@ -13,8 +13,7 @@ from assayline.errors import StoreError
 from assayline.records import EngineEvent, Prompt, Request, TelemetrySample
 from assayline.store.database import connect, transaction
 from assayline.store.ingest import load_parts, reload_parts
-from assayline.store.parts import write_part
-from assayline.store.tables import TABLES, table_of
+from assayline.store.parts import TABLES, table_of, write_part
 
 pytestmark = pytest.mark.slow
 

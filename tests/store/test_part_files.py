@@ -17,8 +17,17 @@ from record_kit import completion_of, request_of, rows_of, start_python
 
 from assayline.errors import StoreError
 from assayline.records import EngineEvent, Prompt, Request, TelemetrySample
-from assayline.store.parts import PartWriter, count_rows, count_table, list_parts, write_part
-from assayline.store.tables import TABLES, request_from_row, table_of, to_arrow
+from assayline.store.parts import (
+    TABLES,
+    PartWriter,
+    count_rows,
+    count_table,
+    list_parts,
+    request_from_row,
+    table_of,
+    to_arrow,
+    write_part,
+)
 
 WRITE_FOREVER = """
 import itertools, sys

@@ -16,7 +16,7 @@ from assayline.report.document import Block, Chart, Column, Exhibit, Paragraph, 
 from assayline.report.run.rows import ReportRows
 from assayline.spec.media import MediaSpec
 from assayline.store.database import Row
-from assayline.store.metric_table import USUAL_K
+from assayline.store.metrics import USUAL_K
 from assayline.words import count, show_range, show_share, show_value
 
 MEAN = (

@@ -11,7 +11,7 @@ from assayline.report.run.rows import ReportRows, cut_and_count
 from assayline.spec.gate import GateSpec
 from assayline.spec.identity import list_setting_changes
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.kept import read_kept
+from assayline.store.metrics import read_kept
 from assayline.words import count, show_change, show_note, show_number, show_points, show_range, show_share, show_value
 
 FLIPPED = 4

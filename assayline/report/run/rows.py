@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.metric_table import read_metric_table, read_run_summary
+from assayline.store.metrics import read_metric_table, read_run_summary
 
 
 @dataclass(frozen=True, slots=True)
