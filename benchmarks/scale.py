@@ -31,7 +31,7 @@ from typing import Any
 
 from assayline.clock import RunClock
 from assayline.engines.fake import FakeEngine
-from assayline.evaluation import opening
+from assayline.evaluation import worker as worker_module
 from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.drive import Listener, drive_worker
 from assayline.evaluation.worker import Exchanger, News, Worker, WorkOrder
@@ -96,7 +96,7 @@ class PacedEngine(FakeEngine):
 
 
 def open_paced(per_s: float) -> Any:
-    """In place of `opening.open_engine`."""
+    """In place of `worker_module.open_engine`."""
     PacedEngine.per_s = per_s
     return lambda opened, sizes, setup, hooks, **_: PacedEngine(
         opened.clock, worker=opened.worker, window=WINDOW, hooks=hooks
@@ -241,7 +241,7 @@ def start_ray(workers: int, per_s: float) -> Any:
         """An actor whose engine is paced."""
 
         def __init__(self, order: WorkOrder) -> None:
-            opening.open_engine = scale.open_paced(per_s)
+            worker_module.open_engine = scale.open_paced(per_s)
             super().__init__(order)
 
     ray.init(address="local", num_cpus=workers, include_dashboard=False, log_to_driver=False)
@@ -258,7 +258,7 @@ def main() -> None:
     options = parser.parse_args()
     per_s = BUSY_PER_S if options.busy else STEADY_PER_S
     counts = [BUSY_WORKERS] if options.busy else options.workers
-    opening.open_engine = open_paced(per_s)
+    worker_module.open_engine = open_paced(per_s)
     kind = "ray actors" if options.ray else "threads"
     launch = start_ray(max(counts), per_s) if options.ray else Worker
     rows = []

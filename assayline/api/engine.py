@@ -18,9 +18,8 @@ from assayline.api.asking import Asking, wait_for
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
 from assayline.errors import EngineError
-from assayline.evaluation.opening import Opening, claim_device, locate_model
 from assayline.evaluation.prepare import open_renderer
-from assayline.evaluation.worker import WorkOrder, write_engine_order
+from assayline.evaluation.worker import Opening, WorkOrder, claim_device, locate_model, write_engine_order
 from assayline.load.course import LoadCourse
 from assayline.media.shelf import Shelf
 from assayline.model import identify_spec_model

@@ -15,9 +15,8 @@ from assayline.clock import RunClock
 from assayline.digests import digest_json
 from assayline.engines.devices.claims import count_workers as count_devices_here
 from assayline.errors import SpecError, StoreError
-from assayline.evaluation.inputs import digest_inputs
 from assayline.evaluation.order import keep_lengths
-from assayline.evaluation.resume import AUTO, choose_run
+from assayline.evaluation.resume import AUTO, choose_run, digest_inputs
 from assayline.evaluation.run import Evaluation, RunResult
 from assayline.files import MAKE_ROOM, write_text
 from assayline.load.traces import check_trace

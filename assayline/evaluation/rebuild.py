@@ -11,7 +11,7 @@ from pathlib import Path
 
 from assayline.clock import utc_now
 from assayline.errors import DamagedPartsError, DatabaseUnusableError, StoreError
-from assayline.evaluation.conclusion import conclude_run
+from assayline.evaluation.run import conclude_run
 from assayline.runs.locks import lock_run, name_holder
 from assayline.runs.manifest import Manifest, read_manifest, read_spec_json, write_manifest
 from assayline.runs.scorers import read_run_scorers

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from assayline.clock import RunClock
-from assayline.evaluation.conclusion import conclude_run
+from assayline.evaluation.run import conclude_run
 from assayline.runs.manifest import Manifest, PromptCounts
 from assayline.store.ingest import Verdict
 

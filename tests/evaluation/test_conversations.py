@@ -14,9 +14,10 @@ from run_kit import FAKE, complete, query, vanish, work
 from assayline.digests import digest_text
 from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError, SpecError
-from assayline.evaluation import drive, opening
+from assayline.evaluation import drive
+from assayline.evaluation import worker as worker_module
 from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.conversations import Conversations
+from assayline.evaluation.order import Conversations
 from assayline.evaluation.prepare import open_renderer
 from assayline.export.make import export_run
 from assayline.model import identify_spec_model
@@ -52,7 +53,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         generation = opened.engine_generation
         return FakeEngine(opened.clock, worker=opened.worker, generation=generation, hooks=hooks, **arguments)
 
-    monkeypatch.setattr(opening, "open_engine", open_fake)
+    monkeypatch.setattr(worker_module, "open_engine", open_fake)
     return more
 
 

@@ -12,8 +12,14 @@ from run_kit import complete, query, vanish, work
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation import begin
 from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.order import LENGTHS_NAME, UNKNOWN_TOKENS, ExpectedLengths, read_lengths, sort_rows
-from assayline.evaluation.shards import name_shard
+from assayline.evaluation.order import (
+    LENGTHS_NAME,
+    UNKNOWN_TOKENS,
+    ExpectedLengths,
+    name_shard,
+    read_lengths,
+    sort_rows,
+)
 from assayline.records import Prompt
 from assayline.requests.build import Prepared
 from assayline.settings import Settings

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_kit import complete, query
 
-from assayline.evaluation.repeats import Repeats
+from assayline.evaluation.order import Repeats
 from assayline.records import Completion, Request
 from assayline.settings import Settings
 

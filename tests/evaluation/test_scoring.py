@@ -12,8 +12,8 @@ from run_kit import FAKE, begin_and_vanish, complete, query
 
 from assayline.errors import PromptError, SpecError
 from assayline.evaluation.begin import Evaluation, begin_evaluation, plan_run
+from assayline.evaluation.order import read_shard
 from assayline.evaluation.rebuild import rebuild_run
-from assayline.evaluation.shards import read_shard
 from assayline.runs.locks import lock_run
 from assayline.runs.scorers import SCORERS_NAME, parse_scorer
 from assayline.settings import Settings

@@ -194,7 +194,7 @@ def test_each_reduction_is_on_the_runs_page(
     def open_narrow(order: Any, sizes: Any, *_: Any, **__: Any) -> FakeEngine:
         return Narrow(order.clock, generation=order.engine_generation, window=sizes.window_requests or 32)
 
-    monkeypatch.setattr("assayline.evaluation.opening.open_engine", open_narrow)
+    monkeypatch.setattr("assayline.evaluation.worker.open_engine", open_narrow)
     fake_spec["prompts"]["limit"] = 30
     state = run(fake_spec)
     assert state.is_completed()

@@ -12,7 +12,7 @@ from record_kit import read_line, start_python
 
 from assayline.clock import RunClock
 from assayline.errors import SpecError, StoreError
-from assayline.evaluation.inputs import digest_inputs, list_input_changes
+from assayline.evaluation.resume import digest_inputs, list_input_changes
 from assayline.files import replace_file
 from assayline.runs.manifest import (
     MANIFEST_NAME,
