@@ -32,9 +32,8 @@ from assayline.engines.messages import (
 from assayline.engines.parking import Parked, ParkingLot, own_variables
 from assayline.engines.process import POLL_INTERVAL_S, HostProcess, HostSetup
 from assayline.errors import EngineDiedError, EngineError, EngineInterruptedError, SpecError, Witness
-from assayline.load.course import LoadCourse, LoadEnd
+from assayline.load.course import LoadCourse, LoadEnd, Schedule
 from assayline.load.saturation import SaturationWatch
-from assayline.load.schedule import Schedule
 from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
 
 Answer = TypeVar("Answer")

@@ -19,7 +19,7 @@ from assayline.evaluation.order import keep_lengths
 from assayline.evaluation.resume import AUTO, choose_run, digest_inputs
 from assayline.evaluation.run import Evaluation, RunResult
 from assayline.files import MAKE_ROOM, write_text
-from assayline.load.traces import check_trace
+from assayline.load.arrivals import check_trace
 from assayline.model import ModelIdentity, identify_spec_model
 from assayline.runs.locks import lock_run
 from assayline.runs.manifest import LAYOUT, SPEC_NAME, Manifest, new_run_id, write_manifest

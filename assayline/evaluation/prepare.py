@@ -23,8 +23,7 @@ from assayline.errors import PromptError, PromptsChangedError, SpecError
 from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.order import can_order, expected_tokens, measure_request, name_shard, order_rows, read_lengths
 from assayline.files import MAKE_ROOM, write_text
-from assayline.harness.build import build_harness_requests
-from assayline.harness.encode import HarnessEncoder
+from assayline.harness.build import HarnessEncoder, build_harness_requests
 from assayline.harness.judge import judge_answers
 from assayline.harness.tasks import ApplyTemplate, write_requests
 from assayline.media.shelf import Shelf

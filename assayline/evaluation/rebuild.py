@@ -13,8 +13,7 @@ from assayline.clock import utc_now
 from assayline.errors import DamagedPartsError, DatabaseUnusableError, StoreError
 from assayline.evaluation.run import conclude_run
 from assayline.runs.locks import lock_run, name_holder
-from assayline.runs.manifest import Manifest, read_manifest, read_spec_json, write_manifest
-from assayline.runs.scorers import read_run_scorers
+from assayline.runs.manifest import Manifest, read_manifest, read_run_scorers, read_spec_json, write_manifest
 from assayline.store.database import TABLE_VERSION, Connection, connect, is_readable, transaction
 from assayline.store.ingest import Verdict, judge_run, reload_parts, rescue_part
 from assayline.store.metrics import keep_metrics, stage_run

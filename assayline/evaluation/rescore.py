@@ -12,8 +12,7 @@ from typing import Any
 
 from assayline.errors import SpecError, StoreError
 from assayline.runs.locks import lock_run, name_holder
-from assayline.runs.manifest import Manifest, read_manifest, read_spec_json
-from assayline.runs.scorers import keep_added, lay_over, read_run_scorers
+from assayline.runs.manifest import Manifest, keep_added, lay_over, read_manifest, read_run_scorers, read_spec_json
 from assayline.settings import Settings
 from assayline.spec.scorers import Loglikelihood, Scorer, name_scorers
 from assayline.store.database import Connection, read_rows, transaction

@@ -23,8 +23,7 @@ from assayline.model import ModelIdentity
 from assayline.requests.chat import ChatRenderer
 from assayline.requests.media_args import may_have_media
 from assayline.runs.locks import RunLock
-from assayline.runs.manifest import Manifest, PromptCounts, write_manifest
-from assayline.runs.scorers import read_run_scorers
+from assayline.runs.manifest import Manifest, PromptCounts, read_run_scorers, write_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json

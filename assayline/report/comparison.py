@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from assayline.benchmark.result import SHOWN, Measured
-from assayline.comparison.trade import say_trade
+from assayline.comparison.queries import say_trade
 from assayline.report.charts import draw_repeats
 from assayline.report.document import Block, Chart, Column, Figure, Paragraph, Section, Table, tabulate
 from assayline.store.database import Row

@@ -50,8 +50,7 @@ def run(arguments: list[str]) -> int:
         parser.error(f"--show {known.show}: expected 0 or more examples")
 
     from assayline.evaluation.rescore import list_stale_runs, rescore_run
-    from assayline.runs.manifest import find_run
-    from assayline.runs.scorers import parse_scorer
+    from assayline.runs.manifest import find_run, parse_scorer
     from assayline.settings import load_settings
 
     collect_garbage()

@@ -28,8 +28,7 @@ from assayline.engines.client import (
 from assayline.engines.messages import AbortAll, Aborted, Beat, Finished, Generate, Open, Opened, StopSending, unsent
 from assayline.engines.process import HostSetup
 from assayline.errors import Death, EngineDiedError, Witness
-from assayline.load.course import LoadCourse, LoadEnd
-from assayline.load.schedule import LEAD_S
+from assayline.load.course import LEAD_S, LoadCourse, LoadEnd
 from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
 
 

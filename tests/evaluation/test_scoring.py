@@ -15,7 +15,7 @@ from assayline.evaluation.begin import Evaluation, begin_evaluation, plan_run
 from assayline.evaluation.order import read_shard
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.runs.locks import lock_run
-from assayline.runs.scorers import SCORERS_NAME, parse_scorer
+from assayline.runs.manifest import SCORERS_NAME, parse_scorer
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store import database, scoring

@@ -16,8 +16,7 @@ from assayline.errors import SpecError, StoreError
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.evaluation.rescore import rescore_run
 from assayline.harness import judge, tasks
-from assayline.harness.build import build_harness_requests, identify_document
-from assayline.harness.encode import Encoded
+from assayline.harness.build import Encoded, build_harness_requests, identify_document
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import spec_hash

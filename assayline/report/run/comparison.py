@@ -3,8 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing
-from assayline.comparison.trade import say_trade
+from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing, say_trade
 from assayline.report.charts import draw_differences
 from assayline.report.document import Chart, Column, Paragraph, Quote, Sample, Section, tabulate
 from assayline.report.run.rows import ReportRows, cut_and_count
