@@ -16,9 +16,8 @@ from assayline.comparison.gate import GateFailedError, GateReport, judge_run, sa
 from assayline.settings import Settings, load_settings
 from assayline.store.database import Connection
 from assayline.store.thread import DatabaseThread
-from flows.live.judged import publish_gate
 from flows.live.logs import speak_in_sentences
-from flows.live.states import completed, worse
+from flows.live.reporting import completed, publish_gate, worse
 
 
 def name_gate() -> str:

@@ -2,21 +2,24 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import altair as alt
 
 from assayline.report.charts import AXIS_ROOM, Spec, choose_unit, finish, inline, name_marks
-from assayline.report.history import LevelShift, Metric
+
+if TYPE_CHECKING:
+    from assayline.report.history import LevelShift, Metric
 from assayline.store.database import Row
 
 HEIGHT = 190
 
 
 def draw_metric(
-    metric: Metric,
+    metric: "Metric",
     rows: Sequence[Row],
     runs: Sequence[Row],
-    shifts: Sequence[LevelShift],
+    shifts: "Sequence[LevelShift]",
     band: Row | None,
     changes: Sequence[Row],
 ) -> Spec:
@@ -91,7 +94,7 @@ def _draw_band(band: Row | None, factor: float, first: str, last: str) -> list[a
     return [area, line]
 
 
-def _draw_levels(shifts: Sequence[LevelShift], factor: float, first: str, last: str) -> list[alt.Chart]:
+def _draw_levels(shifts: "Sequence[LevelShift]", factor: float, first: str, last: str) -> list[alt.Chart]:
     """The medians before and after each shift, as lines from night to night."""
     if not shifts:
         return []

@@ -48,7 +48,7 @@ from flows.cli.tables import (
 )
 from flows.cli.words import print_table, print_text
 from flows.live.logs import speak_in_sentences
-from flows.live.screen import log_console
+from flows.live.watch import log_console
 
 MARKUP = (
     "[/b]",

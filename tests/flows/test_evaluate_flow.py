@@ -139,8 +139,8 @@ def test_page_that_cannot_be_written_does_not_fail_the_run(
     def refuse(**_: Any) -> None:
         raise ConnectionError("the API is away")
 
-    monkeypatch.setattr("tasks.publish.create_markdown_artifact", refuse)
-    monkeypatch.setattr("flows.live.progress.create_progress_artifact", refuse)
+    monkeypatch.setattr("tasks.artifacts.create_markdown_artifact", refuse)
+    monkeypatch.setattr("flows.live.watch.create_progress_artifact", refuse)
     state = run(fake_spec)
     assert state.is_completed()
     assert state.result()["answered_requests"] == 40
