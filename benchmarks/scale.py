@@ -89,9 +89,16 @@ class PacedEngine(FakeEngine):
                 in_flight -= 1
                 now_s = self._clock.now_s()
                 yield Completion(
-                    name, self._worker, 0, WINDOW, sent_at_s=now_s, finished_at_s=now_s, output_tokens=TOKENS,
-                    text=text, output_token_ids=ids,
-                )  # fmt: skip
+                    request_id=name,
+                    worker=self._worker,
+                    engine_generation=0,
+                    window_requests=WINDOW,
+                    sent_at_s=now_s,
+                    finished_at_s=now_s,
+                    output_tokens=TOKENS,
+                    text=text,
+                    output_token_ids=ids,
+                )
         pipe.send(None)
 
 
@@ -171,7 +178,18 @@ def begin(folder: Path, shards: int) -> Flow:
     for shard in range(shards):
         numbers = range(shard * PER_SHARD, (shard + 1) * PER_SHARD)
         ids = list(range(200))
-        requests = [Request(f"request-{n:08d}", f"prompt-{n:08d}", 0, 0, ids, {}, f"{n}") for n in numbers]
+        requests = [
+            Request(
+                request_id=f"request-{n:08d}",
+                prompt_id=f"prompt-{n:08d}",
+                occurrence=0,
+                repeat_index=0,
+                prompt_token_ids=ids,
+                sampling={},
+                rendered=f"{n}",
+            )
+            for n in numbers
+        ]
         dispatcher.add_shard(write_part(folder, "requests", f"shard-{shard:06d}", requests), PER_SHARD)
     dispatcher.close()
     base = WorkOrder(
@@ -219,7 +237,15 @@ def measure_load(folder: Path, parts: int, rows: int) -> float:
     run_dir = folder / f"load-{parts}-{rows}"
     for part in range(parts):
         answers = [
-            Completion(f"{part}-{n}", "worker-0", 0, 8, finished_at_s=1.0, text="word", output_token_ids=[1] * TOKENS)
+            Completion(
+                request_id=f"{part}-{n}",
+                worker="worker-0",
+                engine_generation=0,
+                window_requests=8,
+                finished_at_s=1.0,
+                text="word",
+                output_token_ids=[1] * TOKENS,
+            )
             for n in range(rows)
         ]
         write_part(run_dir, "completions", f"part-{part:06d}", answers)

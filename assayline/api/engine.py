@@ -54,7 +54,7 @@ class Ask:
     """Anything of the caller's; comes back with each answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """One answer to one prompt, or why there is none: then `error` is set, and text and tokens are None."""
 
@@ -329,7 +329,15 @@ class Engine:
 
     def _read(self, index: int, ask: Ask) -> Prompt | BadRow:
         def make(messages: list[dict[str, Json]], **values: Any) -> Prompt:
-            return Prompt(str(index), 0, index, None, messages, sampling=dict(ask.sampling), **values)
+            return Prompt(
+                prompt_id=str(index),
+                occurrence=0,
+                source_row=index,
+                source_id=None,
+                messages=messages,
+                sampling=dict(ask.sampling),
+                **values,
+            )
 
         content: Any = ask.content
         if isinstance(content, str):

@@ -71,9 +71,19 @@ def begin_evaluation(
         lock = lock_run(runs_dir / fresh.run_id)
         if lock is None:
             raise StoreError(f"Another process holds the new run {fresh.run_id}. Give the same command again.")
-        evaluation = Evaluation(fresh, spec, settings, model, database, lock, choice.notes)
+        evaluation = Evaluation(
+            manifest=fresh, spec=spec, settings=settings, model=model, database=database, lock=lock, notes=choice.notes
+        )
     else:
-        evaluation = Evaluation(choice.manifest, spec, settings, model, database, choice.lock, choice.notes)
+        evaluation = Evaluation(
+            manifest=choice.manifest,
+            spec=spec,
+            settings=settings,
+            model=model,
+            database=database,
+            lock=choice.lock,
+            notes=choice.notes,
+        )
     if held := describe_stand_in(database):
         evaluation.notes.append(held)
     try:

@@ -121,7 +121,7 @@ def read_result(run: Manifest, settings: Settings) -> RunResult:
     return RunResult(run.run_id, str(database.path), answered, metrics, notes=notes)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Evaluation:
     """A run under way, locked for this process. Make one with `begin_evaluation`."""
 

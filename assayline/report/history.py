@@ -83,7 +83,7 @@ class LevelShift:
     is_worse: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRows:
     """One history's rows, each list in the order of time."""
 

@@ -53,7 +53,7 @@ class PromptCounts:
     """Prompts that were cut on their left to fit the context, by task of lm-evaluation-harness."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """One run. The fields named as columns of `runs` mean what those mean."""
 

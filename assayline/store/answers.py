@@ -31,7 +31,7 @@ SENT_QUERY = """
 WORKER_TABLES = ("completions", "engine_events", "telemetry")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
     """What is there of a run."""
 

@@ -45,7 +45,7 @@ SCORES_NAME = f"{FOLDER_NAME}/scores.json"
 ROWS_PER_FETCH = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredAnswer:
     """What became of one request of a run."""
 

@@ -23,7 +23,9 @@ from assayline.records import Request
 from assayline.settings import Settings
 from assayline.spec.engine import ServerSpec
 
-ASKED = Request("r", "p", 0, 0, [5] * 8, {"max_tokens": 4})
+ASKED = Request(
+    request_id="r", prompt_id="p", occurrence=0, repeat_index=0, prompt_token_ids=[5] * 8, sampling={"max_tokens": 4}
+)
 DEVICE = Device("cpu-0-1", {}, ("cpu-0", "cpu-1"))
 
 

@@ -239,12 +239,12 @@ class Words:
 def turn_of(name: str, turn_index: int, turns: int, earlier: list[EarlierTurn] | None = None) -> Request:
     said = [{"role": "user", "content": f"{name}{turn_index}"}]
     return Request(
-        f"{name}{turn_index}",
-        name,
-        0,
-        0,
-        [] if turn_index else [1],
-        {},
+        request_id=f"{name}{turn_index}",
+        prompt_id=name,
+        occurrence=0,
+        repeat_index=0,
+        prompt_token_ids=[] if turn_index else [1],
+        sampling={},
         turn_index=turn_index,
         turns=turns,
         turn_messages=said,

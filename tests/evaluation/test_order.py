@@ -214,7 +214,9 @@ def test_a_load_that_would_measure_other_requests_keeps_the_order(
 
 def row_of(number: int, tokens: list[int], expected: int) -> Prepared:
     request = dataclasses.replace(request_of(number, tokens), expected_output_tokens=expected)
-    return Prepared(Prompt(request.prompt_id, 0, number, None, []), [request])
+    return Prepared(
+        Prompt(prompt_id=request.prompt_id, occurrence=0, source_row=number, source_id=None, messages=[]), [request]
+    )
 
 
 def documents(count: int, questions: int, seed: int, common: int = 20) -> list[Prepared]:

@@ -44,7 +44,17 @@ class Instance:
 
 def answer_of(document: int, repeat: int = 0, option: int | None = None, **values: Any) -> StoredAnswer:
     prompt_id = identify_document("sums", DOCUMENTS[document])
-    row = StoredAnswer(prompt_id, 0, f"sums/{document}", repeat, option, None, None, None, None)
+    row = StoredAnswer(
+        prompt_id=prompt_id,
+        occurrence=0,
+        source_id=f"sums/{document}",
+        repeat_index=repeat,
+        option_index=option,
+        text=None,
+        option_logprob=None,
+        prompt_logprobs=None,
+        error_kind=None,
+    )
     return replace(row, **values)
 
 

@@ -41,9 +41,23 @@ while True:
 
 
 def manifest_of(run_id: str = "run", **values: Any) -> Manifest:
-    clock = RunClock(1000.5, 3.25, "boot")
-    ids = ("spec", "set", "model", "model-id", "tokenizer-id", "sampling-id")
-    return Manifest(run_id, "name", *ids, {"a": "1"}, "digest", clock, "host", "0.1.0", 2, **values)
+    return Manifest(
+        run_id=run_id,
+        name="name",
+        spec_hash="spec",
+        prompt_set="set",
+        model="model",
+        model_id="model-id",
+        tokenizer_id="tokenizer-id",
+        sampling_id="sampling-id",
+        inputs={"a": "1"},
+        inputs_digest="digest",
+        clock=RunClock(1000.5, 3.25, "boot"),
+        host_name="host",
+        assayline_version="0.1.0",
+        table_version=2,
+        **values,
+    )
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,15 @@ for number in itertools.count():
 @given(st.lists(st.integers(0, 2**31 - 1), min_size=1), st.text(), st.floats(allow_nan=False))
 def test_a_request_comes_back_as_it_was(ids: list[int], text: str, number: float) -> None:
     sampling = {"stop": [text], "logit_bias": {"3": 1.5}, "seed": None, "temperature": number if abs(number) < 9 else 1}
-    request = Request("r", "p", 2, 3, ids, sampling, text)
+    request = Request(
+        request_id="r",
+        prompt_id="p",
+        occurrence=2,
+        repeat_index=3,
+        prompt_token_ids=ids,
+        sampling=sampling,
+        rendered=text,
+    )
     [row] = to_arrow("requests", [request]).to_pylist()
     assert request_from_row(row) == request
 
@@ -72,11 +80,13 @@ def test_a_request_of_an_older_part_is_read_with_defaults() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        Prompt("p", 0, 0, None, []),
+        Prompt(prompt_id="p", occurrence=0, source_row=0, source_id=None, messages=[]),
         request_of(0),
         completion_of("r"),
         EngineEvent("w", 1, 0, "opened", 0.0),
-        TelemetrySample("w", 0, 0.0, 0, 0, 0),
+        TelemetrySample(
+            worker="w", engine_generation=0, at_s=0.0, engine_steps=0, in_flight_requests=0, output_tokens=0
+        ),
     ],
 )
 def test_what_was_not_measured_is_null(record: Any) -> None:
@@ -94,7 +104,22 @@ def test_what_was_not_measured_is_null(record: Any) -> None:
 )
 def test_any_text_can_be_stored(tmp_path: Path, text: str, stored: str) -> None:
     write_part(tmp_path, "completions", "x", [completion_of("r", text=text, error_message=text)])
-    write_part(tmp_path, "prompts", "x", [Prompt("p", 0, 0, text, [{"content": text}], text, {text: text})])
+    write_part(
+        tmp_path,
+        "prompts",
+        "x",
+        [
+            Prompt(
+                prompt_id="p",
+                occurrence=0,
+                source_row=0,
+                source_id=text,
+                messages=[{"content": text}],
+                target=text,
+                metadata={text: text},
+            )
+        ],
+    )
     [completion], [prompt] = rows_of(tmp_path, "completions"), rows_of(tmp_path, "prompts")
     assert completion["text"] == completion["error_message"] == prompt["target"] == prompt["source_id"] == stored
     assert json.loads(prompt["messages_json"]) == [{"content": stored}]
@@ -189,7 +214,11 @@ def test_the_writer_flushes_old_buffers_of_every_table(tmp_path: Path) -> None:
     with PartWriter(tmp_path, "w", flush_rows=1000, flush_interval_s=0.05) as writer:
         writer.add(completion_of("old"))
         time.sleep(0.06)
-        writer.add(TelemetrySample("w", 0, 0.0, 0, 0, 0))
+        writer.add(
+            TelemetrySample(
+                worker="w", engine_generation=0, at_s=0.0, engine_steps=0, in_flight_requests=0, output_tokens=0
+            )
+        )
         assert len(rows_of(tmp_path, "completions")) == len(rows_of(tmp_path, "telemetry")) == 1
 
 
@@ -216,7 +245,16 @@ def test_a_request_costs_less_than_a_kilobyte_with_its_text_apart(tmp_path: Path
         names = ("sent_at_s", "arrived_at_s", "queued_at_s", "scheduled_at_s", "finished_at_s")
         stamps = {name: round(value, 6) for name, value in zip(names, at, strict=False)}
         ids = [draw.randrange(128_000) for _ in range(64)]
-        requests.append(Request(f"{draw.getrandbits(128):032x}", f"{draw.getrandbits(128):032x}", 0, 0, ids, {}))
+        requests.append(
+            Request(
+                request_id=f"{draw.getrandbits(128):032x}",
+                prompt_id=f"{draw.getrandbits(128):032x}",
+                occurrence=0,
+                repeat_index=0,
+                prompt_token_ids=ids,
+                sampling={},
+            )
+        )
         counts = {"prompt_tokens": 64, "cached_tokens": 0, "output_tokens": 64, "preemptions": 0}
         answer = {**stamps, **counts, "finish_reason": "length", "output_token_ids": ids[::-1]}
         completions.append(completion_of(requests[-1].request_id, **answer))

@@ -273,15 +273,15 @@ class DeviceSampler:
     def _sample_gpu(self, gpu: GpuSensors) -> DeviceSample:
         at_s = self._clock.now_s()
         reading = gpu.read()
-        return DeviceSample(self._worker, f"cuda-{gpu.name}", at_s, **reading)
+        return DeviceSample(worker=self._worker, device=f"cuda-{gpu.name}", at_s=at_s, **reading)
 
     def _sample_host(self, is_first: bool) -> DeviceSample:
         memory = psutil.virtual_memory()
         busy = psutil.cpu_percent()
         return DeviceSample(
-            self._worker,
-            HOST,
-            self._clock.now_s(),
+            worker=self._worker,
+            device=HOST,
+            at_s=self._clock.now_s(),
             utilization_share=None if is_first else busy / 100,
             memory_used_bytes=memory.total - memory.available,
             memory_total_bytes=memory.total,

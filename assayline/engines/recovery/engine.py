@@ -241,10 +241,10 @@ class AdaptiveEngine:
             undone = f"The reductions were that request's doing: back to {describe_changes(changes)}"
             self._record(self.generation, "restored", message=undone, details=changes)
         return Completion(
-            request.request_id,
-            self._worker,
-            self.generation,
-            window_requests,
+            request_id=request.request_id,
+            worker=self._worker,
+            engine_generation=self.generation,
+            window_requests=window_requests,
             prompt_tokens=len(request.prompt_token_ids) or None,
             error_kind=KILLED_ENGINE,
             error_message=f"{words}: {cause.summary}",

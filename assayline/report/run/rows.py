@@ -69,7 +69,7 @@ OPTIONS = 26
 OPTION_CHARACTERS = 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRows:
     """One run's rows, each list in the order in which it is shown."""
 

@@ -63,7 +63,16 @@ def watch_server(server: FakeServer, done: Callable[[TelemetrySample], bool]) ->
         core = ServerCore(order)
         await core.open()
         try:
-            await core.warm_up(Request("warm-up", "prompt", 0, 0, [1, 2, 3], {"max_tokens": 4}))
+            await core.warm_up(
+                Request(
+                    request_id="warm-up",
+                    prompt_id="prompt",
+                    occurrence=0,
+                    repeat_index=0,
+                    prompt_token_ids=[1, 2, 3],
+                    sampling={"max_tokens": 4},
+                )
+            )
             deadline = time.monotonic() + 20
             while not done(sample := core.sample()) and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)

@@ -60,12 +60,27 @@ def make_order(url: str, reasoning: ReasoningSpec | None = None, chat_kwargs: An
 
 
 def make_request(number: int = 0, **sampling: Any) -> Request:
-    return Request(f"request-{number}", "prompt", 0, 0, [1, 2, 3], {**GREEDY, **sampling})
+    return Request(
+        request_id=f"request-{number}",
+        prompt_id="prompt",
+        occurrence=0,
+        repeat_index=0,
+        prompt_token_ids=[1, 2, 3],
+        sampling={**GREEDY, **sampling},
+    )
 
 
 def make_chat(number: int = 0, **sampling: Any) -> Request:
     messages = [{"role": "user", "content": "Count to four."}]
-    return Request(f"request-{number}", "prompt", 0, 0, [], {**GREEDY, **sampling}, messages=messages)
+    return Request(
+        request_id=f"request-{number}",
+        prompt_id="prompt",
+        occurrence=0,
+        repeat_index=0,
+        prompt_token_ids=[],
+        sampling={**GREEDY, **sampling},
+        messages=messages,
+    )
 
 
 def ask(order: Open, *requests: Request) -> list[Completion]:

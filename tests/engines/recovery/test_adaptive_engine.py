@@ -385,7 +385,13 @@ def test_what_was_not_sent_is_passed_on_and_says_nothing_of_the_engine() -> None
         def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
             for request in requests:
                 assert request is not None
-                yield Completion(request.request_id, "w", 0, None, error_kind=NOT_SENT)
+                yield Completion(
+                    request_id=request.request_id,
+                    worker="w",
+                    engine_generation=0,
+                    window_requests=None,
+                    error_kind=NOT_SENT,
+                )
 
     bench.engine._current = Unsent(bench.rule)
     assert len(bench.answers(requests(1000))) == 1000

@@ -125,9 +125,16 @@ class ServerCore:
         with self._counting:
             tokens = self._output_tokens + sum(call.answer.tokens for call in self._live)
             in_flight = len(self._live)
-        order, counters = self._order, (None, in_flight, tokens)
-        now_s = order.clock.now_s()
-        return TelemetrySample(order.worker, order.engine_generation, now_s, *counters, **self._watch.stats._asdict())
+        order = self._order
+        return TelemetrySample(
+            worker=order.worker,
+            engine_generation=order.engine_generation,
+            at_s=order.clock.now_s(),
+            engine_steps=None,
+            in_flight_requests=in_flight,
+            output_tokens=tokens,
+            **self._watch.stats._asdict(),
+        )
 
     async def close(self) -> None:
         """Ends the connections, and our own server."""

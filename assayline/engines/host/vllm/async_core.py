@@ -88,9 +88,15 @@ class AsyncCore:
     def sample(self) -> TelemetrySample:
         """The counters now. Read by another thread: each is a number of its own, so none is torn."""
         order, stats = self._order, read_own_stats().since(self._stats_before)
-        steps, tokens = self._steps - self._steps_before, self._output_tokens - self._tokens_before
-        counters = (steps, self._in_flight, tokens)
-        return TelemetrySample(order.worker, order.engine_generation, order.clock.now_s(), *counters, **stats._asdict())
+        return TelemetrySample(
+            worker=order.worker,
+            engine_generation=order.engine_generation,
+            at_s=order.clock.now_s(),
+            engine_steps=self._steps - self._steps_before,
+            in_flight_requests=self._in_flight,
+            output_tokens=self._output_tokens - self._tokens_before,
+            **stats._asdict(),
+        )
 
     async def close(self) -> None:
         """Ends vLLM's own processes."""

@@ -62,8 +62,15 @@ class VllmCore:
     def sample(self) -> TelemetrySample:
         """The counters now. Read by another thread: each is a number of its own, so none is torn."""
         order, stats = self._order, read_own_stats().since(self._stats_before)
-        counters = (self.steps, self.in_flight, self.output_tokens)
-        return TelemetrySample(order.worker, order.engine_generation, order.clock.now_s(), *counters, **stats._asdict())
+        return TelemetrySample(
+            worker=order.worker,
+            engine_generation=order.engine_generation,
+            at_s=order.clock.now_s(),
+            engine_steps=self.steps,
+            in_flight_requests=self.in_flight,
+            output_tokens=self.output_tokens,
+            **stats._asdict(),
+        )
 
     def describe(self) -> Opened:
         """What the engine resolved: sizes, versions, device."""
