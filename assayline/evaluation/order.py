@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
-from assayline.files import MAKE_ROOM, replace_file
+from assayline.files import MAKE_ROOM, replace_file, storing
 from assayline.media.shelf import find_media
 from assayline.prompts import RowError
 from assayline.records import EARLIER_TURN, NOT_SENT, Completion, EarlierTurn, Json, Request
@@ -134,10 +134,8 @@ class ExpectedLengths:
 def keep_lengths(run_dir: Path, lengths: pa.Table) -> None:
     """Keeps what is expected, as columns prompt_id and output_tokens, in the run's folder. Raises StoreError."""
     path = run_dir / LENGTHS_NAME
-    try:
+    with storing(f"{path} cannot be written", MAKE_ROOM):
         replace_file(path, lambda file: pq.write_table(lengths, file))
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error}. {MAKE_ROOM}") from error
 
 
 def read_lengths(run_dir: Path) -> ExpectedLengths:

@@ -28,7 +28,7 @@ from assayline.export.batch import write_batch
 from assayline.export.harness import SAMPLE_PATTERNS, write_harness_results
 from assayline.export.rows import METRICS, TEXTS, ExportedRun, RowStream, TokenNames, find_exported, open_rows
 from assayline.export.vllm_bench import write_result
-from assayline.files import UNFINISHED, sync_folder
+from assayline.files import UNFINISHED, storing, sync_folder
 from assayline.settings import Settings
 from assayline.store.database import Connection
 from assayline.store.ingest import load_parts
@@ -46,7 +46,7 @@ def new_file(path: Path, force: bool) -> Iterator[TextIO]:
     check_free(path, force)
     aside = path.parent / f".{path.name}{UNFINISHED}"
     try:
-        with _explained(path):
+        with storing(f"{path} cannot be written", ADVICE):
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(aside, "w", encoding="utf-8", errors="replace", newline="") as file:
                 yield file
@@ -74,7 +74,7 @@ def new_folder(path: Path, patterns: tuple[str, ...], force: bool) -> Iterator[P
     check_free(path, force, patterns)
     aside = path.parent / f".{path.name}{UNFINISHED}"
     try:
-        with _explained(path):
+        with storing(f"{path} cannot be written", ADVICE):
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
             yield aside
@@ -110,14 +110,6 @@ def check_free(path: Path, force: bool, patterns: tuple[str, ...] | None = None)
 
 def _is_ours(entry: Path, patterns: tuple[str, ...]) -> bool:
     return entry.is_file() and any(fnmatch(entry.name, pattern) for pattern in patterns)
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error}. {ADVICE}") from error
 
 
 FILE_ROWS = 200_000

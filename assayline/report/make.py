@@ -9,7 +9,7 @@ from assayline.benchmark.plan import benchmark_dir, count_left
 from assayline.comparison.baselines import check_run, resolve_baseline
 from assayline.digests import digest_json
 from assayline.errors import SpecError, StoreError
-from assayline.files import replace_file
+from assayline.files import replace_file, storing
 from assayline.report.board import BoardRows, compose_board, read_board
 from assayline.report.document import Chart, Document
 from assayline.report.history import HistoryRows, compose_history, read_history
@@ -117,13 +117,9 @@ def write_report(document: Document, folder: Path, cache_folder: Path) -> Writte
     """Writes both forms. Raises StoreError where the folder does not take them."""
     html, markdown = render_html(document, cache_folder), render_markdown(document)
     html, markdown = (text.replace("\0", "\ufffd") for text in (html, markdown))  # no form has a sign for it
-    try:
+    with storing(f"The report cannot be written to {folder}", "Give another folder with --out."):
         replace_file(folder / HTML_NAME, lambda file: file.write(html.encode("utf-8", "replace")))
         replace_file(folder / MARKDOWN_NAME, lambda file: file.write(markdown.encode("utf-8", "replace")))
-    except OSError as error:
-        raise StoreError(
-            f"The report cannot be written to {folder}: {error}. Give another folder with --out."
-        ) from error
     return Written(folder / HTML_NAME, folder / MARKDOWN_NAME, markdown, document)
 
 

@@ -12,8 +12,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from assayline.errors import DamagedPartsError, StoreError
-from assayline.files import replace_file
+from assayline.errors import DamagedPartsError
+from assayline.files import replace_file, storing
 from assayline.store.database import list_optional_columns, transaction
 from assayline.store.metrics import forget_metrics
 from assayline.store.parts import ANSWERS, TABLES, ledger_name, list_part_names, list_parts, parts_dir
@@ -132,10 +132,8 @@ def rescue_part(
     rows = connection.sql(rest, params=values).to_arrow_table()
     if rows.num_rows != ledger[0][0]:
         return False
-    try:
+    with storing(f"Part {damaged} cannot be written anew", "Free space, then try again."):
         replace_file(damaged, lambda file: pq.write_table(rows.cast(TABLES[table]), file, compression="zstd"))
-    except OSError as error:
-        raise StoreError(f"Part {damaged} cannot be written anew: {error}. Free space, then try again.") from error
     return True
 
 

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
-from assayline.files import MAKE_ROOM, UNFINISHED, replace_file
+from assayline.files import MAKE_ROOM, UNFINISHED, replace_file, storing
 from assayline.records import Completion, DeviceSample, EngineEvent, Json, Prompt, Request, TelemetrySample
 
 Record = Prompt | Request | Completion | EngineEvent | TelemetrySample | DeviceSample
@@ -133,13 +133,9 @@ def parts_dir(run_dir: Path, table: str) -> Path:
 def write_part(run_dir: Path, table: str, name: str, records: Iterable[Record]) -> Path:
     """Writes one part durably. Raises StoreError if the file system refuses."""
     path = parts_dir(run_dir, table) / f"{name}.parquet"
-    try:
+    hint = f"{MAKE_ROOM} Then give the same command again: it resumes the run, whose parts written so far are kept."
+    with storing(f"Part file {path} cannot be written", hint):
         replace_file(path, lambda file: pq.write_table(to_arrow(table, records), file, compression="zstd"))
-    except OSError as error:
-        raise StoreError(
-            f"Part file {path} cannot be written: {error}. {MAKE_ROOM} Then give the same command again: it resumes "
-            "the run, whose parts written so far are kept."
-        ) from error
     return path
 
 
@@ -160,12 +156,11 @@ def list_parts(run_dir: Path, table: str) -> list[Path]:
 def list_part_names(run_dir: Path, table: str) -> list[str]:
     """List the names of a table's finished parts, without making a path of each. Raises StoreError."""
     folder = parts_dir(run_dir, table)
-    try:
-        names = os.listdir(folder)  # noqa: PTH208 - names are needed, no paths
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StoreError(f"The parts in {folder} cannot be listed: {error}. hint: fix the folder's rights.") from error
+    with storing(f"The parts in {folder} cannot be listed", "hint: fix the folder's rights."):
+        try:
+            names = os.listdir(folder)  # noqa: PTH208 - names are needed, no paths
+        except FileNotFoundError:
+            return []
     return sorted(name for name in names if name.endswith(".parquet"))
 
 
@@ -204,22 +199,18 @@ def _read_answers(part: Path, columns: list[str], request_ids: Collection[str]) 
 def set_part_aside(part: Path) -> Path:
     """Rename a damaged part, so that no list has it any more. Returns its new path. Raises StoreError."""
     number, aside = 1, part.with_name(f"{part.name}.damaged")
-    try:
+    with storing(f"{part} cannot be renamed to {aside.name}", MAKE_ROOM):
         while aside.exists():
             number += 1
             aside = part.with_name(f"{part.name}.damaged-{number}")
         return part.rename(aside)
-    except OSError as error:
-        raise StoreError(f"{part} cannot be renamed to {aside.name}: {error}. {MAKE_ROOM}") from error
 
 
 def remove_unfinished(run_dir: Path) -> None:
     """Removes what a killed writer had begun: nobody may be writing. Raises StoreError."""
-    try:
+    with storing(f"Unfinished files of {run_dir} cannot be removed", "Fix its rights."):
         for path in run_dir.glob(f"parts/*/.*{UNFINISHED}"):
             path.unlink(missing_ok=True)
-    except OSError as error:
-        raise StoreError(f"{error}: unfinished files of {run_dir} cannot be removed. Fix its rights.") from error
 
 
 def count_rows(part: Path) -> int:

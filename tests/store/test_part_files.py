@@ -35,7 +35,10 @@ from pathlib import Path
 from assayline.records import Completion
 from assayline.store.parts import write_part
 for number in itertools.count():
-    rows = [Completion(f"{number}-{i}", "w", 0, 1, text="x" * 500) for i in range(200)]
+    rows = [
+        Completion(request_id=f"{number}-{i}", worker="w", engine_generation=0, window_requests=1, text="x" * 500)
+        for i in range(200)
+    ]
     write_part(Path(sys.argv[1]), "completions", f"part-{number:06d}", rows)
 """
 
