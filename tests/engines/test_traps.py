@@ -240,7 +240,15 @@ flag, prompts = Path(order["flag"]), order["prompts"]
 core = VllmCore(Open(backend="offline", model=order["model"], args=order["args"], clock=RunClock.start()))
 def ask(name):
     for i, ids in enumerate(prompts):
-        core.add(Generate(Request(f"{name}-{i}", "", 0, 0, ids, order["sampling"]), 0.0, 8))
+        request = Request(
+            request_id=f"{name}-{i}",
+            prompt_id="",
+            occurrence=0,
+            repeat_index=0,
+            prompt_token_ids=ids,
+            sampling=order["sampling"],
+        )
+        core.add(Generate(request, 0.0, 8))
 def answers():
     found = {}
     while core.in_flight:
