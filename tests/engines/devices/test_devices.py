@@ -181,9 +181,13 @@ def test_only_visible_gpus_are_used(
 
 def test_waiting_ends_when_it_was_said_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    now = time.monotonic()
+    now, here, sleep = time.monotonic(), threading.current_thread(), time.sleep
+
+    def pretend_to_sleep(seconds: float) -> None:
+        slept.append(seconds) if threading.current_thread() is here else sleep(seconds)
+
     monkeypatch.setattr(time, "monotonic", lambda: now + sum(slept))
-    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", pretend_to_sleep)
     with claim_device(ALONE, tmp_path, 0), pytest.raises(DeviceError):
         claim_device(ALONE, tmp_path, 5).__enter__()
     assert sum(slept) == pytest.approx(5, abs=devices.CLAIM_POLL_INTERVAL_S)
