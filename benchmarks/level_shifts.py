@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from assayline.report.history import METRICS, LevelShift, find_level_shifts
+from assayline.report.history_rows import METRICS, LevelShift, find_level_shifts
 
 Dice = np.random.Generator
 NEAR_NIGHTS = 3

@@ -1,230 +1,28 @@
 """The page of a history: what became of accuracy, speed, latency and cost over the nights, and since when.
 
-`METRICS` are what the page is about. One more is a line there, once `run_metric` has it. A level that shifted is named
-with the conditions that changed on its first night, or since the night before that counts: whether they are the cause,
-a reader knows better.
+A level that shifted is named with the conditions that changed on its first night, or since the night before that
+counts: whether they are the cause, a reader knows better.
 """
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
-from assayline.comparison.baselines import resolve_baseline
-from assayline.comparison.levels import FEWEST_NIGHTS, SHORTEST_NIGHTS, Shift, find_shifts
-from assayline.errors import SpecError
+import altair as alt
+
+from assayline.comparison.levels import FEWEST_NIGHTS, SHORTEST_NIGHTS
+from assayline.report.charts import AXIS_ROOM, Spec, choose_unit, finish, inline, name_marks
 from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Section, Table, tabulate
-from assayline.report.history_charts import draw_metric
-from assayline.spec.identity import list_setting_changes
-from assayline.store.database import Connection, Row, read_rows
-from assayline.store.metrics import read_all_kept, read_kept
+from assayline.report.history_rows import FALSE_ALARMS, HistoryRows, LevelShift, Metric, list_counted
+from assayline.store.database import Row
 from assayline.words import (
     DASH,
     count,
-    nearest,
-    show_change,
-    show_money,
     show_name,
     show_note,
     show_number,
-    show_points,
     show_range,
-    show_rate,
-    show_seconds,
     show_share,
-    show_value,
 )
-
-FALSE_ALARMS = 0.05
-"""How many pages of histories without a shift may show one: shared out among the metrics that are looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A metric of the page."""
-
-    key: str
-    """As in run_metric."""
-    title: str
-    show: Callable[[float | None], str]
-    shown_as: float = 1.0
-    """What a chart multiplies it by."""
-    axis: str = ""
-    """The chart's title of the vertical axis; empty: seconds, in the unit that suits them."""
-
-    def show_shift(self, change: float, before: float) -> str:
-        """A change of its level: points of a share, percent of anything else."""
-        return show_points(change) if self.key == "accuracy" else show_change(change / before if before else None)
-
-
-COST = "cost_per_right_answer"
-METRICS = (
-    Metric("accuracy", "Accuracy", show_share, 100, "%"),
-    Metric(
-        "output_tokens_per_s", "Output tokens per second", partial(show_rate, what="tokens"), 1, "tokens per second"
-    ),
-    Metric("ttft_p50_s", "Time to first token, median", show_seconds),
-    Metric("tpot_p50_s", "Time per output token, median", show_seconds),
-    Metric("e2e_p95_s", "End to end, 95th percentile", show_seconds),
-    Metric(COST, "Cost per right answer", show_value, 1, "in the price's currency"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class LevelShift:
-    """A level shift of a metric, as the page names it."""
-
-    metric: Metric
-    shift: Shift
-    run: Row
-    """The first run of the new level, a row of show_history."""
-    until: Row | None
-    """The first run after it; None while it lasts."""
-    is_worse: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryRows:
-    """One history's rows, each list in the order of time."""
-
-    metrics: Sequence[Metric]
-    """METRICS, with the cost in the currency of the newest price."""
-    runs: list[Row]
-    values: dict[str, list[Row]]
-    """Rows of show_history by metric; metrics without any are left out."""
-    changes: list[Row]
-    """Rows of show_changes, with `words`: what changed, for people."""
-    shifts: list[LevelShift]
-    baseline: str | None = None
-    """The baseline as it was named, and its run."""
-    baseline_run: Row | None = None
-    band: dict[str, Row] = field(default_factory=dict)
-    """Rows of show_band by metric."""
-    obstacle: str | None = None
-    """Why there is no baseline where one was named."""
-    others: list[str] = field(default_factory=list)
-    """Models and prompt sets of other runs with this name, which are histories of their own."""
-
-    @property
-    def newest(self) -> Row:
-        """The last run."""
-        return self.runs[-1]
-
-
-def read_history(connection: Connection, name: str, baseline: str | None = None) -> HistoryRows:
-    """Reads a history by a spec's name, a run's id or a config_id.
-
-    `baseline` is a pinned name or a run's id (default: the one that the newest run's spec names, or that it was last
-    judged against). Raises SpecError for a history or a given baseline that is not there.
-    """
-    with read_all_kept(connection):
-        runs = read_rows(connection, "from find_history(?)", name)
-    if not runs:
-        raise SpecError(_say_unknown(connection, name))
-    values: dict[str, list[Row]] = {metric.key: [] for metric in METRICS}
-    with read_kept(connection, *(run["run_id"] for run in runs)):
-        shown = read_rows(connection, "from show_history(?)", name)
-        changes = read_rows(connection, "from show_changes(?)", name)
-    for row in shown:
-        if row["metric"] in values:
-            values[row["metric"]].append(row)
-    values = {key: rows for key, rows in values.items() if rows}
-    currency = values[COST][-1]["unit"] if COST in values else ""
-    metrics = [
-        replace(metric, show=partial(show_money, currency=currency)) if metric.key == COST else metric
-        for metric in METRICS
-    ]
-    named, obstacle, found = baseline or _find_named(connection, runs), None, None
-    if named is not None:
-        try:
-            found = resolve_baseline(connection, named)
-        except SpecError as error:
-            if baseline is not None:
-                raise
-            obstacle = str(error)
-    with read_all_kept(connection, *filter(None, [found])):
-        band = read_rows(connection, "from show_band(?)", found) if found else []
-    return HistoryRows(
-        metrics=metrics,
-        runs=runs,
-        values=values,
-        changes=[_describe_change(connection, row) for row in changes],
-        shifts=find_level_shifts(values, metrics),
-        baseline=named if found else None,
-        baseline_run=read_rows(connection, "select * from runs where run_id = ?", found)[0] if found else None,
-        band={row["metric"]: row for row in band},
-        obstacle=obstacle,
-        others=_list_others(connection, runs[-1]),
-    )
-
-
-def list_counted(rows: Sequence[Row]) -> list[Row]:
-    """Values that are judged."""
-    return [row for row in rows if row["is_counted"]]
-
-
-def find_level_shifts(values: dict[str, list[Row]], metrics: Sequence[Metric] = METRICS) -> list[LevelShift]:
-    """The shifts of every metric, the first one first; together they are false alarms on FALSE_ALARMS of pages."""
-    counted = {key: list_counted(rows) for key, rows in values.items()}
-    judged = [metric for metric in metrics if len(counted.get(metric.key, [])) >= FEWEST_NIGHTS]
-    found = []
-    for metric in judged:
-        rows = counted[metric.key]
-        for shift in find_shifts([row["value"] for row in rows], FALSE_ALARMS / len(judged)):
-            until = rows[shift.until] if shift.until < len(rows) else None
-            is_worse = (shift.change > 0) != rows[0]["higher_is_better"]
-            found.append(LevelShift(metric, shift, rows[shift.index], until, is_worse))
-    return sorted(found, key=lambda one: one.run["position"])
-
-
-def _find_named(connection: Connection, runs: Sequence[Row]) -> str | None:
-    """The baseline that the newest run's spec names, or that a gate used last."""
-    (row,) = read_rows(connection, "select spec_json from runs where run_id = ?", runs[-1]["run_id"])
-    named = (json.loads(row["spec_json"]).get("gate") or {}).get("baseline")
-    return named or next((run["baseline_run_id"] for run in reversed(runs) if run["baseline_run_id"]), None)
-
-
-def _describe_change(connection: Connection, row: Row) -> Row:
-    """The row with words: of settings, the fields that changed; of digests, their beginnings."""
-    if row["condition"] == "settings":
-        before, after = (
-            read_rows(connection, "select spec_json from runs where run_id = ?", run_id)[0]["spec_json"]
-            for run_id in (row["run_id_before"], row["run_id"])
-        )
-        return {**row, "words": "; ".join(list_setting_changes(before, after)) or "the configuration is another one"}
-    return {**row, "words": f"{_shorten(row['before'])} → {_shorten(row['after'])}"}
-
-
-LONGEST_CHARS = 40
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= LONGEST_CHARS else f"{text[: LONGEST_CHARS - 1]}…"
-
-
-def _list_others(connection: Connection, run: Row) -> list[str]:
-    rows = read_rows(
-        connection,
-        "select model, prompt_set, count(*) as runs from runs where benchmark_id is null and state <> 'running' "
-        "and name = ? and (model, prompt_set) <> (?, ?) group by all order by all",
-        run["name"],
-        run["model"],
-        run["prompt_set"],
-    )
-    return [f"{row['model']} on {row['prompt_set']}" for row in rows]
-
-
-def _say_unknown(connection: Connection, name: str) -> str:
-    rows = read_rows(
-        connection, "select distinct name from runs where benchmark_id is null and state <> 'running' order by name"
-    )
-    names = [row["name"] for row in rows]
-    hint = nearest(name, names) if names else "no run has ended yet"
-    return (
-        f"There is no history {name!r} in the database: {hint}. Give the name of a spec, or the id of a run that is no "
-        "part of a benchmark."
-    )
-
 
 MOST_SENTENCES = 4
 
@@ -530,3 +328,129 @@ def tabulate_nights(rows: HistoryRows, newest: int | None = None) -> Table:
     return tabulate(
         "Every run, the newest first", columns, shown, is_folded=newest is None and len(shown) > FOLDED_FROM
     )
+
+
+HEIGHT = 190
+
+
+def draw_metric(
+    metric: Metric,
+    rows: Sequence[Row],
+    runs: Sequence[Row],
+    shifts: Sequence[LevelShift],
+    band: Row | None,
+    changes: Sequence[Row],
+) -> Spec:
+    """`rows` are the metric's of show_history, `runs` all of the history, whose ends are those of the axis."""
+    unit, factor = (metric.axis, metric.shown_as) if metric.axis else choose_unit([row["value"] for row in rows])
+    broken = {
+        run["run_id"] for run in runs if any(limit.startswith(metric.key) for limit in run["broken_limits"] or ())
+    }
+    points = [
+        {
+            "at": show_moment(row["started_at"]),
+            "night": f"{row['started_at']:%Y-%m-%d %H:%M}",
+            "value": row["value"] * factor,
+            "low": None if row["low"] is None else row["low"] * factor,
+            "high": None if row["high"] is None else row["high"] * factor,
+            "run": row["run_id"],
+            "shown": metric.show(row["value"]),
+            "is_broken": row["run_id"] in broken,
+            "is_counted": row["is_counted"],
+        }
+        for row in rows
+    ]
+    begin, end = runs[0]["started_at"], runs[-1]["started_at"]
+    first, last = show_moment(begin), show_moment(end)
+    axis = alt.Axis(tickCount=6, format=_choose_format(begin, end), labelOverlap=True)
+    x = alt.X("at:T", title=None, scale=alt.Scale(type="utc", padding=12), axis=axis)
+    y = alt.Y(
+        "value:Q", title=unit, scale=alt.Scale(zero=False, padding=8), axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM)
+    )
+
+    def draw(rows: list[Row]) -> alt.Chart:
+        return alt.Chart(inline(rows)).encode(x=x, y=y)
+
+    tips = [
+        alt.Tooltip("run:N", title="run"),
+        alt.Tooltip("night:N", title="started, UTC"),
+        alt.Tooltip("shown:N", title=metric.title),
+    ]
+    layers = [*_draw_band(band, factor, first, last), *_draw_changes(changes, begin, end)]
+    if sure := [point for point in points if point["low"] is not None]:
+        layers.append(draw(sure).mark_rule(style="night-interval").encode(y=alt.Y("low:Q", title=unit), y2="high:Q"))
+    for is_counted, style in ((True, "night"), (False, "night-uncounted")):
+        if shown := [point for point in points if point["is_counted"] == is_counted]:
+            layers.append(draw(shown).mark_point(style=style).encode(tooltip=tips))
+    if flagged := [point for point in points if point["is_broken"]]:
+        layers.append(draw(flagged).mark_point(style="flag"))
+    return finish(alt.layer(*layers, *_draw_levels(shifts, factor, first, last)), HEIGHT)
+
+
+def _choose_format(begin: datetime, end: datetime) -> str:
+    """Of the axis of time: hours where days alone would repeat themselves."""
+    if begin.date() == end.date():
+        return "%H:%M"
+    return "%d %b %H:%M" if end - begin < timedelta(days=6) else "%d %b"
+
+
+def show_moment(moment: datetime) -> str:
+    """UTC wall clock as a chart reads it."""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}Z"
+
+
+def _draw_band(band: Row | None, factor: float, first: str, last: str) -> list[alt.Chart]:
+    """The baseline's level as a line, and its interval or range behind everything."""
+    if band is None:
+        return []
+    level = {"at": first, "until": last, "value": band["value"] * factor}
+    line = alt.Chart(inline([level])).mark_rule(style="window").encode(x="at:T", x2="until:T", y="value:Q")
+    if band["low"] is None or band["high"] is None:
+        return [line]
+    span = {"at": first, "until": last, "low": band["low"] * factor, "high": band["high"] * factor}
+    area = alt.Chart(inline([span])).mark_rect(style="band").encode(x="at:T", x2="until:T", y="low:Q", y2="high:Q")
+    return [area, line]
+
+
+def _draw_levels(shifts: Sequence[LevelShift], factor: float, first: str, last: str) -> list[alt.Chart]:
+    """The medians before and after each shift, as lines from night to night."""
+    if not shifts:
+        return []
+    begins = [show_moment(one.run["started_at"]) for one in shifts]
+    levels = [{"at": first, "until": begins[0], "value": shifts[0].shift.before * factor}]
+    levels += [
+        {"at": begin, "until": until, "value": one.shift.after * factor}
+        for one, begin, until in zip(shifts, begins, [*begins[1:], last], strict=True)
+    ]
+    steps = [{"at": begin} for begin in begins]
+    return [
+        alt.Chart(inline(levels)).mark_rule(style="level").encode(x="at:T", x2="until:T", y="value:Q"),
+        alt.Chart(inline(steps)).mark_rule(style="event").encode(x="at:T"),
+    ]
+
+
+def _draw_changes(changes: Sequence[Row], begin: datetime, end: datetime) -> list[alt.Chart]:
+    """A line per run in which conditions changed, with their names at the top."""
+    together: dict[datetime, list[Row]] = {}
+    for change in changes:
+        together.setdefault(change["started_at"], []).append(change)
+    if not together:
+        return []
+    shown = [
+        {
+            "at": show_moment(at),
+            "night": f"{at:%Y-%m-%d %H:%M}",
+            "what": "; ".join(f"{row['condition']}: {row['words']}" for row in rows)[:300],
+        }
+        for at, rows in together.items()
+    ]
+    tips = [alt.Tooltip("night:N", title="since, UTC"), alt.Tooltip("what:N", title="changed")]
+    whole = (end - begin) or timedelta(days=1)
+    names = [
+        (show_moment(at), (at - begin) / whole, ", ".join(row["condition"] for row in rows))
+        for at, rows in together.items()
+    ]
+    return [
+        alt.Chart(inline(shown)).mark_rule(style="percentile").encode(x="at:T", tooltip=tips),
+        *name_marks(names, x="at:T"),
+    ]

@@ -12,7 +12,8 @@ from assayline.errors import SpecError, StoreError
 from assayline.files import replace_file, storing
 from assayline.report.board import BoardRows, compose_board, read_board
 from assayline.report.document import Chart, Document
-from assayline.report.history import HistoryRows, compose_history, read_history
+from assayline.report.history import compose_history
+from assayline.report.history_rows import HistoryRows, read_history
 from assayline.report.html import draw_picture, render_html
 from assayline.report.markdown import render_markdown
 from assayline.report.run.accuracy import describe_accuracy, describe_prompts

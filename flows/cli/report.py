@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from assayline.report.board import BoardRows
-    from assayline.report.history import HistoryRows
+    from assayline.report.history_rows import HistoryRows
     from assayline.report.make import Written
     from assayline.settings import Settings
 
