@@ -170,6 +170,8 @@ def explain(
             yield f"{where}: missing, but needed"
         elif problem["type"] == "secret":
             yield f"{where}: {problem['msg']}"
+        elif problem["type"] == "conflict":
+            yield from problem["msg"].splitlines()
         else:
             yield f"{where}: given {problem['input']!r:.200}; {problem['msg'].removeprefix('Value error, ')}"
 

@@ -113,16 +113,6 @@ class LoadSpec(SpecPart):
                 f"warmup_s {self.warmup_s:g} and cooldown_s {self.cooldown_s:g} leave nothing of max_duration_s "
                 f"{self.max_duration_s:g} to measure. Lengthen it, or shorten them"
             )
-        if self.arrival.kind == "all_at_once" and self.warmup_s + self.cooldown_s > 0:
-            raise ValueError(
-                "warmup_s and cooldown_s are seconds of the sending, and all_at_once sends everything in one moment. "
-                "Remove them"
-            )
-        if self.stop_when_saturated and self.arrival.kind in ("all_at_once", "concurrency"):
-            raise ValueError(
-                f"stop_when_saturated looks for a rate beyond the engine, and the arrival {self.arrival.kind} has no "
-                "rate. Remove it"
-            )
         return self
 
     @property
@@ -135,6 +125,13 @@ class LoadSpec(SpecPart):
     def is_open_loop(self) -> bool:
         """Whether requests are due at times that no answer changes."""
         return self.arrival.kind != "concurrency"
+
+    @property
+    def takes_any_order(self) -> bool:
+        """Whether all requests are sent, each as soon as there is room for it."""
+        limits = (self.max_requests, self.max_duration_s, self.max_errors)
+        has_windows = self.warmup_s > 0 or self.cooldown_s > 0
+        return not self.is_open_loop and not has_windows and all(limit is None for limit in limits)
 
 
 LIMITS = ("ttft_s", "tpot_s", "e2e_s")

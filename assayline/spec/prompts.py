@@ -5,7 +5,7 @@ import operator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from assayline.records import MediaKind
 from assayline.spec.media import MediaSpec
@@ -18,7 +18,6 @@ from assayline.spec.sources import (
     LmEvalSource,
     OpenAiBatchSource,
     ShareGptSource,
-    SyntheticSource,
     TraceSource,
 )
 
@@ -122,45 +121,6 @@ class PromptSpec(SpecPart):
     media: MediaSpec = Field(
         MediaSpec(), exclude_if=lambda media: media == MediaSpec(), description="Images, sounds and videos of prompts."
     )
-
-    @model_validator(mode="after")
-    def _check_task(self) -> "PromptSpec":
-        if isinstance(self.source, LmEvalSource):
-            usual = {"columns": Columns(), "template": None, "few_shot": None, "shuffle_seed": None, "repeats": 1}
-            if changed := [f"prompts.{name}" for name, value in usual.items() if getattr(self, name) != value]:
-                raise ValueError(
-                    f"{' and '.join(changed)}: with source lm_eval, the task decides that. Remove it; "
-                    "prompts.source.num_fewshot sets the number of examples"
-                )
-        if isinstance(self.source, OpenAiBatchSource):
-            usual = {"columns": Columns(), "template": None, "few_shot": None, "repeats": 1}
-            if changed := [f"prompts.{name}" for name, value in usual.items() if getattr(self, name) != value]:
-                raise ValueError(
-                    f"{' and '.join(changed)}: with source openai_batch, each line's body says what is asked, and its "
-                    "n how often. Remove it"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _check_turns(self) -> "PromptSpec":
-        if not self.asks_each_turn:
-            return self
-        if isinstance(self.source, LmEvalSource | OpenAiBatchSource | SyntheticSource | TraceSource):
-            raise ValueError(
-                f"prompts.turns each: rows of source {self.source.kind} are whole prompts, no conversations. Remove "
-                "it, or give a source of kind sharegpt, or one with a column of messages"
-            )
-        if isinstance(self.source, ShareGptSource) and self.source.max_tokens is not None:
-            raise ValueError(
-                "prompts.source.max_tokens recorded: with prompts.turns each, every turn is answered, and that would "
-                "be the length of one of the answers. Remove one of the two; sampling.max_tokens is for all turns"
-            )
-        if self.few_shot is not None:
-            raise ValueError(
-                "prompts.few_shot: with prompts.turns each, what stands before a question is what the model said "
-                "itself. Remove one of the two"
-            )
-        return self
 
     @property
     def asks_each_turn(self) -> bool:

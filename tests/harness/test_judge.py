@@ -269,25 +269,6 @@ def test_a_file_of_scores_that_is_damaged_is_a_sentence(tmp_path: Path) -> None:
         read_judged(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    [
-        ({"prompts": {"template": "x"}}, "prompts.template: with source lm_eval, the task decides"),
-        ({"prompts": {"repeats": 2, "shuffle_seed": 1}}, "prompts.shuffle_seed and prompts.repeats"),
-        ({"chat": {"prefill": "So"}}, "chat.prefill: with source lm_eval"),
-        ({"sampling": {"n": 2}}, "sampling.n: with source lm_eval"),
-        (
-            {"engine": {"backend": "server", "server": {"endpoint": "chat"}}},
-            "Set engine.server.endpoint to completions",
-        ),
-    ],
-)
-def test_what_the_task_decides_is_refused_in_a_spec(more: dict[str, Any], expected: str) -> None:
-    prompts = {**SPEC["prompts"], **more.pop("prompts", {})}  # type: ignore[dict-item]
-    with pytest.raises(SpecError, match=expected.replace(".", r"\.")):
-        parse_spec({**SPEC, **more, "prompts": prompts})
-
-
 def test_a_task_s_prompt_set_is_named_by_it() -> None:
     assert parse_spec(SPEC).prompts.set_name == "sums"
     two = {**SPEC, "prompts": {"source": {"kind": "lm_eval", "task": ["sums", "words"]}}}
