@@ -23,8 +23,8 @@ from assayline.comparison.queries import (
     say_pairing,
 )
 from assayline.errors import AssaylineError, ComparisonError, SpecError
+from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_spec
-from assayline.spec.gate import GateSpec
 from assayline.store.database import Connection
 from assayline.store.scoring import list_stale
 from assayline.words import count, show_value

@@ -15,7 +15,7 @@ from assayline.runs.locks import lock_run, name_holder
 from assayline.runs.manifest import Manifest, read_manifest, read_spec_json
 from assayline.runs.scorers import keep_added, lay_over, read_run_scorers
 from assayline.settings import Settings
-from assayline.spec.scorers import Loglikelihood, Scorer, name_scorers
+from assayline.spec.criteria import Loglikelihood, Scorer, name_scorers
 from assayline.store.database import Connection, read_rows, transaction
 from assayline.store.judged import read_judged
 from assayline.store.kept import keep_metrics, stage_run

@@ -26,8 +26,7 @@ from assayline.prompts.values import (
     parse_json,
 )
 from assayline.records import AskedBody, Media, MediaKind
-from assayline.spec.media import MediaSpec
-from assayline.spec.prompts import Columns, MessageTemplate
+from assayline.spec.prompts import Columns, MediaSpec, MessageTemplate
 
 Message = dict[str, Any]
 

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from assayline.errors import SpecError, StoreError
 from assayline.files import MAKE_ROOM, write_json
+from assayline.spec.criteria import ExactMatch, Scorer, list_kinds
 from assayline.spec.file import explain
-from assayline.spec.scorers import ExactMatch, Scorer, list_kinds
 
 SCORERS_NAME = "scorers.json"
 _ONE: TypeAdapter[Scorer] = TypeAdapter(Scorer)

@@ -1,4 +1,4 @@
-"""The part of a spec on the engine: which one answers, how it is fed, and what is done when it dies.
+"""The parts of a spec on the engine: which one answers, how it is fed, its recovery, and the form of its answers.
 
 A spec is stored, hashed and shown. So it holds no secrets: names that say they are one are refused, anywhere in it, and
 so are URLs with a password or a key.
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from assayline.spec.part import SpecPart
@@ -231,3 +231,66 @@ class EngineSpec(SpecPart):
     def is_remote(self) -> bool:
         """Whether the server is external: not started by this run."""
         return self.kind.is_served and self.server.url is not None
+
+
+def _check_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    import jsonschema  # here: most specs have no schema, and it takes a tenth of a second
+
+    validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        validator.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        where = "/".join(str(part) for part in error.absolute_path) or "its top"
+        raise ValueError(f"this is no JSON schema: at {where}, {error.message:.300}") from None
+    return schema
+
+
+JsonSchema = Annotated[dict[str, Any], AfterValidator(_check_schema)]
+"""A JSON schema, which says of itself by which draft."""
+
+
+class ReasoningSpec(SpecPart):
+    """A model that thinks before it answers: what comes before the closing tag is kept apart and not scored."""
+
+    close: str = Field("</think>", min_length=1, description="What ends the thinking.")
+    open: str = Field("<think>", min_length=1, description="What begins it, where the model writes it itself.")
+
+
+class OutputSpec(SpecPart):
+    """A form that every answer must have: vLLM's structured output. Exactly one of the fields."""
+
+    json_schema: JsonSchema | None = Field(None, description="JSON schema of the answer.")
+    regex: str | None = Field(None, min_length=1, description="Regular expression that the whole answer matches.")
+    choice: list[str] | None = Field(None, min_length=1, description="The answer is one of these.")
+    grammar: str | None = Field(None, min_length=1, description="Context-free grammar, in EBNF.")
+
+    @field_validator("regex")
+    @classmethod
+    def _check_regex(cls, pattern: str | None) -> str | None:
+        """A first look: the engine's dialect has escapes that Python's lacks, such as \\p{L}, and is the authority."""
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            if not error.msg.startswith("bad escape"):
+                raise ValueError(f"this is no regular expression: {error}") from None
+        return pattern
+
+    @field_validator("choice")
+    @classmethod
+    def _check_choice(cls, choice: list[str] | None) -> list[str] | None:
+        if choice is not None and ("" in choice or len(set(choice)) < len(choice)):
+            raise ValueError("expected different texts, none of them empty")
+        return choice
+
+    @model_validator(mode="after")
+    def _check_one(self) -> "OutputSpec":
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"expected exactly one of json_schema, regex, choice, grammar, given {given or 'none'}")
+        return self
+
+    @property
+    def structured_outputs(self) -> dict[str, Any]:
+        """The same for `structured_outputs` of vLLM's SamplingParams, as plain JSON."""
+        named = {"json": self.json_schema, "regex": self.regex, "choice": self.choice, "grammar": self.grammar}
+        return {name: value for name, value in named.items() if value is not None}

@@ -10,15 +10,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from assayline.spec.answers import OutputSpec, ReasoningSpec
 from assayline.spec.conflicts import list_conflicts
-from assayline.spec.engine import EngineSpec, refuse_secrets
-from assayline.spec.gate import GateSpec
-from assayline.spec.load import LoadSpec, SloSpec
+from assayline.spec.criteria import GateSpec, Loglikelihood, PriceSpec, Scorer, SloSpec, name_scorers
+from assayline.spec.engine import EngineSpec, OutputSpec, ReasoningSpec, refuse_secrets
+from assayline.spec.load import LoadSpec
 from assayline.spec.part import SpecPart
-from assayline.spec.price import PriceSpec
 from assayline.spec.prompts import ChatSpec, PromptSpec
-from assayline.spec.scorers import Loglikelihood, Scorer, name_scorers
 
 OPTION_SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
 """How the likelihood of an option is asked for: the option is part of the prompt, whose tokens' log-probabilities come

@@ -132,29 +132,3 @@ class LoadSpec(SpecPart):
         limits = (self.max_requests, self.max_duration_s, self.max_errors)
         has_windows = self.warmup_s > 0 or self.cooldown_s > 0
         return not self.is_open_loop and not has_windows and all(limit is None for limit in limits)
-
-
-LIMITS = ("ttft_s", "tpot_s", "e2e_s")
-"""Latencies of `stg_requests` that can be limited."""
-
-
-class SloSpec(SpecPart):
-    """A service level objective: a request is good if it is answered and within every limit."""
-
-    name: str = Field(min_length=1, description="What it is called, such as interactive.")
-    ttft_s: float | None = Field(None, gt=0, description="Longest time to first token, seconds.")
-    tpot_s: float | None = Field(
-        None, gt=0, description="Longest time per output token after the first, seconds; an answer of one token passes."
-    )
-    e2e_s: float | None = Field(None, gt=0, description="Longest end-to-end latency, seconds.")
-
-    @model_validator(mode="after")
-    def _check_limits(self) -> "SloSpec":
-        if not self.limits:
-            raise ValueError(f"no limit is given; set at least one of {', '.join(LIMITS)}")
-        return self
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """The limits that are set, in seconds, by metric."""
-        return {metric: limit for metric in LIMITS if (limit := getattr(self, metric)) is not None}

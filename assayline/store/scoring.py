@@ -22,7 +22,7 @@ from duckdb.sqltypes import DOUBLE, VARCHAR
 from assayline import __version__
 from assayline.digests import digest_json
 from assayline.errors import SpecError
-from assayline.spec.scorers import (
+from assayline.spec.criteria import (
     JsonMatch,
     Loglikelihood,
     RegexMatch,

@@ -41,7 +41,7 @@ from assayline.engines.streaming import StreamingEngine
 from assayline.errors import EngineDiedError
 from assayline.load.course import LoadCourse
 from assayline.records import NOT_SENT, Completion, Request
-from assayline.spec.answers import ReasoningSpec
+from assayline.spec.engine import ReasoningSpec
 
 pytestmark = pytest.mark.vllm
 

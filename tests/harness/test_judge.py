@@ -19,9 +19,9 @@ from assayline.harness import judge, tasks
 from assayline.harness.build import build_harness_requests, identify_document
 from assayline.harness.encode import Encoded
 from assayline.settings import Settings
+from assayline.spec.criteria import Contains
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import spec_hash
-from assayline.spec.scorers import Contains
 from assayline.store.database import connect
 from assayline.store.judged import Judged, JudgedScore, StoredAnswer, insert_judged, read_judged, write_judged
 from assayline.store.metric_table import read_metric_table

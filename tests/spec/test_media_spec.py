@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import spec_hash
-from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import MediaSpec
 
 ROWS = {"kind": "inline", "rows": [{"prompt": "x", "i": "a.png"}]}
 

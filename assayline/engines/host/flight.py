@@ -5,7 +5,7 @@ from typing import Any
 from assayline.engines.messages import Generate
 from assayline.engines.reasoning import AnswerStops, split_reasoning, thinks
 from assayline.records import Json, Request
-from assayline.spec.answers import ReasoningSpec
+from assayline.spec.engine import ReasoningSpec
 
 
 class Live:

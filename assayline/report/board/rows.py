@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing
 from assayline.errors import SpecError
-from assayline.spec.gate import GateSpec
+from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_changes
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.kept import read_all_kept, read_kept

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing
 from assayline.report.run.rows import cut_and_count
-from assayline.spec.gate import GateSpec
+from assayline.spec.criteria import GateSpec
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.kept import read_kept
 

@@ -16,7 +16,7 @@ from assayline.media.shelf import find_media
 from assayline.media.sounds import encode_wav
 from assayline.records import Media
 from assayline.report.document import Exhibit
-from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import MediaSpec
 
 MOST_EXHIBITS = 6
 """Per prompt; the rest is counted."""
