@@ -136,7 +136,7 @@ class RecoverySpec(SpecPart):
         1, ge=1, description="Fewest requests in flight that a reduction may lead to. Below it the run fails."
     )
     grow: bool = Field(
-        False, description="Widen a reduced window again after sustained success. Off: batching stays reproducible."
+        False, description="Raise a reduced max_concurrency after sustained success. Off: batching stays reproducible."
     )
 
 
@@ -176,10 +176,8 @@ class EngineSpec(SpecPart):
     mode: Literal["continuous", "barrier"] = Field(
         "continuous", description="continuous: fed as requests finish; barrier: a batch at a time, for comparison."
     )
-    window: int | None = Field(
-        None,
-        ge=1,
-        description="Maximum requests in flight. Mode continuous. Default: 1.25 x max_num_seqs.",
+    max_concurrency: int | None = Field(
+        None, ge=1, description="Maximum requests in flight per engine. Mode continuous. Default: 1.25 x max_num_seqs."
     )
     batch_size: int = Field(32, ge=1, description="Requests per batch. Mode barrier.")
     order: Literal["auto", "given", "longest_first"] = Field(

@@ -53,7 +53,7 @@ class EvalSpec(SpecPart):
     )
     engine: EngineSpec = Field(EngineSpec(), description="What answers, and how it is fed.")
     load: LoadSpec | None = Field(
-        None, description="When requests are sent (default: as many at once as engine.window allows)."
+        None, description="When requests are sent (default: as many at once as engine.max_concurrency allows)."
     )
     slos: list[SloSpec] = Field(default_factory=list, description="What counts as good enough, for goodput.")
     workers: Annotated[int | Literal["auto"], BeforeValidator(_check_workers)] = Field(

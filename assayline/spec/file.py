@@ -1,6 +1,6 @@
 """From YAML and `--field value` to an EvalSpec, with errors that a person can act on.
 
-`load_spec(path, overrides)` is the way in; `canonical_json` and `digest` give a spec its identity.
+`load_spec(path, overrides)` is the way in; `identity.py` has a spec's digests.
 """
 
 import re
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from assayline.errors import EngineError, SpecError
 from assayline.spec.checks import engine_argument_names, sampling_parameter_names
 from assayline.spec.evaluation import EvalSpec
+from assayline.spec.identity import RENAMED
 from assayline.words import as_sentence, nearest
 
 
@@ -157,6 +158,8 @@ def explain(
         given = problem["input"] if isinstance(problem["input"], str) else None
         if hint := REMOVED.get((where, given)) or REMOVED.get((where, None)):
             yield f"{where}: given {problem['input']!r:.200}, which is not supported any more; {hint}"
+        elif current := RENAMED.get(where):
+            yield f"{where}: this field is called {current} now. hint: rename it"
         elif problem["type"] == "extra_forbidden":
             yield f"{where}: unknown key; {_find_field(location, models)}"
         elif problem["type"] == "union_tag_invalid":

@@ -38,7 +38,7 @@ def spec_of(make_spec: Any) -> Any:
             "columns": {"sampling": "sampling"} if lengths else {},
             "name": "forty",
         }
-        engine = {"backend": "fake", "window": 1, **changes.pop("engine", {})}
+        engine = {"backend": "fake", "max_concurrency": 1, **changes.pop("engine", {})}
         changes = {"sampling": {"max_tokens": None}, **changes}
         return make_spec(prompts=prompts, engine=engine, shard_requests=SHARD, **changes)  # type: ignore[no-any-return]
 
@@ -196,7 +196,7 @@ def test_expected_lengths_are_found_by_prompt() -> None:
 def test_a_load_that_would_measure_other_requests_keeps_the_order(
     spec_of: Any, load: dict[str, Any], keeps_order: bool
 ) -> None:
-    changes = {"load": load, "engine": {"backend": "async", "window": None}}
+    changes = {"load": load, "engine": {"backend": "async", "max_concurrency": None}}
     assert spec_of(**changes).is_longest_first is not keeps_order
 
 
