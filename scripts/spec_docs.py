@@ -26,7 +26,7 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
     ("prompts.source, kind: openai_batch", prompts.OpenAiBatchSource),
     ("prompts.source.prompt_tokens and output_tokens", prompts.TokenLength),
     ("prompts.source.images", prompts.SyntheticImages),
-    ("prompts.source.audios", prompts.SyntheticSounds),
+    ("prompts.source.audios", prompts.SyntheticAudio),
     ("prompts.columns", prompts.Columns),
     ("prompts.media", prompts.MediaSpec),
     ("prompts.template, as a list", prompts.MessageTemplate),
@@ -68,7 +68,7 @@ def render() -> str:
         "# The spec, field by field",
         "",
         "Written by `scripts/spec_docs.py` from `assayline/spec/`. A spec is a YAML file, a flow parameter, or",
-        "both: `assayline evaluate SPEC --field value` lays single fields over the file, by their dotted names.",
+        "both: `assayline evaluate SPEC --field value` overrides single fields of the file by their dotted names.",
         "",
     ]
     for title, model in PARTS:

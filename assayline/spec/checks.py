@@ -109,7 +109,7 @@ def check_numbers(spec: EvalSpec) -> None:
 def count_devices(args: Mapping[str, Json]) -> int:
     """GPUs that one engine spans: the product of its parallel sizes.
 
-    Raises SpecError for sizes that are no whole numbers.
+    Raises SpecError for sizes that are not whole numbers.
     """
     sizes = {name: args.get(name, 1) for name in PARALLEL_SIZES}
     for name, size in sizes.items():

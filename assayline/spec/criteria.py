@@ -17,7 +17,7 @@ from assayline.spec.part import SpecPart
 class ScorerPart(SpecPart):
     """What all scorers have."""
 
-    name: str | None = Field(None, min_length=1, description="What its scores are filed under (default: its kind).")
+    name: str | None = Field(None, min_length=1, description="Name of its scores (default: its kind).")
 
     needs_target: ClassVar[bool] = True
     """Whether there is nothing to score without a target."""
@@ -29,7 +29,7 @@ class ScorerPart(SpecPart):
 
 
 class ExactMatch(ScorerPart):
-    """1 where answer and target are the same text, white space around them apart."""
+    """1 if answer and target are the same text, apart from surrounding white space."""
 
     kind: Literal["exact_match"] = "exact_match"
     ignore_case: bool = Field(False, description="A is a.")
@@ -37,24 +37,24 @@ class ExactMatch(ScorerPart):
 
 
 class Contains(ScorerPart):
-    """1 where the target is somewhere in the answer."""
+    """1 if the answer contains the target."""
 
     kind: Literal["contains"] = "contains"
     ignore_case: bool = Field(True, description="A is a.")
 
 
 class RegexMatch(ScorerPart):
-    """1 where what a regular expression finds in the answer is the target."""
+    """1 if the match of a regular expression in the answer equals the target."""
 
     kind: Literal["regex"] = "regex"
     pattern: str = Field(min_length=1, description="RE2 syntax: linear in time, without backreferences.")
-    group: int = Field(1, ge=0, description="Which group is the answer; 0: the whole match.")
+    group: int = Field(1, ge=0, description="The group that is the answer; 0: the complete match.")
     take: Literal["first", "last"] = Field("first", description="Which match counts.")
     ignore_case: bool = Field(False, description="Compare, and match, without regard to case.")
 
 
 class Numeric(ScorerPart):
-    """1 where the number in the answer is that of the target."""
+    """1 if the number in the answer equals the target."""
 
     kind: Literal["numeric"] = "numeric"
     tolerance: float = Field(0.0, ge=0, description="Largest difference.")
@@ -63,7 +63,7 @@ class Numeric(ScorerPart):
 
 
 class ChoiceLetter(ScorerPart):
-    """1 where the letter that the answer settles on is the target's."""
+    """1 if the letter chosen in the answer equals the target."""
 
     kind: Literal["choice"] = "choice"
     letters: str = Field("ABCD", min_length=2, description="The letters (or digits) that there are.")
@@ -84,7 +84,7 @@ class TokenF1(ScorerPart):
 
 
 class JsonMatch(ScorerPart):
-    """1 where the answer is JSON, and valid under a schema if one is given."""
+    """1 if the answer is valid JSON, and matches the schema if one is given."""
 
     kind: Literal["json"] = "json"
     json_schema: JsonSchema | None = Field(None, description="JSON schema that the answer must satisfy.")
@@ -93,11 +93,11 @@ class JsonMatch(ScorerPart):
 
 
 class Loglikelihood(ScorerPart):
-    """1 where the likeliest of the options is the target's: one request per option, nothing is generated."""
+    """1 if the likeliest of the options is the target: one request per option, nothing is generated."""
 
     kind: Literal["loglikelihood"] = "loglikelihood"
     normalize: Literal["none", "bytes", "tokens"] = Field(
-        "none", description="What the sum of log-probabilities is divided by: nothing, or the option's length."
+        "none", description="Divisor of the sum of log-probabilities: none, or the option's length."
     )
 
 
@@ -184,7 +184,7 @@ class GateSpec(SpecPart):
     """How much worse than a baseline a run may be. Judged by `assayline gate`, and by the nightly flow."""
 
     baseline: str | None = Field(
-        None, min_length=1, description="Name of a pinned baseline, or id of a run (unset: the command has to say)."
+        None, min_length=1, description="Name of a pinned baseline, or id of a run (unset: the command must give one)."
     )
     scorer: str | None = Field(
         None, min_length=1, description="Name of the scorer whose scores count (default: the first)."
@@ -195,19 +195,19 @@ class GateSpec(SpecPart):
     confidence: Literal["significant", "observed", "proven"] = Field(
         "significant",
         description="When a drop breaks its limit. significant: it is larger, and more than chance; observed: it is "
-        "larger; proven: it may be larger, as its 95 % interval goes beyond the limit.",
+        "larger; proven: it may be larger, as its 95% interval goes beyond the limit.",
     )
     max_slowdown: dict[SpeedMetric, Limit] = Field(
         {"output_tokens_per_s": 0.05, "tpot_p50_s": 0.1, "e2e_p95_s": 0.1},
         max_length=MOST_TESTS,
-        description="Largest slowdown by metric of run_metric, as a share: 0.05 is 5 %. Judged over five repeats a "
+        description="Largest slowdown by metric of run_metric, as a share: 0.05 is 5%. Judged over five repeats a "
         "side or more, with one test for all of these: with more than six of them, five repeats could never be sure.",
     )
     max_cost_increase: dict[CostMetric, Limit] = Field(
         default_factory=dict,
-        exclude_if=operator.not_,  # so that a spec without it is the same spec as ever
-        description="Largest increase by metric of run_metric, as a share: 0.1 is 10 % dearer. Judged as max_slowdown, "
-        "and in one test with it.",
+        exclude_if=operator.not_,  # keeps digests of specs without it
+        description="Largest increase by metric of run_metric, as a share: 0.1 is 10% more expensive. Judged as "
+        "max_slowdown, and in one test with it.",
     )
     max_cost: dict[CostMetric | Literal["cost"], Limit] = Field(
         default_factory=dict,
@@ -217,7 +217,10 @@ class GateSpec(SpecPart):
     )
     max_error_share: float = Field(0.05, ge=0, le=1, description="Largest share of the answers that are errors.")
     min_overlap: float = Field(
-        0.9, gt=0, le=1, description="Smallest share of all prompts of both runs that both were asked; else refused."
+        0.9,
+        gt=0,
+        le=1,
+        description="Smallest share of prompts that both runs have; below it the comparison is refused.",
     )
     pair_by: PairBy = Field(
         "auto",
@@ -257,7 +260,7 @@ class PriceSpec(SpecPart):
     per_gpu_hour: Rate | None = Field(None, description="One GPU for one hour.")
     per_machine_hour: Rate | None = Field(None, description="One machine for one hour.")
     per_kwh: Rate | None = Field(
-        None, description="A kilowatt-hour of the GPUs, as far as their sensors tell; what cooling takes can be in it."
+        None, description="A kilowatt-hour of the GPUs, as measured by their sensors; the rate may include cooling."
     )
     per_million_input_tokens: Rate | None = Field(None, description="A million prompt tokens of an API.")
     per_million_cached_tokens: Rate | None = Field(
@@ -274,5 +277,7 @@ class PriceSpec(SpecPart):
         if all(getattr(self, rate) is None for rate in RATES):
             raise ValueError(f"no rate is given; set at least one of {', '.join(RATES)}")
         if self.per_million_cached_tokens is not None and self.per_million_input_tokens is None:
-            raise ValueError("per_million_cached_tokens is beside a price of the others. Set per_million_input_tokens")
+            raise ValueError(
+                "per_million_cached_tokens needs a price of the other tokens. Set per_million_input_tokens"
+            )
         return self

@@ -16,7 +16,7 @@ from assayline.spec.part import SpecPart
 
 
 class ServerSpec(SpecPart):
-    """Which endpoint answers, and how it is asked."""
+    """Which endpoint answers, and how requests are sent to it."""
 
     url: str | None = Field(
         None,
@@ -37,7 +37,7 @@ class ServerSpec(SpecPart):
     extensions: Literal["auto", "vllm", "none"] = Field(
         "auto",
         description="Whether the server takes vLLM's extra fields (token ids per event, more sampling parameters); "
-        "auto: if it says that it is vLLM.",
+        "auto: if it reports that it is vLLM.",
     )
     timeout_s: float = Field(600.0, gt=0, description="Longest time for one request, retries included.")
     retries: int = Field(
@@ -182,9 +182,9 @@ class EngineSpec(SpecPart):
     batch_size: int = Field(32, ge=1, description="Requests per batch. Mode barrier.")
     order: Literal["auto", "given", "longest_first"] = Field(
         "auto",
-        exclude_if=lambda order: order == "auto",  # so that a spec without it is the same spec as ever
-        description="given: as the prompts come; longest_first: those first whose answers earlier runs of the model "
-        "make expect to be long; auto: longest_first, unless a load or mode barrier wants the order given.",
+        exclude_if=lambda order: order == "auto",  # keeps digests of specs without it
+        description="given: in the order of the prompts; longest_first: longest expected answers first, by earlier "
+        "runs of the model; auto: longest_first, unless a load or mode barrier needs the given order.",
     )
     record_token_times: bool = Field(
         False,
@@ -239,26 +239,26 @@ def _check_schema(schema: dict[str, Any]) -> dict[str, Any]:
         validator.check_schema(schema)
     except jsonschema.SchemaError as error:
         where = "/".join(str(part) for part in error.absolute_path) or "its top"
-        raise ValueError(f"this is no JSON schema: at {where}, {error.message:.300}") from None
+        raise ValueError(f"this is not a valid JSON schema: at {where}, {error.message:.300}") from None
     return schema
 
 
 JsonSchema = Annotated[dict[str, Any], AfterValidator(_check_schema)]
-"""A JSON schema, which says of itself by which draft."""
+"""A JSON schema; its `$schema` selects the draft."""
 
 
 class ReasoningSpec(SpecPart):
-    """A model that thinks before it answers: what comes before the closing tag is kept apart and not scored."""
+    """A model that reasons before it answers: text before the closing tag is stored separately and not scored."""
 
-    close: str = Field("</think>", min_length=1, description="What ends the thinking.")
-    open: str = Field("<think>", min_length=1, description="What begins it, where the model writes it itself.")
+    close: str = Field("</think>", min_length=1, description="The tag that ends the reasoning.")
+    open: str = Field("<think>", min_length=1, description="The tag that begins it, if the model writes one.")
 
 
 class OutputSpec(SpecPart):
     """A form that every answer must have: vLLM's structured output. Exactly one of the fields."""
 
     json_schema: JsonSchema | None = Field(None, description="JSON schema of the answer.")
-    regex: str | None = Field(None, min_length=1, description="Regular expression that the whole answer matches.")
+    regex: str | None = Field(None, min_length=1, description="Regular expression that the complete answer matches.")
     choice: list[str] | None = Field(None, min_length=1, description="The answer is one of these.")
     grammar: str | None = Field(None, min_length=1, description="Context-free grammar, in EBNF.")
 
@@ -270,7 +270,7 @@ class OutputSpec(SpecPart):
             re.compile(pattern or "")
         except re.error as error:
             if not error.msg.startswith("bad escape"):
-                raise ValueError(f"this is no regular expression: {error}") from None
+                raise ValueError(f"this is not a valid regular expression: {error}") from None
         return pattern
 
     @field_validator("choice")

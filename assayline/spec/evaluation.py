@@ -18,8 +18,8 @@ from assayline.spec.part import SpecPart
 from assayline.spec.prompts import ChatSpec, PromptSpec
 
 OPTION_SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
-"""How the likelihood of an option is asked for: the option is part of the prompt, whose tokens' log-probabilities come
-back (0: of the prompt's own tokens alone), and the one token that vLLM insists on generating is not looked at."""
+"""Sampling for the likelihood of an option. The option is part of the prompt, whose tokens' log-probabilities are
+returned (0: of the prompt's own tokens only). The one token that vLLM must generate is ignored."""
 
 
 MOST_WORKERS = 4096
@@ -43,11 +43,11 @@ class EvalSpec(SpecPart):
     name: str = Field("evaluation", min_length=1, description="What the run is called.")
     model: str = Field(min_length=1, description="Hugging Face id, or a folder.")
     revision: str | None = Field(None, description="Hub branch, tag or commit; resolved to a commit and stored.")
-    prompts: PromptSpec = Field(description="What is asked.")
+    prompts: PromptSpec = Field(description="Which prompts are sent.")
     chat: ChatSpec = Field(ChatSpec(), description="How it is rendered.")
     sampling: dict[str, Any] = Field(default_factory=dict, description="Any argument of vllm.SamplingParams.")
-    output: OutputSpec | None = Field(None, description="A form that every answer must have.")
-    reasoning: ReasoningSpec | None = Field(None, description="For models that think before they answer.")
+    output: OutputSpec | None = Field(None, description="The form of every answer.")
+    reasoning: ReasoningSpec | None = Field(None, description="For models that reason before they answer.")
     scorers: Annotated[list[Scorer] | None, BeforeValidator(_list_one)] = Field(
         None, description="How answers are scored, the most important one first (default: exact_match, given targets)."
     )
@@ -70,7 +70,7 @@ class EvalSpec(SpecPart):
     gate: GateSpec = Field(GateSpec(), description="How much worse than a baseline a run may be.")
     price: PriceSpec | None = Field(
         None,
-        exclude_if=operator.not_,  # so that a spec without it is the same spec as ever
+        exclude_if=operator.not_,  # keeps digests of specs without it
         description="What hardware, power or tokens cost (default: the setting ASSAYLINE_PRICE, if there is one).",
     )
 
@@ -112,7 +112,7 @@ class EvalSpec(SpecPart):
         """Arguments of `vllm.SamplingParams` before a row's overrides.
 
         max_tokens unset means the room left in the context, not vLLM's 16. `n` is left out: each sample is a request
-        of its own, so that each has its own timings. Where options are asked for, `sampling` has no say.
+        of its own, so that each has its own timings. For likelihoods of options, `sampling` is ignored.
         """
         if self.asks_for_options:
             return dict(OPTION_SAMPLING)

@@ -20,7 +20,7 @@ from assayline.words import as_sentence, nearest
 
 
 def load_spec(path: str | Path, overrides: Mapping[str, str] | None = None) -> EvalSpec:
-    """Reads a YAML spec and lays `overrides` over it.
+    """Read a YAML spec and merge `overrides` into it.
 
     `overrides` maps dotted fields to YAML text, as typed on a command line: {"prompts.limit": "10"}.
     Raises SpecError for a missing file, bad YAML, unknown keys (naming the nearest known) and wrong values.
@@ -67,7 +67,7 @@ def find_lost_template(data: Mapping[str, Any], deployments: Path) -> str | None
 
 
 def override_spec(spec: EvalSpec, overrides: Mapping[str, Any], origin: str = "spec") -> EvalSpec:
-    """The spec with fields laid over it: values, or YAML text as for `load_spec`. Raises SpecError."""
+    """Return the spec with other values of some fields: values, or YAML text as for `load_spec`. Raise SpecError."""
     data = spec.model_dump(mode="json", exclude_none=True)
     for field, value in overrides.items():
         _set_field(data, field, _parse_value(value) if isinstance(value, str) else value)
@@ -123,7 +123,7 @@ def _parse_value(text: str) -> Any:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         return text  # such as a template: {{ question }}
-    is_prose = isinstance(value, (dict, list)) and text.lstrip()[0] not in "{["  # "Rule: be brief" is no mapping
+    is_prose = isinstance(value, (dict, list)) and text.lstrip()[0] not in "{["  # "Rule: be brief" is not a mapping
     return text if is_prose else value
 
 

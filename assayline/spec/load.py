@@ -1,4 +1,4 @@
-"""The part of a spec that says when requests are sent: an arrival pattern, and what ends it.
+"""The part of a spec on traffic: the arrival pattern of requests, and its limits.
 
 In an open loop (all patterns but `concurrency`) requests are sent when they are due, whether or not earlier ones have
 been answered, as users do. In a closed loop the next one is sent when one is answered. Needs engine.backend async or
@@ -22,7 +22,7 @@ Rate = Annotated[float, AfterValidator(_check_rate)]
 
 
 class AllAtOnce(SpecPart):
-    """Everything is due at the start: how much the engine can do at the most."""
+    """Everything is due at the start: the highest throughput of the engine."""
 
     kind: Literal["all_at_once"] = "all_at_once"
 
@@ -35,14 +35,14 @@ class Concurrency(SpecPart):
 
 
 class ConstantRate(SpecPart):
-    """Due at equal distances."""
+    """Due at equal intervals."""
 
     kind: Literal["constant"] = "constant"
     rate_per_s: Rate = Field(description="Requests per second.")
 
 
 class Poisson(SpecPart):
-    """Due at random, as from many users who know nothing of each other."""
+    """Due at random, as from many independent users."""
 
     kind: Literal["poisson"] = "poisson"
     rate_per_s: Rate = Field(description="Requests per second, on average.")
@@ -63,7 +63,7 @@ class Gamma(SpecPart):
 
 
 class Trace(SpecPart):
-    """Due when a recorded trace says so: its n-th stamp is for the n-th request."""
+    """Due at the times of a recorded trace: its n-th stamp is for the n-th request."""
 
     kind: Literal["trace"] = "trace"
     path: str | None = Field(
@@ -117,7 +117,7 @@ class LoadSpec(SpecPart):
 
     @property
     def trace_speed(self) -> float | None:
-        """Times as fast as recorded, where requests bring their own times; None where they do not."""
+        """Times as fast as recorded, if requests bring their own times; otherwise None."""
         trace = self.arrival
         return trace.speed if isinstance(trace, Trace) and trace.path is None else None
 

@@ -61,18 +61,18 @@ class TokenLength(SpecPart):
 
 
 class SyntheticImages(SpecPart):
-    """Pictures of synthetic prompts, each different, so that no cache helps."""
+    """Images of synthetic prompts, each different, so that no cache helps."""
 
     count: int = Field(1, ge=1, le=10_000, description="Images per prompt.")
     width: int = Field(1024, ge=1, le=16_384, description="Pixels.")
     height: int = Field(1024, ge=1, le=16_384, description="Pixels.")
-    content: Literal["noise", "gradient", "solid"] = Field("noise", description="What is on them.")
+    content: Literal["noise", "gradient", "solid"] = Field("noise", description="Their content.")
 
 
-class SyntheticSounds(SpecPart):
-    """Sounds of synthetic prompts: quiet noise, each different."""
+class SyntheticAudio(SpecPart):
+    """Audio of synthetic prompts: quiet noise, each clip different."""
 
-    count: int = Field(1, ge=1, le=10_000, description="Sounds per prompt.")
+    count: int = Field(1, ge=1, le=10_000, description="Audio clips per prompt.")
     seconds: float = Field(5.0, gt=0, le=3600, description="Length of each.")
 
 
@@ -90,8 +90,8 @@ class SyntheticSource(SpecPart):
     images: SyntheticImages | None = Field(
         None, exclude_if=operator.not_, description="Images in each prompt, before its text."
     )
-    audios: SyntheticSounds | None = Field(
-        None, exclude_if=operator.not_, description="Sounds in each prompt, before its text."
+    audios: SyntheticAudio | None = Field(
+        None, exclude_if=operator.not_, description="Audio clips in each prompt, before its text."
     )
 
     @property
@@ -108,7 +108,7 @@ class ShareGptSource(SpecPart):
     path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
     max_tokens: Literal["recorded"] | None = Field(
         None,
-        exclude_if=operator.not_,  # so that a spec without it is the same spec as ever
+        exclude_if=operator.not_,  # keeps digests of specs without it
         description="recorded: each request's max_tokens is the length of the recorded answer in the model's tokens; "
         "with sampling.ignore_eos exactly so many are generated (default: sampling.max_tokens).",
     )
@@ -177,19 +177,19 @@ Resampling = Literal["lanczos", "bicubic", "bilinear", "box", "nearest"]
 
 
 class MediaSpec(SpecPart):
-    """What is done to media before the model's own processing; left as they are where nothing is said."""
+    """The processing of media before the model's own."""
 
     marks: dict[MediaKind, str] = Field(
         default_factory=dict,
-        description="Text in prompts and messages that stands for the row's next image, audio or video, such as "
+        description="Text in prompts and messages in place of the row's next image, audio or video, such as "
         '{image: "<image>"} (default: media stand before the text, or where a template prints them).',
     )
     max_pixels: int | None = Field(
-        None, ge=1, description="Larger images are made smaller, to at most so many pixels, in the same proportions."
+        None, ge=1, description="Downscale larger images to at most this many pixels, keeping the aspect ratio."
     )
-    resampling: Resampling = Field("lanczos", description="The filter that makes them smaller.")
+    resampling: Resampling = Field("lanczos", description="The filter for downscaling.")
     cut_audio: bool = Field(
-        False, description="Cut a sound that is longer than the model takes; off: such a row is an error row."
+        False, description="Truncate audio that is longer than the model takes; off: such a row is an error row."
     )
     video_frames: int = Field(8, ge=1, description="Frames taken from a video, evenly spaced; all of a shorter one.")
     allowed_domains: list[str] = Field(
@@ -216,7 +216,7 @@ MOST_REPEATS = 100_000
 def _media_columns(what: str, values: str) -> Any:
     return Field(
         default_factory=list,
-        exclude_if=operator.not_,  # so that a spec without them is the same spec as ever
+        exclude_if=operator.not_,  # keeps digests of specs without them
         description=f"Column, or list of columns, with {what}: one or a list of them per row ({values}).",
     )
 
@@ -228,18 +228,18 @@ class Columns(SpecPart):
     prompt: str | None = Field(None, description="Column with one user message (default: `prompt`, if present).")
     target: str | None = Field(None, description="Column with the expected answer (default: `target`, if present).")
     id: str | None = Field(None, description="Column with the row's id (default: `id`, if present).")
-    metadata: list[str] = Field(default_factory=list, description="Columns to keep beside the prompt.")
+    metadata: list[str] = Field(default_factory=list, description="Columns to keep with the prompt.")
     sampling: str | None = Field(None, description="Column with an object of sampling overrides.")
     output_tokens: str | None = Field(
         None,
-        exclude_if=operator.not_,  # so that a spec without it is the same spec as ever
+        exclude_if=operator.not_,  # keeps digests of specs without it
         description="Column with the tokens to generate, exactly: sets max_tokens, min_tokens and ignore_eos.",
     )
     options: str | None = Field(
         None, description="Column with a list of answers to choose from, for the scorer loglikelihood."
     )
     images: list[str] = _media_columns("images", "a path relative to the data file, a data: URI, base64, bytes, a URL")
-    audios: list[str] = _media_columns("sounds", "as for images")
+    audios: list[str] = _media_columns("audio", "as for images")
     videos: list[str] = _media_columns("videos", "as for images")
 
     @field_validator("images", "audios", "videos", mode="before")
@@ -269,16 +269,17 @@ class FewShotSpec(SpecPart):
         None, description="Rows to draw from (default: the prompt set itself). The prompt itself is never drawn."
     )
     answer: str | None = Field(
-        None, description="Jinja2 over the example's columns: what the assistant says (default: its target)."
+        None, description="Jinja2 over the example's columns: the assistant's answer (default: its target)."
     )
     seed: int = Field(0, description="Same seed, same examples.")
     per_prompt: bool = Field(
-        False, description="Draw anew for each prompt. Off: the same examples for all, which the prefix cache likes."
+        False,
+        description="Draw new examples for each prompt. Off: the same for all, which the prefix cache can share.",
     )
 
 
 class PromptSpec(SpecPart):
-    """Where prompts come from and which of them are asked, how often."""
+    """Where prompts come from, and which of them are sent how often."""
 
     name: str | None = Field(None, description="Name of the prompt set (default: from the source).")
     source: AnySource = Field(description="Rows: one of the kinds below.")
@@ -290,24 +291,24 @@ class PromptSpec(SpecPart):
     )
     turns: Literal["given", "first", "each"] = Field(
         "given",
-        exclude_if=lambda chosen: chosen == "given",  # so that a spec without it is the same spec as ever
-        description="Of a row's messages, given: all are asked as they are; first: those up to the first user message; "
-        "each: every user's turn is asked, one after another, with the model's own answers before it.",
+        exclude_if=lambda chosen: chosen == "given",  # keeps digests of specs without it
+        description="Of a row's messages, given: all are sent as they are; first: those up to the first user message; "
+        "each: the user's turns are sent one after another, each after the model's own earlier answers.",
     )
     few_shot: FewShotSpec | None = Field(None, description="Examples before each question.")
     limit: int | None = Field(
         None, ge=1, description="At most this many rows, after shuffling; of source lm_eval, documents of each task."
     )
     shuffle_seed: int | None = Field(None, description="Shuffle with this seed; unset: the source's order.")
-    repeats: int = Field(1, ge=1, le=MOST_REPEATS, description="How often each prompt is asked.")
+    repeats: int = Field(1, ge=1, le=MOST_REPEATS, description="How often each prompt is sent.")
     on_bad_row: Literal["error_row", "stop"] = Field(
         "error_row",
-        exclude_if=lambda chosen: chosen == "error_row",  # so that a spec without it is the same spec as ever
-        description="error_row: a row that cannot become a request is an error row, and the others are asked "
-        "(max_error_fraction says how many may be); stop: the first one ends the run.",
+        exclude_if=lambda chosen: chosen == "error_row",  # keeps digests of specs without it
+        description="error_row: a row that cannot become a request is an error row, and the others are sent "
+        "(max_error_fraction limits their share); stop: the first one ends the run.",
     )
     media: MediaSpec = Field(
-        MediaSpec(), exclude_if=lambda media: media == MediaSpec(), description="Images, sounds and videos of prompts."
+        MediaSpec(), exclude_if=lambda media: media == MediaSpec(), description="Images, audio and video of prompts."
     )
 
     @property
@@ -337,7 +338,7 @@ class PromptSpec(SpecPart):
 
 
 USUAL_DATE = datetime.date(2024, 7, 26)
-"""The date that templates of Llama 3 fall back on where nobody gives them one."""
+"""The date that templates of Llama 3 use by default."""
 
 
 class ChatSpec(SpecPart):
@@ -353,18 +354,18 @@ class ChatSpec(SpecPart):
     kwargs: dict[str, Any] = Field(default_factory=dict, description="More variables for the template.")
     date: datetime.date = Field(
         USUAL_DATE,
-        exclude_if=lambda date: date == USUAL_DATE,  # so that a spec without it is the same spec as ever
+        exclude_if=lambda date: date == USUAL_DATE,  # keeps digests of specs without it
         description="Today, for templates that ask (strftime_now): runs of different days have the same prompts.",
     )
     special_tokens: Literal["control", "text", "error"] = Field(
         "control",
-        exclude_if=lambda chosen: chosen == "control",  # so that a spec without it is the same spec as ever
+        exclude_if=lambda chosen: chosen == "control",  # keeps digests of specs without it
         description="Special tokens in a row's text, such as <|im_start|>, are control tokens, as transformers "
         "and vLLM read them; text, the template's own alone being control; or error, an error row.",
     )
     placeholders: dict[MediaKind, str] = Field(
         default_factory=dict,
         exclude_if=operator.not_,
-        description='What stands for an image, audio or video in the rendered prompt, such as {image: "<image>"}; {i} '
+        description='Placeholder of an image, audio or video in the rendered prompt, such as {image: "<image>"}; {i} '
         "is its number (default: as the model's config.json says).",
     )
