@@ -51,7 +51,7 @@ def _is_given(part: Any, path: str) -> bool:
     for parent in parents:
         part = getattr(part, parent, None)
     if isinstance(part, dict):
-        return part.get(name) not in (None, "")
+        return part.get(name) not in (None, "", [])
     field = getattr(type(part), "model_fields", {}).get(name)
     return field is not None and getattr(part, name) not in (None, "", field.get_default(call_default_factory=True))
 

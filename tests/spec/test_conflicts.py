@@ -1,4 +1,4 @@
-"""Features of a spec that exclude each other: each row of the table is met by a spec that is refused for it."""
+"""Features of a spec that exclude each other: one refused spec per row of the table, in its order."""
 
 from typing import Any
 
@@ -10,142 +10,95 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 
 ROWS = {"kind": "inline", "rows": [{"prompt": "1 + 1"}]}
-TASK, BATCH = {"kind": "lm_eval", "task": "sums"}, {"kind": "openai_batch", "path": "b.jsonl"}
-TRACE = {"kind": "trace", "format": "azure", "path": "t.csv"}
-SYNTHETIC = {"kind": "synthetic", "count": 1, "prompt_tokens": 8, "output_tokens": 1}
-RECORDED = {"kind": "sharegpt", "path": "t.json", "max_tokens": "recorded"}
-ASYNC, SERVER, CHAT = {"backend": "async"}, {"backend": "server"}, {"backend": "server", "server": {"endpoint": "chat"}}
-OPTIONS = {"scorers": ["loglikelihood"], "prompts.columns": {"options": "o"}}
-CLOSED, OPEN = {"kind": "concurrency", "requests": 2}, {"kind": "poisson", "rate_per_s": 1}
-EXAMPLES = {"count": 1}
+TASK = {"prompts.source": {"kind": "lm_eval", "task": "sums"}}
+MADE = {"prompts.source": {"kind": "synthetic", "count": 1, "prompt_tokens": 8, "output_tokens": 1}}
+TRACE = {"prompts.source": {"kind": "trace", "format": "azure", "path": "t.csv"}}
+RECORDED = {"prompts.source": {"kind": "sharegpt", "path": "t.json", "max_tokens": "recorded"}}
+BATCH = {"prompts.source": {"kind": "openai_batch", "path": "b.jsonl"}}
+LIKELIHOOD = {"scorers": ["loglikelihood"], "prompts.columns.options": "o"}
+TURNS, EXAMPLES = {"prompts.turns": "each"}, {"prompts.few_shot.count": 1}
+MESSAGES = {"prompts.columns.target": "x", "prompts.template": "x", **EXAMPLES}
+ASYNC, SERVER = {"engine.backend": "async"}, {"engine.backend": "server"}
+CHAT, URL = {**SERVER, "engine.server.endpoint": "chat"}, {**SERVER, "engine.server.url": "http://h/v1"}
+BURST, TIMES = {**ASYNC, "load.arrival.kind": "all_at_once"}, {**ASYNC, "load.arrival.kind": "trace"}
+CLOSED = {**ASYNC, "load.arrival": {"kind": "concurrency", "requests": 2}}
+OPEN = {**ASYNC, "load.arrival": {"kind": "poisson", "rate_per_s": 1}}
+REGEX = {"output.regex": "x"}
 
-REFUSED: list[tuple[str, str, dict[str, Any]]] = [
-    ("scorers loglikelihood", "another scorer", {**OPTIONS, "scorers": ["loglikelihood", "json"]}),
-    ("scorers loglikelihood", "prompts.columns.options unset", {"scorers": ["loglikelihood"]}),
-    ("scorers loglikelihood", "engine.backend server", {**OPTIONS, "engine": SERVER}),
-    ("scorers loglikelihood", "prompts.turns each", {**OPTIONS, "prompts.turns": "each"}),
-    ("scorers loglikelihood", "prompts.source lm_eval", {**OPTIONS, "prompts.source": TASK}),
-    ("scorers loglikelihood", "prompts.source openai_batch", {**OPTIONS, "prompts.source": BATCH}),
-    ("scorers loglikelihood", "output", {**OPTIONS, "output": {"choice": ["x"]}}),
-    ("scorers loglikelihood", "reasoning", {**OPTIONS, "reasoning": {}}),
-    ("scorers loglikelihood", "chat.special_tokens text", {**OPTIONS, "chat.special_tokens": "text"}),
+MESSAGE_FIELDS = "prompts.columns and prompts.template and prompts.few_shot"
+RENDERING = "chat.template and chat.prefill and chat.add_generation_prompt and chat.date and chat.special_tokens"
+MEDIA_FIELDS = ("images", "audios", "videos")
+
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("another scorer", {**LIKELIHOOD, "scorers": ["loglikelihood", "json"]}),
+    ("prompts.columns.options unset", {"scorers": ["loglikelihood"]}),
+    ("engine.args.logprobs_mode raw_logits", {**LIKELIHOOD, "engine.args.logprobs_mode": "raw_logits"}),
+    ("engine.backend server", {**LIKELIHOOD, **SERVER}),
+    ("prompts.turns each", {**LIKELIHOOD, **TURNS}),
+    ("prompts.source lm_eval", {**LIKELIHOOD, **TASK}),
+    ("prompts.source openai_batch", {**LIKELIHOOD, **BATCH}),
+    ("output and reasoning", {**LIKELIHOOD, **REGEX, "reasoning": {}}),
+    ("chat.special_tokens text", {**LIKELIHOOD, "chat.special_tokens": "text"}),
+    ("chat.special_tokens error", {**TASK, "chat.special_tokens": "error"}),
+    ("engine.server.endpoint chat", {**TASK, **CHAT}),
     (
-        "scorers loglikelihood",
-        "engine.args.logprobs_mode raw_logits",
-        {**OPTIONS, "engine": {"args": {"logprobs_mode": "raw_logits"}}},
-    ),
-    ("prompts.source lm_eval", "prompts.columns", {"prompts.source": TASK, "prompts.columns": {"target": "x"}}),
-    ("prompts.source lm_eval", "prompts.template", {"prompts.source": TASK, "prompts.template": "x"}),
-    ("prompts.source lm_eval", "prompts.few_shot", {"prompts.source": TASK, "prompts.few_shot": EXAMPLES}),
-    ("prompts.source lm_eval", "prompts.shuffle_seed", {"prompts.source": TASK, "prompts.shuffle_seed": 0}),
-    ("prompts.source lm_eval", "prompts.repeats", {"prompts.source": TASK, "prompts.repeats": 2}),
-    ("prompts.source lm_eval", "chat.prefill", {"prompts.source": TASK, "chat.prefill": "So"}),
-    ("prompts.source lm_eval", "sampling.n", {"prompts.source": TASK, "sampling.n": 2}),
-    ("prompts.source lm_eval", "engine.server.endpoint chat", {"prompts.source": TASK, "engine": CHAT}),
-    ("prompts.source lm_eval", "chat.special_tokens error", {"prompts.source": TASK, "chat.special_tokens": "error"}),
-    ("prompts.source openai_batch", "prompts.columns", {"prompts.source": BATCH, "prompts.columns": {"target": "x"}}),
-    ("prompts.source openai_batch", "prompts.template", {"prompts.source": BATCH, "prompts.template": "x"}),
-    ("prompts.source openai_batch", "prompts.few_shot", {"prompts.source": BATCH, "prompts.few_shot": EXAMPLES}),
-    ("prompts.source openai_batch", "prompts.repeats", {"prompts.source": BATCH, "prompts.repeats": 2}),
-    ("prompts.source openai_batch", "chat.prefill", {"prompts.source": BATCH, "chat.prefill": "So"}),
-    ("prompts.source openai_batch", "sampling.n", {"prompts.source": BATCH, "sampling.n": 2}),
-    ("prompts.source synthetic", "prompts.columns", {"prompts.source": SYNTHETIC, "prompts.columns": {"target": "x"}}),
-    ("prompts.source trace", "prompts.template", {"prompts.source": TRACE, "prompts.template": "x"}),
-    ("prompts.source trace", "prompts.few_shot", {"prompts.source": TRACE, "prompts.few_shot": EXAMPLES}),
-    ("prompts.source sharegpt", "prompts.few_shot", {"prompts.source": RECORDED, "prompts.few_shot": EXAMPLES}),
-    ("prompts.template", "prompts.columns.messages", {"prompts.template": "x", "prompts.columns": {"messages": "m"}}),
-    ("prompts.template", "prompts.columns.prompt", {"prompts.template": "x", "prompts.columns": {"prompt": "p"}}),
-    ("prompts.columns.messages", "prompts.columns.prompt", {"prompts.columns": {"messages": "m", "prompt": "p"}}),
-    ("prompts.turns each", "prompts.source synthetic", {"prompts.turns": "each", "prompts.source": SYNTHETIC}),
-    ("prompts.turns each", "prompts.source.max_tokens", {"prompts.turns": "each", "prompts.source": RECORDED}),
-    ("prompts.turns each", "prompts.few_shot", {"prompts.turns": "each", "prompts.few_shot": EXAMPLES}),
-    ("prompts.turns each", "engine.order longest_first", {"prompts.turns": "each", "engine.order": "longest_first"}),
-    (
-        "prompts.turns each",
-        "load.arrival poisson",
-        {"prompts.turns": "each", "engine": ASYNC, "load": {"arrival": OPEN}},
-    ),
-    ("load", "engine.backend offline", {"load": {"arrival": CLOSED}}),
-    ("load", "workers auto", {"load": {"arrival": CLOSED}, "engine": ASYNC, "workers": "auto"}),
-    ("load.arrival trace without path", "prompts.source inline", {"load": {"arrival": {"kind": "trace"}}}),
-    (
-        "load.arrival trace without path",
-        "prompts.shuffle_seed",
-        {"load": {"arrival": {"kind": "trace"}}, "prompts.source": TRACE, "prompts.shuffle_seed": 1},
+        f"{MESSAGE_FIELDS} and prompts.shuffle_seed and prompts.repeats and chat.prefill and sampling.n",
+        {**TASK, **MESSAGES, "prompts.shuffle_seed": 0, "prompts.repeats": 2, "chat.prefill": "So", "sampling.n": 2},
     ),
     (
-        "engine.order longest_first",
-        "load.arrival concurrency",
-        {"engine": {**ASYNC, "order": "longest_first"}, "load": {"arrival": CLOSED, "max_requests": 3}},
+        f"{MESSAGE_FIELDS} and prompts.repeats and chat.prefill and sampling.n",
+        {**BATCH, **MESSAGES, "prompts.repeats": 2, "chat.prefill": "So", "sampling.n": 2},
     ),
-    ("load.arrival all_at_once", "load.warmup_s", {"load": {"arrival": {"kind": "all_at_once"}, "warmup_s": 1}}),
-    ("load.arrival all_at_once", "load.cooldown_s", {"load": {"arrival": {"kind": "all_at_once"}, "cooldown_s": 1}}),
+    (MESSAGE_FIELDS, {**MADE, **MESSAGES}),
+    ("prompts.few_shot", {**RECORDED, **EXAMPLES}),
+    ("prompts.columns.prompt", {"prompts.template": "x", "prompts.columns.prompt": "p"}),
+    ("prompts.columns.prompt", {"prompts.columns": {"messages": "m", "prompt": "p"}}),
+    ("prompts.source trace", {**TURNS, **TRACE}),
+    ("prompts.source.max_tokens", {**TURNS, **RECORDED}),
+    ("prompts.few_shot", {**TURNS, **EXAMPLES}),
+    ("engine.order longest_first", {**TURNS, "engine.order": "longest_first"}),
+    ("load.arrival poisson", {**TURNS, **OPEN}),
+    ("engine.backend offline", {**CLOSED, "engine.backend": "offline"}),
+    ("workers auto", {**CLOSED, "workers": "auto"}),
+    ("load.arrival concurrency", {**CLOSED, "engine.order": "longest_first", "load.max_requests": 3}),
+    ("prompts.source inline", TIMES),
+    ("prompts.shuffle_seed", {**TIMES, **TRACE, "prompts.shuffle_seed": 1}),
+    ("load.warmup_s and load.cooldown_s", {**BURST, "load.warmup_s": 1, "load.cooldown_s": 1}),
+    ("load.stop_when_saturated", {**CLOSED, "load.stop_when_saturated": True}),
     (
-        "load.arrival concurrency",
-        "load.stop_when_saturated",
-        {"load": {"arrival": CLOSED, "stop_when_saturated": True}},
-    ),
-    ("engine.backend server", "prompts.source.images", {"engine": CHAT, "prompts.source": {**SYNTHETIC, "images": {}}}),
-    ("engine.backend server", "prompts.source.audios", {"engine": CHAT, "prompts.source": {**SYNTHETIC, "audios": {}}}),
-    (
-        "engine.server.endpoint completions",
-        "prompts.columns.images",
-        {"engine": SERVER, "prompts.columns": {"images": "i"}},
-    ),
-    (
-        "engine.server.endpoint completions",
-        "prompts.columns.audios",
-        {"engine": SERVER, "prompts.columns": {"audios": "i"}},
-    ),
-    (
-        "engine.server.endpoint completions",
-        "prompts.columns.videos",
-        {"engine": SERVER, "prompts.columns": {"videos": "i"}},
+        "prompts.source.images and prompts.source.audios",
+        {**CHAT, "prompts.source": {**MADE["prompts.source"], "images": {}, "audios": {}}},
     ),
     (
-        "engine.server.url",
-        "engine.args (max_num_seqs)",
-        {"engine": {**SERVER, "server": {"url": "http://h/v1"}, "args": {"max_num_seqs": 8, "max_model_len": 9}}},
+        " and ".join(f"prompts.columns.{name}" for name in MEDIA_FIELDS),
+        {**SERVER, **{f"prompts.columns.{name}": "c" for name in MEDIA_FIELDS}},
     ),
+    ("engine.args (max_num_seqs)", {**URL, "engine.args": {"max_num_seqs": 8, "max_model_len": 9}}),
+    ("engine.args.served_model_name", {**SERVER, "engine.args.served_model_name": "x"}),
     (
-        "a server started by this run",
-        "engine.args.served_model_name",
-        {"engine": {**SERVER, "args": {"served_model_name": "x"}}},
+        RENDERING,
+        {
+            **CHAT,
+            "chat": {"template": "plain", "prefill": "So", "add_generation_prompt": False, "date": "2025-01-01"},
+            "chat.special_tokens": "text",
+        },
     ),
-    ("engine.server.endpoint chat", "chat.template", {"engine": CHAT, "chat.template": "plain"}),
-    ("engine.server.endpoint chat", "chat.prefill", {"engine": CHAT, "chat.prefill": "So"}),
-    (
-        "engine.server.endpoint chat",
-        "chat.add_generation_prompt",
-        {"engine": CHAT, "chat.add_generation_prompt": False},
-    ),
-    ("engine.server.endpoint chat", "chat.date", {"engine": CHAT, "chat.date": "2025-01-01"}),
-    ("engine.server.endpoint chat", "chat.special_tokens", {"engine": CHAT, "chat.special_tokens": "text"}),
-    ("engine.server.endpoint chat", "prompts.source trace", {"engine": CHAT, "prompts.source": TRACE}),
-    ("engine.server.endpoint chat", "prompts.source.max_tokens", {"engine": CHAT, "prompts.source": RECORDED}),
-    ("reasoning over a server", "sampling.stop", {"engine": SERVER, "reasoning": {}, "sampling.stop": ["."]}),
-    (
-        "output",
-        "sampling.structured_outputs",
-        {"output": {"regex": "x"}, "sampling.structured_outputs": {"regex": "x"}},
-    ),
-    ("reasoning without engine.args.reasoning_parser", "output", {"output": {"regex": "x"}, "reasoning": {}}),
+    ("prompts.source trace", {**CHAT, **TRACE}),
+    ("prompts.source.max_tokens", {**CHAT, **RECORDED}),
+    ("sampling.stop", {**SERVER, "reasoning": {}, "sampling.stop": ["."]}),
+    ("sampling.structured_outputs", {**REGEX, "sampling.structured_outputs": {"regex": "x"}}),
+    ("output", {**REGEX, "reasoning": {}}),
 ]
 ACCEPTED: list[dict[str, Any]] = [
-    {**OPTIONS, "engine": {"args": {"logprobs_mode": "processed_logprobs"}}},
-    {"prompts.source": TASK, "engine": SERVER},
-    {
-        "prompts.source": TRACE,
-        "prompts.shuffle_seed": 1,
-        "engine": ASYNC,
-        "load.arrival": {"kind": "trace", "path": "u"},
-    },
-    {"engine": {**ASYNC, "order": "longest_first"}, "load": {"arrival": CLOSED}},
-    {"prompts.turns": "each", "engine": ASYNC, "load": {"arrival": CLOSED}},
-    {"engine": CHAT, "prompts.columns": {"images": "i"}, "chat.system": "Be brief."},
-    {"engine": {"backend": "server", "server": {"url": "http://h/v1"}, "args": {"max_model_len": 9}}},
-    {"reasoning": {}, "sampling.stop": ["."], "engine.args": {"reasoning_parser": "qwen3"}, "output": {"regex": "x"}},
-    {"reasoning": {}, "output.regex": "x", "engine.args": {"structured_outputs_config": {"reasoning_parser": "x"}}},
+    {**LIKELIHOOD, "engine.args.logprobs_mode": "processed_logprobs"},
+    {**TASK, **SERVER},
+    {**TRACE, **TIMES, "prompts.shuffle_seed": 1, "load.arrival.path": "u"},
+    {**CLOSED, "engine.order": "longest_first"},
+    {**CLOSED, **TURNS},
+    {**CHAT, "prompts.columns.images": "i", "chat.system": "Be brief."},
+    {**URL, "engine.args.max_model_len": 9},
+    {**REGEX, "reasoning": {}, "sampling.stop": ["."], "engine.args.reasoning_parser": "qwen3"},
+    {**REGEX, "reasoning": {}, "engine.args.structured_outputs_config.reasoning_parser": "qwen3"},
 ]
 
 
@@ -156,30 +109,18 @@ def spec_of(fields: dict[str, Any]) -> EvalSpec:
         *parents, name = field.split(".")
         part = data
         for parent in parents:
-            part = part.setdefault(parent, {})
+            part[parent] = dict(part.get(parent, {}))
+            part = part[parent]
         part[name] = value
     return parse_spec(data)
 
 
-@pytest.mark.parametrize(("first", "second", "fields"), REFUSED)
-def test_conflicting_features_are_refused_with_both_names_and_a_hint(
-    first: str, second: str, fields: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(("row", "case"), list(zip(CONFLICTS, REFUSED, strict=True)), ids=[name for name, _ in REFUSED])
+def test_conflicting_features_are_refused(row: tuple[Any, Any, str], case: tuple[str, dict[str, Any]]) -> None:
+    second, fields = case
     with pytest.raises(SpecError) as caught:
         spec_of(fields)
-    line = next(
-        (line for line in str(caught.value).splitlines() if f"{first} cannot be used with {second}" in line), ""
-    )
-    assert "hint: " in line, caught.value
-
-
-def test_each_conflict_has_a_spec_that_is_refused() -> None:
-    told = ""
-    for *_, fields in REFUSED:
-        with pytest.raises(SpecError) as caught:
-            spec_of(fields)
-        told += str(caught.value)
-    assert [reason for *_, reason in CONFLICTS if reason not in told] == []
+    assert f" cannot be used with {second}: {row[2]}" in str(caught.value) and "hint: " in row[2]
 
 
 @pytest.mark.parametrize("fields", ACCEPTED)
@@ -189,8 +130,8 @@ def test_features_that_go_together_are_accepted(fields: dict[str, Any]) -> None:
 
 def test_all_conflicts_of_a_spec_are_listed() -> None:
     with pytest.raises(SpecError) as caught:
-        spec_of({"prompts.source": TASK, "prompts.repeats": 2, "prompts.template": "x", "engine": CHAT})
+        spec_of({**TASK, **CHAT, "prompts.repeats": 2})
     assert [line.partition(":")[0].strip() for line in str(caught.value).splitlines()[1:]] == [
         "prompts.source lm_eval cannot be used with engine.server.endpoint chat",
-        "prompts.source lm_eval cannot be used with prompts.template and prompts.repeats",
+        "prompts.source lm_eval cannot be used with prompts.repeats",
     ]
