@@ -36,7 +36,7 @@ from assayline.records import EARLIER_TURN, NOT_SENT, Completion, EarlierTurn, J
 from assayline.requests.build import Prepared, Renderer, check_length, repeats_per_prompt
 from assayline.requests.chat import Rendered
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.sources import ShareGptSource
+from assayline.spec.prompts import ShareGptSource
 from assayline.store.parts import StoredText, part_unreadable, request_from_row
 
 

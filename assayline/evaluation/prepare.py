@@ -37,8 +37,7 @@ from assayline.requests.placeholders import find_placeholders
 from assayline.requests.served_chat import ServedChat
 from assayline.runs.manifest import PromptCounts
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import ChatSpec
-from assayline.spec.sources import LmEvalSource
+from assayline.spec.prompts import ChatSpec, LmEvalSource
 from assayline.store.answers import Answers
 from assayline.store.parts import Record, list_part_names, part_unreadable, parts_dir, to_arrow, write_part
 from assayline.store.scoring import FOLDER_NAME, StoredAnswer, write_judged

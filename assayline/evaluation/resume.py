@@ -19,7 +19,7 @@ from assayline.runs.manifest import LAYOUT, Manifest, find_run, list_manifests, 
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import list_changes
 from assayline.spec.load import Trace
-from assayline.spec.sources import FileSource, HubSource, LmEvalSource, OpenAiBatchSource, ShareGptSource, TraceSource
+from assayline.spec.prompts import FileSource, HubSource, LmEvalSource, OpenAiBatchSource, ShareGptSource, TraceSource
 from assayline.store.database import is_readable
 from assayline.store.parts import count_table
 

@@ -27,7 +27,7 @@ from assayline.runs.manifest import Manifest, PromptCounts, read_run_scorers, wr
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json
-from assayline.spec.sources import LmEvalSource
+from assayline.spec.prompts import LmEvalSource
 from assayline.store.answers import Answers
 from assayline.store.database import Connection, transaction
 from assayline.store.ingest import Verdict, judge_run, load_parts

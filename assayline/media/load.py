@@ -15,7 +15,7 @@ from assayline.media.sounds import RATE_HZ, decode_sound
 from assayline.media.synthetic import is_synthetic, make_image, make_sound
 from assayline.media.videos import decode_video
 from assayline.records import Media
-from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import MediaSpec
 
 LARGEST_FILE_BYTES = 2**30
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from assayline.errors import MediaError
 from assayline.media.images import MOST_PIXELS
-from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import MediaSpec
 
 MOST_FRAMES = 1_000_000
 

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from assayline.digests import digest_json, digest_text
-from assayline.errors import PromptError, SpecError
+from assayline.errors import PromptError
 from assayline.media.shelf import Shelf
 from assayline.prompts.batch import BatchReader
 from assayline.prompts.columns import Message, PromptParts, RowReader, check_first
@@ -30,11 +30,11 @@ from assayline.prompts.traces import TracePrompts, read_trace
 from assayline.prompts.turns import cut_first_turn, split_turns
 from assayline.prompts.values import RowError
 from assayline.records import Prompt
-from assayline.spec.prompts import Columns, PromptSpec
-from assayline.spec.sources import (
+from assayline.spec.prompts import (
     FileSource,
     LmEvalSource,
     OpenAiBatchSource,
+    PromptSpec,
     ShareGptSource,
     SyntheticSource,
     TraceSource,
@@ -66,8 +66,6 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = 
     """
     source = spec.source
     assert not isinstance(source, LmEvalSource), "a task writes its requests itself (harness/)"
-    if isinstance(source, SyntheticSource | TraceSource):
-        _check_no_columns(spec)
     if isinstance(source, SyntheticSource):
         numbers = iter(range(source.count))
         return _read_prompts(spec, numbers, SyntheticPrompts(source, tokenizer).read, lambda number: (None, None))
@@ -80,7 +78,6 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = 
         return _read_prompts(spec, _check_rows(spec, read_rows(source), lines.check_first), lines.read, lines.identify)
     reader = RowReader(spec.columns, spec.template, spec.media, shelf)
     if isinstance(source, ShareGptSource):
-        _check_no_examples(spec, "ShareGPT's conversations")
 
         def read_talk(row: Any) -> PromptParts:
             if source.max_tokens is None:
@@ -99,21 +96,6 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = 
 
 def _count_tokens(tokenizer: Any, text: str) -> int:
     return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
-
-def _check_no_columns(spec: PromptSpec) -> None:
-    kind = "a trace" if isinstance(spec.source, TraceSource) else "a synthetic source"
-    if spec.template is not None or spec.columns != Columns():  # a stored spec has its defaults written out
-        raise SpecError(
-            f"prompts.template and prompts.columns were given with {kind}, which takes "
-            "neither. Remove them, or use a file."
-        )
-    _check_no_examples(spec, kind)
-
-
-def _check_no_examples(spec: PromptSpec, kind: str) -> None:
-    if spec.few_shot is not None:
-        raise SpecError(f"prompts.few_shot was given with {kind}, where no answer is known. Remove it.")
 
 
 def _check_rows(spec: PromptSpec, rows: Iterator[Any], check: Callable[[Any], object]) -> Iterator[Any]:

@@ -17,8 +17,7 @@ from assayline.prompts.files import UnreadableRow
 from assayline.prompts.media import MediaPlaces
 from assayline.prompts.values import RowError, RowShapeError, as_json, check_text, list_names
 from assayline.records import Json
-from assayline.spec.media import MediaSpec
-from assayline.spec.prompts import Columns
+from assayline.spec.prompts import Columns, MediaSpec
 
 CHAT_URL, COMPLETIONS_URL = "/v1/chat/completions", "/v1/completions"
 URLS = (CHAT_URL, COMPLETIONS_URL)

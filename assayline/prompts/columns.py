@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from assayline.errors import PromptError, SpecError
+from assayline.errors import PromptError
 from assayline.media.fetch import Fetcher
 from assayline.media.shelf import Shelf
 from assayline.media.values import MediaReader
@@ -26,8 +26,7 @@ from assayline.prompts.values import (
     parse_json,
 )
 from assayline.records import AskedBody, Media, MediaKind
-from assayline.spec.media import MediaSpec
-from assayline.spec.prompts import Columns, MessageTemplate
+from assayline.spec.prompts import Columns, MediaSpec, MessageTemplate
 
 Message = dict[str, Any]
 
@@ -61,15 +60,7 @@ class RowReader:
     ) -> None:
         """`shelf` is where media that come inside a row are kept (None: nowhere).
 
-        Raises SpecError for two sources of messages, PromptError for a template that cannot be compiled."""
-        named = {
-            "prompts.template": template,
-            "prompts.columns.messages": columns.messages,
-            "prompts.columns.prompt": columns.prompt,
-        }
-        given = [name for name, value in named.items() if value is not None]
-        if len(given) > 1:
-            raise SpecError(f"{' and '.join(given)} are given, expected at most one: each says what the messages are.")
+        Raises PromptError for a template that cannot be compiled."""
         self._columns = columns
         media = media or MediaSpec()
         self._media = MediaPlaces(columns, media, MediaReader(shelf or Shelf(None), Fetcher(media)))

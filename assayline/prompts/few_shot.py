@@ -22,8 +22,7 @@ from assayline.prompts.media import identify_media
 from assayline.prompts.sources import find_files, read_rows
 from assayline.prompts.templates import PromptTemplate
 from assayline.prompts.values import RowError, RowShapeError
-from assayline.spec.prompts import FewShotSpec, PromptSpec
-from assayline.spec.sources import FileSource, HubSource, InlineSource
+from assayline.spec.prompts import FewShotSpec, FileSource, HubSource, InlineSource, PromptSpec
 
 POOL_EXAMPLES = 1000
 """Of so many drawn examples, each prompt gets some of its own where `per_prompt` is on."""

@@ -12,7 +12,7 @@ from PIL import Image
 from assayline.errors import MediaError
 from assayline.media import images
 from assayline.media.images import decode_image
-from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import MediaSpec
 
 PLAIN = MediaSpec()
 

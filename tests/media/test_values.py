@@ -14,7 +14,7 @@ from assayline.media.fetch import Fetcher
 from assayline.media.load import Hearing, load_all
 from assayline.media.shelf import Shelf, find_media
 from assayline.media.values import MediaReader
-from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import MediaSpec
 
 PNG = encode(picture())
 DIGEST = digest_bytes(PNG)

@@ -6,7 +6,7 @@ from media_kit import BLUE, RED, encode, encode_video, picture
 
 from assayline.errors import MediaError
 from assayline.media.videos import decode_video
-from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import MediaSpec
 
 FILM = encode_video([picture(64, 48, colour=RED if number < 10 else BLUE) for number in range(20)], rate=10)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assayline.errors import PromptError, SpecError
+from assayline.errors import PromptError
 from assayline.prompts.columns import RowReader, check_first, read_messages
 from assayline.prompts.values import RowError, RowShapeError, as_json, as_text
 from assayline.spec.prompts import Columns, MessageTemplate
@@ -68,12 +68,6 @@ def test_rows_without_messages_are_told_what_to_name() -> None:
 
 def test_a_bad_value_in_the_first_row_is_not_the_runs_fault() -> None:
     check_first({"messages": []}, reader().read)
-
-
-def test_two_origins_of_messages_contradict() -> None:
-    for arguments in ({"template": "x", "prompt": "q"}, {"messages": "m", "prompt": "q"}):
-        with pytest.raises(SpecError, match="expected at most one"):
-            reader(**arguments)
 
 
 def test_templates_see_the_columns() -> None:

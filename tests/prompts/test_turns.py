@@ -60,20 +60,3 @@ def test_what_is_asked_names_the_conversation_and_recorded_answers_do_not() -> N
     assert single.prompt_id != one.prompt_id and single.turn_sizes == [2]
     [given] = prompts_of({"messages": messages_of("u3")})
     assert isinstance(given, Prompt) and short.prompt_id == given.prompt_id, "one question is one however it is asked"
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ({"source": {"kind": "trace", "format": "azure", "path": "trace.csv"}}, "source trace are whole prompts"),
-        ({"source": {"kind": "openai_batch", "path": "batch.jsonl"}}, "source openai_batch are whole prompts"),
-        ({"few_shot": {"count": 1}}, "few_shot: with prompts.turns each"),
-        (
-            {"source": {"kind": "sharegpt", "path": "t.json", "max_tokens": "recorded"}},
-            "the length of one of the answers",
-        ),
-    ],
-)
-def test_what_has_no_turns_is_refused(spec: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        PromptSpec.model_validate({"source": {"kind": "inline", "rows": [{"prompt": "1?"}]}, "turns": "each", **spec})
