@@ -17,7 +17,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from engine_helpers import (
+from engine_kit import (
     ARGS,
     SCHEMA,
     Asker,
@@ -31,9 +31,9 @@ from engine_helpers import (
     open_engine,
     prepare_options,
     stamps_of,
-    start_python,
     wait_until_gone,
 )
+from run_kit import start_python
 
 from assayline.engines import client
 from assayline.engines.offline import OfflineEngine
@@ -339,7 +339,7 @@ def test_a_killed_parent_takes_its_engine_with_it_which_had_its_token_from_the_s
         environment = Path(f"/proc/{host}/environ").read_bytes().split(b"\0")
         assert f"HF_TOKEN={HF_TOKEN}".encode() in environment and b"VLLM_ENABLE_V1_MULTIPROCESSING=0" in environment
         parent.kill()
-    assert wait_until_gone(host, 10)
+    wait_until_gone(host)
     assert HF_TOKEN not in log.read_text()
 
 

@@ -22,8 +22,8 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from engine_helpers import ROOT, Asker, words_of
-from record_kit import Work
+from engine_kit import ROOT, Asker, words_of
+from run_kit import Work
 
 from assayline.engines.devices.claims import cuda_driver_answers
 from assayline.evaluation.worker import Worker, WorkOrder

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from record_kit import completion_of, fake_spec, request_of, write_shards
+from run_kit import completion_of, fake_spec, request_of, write_shards
 
 from assayline.errors import EngineError
 from assayline.evaluation.dispatcher import KILLED_WORKER, Dispatcher

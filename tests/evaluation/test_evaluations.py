@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_kit import completion_of, read_line, rows_of, start_python
-from run_kit import lose_answers, work
+from run_kit import completion_of, lose_answers, read_line, rows_of, start_python, work
 
 from assayline.clock import RunClock
 from assayline.errors import ModelError, PromptError, RunFailedError, SpecError, StoreError

@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from record_kit import start_python
-from run_kit import FAKE, complete, query, work
+from run_kit import FAKE, complete, query, start_python, work
 
 from assayline.errors import StoreError
 from assayline.evaluation.begin import begin_evaluation

@@ -6,16 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_kit import completion_of, read_line, request_of, rows_of, start_python
 from run_kit import (
     FAKE,
     answer_some,
     begin_and_vanish,
     complete,
+    completion_of,
     list_runs,
     lose_answers,
     part_of,
     query,
+    read_line,
+    request_of,
+    rows_of,
+    start_python,
     vanish,
     work,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import flow_kit
 import pytest
-import store_kit
+import server_kit
 
 from assayline.store.parts import ROWS
 
@@ -25,9 +25,9 @@ def test_a_run_whose_machine_is_lost_is_restored_elsewhere_and_answers_every_req
     elsewhere.mkdir()
     shutil.copytree(data_dir / "cache", elsewhere / "cache")
     log, objects = tmp_path / "lost.log", tmp_path / "store" / "objects"
-    with store_kit.serving(objects) as port:
-        store_kit.make_bucket(port, "runs")
-        env = {**served_env, **store_kit.environment(port), "ASSAYLINE_MIRROR_URL": "s3://runs/mirror"}
+    with server_kit.serving_store(objects) as port:
+        server_kit.make_bucket(port, "runs")
+        env = {**served_env, **server_kit.store_environment(port), "ASSAYLINE_MIRROR_URL": "s3://runs/mirror"}
 
         def list_answers() -> list[Path]:
             return [path for path in objects.rglob("*rows.parquet*") if path.parent.name == "completions"]

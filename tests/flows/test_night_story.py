@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import browser_kit
 import duckdb
 import flow_kit
 import httpx
@@ -32,8 +31,7 @@ from prefect.client.schemas.filters import (
     LogFilterFlowRunId,
 )
 from prefect.client.schemas.objects import Artifact, FlowRun, StateType
-from record_kit import read_line, start_python
-from run_kit import complete
+from run_kit import complete, read_line, start_python
 
 from assayline.comparison.baselines import pin_baseline
 from assayline.runs.locks import name_holder
@@ -244,17 +242,17 @@ def test_a_night_with_wrong_answers_is_worse_and_its_page_and_its_message_say_wh
     assert "- This run's output: `what`" in data
 
 
-@pytest.mark.skipif(browser_kit.BROWSER is None, reason="no chromium here to open the night's page with")
+@pytest.mark.skipif(flow_kit.BROWSER is None, reason="no chromium here to open the night's page with")
 def test_the_page_of_a_worse_night_opens_in_a_browser(
     story: Story, prefect_client: Any, prefect_api: str, tmp_path: Path
 ) -> None:
     worse = [run for run in prefect_client.read_flow_runs() if run.state_name == "Worse" and run.deployment_id]
     page_id = page_of(prefect_client, worse[0].id).id
     picture = tmp_path / "worse.png"
-    with story.timed("2 worse, in Chromium"), browser_kit.opened(tmp_path / "profile") as page:
+    with story.timed("2 worse, in Chromium"), flow_kit.opened_browser(tmp_path / "profile") as page:
         page.open(f"{prefect_api.removesuffix('/api')}/artifacts/artifact/{page_id}")
-        page.wait_for(f"{browser_kit.TEXT}.includes('the limit on accuracy, exact_match is broken.')")
-        shown = page.ask(browser_kit.TEXT)
+        page.wait_for(f"{flow_kit.PAGE_TEXT}.includes('the limit on accuracy, exact_match is broken.')")
+        shown = page.ask(flow_kit.PAGE_TEXT)
         assert "Became worse: prompt" in shown and "This run's output: what" in shown
         assert page.ask("[...document.querySelectorAll('img')].some(e => e.src.startsWith('data:image/'))")
         assert page.wait_for("[...document.querySelectorAll('img')].some(e => e.complete && e.naturalWidth > 100)")

@@ -16,8 +16,7 @@ from typing import Any
 import flow_kit
 import psutil
 import pytest
-from ray_cluster import Nodes
-from record_kit import ROOT, Work, request_of, rows_of, write_shards
+from run_kit import ROOT, Work, request_of, rows_of, write_shards
 
 from assayline.digests import digest_bytes
 from assayline.errors import Death, DeviceError, EngineDiedError, ModelError, SpecError
@@ -32,7 +31,7 @@ from assayline.store.parts import write_part
 pytestmark = [pytest.mark.prefect, pytest.mark.ray]
 
 ray = pytest.importorskip("ray")
-import node_kit  # noqa: E402
+from fault_kit import Nodes, NodeWorker  # noqa: E402
 
 from tasks import ray_cluster  # noqa: E402
 
@@ -77,7 +76,7 @@ class RayWork(Work):
 @pytest.fixture
 def join(nodes: Nodes, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Makes the work of a run from the shards in tmp_path, on the cluster, with engines that the test can hurt."""
-    monkeypatch.setattr(ray_cluster, "_NodeWorker", node_kit.NodeWorker)
+    monkeypatch.setattr(ray_cluster, "_NodeWorker", NodeWorker)
     monkeypatch.setattr(drive, "REPLACEMENT_PAUSES_S", (0.1, 0.2, 0.3))
 
     @contextmanager

@@ -5,7 +5,7 @@ from typing import Any
 
 import flow_kit
 import pytest
-from fake_server import FakeServer
+from server_kit import FakeServer
 
 pytestmark = pytest.mark.prefect
 

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from history_kit import NightOf, given_nights
-from report_kit import Sad, text_of
-from sweep_kit import BENCHMARK, RATES, given_sweep
+from row_kit import BENCHMARK, RATES, NightOf, Sad, given_nights, given_sweep, text_of
 
 from assayline.report.make import Written, make_benchmark_report, make_report
 from assayline.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from record_kit import request_of
+from run_kit import request_of
 
 from assayline.clock import RunClock
 from assayline.engines.devices.memory import DeviceMemory
