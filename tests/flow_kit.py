@@ -1,6 +1,5 @@
 """What tests of flows share: processes that are gone afterwards, looks into the database, a browser."""
 
-import base64
 import contextlib
 import io
 import json
@@ -324,14 +323,6 @@ def endless_spec(model: Path) -> dict[str, Any]:
     }
 
 
-def assert_stopped_and_stored(data_dir: Path, timeout_s: float) -> None:
-    """No engine is left, and all that was answered, which is some, is in the database."""
-    wait_for(lambda: not hosts_of(data_dir), timeout_s, "every engine host is gone")
-    answered = count_in_parts(data_dir)
-    assert 0 < answered < 10_000
-    assert query(data_dir, "select count(*) from completions where error_kind is null") == [answered]
-
-
 def count_opened(data_dir: Path) -> int:
     """Engines that are open or were, by the parts."""
     parts = data_dir.glob("runs/*/parts/engine_events/*.parquet")
@@ -396,11 +387,6 @@ class Page:
         """Writes into a field."""
         self.click(expression)
         self.call("Input.insertText", text=text)
-
-    def picture(self, path: Path, width: int, height: int) -> None:
-        """A PNG of the top of the page."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
 
 @contextlib.contextmanager

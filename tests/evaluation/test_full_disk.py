@@ -24,11 +24,6 @@ from assayline.store.tables import TABLES
 pytestmark = pytest.mark.slow
 
 
-def rare(*stages: str) -> list[Any]:
-    """Stages that the other way to fill a disk has, too."""
-    return [pytest.param(stage, marks=pytest.mark.rare) for stage in stages]
-
-
 EVALUATE = """
 import pickle, resource, signal, sys
 from assayline.errors import AssaylineError
@@ -43,11 +38,9 @@ spec, settings = pickle.loads(open(sys.argv[1], "rb").read())
 try:
     fill_disk("begin")
     evaluation = begin_evaluation(spec, settings)
-    fill_disk("prepare")
     counts = evaluation.prepare()
     fill_disk("work")
     drive_worker(evaluation, "worker-0", Listener())
-    fill_disk("finish")
     evaluation.finish(counts)
 except AssaylineError as error:
     print(type(error).__name__, error, flush=True)
@@ -77,7 +70,7 @@ def check_whole_and_go_on(spec: EvalSpec, settings: Settings) -> None:
     assert query(settings, "select count(*), count(distinct request_id) from completions") == [(30, 30)]
 
 
-@pytest.mark.parametrize("stage", ["begin", *rare("prepare", "finish"), "work"])
+@pytest.mark.parametrize("stage", ["begin", "work"])
 def test_no_file_can_grow_any_more(spec: EvalSpec, settings: Settings, tmp_path: Path, stage: str) -> None:
     with connect(settings.database_path, 10):
         pass  # an empty database is there already

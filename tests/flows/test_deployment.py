@@ -3,14 +3,10 @@
 import re
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import flow_kit
 import pytest
-import yaml
 from prefect.client.schemas.filters import (
-    ArtifactFilter,
-    ArtifactFilterFlowRunId,
     LogFilter,
     LogFilterFlowRunId,
 )
@@ -44,44 +40,6 @@ def test_deployments_are_as_written(prefect_client: Any) -> None:
     assert on_demand.schedules == []
     (entry,) = nightly.schedules
     assert (entry.schedule.cron, entry.schedule.timezone, entry.active) == ("30 2 * * *", "Europe/Berlin", True)
-
-
-def test_run_on_demand_is_completed_and_its_page_is_filled(
-    worker: Path,
-    prefect_client: Any,
-    deployed_env: dict[str, str],
-    deployed_data: Path,
-    modest_model: Path,
-    tmp_path: Path,
-) -> None:
-    example = yaml.safe_load((flow_kit.ROOT / "examples" / "arithmetic.yaml").read_text())
-    example["model"] = str(modest_model)
-    example["prompts"] |= {"limit": 20, "template": "{{ question }} {{ answer }}"}
-    example["engine"] = {"backend": "fake"}  # it answers with the prompt's last word
-    spec = flow_kit.write_spec(tmp_path / "arithmetic.yaml", example)
-    command = ["deployment", "run", "evaluate/evaluate", "-p", f"spec={spec}", "--watch", "--watch-interval", "1"]
-    started = flow_kit.run_prefect(deployed_env, *command)
-
-    flow_run = prefect_client.read_flow_run(UUID(re.search(r"UUID: ([0-9a-f-]{36})", started.out)[1]))
-    assert flow_run.state.is_completed(), worker.read_text()
-    assert re.fullmatch(r"arithmetic · modest · [0-9a-f]{4}", flow_run.name)
-    state, prompts, sound = flow_kit.query(
-        deployed_data,
-        "select state, prompt_rows, is_sound from runs join request_integrity using (run_id) where name = 'arithmetic'",
-    )[0]
-    assert (state, prompts, sound) == ("completed", 20, True)
-    (accuracy,) = flow_kit.query(
-        deployed_data, "select accuracy from run_summary join runs using (run_id) where runs.name = 'arithmetic'"
-    )
-    assert accuracy == 1.0
-
-    wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run.id]))
-    artifacts = {artifact.key: artifact.data for artifact in prefect_client.read_artifacts(artifact_filter=wanted)}
-    assert artifacts["progress"] == 100
-    assert r"| accuracy (exact\_match) | 1 |" in artifacts["report-arithmetic"]
-
-    assert flow_kit.hosts_of(deployed_data) == []
-    assert "20 of 20 requests done" in worker.read_text()
 
 
 @pytest.mark.vllm

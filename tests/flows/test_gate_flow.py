@@ -159,7 +159,12 @@ def create_automations(url: str, env: dict[str, str]) -> None:
 
 
 def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_a_failed_one(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, served_env: dict[str, str]
+    prefect_client: Any,
+    prefect_api: str,
+    fake_spec: dict[str, Any],
+    data_dir: Path,
+    served_env: dict[str, str],
+    tmp_path: Path,
 ) -> None:
     told: list[str] = []
     with flow_kit.listening(told) as url:
@@ -200,12 +205,26 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         assert "state-worse" in read_report(data_dir, newest)
         assert (load_settings().data_dir / "histories" / "trial" / "report.html").exists()
         check_ledger(prefect_client, third)
+        if flow_kit.BROWSER is not None:
+            check_in_browser(f"{prefect_api.removesuffix('/api')}/artifacts/artifact/{page.id}", tmp_path)
         assert prefect_client.read_flow_run(third.state_details.flow_run_id).state.is_failed()
         flow_kit.wait_for(lambda: told, 60, "the automation has called")
         assert len(told) == 1, "good nights are nobody's concern"
         assert "trial against nights" in told[0] and "from 1.0000 to 0.0000 over 40 prompts" in told[0]
     with pytest.raises(SpecError, match="There is no baseline 'days'"):
         nightly(parse_spec(fake_spec), "days")
+
+
+def check_in_browser(url: str, folder: Path) -> None:
+    """The page of a worse night, in Prefect's UI."""
+    images = "[...document.querySelectorAll('img')]"
+    with flow_kit.opened_browser(folder / "profile") as page:
+        page.open(url)
+        page.wait_for(f"{flow_kit.PAGE_TEXT}.includes('the limit on accuracy, exact_match is broken.')")
+        shown = page.ask(flow_kit.PAGE_TEXT)
+        assert "Became worse: prompt" in shown and "This run's output: what" in shown
+        assert page.ask(f"{images}.some(e => e.src.startsWith('data:image/'))")
+        page.wait_for(f"{images}.some(e => e.complete && e.naturalWidth > 100)")
 
 
 def check_ledger(client: Any, night: State[Any]) -> None:
