@@ -32,7 +32,6 @@ from flows import cli
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """An engine's environment: two threads that wait for each other crawl beside another lane."""
 SMALL_ENGINE = {**ENGINE_ARGS, "max_num_seqs": 4}
-WORKER_COMMAND = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "evaluations", "--type", "process"]
 SLOW_ROWS = 60
 """Requests of the fixture slow_spec."""
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -136,7 +136,7 @@ def wait_for(look: Callable[[], Found], timeout_s: float = 20, what: str = "what
     while not (found := look()):
         if time.monotonic() > deadline:
             raise AssertionError(f"Not within {timeout_s:.0f} s: {what}")
-        time.sleep(0.02)
+        time.sleep(0.05)
     return found
 
 
