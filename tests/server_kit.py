@@ -312,7 +312,8 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self._target = port
         self._lock = threading.Lock()
-        self._armed: list[str] = []
+        self.armed: list[str] = []
+        """One of these meets each of the next puts."""
         self.fault: str | None = None
         """Meets every request."""
         self.refused_key: str | None = None
@@ -343,15 +344,14 @@ class Proxy:
         self._server.server_close()
 
     def arm(self, *faults: str) -> None:
-        """One of these for each of the next puts."""
         with self._lock:
-            self._armed += faults
+            self.armed += faults
 
     def handle(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("content-length") or 0))
         is_put = request.command == "PUT"
         with self._lock:
-            fault = self.fault or (self._armed.pop(0) if is_put and self._armed else None)
+            fault = self.fault or (self.armed.pop(0) if is_put and self.armed else None)
         if is_put and self.refused_key and request.path.endswith(self.refused_key):
             fault = SAYS_500
         if fault == CLOSES:

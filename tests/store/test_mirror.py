@@ -164,7 +164,7 @@ def test_mirroring_outlives_errors_lost_answers_and_closed_connections(
     with mirroring(Mirror(url), run_dir, LOG):
         pass
     assert stored(url, run_dir.name) == files_of(run_dir)
-    assert not proxy._armed and not caplog.records
+    assert not proxy.armed and not caplog.records
 
 
 @pytest.mark.parametrize("fault", [server_kit.SAYS_503, server_kit.CLOSES])
