@@ -21,6 +21,9 @@ from assayline.engines.recovery.sizes import Sizes
 from assayline.errors import Death, EngineDiedError, EngineInterruptedError
 from assayline.records import NOT_SENT, Completion, Request
 
+FEW = hypothesis_settings(deadline=None, max_examples=hypothesis_settings.default.max_examples // 2)
+"""An example is a run of a dozen engines."""
+
 Rule = Callable[["Mortal", list[str]], Death | None]
 OOM = Death("run", exception="OutOfMemoryError", message="CUDA out of memory. Tried to allocate 2.00 GiB")
 CRASH = Death("run", exception="AssertionError", message="no such block")
@@ -177,7 +180,7 @@ def test_a_request_that_kills_every_engine_becomes_an_error_row_and_the_size_com
     assert bench.windows[-1] == 16, "the window that it had before that request came"
 
 
-@hypothesis_settings(deadline=None)
+@FEW
 @given(st.sets(st.integers(0, 59), max_size=6), st.integers(1, 12), st.integers(1, 20))
 def test_bisection_finds_exactly_the_requests_that_kill(poison: set[int], least: int, window: int) -> None:
     bench = Bench(holding(*poison), window=window, min_batch_size=least)
@@ -187,7 +190,7 @@ def test_bisection_finds_exactly_the_requests_that_kill(poison: set[int], least:
     assert bad == {request_of(number).request_id for number in poison}
 
 
-@hypothesis_settings(deadline=None)
+@FEW
 @given(st.lists(st.integers(1, 30), max_size=12), st.integers(1, 40))
 def test_whenever_engines_run_out_of_memory_every_request_is_answered_once(moments: list[int], window: int) -> None:
     def rule(engine: Mortal, live: list[str]) -> Death | None:
@@ -207,7 +210,7 @@ def test_a_crash_that_is_not_memory_gets_one_engine_of_the_same_size() -> None:
     assert "reduced" not in bench.names()
 
 
-@hypothesis_settings(deadline=None)
+@FEW
 @given(st.sets(st.integers(0, 59), max_size=6), st.integers(1, 20))
 def test_a_request_that_crashes_engines_becomes_an_error_row(poison: set[int], window: int) -> None:
     bench = Bench(holding(*poison, death=CRASH), window=window)
