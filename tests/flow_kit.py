@@ -280,6 +280,14 @@ def run_here(name: str, *arguments: str | Path) -> Finished:
     return Finished(code, out.getvalue(), err.getvalue())
 
 
+def run_notify(*arguments: str) -> int:
+    """scripts/notify.py in this process, on the server that it knows. Returns the exit code."""
+    from scripts import notify
+
+    with patch.object(sys, "argv", ["notify.py", *arguments]):
+        return notify.main()
+
+
 def evaluate_command(*arguments: str | Path) -> list[str]:
     """The command line of the flow."""
     return [sys.executable, "-m", "flows", "evaluate", *map(str, arguments)]
@@ -326,15 +334,6 @@ def count_opened(data_dir: Path) -> int:
     """Engines that are open or were, by the parts."""
     parts = data_dir.glob("runs/*/parts/engine_events/*.parquet")
     return sum(event == "opened" for part in parts for event in pq.read_table(part)["event"].to_pylist())
-
-
-def check_shared(data_dir: Path) -> list[str]:
-    """Both workers opened one engine and answered with it; gives the devices that they claimed."""
-    events = "select worker, details_json ->> 'claimed_device' from engine_events where event = 'opened' order by 1"
-    opened = query(data_dir, events)
-    assert [worker for worker, _ in opened] == ["worker-0", "worker-1"]
-    assert query(data_dir, "select distinct worker from completions order by 1") == ["worker-0", "worker-1"]
-    return [device for _, device in opened]
 
 
 class Page:

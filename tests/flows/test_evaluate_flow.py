@@ -73,6 +73,10 @@ def test_run_answers_stores_and_shows_every_prompt(
     assert run_id in page.data and str(data_dir) not in page.data
     assert page.data.count("](data:image/svg+xml;base64,") >= 5 and len(page.data) < 300_000
     assert page.data.count("| answered | 40 |") == 1
+    assert "The run is complete: 40 of 40 requests answered." in page.data
+    report = data_dir / "runs" / run_id / "report.html"
+    assert result["report"] == str(report) and "<h1>trial</h1>" in report.read_text(encoding="utf-8")
+    wait_for_log(prefect_client, state, f"Report: {report}")
 
 
 @pytest.mark.parametrize("form", ["path", "dict", "file"])
@@ -121,6 +125,35 @@ def test_page_that_cannot_be_written_does_not_fail_the_run(
     assert artifacts_of(prefect_client, state) == {}
     told = "The run's page does not show how far it came: ConnectionError: the API is away"
     wait_for_log(prefect_client, state, told)
+
+
+def test_a_report_that_cannot_be_written_is_a_warning(
+    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("assayline.report.make.replace_file", refuse)
+    state = run(fake_spec)
+    assert state.is_completed()
+    assert state.result()["report"] is None
+    shown = artifacts_of(prefect_client, state)
+    assert set(shown) == {"progress", "report-trial"}
+    assert shown["report-trial"].data.startswith("| metric | value |"), "the page has the metrics at least"
+    wait_for_log(prefect_client, state, "The report was not written")
+    assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
+
+
+def test_a_baseline_of_the_spec_is_in_the_report_and_one_that_is_not_there_is_said(
+    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path
+) -> None:
+    first = run(fake_spec).result()["run_id"]
+    compared = run({**fake_spec, "gate": {"baseline": first}})
+    assert "Against the baseline" in artifacts_of(prefect_client, compared)["report-trial"].data
+    state = run({**fake_spec, "name": "other", "gate": {"baseline": "no-such-baseline"}})
+    assert state.is_completed()
+    assert "Against the baseline" not in artifacts_of(prefect_client, state)["report-other"].data
+    wait_for_log(prefect_client, state, "The report is without its baseline")
 
 
 class Narrow(FakeEngine):

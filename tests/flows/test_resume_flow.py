@@ -70,8 +70,10 @@ def test_killed_command_leaves_neither_its_api_nor_a_process_and_is_resumed(
     alone_env = {name: value for name, value in served_env.items() if name != "PREFECT_API_URL"}
 
     def kill(process: Any) -> None:
-        family, api = psutil.Process(process.pid).children(recursive=True), flow_kit.api_of(process.pid)
+        command = psutil.Process(process.pid)
+        family, api = command.children(recursive=True), flow_kit.api_of(process.pid)
         assert len(family) >= 2
+        assert not [file.path for file in command.memory_maps() if "torch" in file.path], "it costs seconds"
         process.kill()
         process.wait(10)
         _, alive = psutil.wait_procs(family, timeout=10)
@@ -153,6 +155,8 @@ def test_failed_run_says_how_to_go_on_and_does(
     failed = answer(capsys, spec)
     assert failed.code == 3 and "line 26: not JSON" in failed.err
     assert "the same command resumes it, 20 requests answered, and its prompts not all read." in failed.err
+    (report,) = data_dir.glob("runs/*/report.md")
+    assert "The run failed" in report.read_text(encoding="utf-8")
     pipe.unlink()
     flow_kit.feed_pipe(pipe, lambda source: source.writelines(lines))
     resumed = answer(capsys, spec)
