@@ -21,6 +21,7 @@ import flow_kit
 import httpx
 import pytest
 import yaml
+from prefect import settings
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterParentFlowRunId,
@@ -85,7 +86,7 @@ def end_of(client: Any, night: UUID) -> FlowRun:
     return ended
 
 
-def create_automations(env: dict[str, str], folder: Path, within_s: dict[str, int | None]) -> None:
+def create_automations(api: str, folder: Path, within_s: dict[str, int | None]) -> None:
     """Those of deploy/notify.yaml with these names, with limits that a test can wait for, or their own (None)."""
     known = yaml.safe_load(NOTIFY.read_text())["automations"]
     chosen = [one for one in known if one["name"] in within_s]
@@ -93,8 +94,8 @@ def create_automations(env: dict[str, str], folder: Path, within_s: dict[str, in
         one["trigger"]["within"] = within_s[one["name"]] or one["trigger"]["within"]
     path = folder / "notify.yaml"
     path.write_text(yaml.safe_dump({"automations": chosen}))
-    created = flow_kit.run_command([sys.executable, "scripts/notify.py", "webhook/nights", "--file", str(path)], env)
-    assert created.code == 0, created.out + created.err
+    with settings.temporary_settings({settings.PREFECT_API_URL: api}):
+        assert flow_kit.run_notify("webhook/nights", "--file", str(path)) == 0
 
 
 def delete_automations(api: str, names: str = "assayline: ") -> None:
@@ -106,7 +107,6 @@ def delete_automations(api: str, names: str = "assayline: ") -> None:
 
 def create_block(api: str, url: str) -> None:
     """A webhook that the automations send by."""
-    from prefect import settings
     from prefect.blocks.webhook import Webhook
 
     with settings.temporary_settings({settings.PREFECT_API_URL: api}):
@@ -117,7 +117,8 @@ def create_block(api: str, url: str) -> None:
 def deployments(prefect_env: dict[str, str], prefect_api: str) -> None:
     """All deployments of prefect.yaml in their pool."""
     env = {**prefect_env, "PREFECT_API_URL": prefect_api, "PWD": str(flow_kit.ROOT)}
-    flow_kit.run_prefect(env, "work-pool", "create", "evaluations", "--type", "process")
+    pool = {"name": "evaluations", "type": "process"}
+    httpx.post(f"{prefect_api}/work_pools/", json=pool).raise_for_status()  # its worker adds what such a pool has
     flow_kit.run_prefect(env, "--no-prompt", "deploy", "--all")
 
 
@@ -158,7 +159,6 @@ def worker(deployments: None, deployed_env: dict[str, str], deployed_data: Path)
 def story(
     deployments: None,
     prefect_api: str,
-    deployed_env: dict[str, str],
     deployed_data: Path,
     modest_model: Path,
     charts: Path,
@@ -169,14 +169,14 @@ def story(
     (folder / "specs").mkdir()
     shutil.copytree(charts, deployed_data / "cache")
     spec = flow_kit.trial_spec(modest_model, flow_kit.write_rows(folder / "sums.jsonl", 40))
-    settings = Settings(data_dir=deployed_data, lock_dir=deployed_data.parent / "locks")
-    stable = complete(parse_spec(spec), settings, "never").run_id
-    with connect(settings.database_path, 20) as connection:
+    own = Settings(data_dir=deployed_data, lock_dir=deployed_data.parent / "locks")
+    stable = complete(parse_spec(spec), own, "never").run_id
+    with connect(own.database_path, 20) as connection:
         pin_baseline(connection, deployed_data, "stable", stable)
     told: list[str] = []
     with flow_kit.listening(told) as url:
         create_block(prefect_api, url)
-        create_automations(deployed_env, folder, {FAILED: None, DIED: DIED_S})
+        create_automations(prefect_api, folder, {FAILED: None, DIED: DIED_S})
         story = Story(deployed_data, folder / "specs", spec, told)
         try:
             yield story
@@ -218,10 +218,10 @@ def test_deployments_are_as_written(prefect_client: Any) -> None:
 
 
 def test_a_night_that_nobody_starts_is_told_of(
-    story: Story, deployed_env: dict[str, str], prefect_client: Any, prefect_api: str, tmp_path: Path
+    story: Story, prefect_client: Any, prefect_api: str, tmp_path: Path
 ) -> None:
     """It comes first, as there is no worker yet."""
-    create_automations(deployed_env, tmp_path, {MISSING: MISSING_S})
+    create_automations(prefect_api, tmp_path, {MISSING: MISSING_S})
     night = story.begin(prefect_client, story.spec)
     message = heard(story, "has not ended")
     assert prefect_client.read_flow_run(night).state_name == "Late"
