@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import json
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from forked_hosts import HOSTS
+from host_kit import HOSTS
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # examples/ is no installed package
@@ -27,6 +28,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # an engine's idle threads 
 for size in ("COLUMNS", "LINES"):  # readline sets them for what pytest starts, the lanes among them
     os.environ.pop(size, None)
 
+from run_kit import CHAT_TEMPLATE, ENGINE_ARGS, build_tokenizer  # noqa: E402
+
 from assayline.engines.devices import claims  # noqa: E402
 from assayline.engines.process import HostSetup  # noqa: E402
 from assayline.settings import Settings  # noqa: E402
@@ -38,16 +41,6 @@ from assayline.store import database  # noqa: E402
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
 hypothesis.settings.register_profile("fresh", max_examples=2_000, deadline=None, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
-
-ENGINE_ARGS = {
-    "max_model_len": 256,
-    "max_num_seqs": 32,
-    "dtype": "float32",
-    "enforce_eager": True,
-    "kv_cache_memory_bytes": 2**27,
-}
-"""vLLM on a CPU, small and quick to start."""
-
 
 MEMORY = Path("/dev/shm")
 MEMORY_NEEDED_BYTES = 4 * 2**30
@@ -206,23 +199,21 @@ def make_spec(tiny_model: Path) -> Any:
 @pytest.fixture(scope="session")
 def modest_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder with everything but weights: enough for the fake engine."""
-    import json
-
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
     folder = tmp_path_factory.mktemp("models") / "modest"
-    raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=["<bos>", "<eos>"], initial_alphabet=alphabet, show_progress=False
-    )
-    raw.train_from_iterator(["What is 1 + 1?"], trainer)
-    template = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
-    PreTrainedTokenizerFast(
-        tokenizer_object=raw, bos_token="<bos>", eos_token="<eos>", chat_template=template
-    ).save_pretrained(folder)
+    tokenizer = build_tokenizer(300)
+    tokenizer.chat_template = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    tokenizer.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 1024}))
     return folder
+
+
+@pytest.fixture(scope="session")
+def session_tokenizer() -> Any:
+    return build_tokenizer()
+
+
+@pytest.fixture
+def tokenizer(session_tokenizer: Any) -> Any:
+    """A small real tokenizer with its template as it was, whatever a test before has set."""
+    session_tokenizer.chat_template = CHAT_TEMPLATE
+    return session_tokenizer

@@ -1,10 +1,16 @@
-"""Runs that are hurt at random, on one machine or on a Ray cluster, and a table of what came of it.
+"""Runs that are hurt, on one machine or on a Ray cluster: workers, nodes, and rounds of random faults.
 
-A round is a run, with all kinds of faults or with one, so that the table shows what each kind does. The flow is a
-process without Prefect that does what the flow `evaluate` does; as often as it ends early, it is started again, and
-resumes the run:
+A round is a run, with all kinds of faults or with one, so that a table shows what each kind does. The flow is a process
+without Prefect that does what the flow `evaluate` does; as often as it ends early, it is started again, and resumes the
+run:
 
-    python fault_kit.py SPEC
+    python fault_kit.py flow SPEC
+
+The cluster is a process, too. It prints the cluster's address; then each line of standard input is a command, which a
+line answers: `add ADDRESS GPUS` starts a node with one CPU, and `kill ADDRESS` kills it at once, as a machine that
+loses power. It ends with its standard input:
+
+    python fault_kit.py cluster FOLDER
 """
 
 import contextlib
@@ -31,17 +37,21 @@ from assayline.errors import Death, EngineDiedError
 from assayline.evaluation import drive
 from assayline.evaluation import worker as worker_module
 from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.worker import Worker
+from assayline.evaluation.worker import Worker, WorkOrder
 from assayline.records import Completion, Request
 from assayline.settings import load_settings
 from assayline.spec.file import load_spec
 from assayline.store.database import connect
+from tasks import ray_cluster
 
 ENGINE, THREAD, FLOW, STOPPED_FLOW, DISK = "engine dies", "worker dies", "flow killed", "flow stopped", "disk full"
 NODE, ACTOR, STOPPED_ACTOR, JOIN = "node killed", "actor killed", "actor stopped", "node joins"
 LOCAL_KINDS = (ENGINE, THREAD, FLOW, STOPPED_FLOW, DISK)
 RAY_KINDS = (NODE, ACTOR, STOPPED_ACTOR, FLOW, JOIN)
 NODES = 4
+STEP_S = 0.005
+HEAD = "127.0.0.2"
+TESTS = Path(__file__).resolve().parent
 REQUESTS = 600
 FAULTS_PER_ROUND = 10
 ROUND_LIMIT_S = 240.0
@@ -91,10 +101,161 @@ def open_noting_engine(folder: Path, opened: Any, sizes: Any, setup: Any, hooks:
     return NotingEngine(opened, folder, hooks)
 
 
+class NodeEngine(FakeEngine):
+    """A request may kill its process; the answer to one with media is the path and the content of each."""
+
+    def _start(self, request: Request) -> Any:
+        if "kill" in (request.rendered or ""):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super()._start(request)
+
+
+def die(*_: Any, **__: Any) -> Any:
+    raise EngineDiedError("The engine died on its node.", Death("run", exception="AssertionError"))
+
+
+def read_media(request: Request) -> str:
+    return "|".join(f"{media['path']}={Path(media['path']).read_text()}" for media in request.media or ())
+
+
+class NotingNodeWorker(ray_cluster._NodeWorker):
+    """A worker whose engine notes what it was asked, for rounds of faults."""
+
+    def __init__(self, order: WorkOrder) -> None:
+        worker_module.open_engine = partial(open_noting_engine, order.log_folder.parents[2])  # type: ignore[assignment]
+        super().__init__(order)
+
+
+class NodeWorker(ray_cluster._NodeWorker):
+    """A worker with such an engine, whatever its spec says, and without a device."""
+
+    def __init__(self, order: WorkOrder) -> None:
+        worker_module.open_engine = lambda opened, sizes, setup, hooks, **_: NodeEngine(  # type: ignore[assignment]
+            opened.clock,
+            worker=opened.worker,
+            generation=opened.engine_generation,
+            window=order.spec.engine.max_concurrency,
+            step_s=STEP_S,
+            answer=read_media,
+            hooks=hooks,
+        )
+        if "DIES" in order.spec.engine.env:
+            worker_module.open_engine = die
+        worker_module.claim_device = lambda *_, **__: worker_module.NO_DEVICE  # type: ignore[attr-defined]
+        super().__init__(order)
+        import ray
+
+        args = order.spec.engine.args
+        self._notes.append(f"GPUs {ray.get_gpu_ids()}, executor {args.get('distributed_executor_backend')}")
+
+
+class Nodes:
+    """A cluster in a process of its own; two nodes can have workers at first.
+
+    Each node has an address and a working folder of its own. The first has the cluster's head and no CPU, so no worker
+    runs there. 127.0.0.1 is not an address for a node: Ray replaces it by the machine's outward one.
+    """
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        self.folder = folder
+        paths = os.pathsep.join(map(str, [TESTS.parent, TESTS]))
+        env = {**os.environ, "PYTHONPATH": paths, "RAY_USAGE_STATS_ENABLED": "0"}
+        with log.open("w") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, "cluster", str(folder)],
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                text=True,
+            )
+        self.address = self._read()
+        self.alive: list[str] = []
+        self._numbers = iter(range(3, 250))
+        for _ in range(2):
+            self.add()
+
+    def add(self, gpus: int = 0) -> str:
+        address = f"127.0.0.{next(self._numbers)}"
+        self._tell(f"add {address} {gpus}")
+        self.alive.append(address)
+        return address
+
+    def kill(self, address: str) -> None:
+        self.alive.remove(address)
+        self._tell(f"kill {address}")
+
+    def keep_two(self) -> None:
+        """Every test begins with two nodes without GPUs."""
+        while len(self.alive) < 2:
+            self.add()
+        for address in self.alive[2:]:
+            self.kill(address)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            for process in [*psutil.Process(self._process.pid).children(recursive=True), self._process]:
+                process.kill()
+
+    def actors(self) -> dict[int, str]:
+        """The node of each process that holds a worker."""
+        found = {}
+        for process in psutil.Process(self._process.pid).children(recursive=True):
+            try:
+                if "NodeWorker" in process.cmdline()[0]:
+                    found[process.pid] = _node_of(process)
+            except (psutil.Error, IndexError):
+                continue
+        return found
+
+    def _tell(self, command: str) -> None:
+        assert self._process.stdin is not None
+        print(command, file=self._process.stdin, flush=True)
+        assert self._read() == "done"
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+def _node_of(process: psutil.Process) -> str:
+    for parent in process.parents():
+        for word in parent.cmdline():
+            if word.startswith("--node_ip_address="):
+                return word.partition("=")[2]
+    raise AssertionError(f"{process} is not a process of Ray")
+
+
+def run_cluster(folder: Path) -> None:
+    from ray.cluster_utils import Cluster
+
+    size = {"object_store_memory": 80_000_000}
+    head = {"num_cpus": 0, "num_gpus": 0, "node_ip_address": HEAD, "include_dashboard": False, **size}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    nodes = {}
+    try:
+        print(cluster.address, flush=True)
+        for line in sys.stdin:
+            command, address, *gpus = line.split()
+            if command == "add":
+                place = folder / address
+                place.mkdir(exist_ok=True)
+                os.chdir(place)  # where the node's processes are, too
+                os.environ["ASSAYLINE_LOCK_DIR"] = str(place / "locks")
+                nodes[address] = cluster.add_node(num_cpus=1, num_gpus=int(gpus[0]), node_ip_address=address, **size)
+            else:
+                cluster.remove_node(nodes.pop(address), allow_graceful=False)
+            print("done", flush=True)
+    finally:
+        cluster.shutdown()
+
+
 def run_flow(spec_path: str) -> None:
     """What the flow does. Raises what ends it early."""
-    from tasks import ray_cluster
-
     settings = load_settings()
     drive.REPLACEMENT_PAUSES_S = (0.1, 0.2, 0.4)
     worker_module.open_engine = partial(open_noting_engine, settings.data_dir)  # type: ignore[assignment]
@@ -103,7 +264,7 @@ def run_flow(spec_path: str) -> None:
     try:
         with ray_cluster.open_cluster(evaluation.spec, settings) as cluster, ThreadPoolExecutor(64) as pool:
             if cluster is not None:
-                from node_kit import NotingNodeWorker
+                from fault_kit import NotingNodeWorker  # not this program's own, which a node could not import
 
                 ray_cluster._NodeWorker = NotingNodeWorker  # type: ignore[misc]
             prepared = pool.submit(evaluation.prepare)
@@ -173,7 +334,7 @@ class Round:
         (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
         self._env = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, [Path(__file__).parents[1], Path(__file__).parent])),
+            "PYTHONPATH": os.pathsep.join(map(str, [TESTS.parent, TESTS])),
             "ASSAYLINE_DATA_DIR": str(folder / "data"),
             "ASSAYLINE_LOCK_DIR": str(folder / "locks"),
             "ASSAYLINE_FLUSH_INTERVAL_S": "0.2",
@@ -188,7 +349,7 @@ class Round:
             code = None
             while code != 0:
                 outcome.attempts += 1
-                command = [sys.executable, __file__, str(self._folder / "spec.yaml")]
+                command = [sys.executable, __file__, "flow", str(self._folder / "spec.yaml")]
                 flow = subprocess.Popen(command, env=self._env, stdout=log, stderr=log, start_new_session=True)
                 while flow.poll() is None:
                     assert time.monotonic() < deadline, f"no end in sight; see {log.name}"
@@ -290,4 +451,5 @@ def print_table(outcomes: Sequence[Outcome], seed: int) -> Counter[str]:
 
 
 if __name__ == "__main__":
-    run_flow(sys.argv[1])
+    role, given = sys.argv[1:]
+    run_flow(given) if role == "flow" else run_cluster(Path(given).absolute())

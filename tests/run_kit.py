@@ -1,25 +1,162 @@
-"""Runs on the fake engine for the tests of resuming and rebuilding: begun, left in the middle, looked at."""
+"""Runs on the fake engine, and what they are made of: requests, shards, batch files, a tokenizer."""
 
 import atexit
 import functools
+import itertools
+import json
 import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-from record_kit import completion_of
+import pytest
 
+from assayline.clock import RunClock
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
-from assayline.evaluation.drive import Listener, drive_worker
+from assayline.evaluation.dispatcher import Dispatcher
+from assayline.evaluation.drive import Listener, WorkerReport, drive_worker
 from assayline.evaluation.order import heaviest_first, read_shard
-from assayline.records import EngineEvent, Request
+from assayline.evaluation.worker import Worker, WorkOrder
+from assayline.records import Completion, EngineEvent, Request
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.store.parts import list_parts, write_part
+from assayline.spec.file import parse_spec
+from assayline.store.parts import PartWriter, count_rows, list_parts, write_part
 
+ROOT = Path(__file__).resolve().parents[1]
+Found = TypeVar("Found")
 FAKE = {"backend": "fake"}
+ENGINE_ARGS = {
+    "max_model_len": 256,
+    "max_num_seqs": 32,
+    "dtype": "float32",
+    "enforce_eager": True,
+    "kv_cache_memory_bytes": 2**27,
+}
+"""vLLM on a CPU, small and quick to start."""
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{{ eos_token }}\n"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SYLLABLES = ("ba", "ko", "mi", "tu", "re", "sol", "fan", "dex")
+WORDS = [a + b + c for a, b, c in itertools.product(SYLLABLES, repeat=3)]
+
+
+def request_of(number: int, prompt_token_ids: Sequence[int] = (1, 2, 3), **sampling: Any) -> Request:
+    ids, name = [*prompt_token_ids], f"{number:05d}"
+    return Request(
+        request_id=f"request-{name}",
+        prompt_id=f"prompt-{name}",
+        occurrence=0,
+        repeat_index=0,
+        prompt_token_ids=ids,
+        sampling=sampling,
+        rendered=f"say {number}",
+    )
+
+
+def completion_of(request_id: str, **values: Any) -> Completion:
+    return Completion(request_id=request_id, worker="worker-0", engine_generation=0, window_requests=8, **values)
+
+
+def write_shards(run_dir: Path, shards: int, per_shard: int, **sampling: Any) -> list[str]:
+    """Shards of numbered requests; their ids."""
+    numbers = iter(range(shards * per_shard))
+    ids = []
+    for shard in range(shards):
+        requests = [request_of(next(numbers), **sampling) for _ in range(per_shard)]
+        write_part(run_dir, "requests", f"shard-{shard:06d}", requests)
+        ids += [request.request_id for request in requests]
+    return ids
+
+
+def rows_of(run_dir: Path, table: str) -> list[dict[str, Any]]:
+    return [row for part in list_parts(run_dir, table) for row in pq.read_table(part).to_pylist()]
+
+
+def fake_spec(**changes: Any) -> EvalSpec:
+    prompts = {"source": {"kind": "inline", "rows": [{"prompt": "1 + 1"}]}}
+    return parse_spec({"model": "fake", "prompts": prompts, "engine": {"backend": "fake"}, **changes})
+
+
+class Work:
+    """What an evaluation has for its workers, without the evaluation: every shard in the folder, read to the end."""
+
+    def __init__(self, run_dir: Path, settings: Settings, *, is_closed: bool = True, **changes: Any) -> None:
+        self.run_dir = run_dir
+        self.settings = settings
+        self.spec = fake_spec(**changes)
+        self.writer = PartWriter(run_dir, "flow", settings.flush_rows, settings.flush_interval_s)
+        self.dispatcher = Dispatcher(self.spec, run_dir, self.writer.add, lambda: pytest.fail("no chat is rendered"))
+        self.generations: dict[str, int] = {}
+        self.attempt = 1
+        self.sent_before = 0
+        self.clock = RunClock.start()
+        self.notes: list[str] = []
+        self.events: list[EngineEvent] = []
+        for part in list_parts(run_dir, "requests"):
+            self.add(part)
+        if is_closed:
+            self.dispatcher.close()
+
+    def add(self, part: Path) -> None:
+        self.dispatcher.add_shard(part, count_rows(part))
+
+    def order(self, worker: str) -> WorkOrder:
+        return WorkOrder(
+            run_id="run",
+            spec=self.spec,
+            settings=self.settings,
+            model=self.spec.model,
+            model_id="fake-id",
+            model_args={},
+            clock=self.clock,
+            worker=worker,
+            attempt=self.attempt,
+            sent_before=self.sent_before,
+            first_generation=self.generations.get(worker, 0),
+            log_folder=self.run_dir / "logs",
+        )
+
+    def drive(self, worker: str = "worker-0", launch: Any = Worker) -> WorkerReport:
+        """Drives a worker to its end, and writes what is left."""
+        listener = Listener(self.notes.append, self.notes.append, on_event=self.events.append)
+        with self.writer:
+            return drive_worker(self, worker, listener, launch)  # type: ignore[arg-type]
+
+    def start(self, worker: str = "worker-0", launch: Any = Worker) -> threading.Thread:
+        """The same in a daemon thread: a worker that does not end must not keep the tests from ending."""
+        thread = threading.Thread(target=self.drive, args=[worker, launch], daemon=True)
+        thread.start()
+        return thread
+
+
+def wait_for(look: Callable[[], Found], timeout_s: float = 20, what: str = "what is waited for") -> Found:
+    """The first true answer of `look`; fails when there is none in time."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"Not within {timeout_s:.0f} s: {what}")
+        time.sleep(0.05)
+    return found
+
+
+def start_python(script: str, *arguments: object) -> "subprocess.Popen[str]":
+    """A second Python process; talk to it by its standard streams."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def read_line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
 
 
 def work(evaluation: Evaluation, index: int = 0) -> int:
@@ -113,3 +250,43 @@ def list_runs(settings: Settings) -> list[str]:
 
 def part_of(evaluation: Evaluation, table: str, name: str) -> Path:
     return evaluation.run_dir / "parts" / table / f"{name}.parquet"
+
+
+def chat_line(custom_id: str, text: str = "bako mitu", **body: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": text}]
+    return batch_line(custom_id, "/v1/chat/completions", {"messages": messages, **body})
+
+
+def text_line(custom_id: str, prompt: Any = "bako mitu", **body: Any) -> dict[str, Any]:
+    return batch_line(custom_id, "/v1/completions", {"prompt": prompt, **body})
+
+
+def batch_line(custom_id: str, url: str, body: dict[str, Any]) -> dict[str, Any]:
+    return {"custom_id": custom_id, "method": "POST", "url": url, "body": {"model": "m", **body}}
+
+
+def write_batch(path: Path, *lines: dict[str, Any] | str) -> Path:
+    text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def build_tokenizer(vocab_size: int = 600) -> Any:
+    """A real tokenizer, trained in a moment: byte-level BPE with a BOS that it would add itself."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=["<bos>", "<eos>", "<pad>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    raw.train_from_iterator([" ".join(WORDS)] * 4, trainer)
+    raw.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", chat_template=CHAT_TEMPLATE
+    )

@@ -4,7 +4,7 @@ import pickle
 import time
 
 import pytest
-from record_kit import read_line, start_python
+from run_kit import read_line, start_python
 
 from assayline import clock
 from assayline.clock import RunClock

@@ -17,6 +17,7 @@ STEP = re.compile(
     flags=re.MULTILINE | re.DOTALL,
 )
 
+FOLLOWED_TOGETHER = ("A metric", "A section of the report")
 pytestmark = pytest.mark.slow
 
 
@@ -51,13 +52,13 @@ def follow(page: str, copy: Path) -> int:
     return scripts
 
 
-@pytest.mark.parametrize("title", [title for title in SECTIONS if title != "A section of the report"])
+@pytest.mark.parametrize("title", [title for title in SECTIONS if title not in FOLLOWED_TOGETHER])
 def test_an_example_works_as_it_is_written(title: str, copy: Path) -> None:
     assert follow(SECTIONS[title], copy) == 1
 
 
 def test_a_section_shows_the_metric_before_it(copy: Path) -> None:
-    assert follow(SECTIONS["A metric"] + SECTIONS["A section of the report"], copy) == 2
+    assert follow("".join(SECTIONS[title] for title in FOLLOWED_TOGETHER), copy) == 2
 
 
 def test_every_block_of_code_is_a_step() -> None:

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from record_kit import ROOT
+from run_kit import ROOT
 
 from assayline.errors import SpecError
 from assayline.settings import Settings, list_unknown_variables, load_settings

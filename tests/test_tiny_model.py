@@ -208,9 +208,9 @@ def test_asking_for_a_finished_model_imports_no_torch(hasty: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(hasty)], cwd=tiny_model.ROOT, check=True)
 
 
-@pytest.mark.parametrize("threads", ["1", "2"])
-def test_the_bytes_are_the_same_for_any_number_of_threads(hasty: Path, tmp_path: Path, threads: str) -> None:
-    env = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+def test_the_bytes_are_the_same_for_any_number_of_threads(hasty: Path, tmp_path: Path) -> None:
+    """Here there is one, there were as many as there are cores."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", BUILD, str(tmp_path / "model")], cwd=tiny_model.ROOT, env=env, check=True)
     assert (tmp_path / "model" / STAMP).read_bytes() == (hasty / STAMP).read_bytes()
 

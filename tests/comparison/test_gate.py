@@ -55,10 +55,10 @@ def run(spec: EvalSpec, settings: Settings) -> str:
 
 
 @pytest.fixture(scope="module")
-def four_runs(make: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The folders of four runs of the same, in one database for each: it has the run and those before it."""
+def two_runs(make: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The folders of two runs of the same; the database of the second has both."""
     found: list[Path] = []
-    for _ in range(4):
+    for _ in range(2):
         settings = settings_in(tmp_path_factory.mktemp("runs"))
         if found:
             shutil.copytree(found[-1].parents[1], settings.data_dir)
@@ -67,20 +67,20 @@ def four_runs(make: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]
 
 
 @pytest.fixture
-def old(four_runs: list[Path], settings: Settings) -> str:
+def old(two_runs: list[Path], settings: Settings) -> str:
     """A run of `make()` that is there before the test."""
-    return copy_run(four_runs[0], settings).name
+    return copy_run(two_runs[0], settings).name
 
 
 @pytest.fixture
-def four_old(four_runs: list[Path], settings: Settings) -> list[str]:
-    """Four of them, oldest first."""
-    copy_run(four_runs[-1], settings)
-    return [folder.name for folder in four_runs]
+def two_old(two_runs: list[Path], settings: Settings) -> list[str]:
+    """Both of them, oldest first."""
+    copy_run(two_runs[-1], settings)
+    return [folder.name for folder in two_runs]
 
 
-def test_the_same_again_is_held(make: Any, old: str, settings: Settings) -> None:
-    report = judge(settings, run(make(), settings), old)
+def test_the_same_again_is_held(two_old: list[str], settings: Settings) -> None:
+    report = judge(settings, two_old[1], two_old[0])
     assert verdicts(report) == {"errors": "held", "accuracy, exact_match": "held"}
     assert report.sentence.endswith("is within its limits against " + report.baseline + ".")
 
@@ -158,10 +158,8 @@ def test_a_scorer_with_other_arguments_is_another_scorer(make: Any, old: str, se
         judge(settings, new, old)
 
 
-def test_judge_run_against_refuses_scores_that_an_older_definition_gave(
-    make: Any, old: str, settings: Settings
-) -> None:
-    new = run(make(), settings)
+def test_judge_run_against_refuses_scores_that_an_older_definition_gave(two_old: list[str], settings: Settings) -> None:
+    old, new = two_old
     with connect(settings.database_path, 10) as connection:
         connection.execute("update scorers set definition = 'before' where run_id = ?", [old])
     said = rf"the scorer changed between them.* hint: score again by today's scorer: `assayline score {old}`\."
@@ -171,8 +169,8 @@ def test_judge_run_against_refuses_scores_that_an_older_definition_gave(
     assert verdicts(judge(settings, new, old))["accuracy, exact_match"] == "held"
 
 
-def test_judge_run_against_tells_of_pairs_with_an_error(make: Any, old: str, settings: Settings) -> None:
-    new = run(make(), settings)
+def test_judge_run_against_tells_of_pairs_with_an_error(two_old: list[str], settings: Settings) -> None:
+    old, new = two_old
     with connect(settings.database_path, 10) as connection:
         first = "prompt_id = (select min(prompt_id) from scores)"
         connection.execute(f"update scores set error_kind = 'timeout' where run_id = ? and {first}", [old])
@@ -193,23 +191,41 @@ def test_runs_without_an_end_are_refused(make: Any, old: str, settings: Settings
         judge(settings, "nobody", done)
 
 
-def test_speed_needs_repeats(four_old: list[str], settings: Settings) -> None:
-    report = judge(settings, four_old[3], four_old[1], max_slowdown={"output_tokens_per_s": 0.05})
+def test_speed_needs_repeats(two_old: list[str], settings: Settings) -> None:
+    old, new = two_old
+    limits = GateSpec(max_slowdown={"output_tokens_per_s": 0.05})
+    with connect(settings.database_path, 10) as opened:
+        shadow_speed(opened, [*repeat(opened, old, 2), *repeat(opened, new, 2)], 0.5)
+        report = judge_run_against(opened, new, old, limits)
     (check,) = (check for check in report.checks if check.check == "output_tokens_per_s")
     assert check.verdict == "not judged" and "2 and 2 repeats" in check.words
     assert report.broken == [] and "1 could not be judged" in report.sentence
 
 
-def test_five_repeats_a_side_are_judged(make: Any, four_old: list[str], settings: Settings) -> None:
-    runs = four_old + [run(make(), settings) for _ in range(6)]
+def test_five_repeats_a_side_are_judged(two_old: list[str], settings: Settings) -> None:
+    old, new = two_old
     limits = GateSpec(max_slowdown={"output_tokens_per_s": 0.05})
     with connect(settings.database_path, 10) as opened:
+        runs = [*repeat(opened, old, 5), *repeat(opened, new, 5)]
         for factor, verdict in ((0.85, "broken"), (1.0, "held"), (0.97, "held"), (1.2, "held")):
             shadow_speed(opened, runs, factor)
-            report = judge_run_against(opened, runs[9], runs[4], limits)
+            report = judge_run_against(opened, new, old, limits)
             assert verdicts(report)["output_tokens_per_s"] == verdict, factor
             assert "over 5 and 5 repeats" in report.checks[-1].words
             assert report.sentence.endswith("the limit is 5.0%.") == (verdict == "broken")
+
+
+def repeat(connection: Connection, run_id: str, repeats: int) -> list[str]:
+    """So many runs of the same, a millisecond apart, of which this is the last."""
+    ids = [f"{run_id}-{number}" for number in range(repeats - 1)]
+    for number, copy in enumerate(ids):
+        for table in ("runs", "engine_events", "prompts", "requests"):
+            earlier = f", started_at - to_milliseconds({repeats - 1 - number}) as started_at" if table == "runs" else ""
+            connection.execute(
+                f"insert into {table} by name select * replace (? as run_id{earlier}) from {table} where run_id = ?",
+                [copy, run_id],
+            )
+    return [*ids, run_id]
 
 
 def shadow_speed(connection: Connection, runs: list[str], factor: float) -> None:
@@ -220,7 +236,7 @@ def shadow_speed(connection: Connection, runs: list[str], factor: float) -> None
         "(run_id varchar, metric varchar, value double, unit varchar, higher_is_better boolean)"
     )
     for i, run_id in enumerate(runs):
-        value = 100 * (factor if i > 4 else 1) * dice.normal(1, 0.01)
+        value = 100 * (factor if i >= len(runs) / 2 else 1) * dice.normal(1, 0.01)
         connection.execute(
             "insert into run_metric values (?, 'output_tokens_per_s', ?, 'tokens/s', true)", [run_id, value]
         )
@@ -257,15 +273,12 @@ def test_costs_have_limits_of_the_run_itself_and_against_the_baseline(make: Any,
     assert unpriced.broken == []
 
 
-@pytest.mark.parametrize("repeats", [1, 2])
-def test_judge_run_against_compares_two_templates_row_by_row(
-    make_spec: Any, settings: Settings, tmp_path: Path, repeats: int
-) -> None:
+def test_judge_run_against_compares_two_templates_row_by_row(make_spec: Any, settings: Settings) -> None:
     """The same rows asked by two templates, of which one has the fake engine answer wrongly from row 20 on."""
     rows = [{"question": f"say {i}", "answer": str(i), "wrong": "" if i < 20 else " what"} for i in range(40)]
 
     def ask(template: str, **prompts: Any) -> str:
-        asked = {"columns": {"target": "answer"}, "template": template, "repeats": repeats, **prompts}
+        asked = {"columns": {"target": "answer"}, "template": template, "repeats": 2, **prompts}
         asked = {"source": {"kind": "inline", "rows": rows}, **asked}
         plain = {"template": "{{ messages[0].content }}"}
         return run(make_spec(engine={**FAKE, "order": "given"}, prompts=asked, chat=plain), settings)

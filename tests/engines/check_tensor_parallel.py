@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_helpers import ARGS
+from engine_kit import ARGS
 from run_kit import query
 
 from assayline.evaluation.begin import begin_evaluation
@@ -31,11 +31,11 @@ def test_an_engine_on_two_groups_of_cores_answers(make_spec: Any, settings: Sett
 def test_a_rank_that_runs_out_of_memory_is_found_in_the_log(make_spec: Any, settings: Settings, tmp_path: Path) -> None:
     """The rank that replies waits in the collective for VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, 300 by default."""
     env = {
-        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONPATH": str(Path(__file__).parents[1]),
         "FAILED_ONCE": str(tmp_path / "failed"),
         "VLLM_CPU_OMP_THREADS_BIND": "0|1",
     }
-    args = {**ARGS, "tensor_parallel_size": 2, "worker_cls": "failing_worker.FailingWorker"}
+    args = {**ARGS, "tensor_parallel_size": 2, "worker_cls": "host_kit.FailingWorker"}
     spec = make_spec(prompts={"limit": 20}, engine={"args": args, "env": env, "warm_up": False})
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()

@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from engine_helpers import Asker, Control, Reference, open_engine
+from engine_kit import Asker, Control, Reference, open_engine
 
 from assayline.engines.client import OfflineEngine
 

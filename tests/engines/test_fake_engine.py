@@ -5,8 +5,8 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from engine_helpers import Feed
-from record_kit import request_of
+from engine_kit import Feed
+from run_kit import request_of
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from engine_helpers import ARGS, ONE_CORE, ROOT, Control, by_id, open_async, open_engine, parts_of, words_of
+from engine_kit import ARGS, ONE_CORE, ROOT, Control, by_id, open_async, open_engine, parts_of, words_of
 
 from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.host.core import PREPARERS

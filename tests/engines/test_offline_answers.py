@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from engine_helpers import ARGS, NO_PREEMPTIONS, Asker, Control, Feed, by_id, stamps_of
+from engine_kit import ARGS, NO_PREEMPTIONS, Asker, Control, Feed, by_id, stamps_of
 
 from assayline.engines.client import OfflineEngine
 from assayline.errors import EngineInterruptedError, SpecError

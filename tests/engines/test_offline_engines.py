@@ -17,7 +17,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from engine_helpers import (
+from engine_kit import (
     ARGS,
     SCHEMA,
     Asker,
@@ -31,8 +31,6 @@ from engine_helpers import (
     open_engine,
     prepare_options,
     stamps_of,
-    start_python,
-    wait_until_gone,
 )
 
 from assayline.engines import client
@@ -304,43 +302,6 @@ def test_a_killed_host_is_an_error_with_the_signals_name_after_what_had_finished
         with pytest.raises(EngineError, match="died of signal SIGKILL"):
             list(engine.generate([asker.ask()]))
     assert living_members(engine.host_pid) == []
-
-
-HF_TOKEN = "hf_of_a_test"
-PARENT = """
-import itertools, json, sys
-from pathlib import Path
-from assayline.clock import RunClock
-from assayline.engines.environment import engine_environment
-from assayline.engines.messages import Open
-from assayline.engines.client import OfflineEngine
-from assayline.engines.process import HostSetup
-from assayline.records import Request
-from assayline.settings import Settings
-order = Open(backend="offline", model=sys.argv[1], args=json.loads(sys.argv[3]), clock=RunClock.start())
-settings = Settings(hf_token=sys.argv[4])
-setup = HostSetup(engine_environment(settings, {"OMP_NUM_THREADS": "1"}, {}), Path(sys.argv[2]))
-engine = OfflineEngine(order, setup)
-endless = (Request(str(n), "", 0, 0, [5], {"max_tokens": 200, "ignore_eos": True}) for n in itertools.count())
-for _ in engine.generate(endless):
-    print(engine.host_pid, flush=True)
-"""
-
-
-def test_a_killed_parent_takes_its_engine_with_it_which_had_its_token_from_the_start(
-    tiny_model: Path, tmp_path: Path
-) -> None:
-    """Peers, row 10, and vLLM's own orphans: SIGKILL gives nobody a chance to clean up."""
-    log = tmp_path / "engine.log"
-    with start_python(PARENT, tiny_model, log, json.dumps(ARGS), HF_TOKEN) as parent:
-        assert parent.stdout is not None
-        host = int(parent.stdout.readline())
-        assert living_members(host)
-        environment = Path(f"/proc/{host}/environ").read_bytes().split(b"\0")
-        assert f"HF_TOKEN={HF_TOKEN}".encode() in environment and b"VLLM_ENABLE_V1_MULTIPROCESSING=0" in environment
-        parent.kill()
-    assert wait_until_gone(host, 10)
-    assert HF_TOKEN not in log.read_text()
 
 
 def test_a_model_that_does_not_load_is_an_error_that_names_the_log_and_leaves_no_process(

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from engine_helpers import Asker, Reference, by_id, prepare_options
+from engine_kit import Asker, Reference, by_id, prepare_options
 
 from assayline.clock import RunClock
 from assayline.engines.client import OfflineEngine

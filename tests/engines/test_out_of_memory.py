@@ -15,17 +15,18 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from engine_helpers import ROOT, Asker, words_of
-from record_kit import Work
+from engine_kit import ROOT, Asker, words_of
+from run_kit import Work
 
 from assayline.engines.devices.claims import cuda_driver_answers
+from assayline.engines.process import HostSetup, start_host
 from assayline.evaluation.worker import Worker, WorkOrder
 from assayline.records import Request
 from assayline.settings import Settings
@@ -149,6 +150,15 @@ class Undisturbed:
     """What the whole window takes beyond that."""
     growth: int
     """What the whole window takes beyond the warm engine's memory that no file backs."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_hosts() -> Iterator[None]:
+    """Hosts are started as users' are: what is measured of one that was forked is its server's, too."""
+    make_setup = HostSetup.of
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HostSetup, "of", lambda *given: replace(make_setup(*given), launch=start_host))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import psutil
 import pytest
-from engine_helpers import Control, parts_of, wait_until_gone
-from fake_server import FakeServer
+from engine_kit import Control, parts_of, wait_until_gone
+from server_kit import FakeServer
 
 from assayline.clock import RunClock
 from assayline.engines import client
@@ -61,7 +61,7 @@ def test_the_next_run_takes_the_engine_over_with_a_clock_and_names_of_its_own(
             )
         with closing(open_served(server.url, tmp_path / "third")) as third:
             assert third.facts.details["kept_from"] == "first", "whose folder has the log"
-    assert wait_until_gone(first.host_pid, 10)
+    wait_until_gone(first.host_pid)
     told = (tmp_path / "third" / "logs" / "engine.log").read_text()
     assert str(tmp_path / "first" / "logs" / "engine.log") in told
 
@@ -72,7 +72,7 @@ def test_an_engine_that_is_ordered_otherwise_is_a_new_one(server: FakeServer, tm
             pass
         with closing(open_served(server.url, tmp_path / "second", sampling={"temperature": 0.5})) as other:
             assert other.host_pid != first.host_pid and "kept_from" not in other.facts.details
-            assert wait_until_gone(first.host_pid, 10)
+            wait_until_gone(first.host_pid)
 
 
 class Waiting:
@@ -157,7 +157,7 @@ def test_what_is_parked_makes_room_for_an_engine_of_another_kind(
         monkeypatch.setattr(client, "HostProcess", start)
         with pytest.raises(ChildProcessError):
             OfflineEngine(lot=lot, **parts_of("offline", "model", tmp_path / "log"))
-        assert wait_until_gone(first.host_pid, 10)
+        wait_until_gone(first.host_pid)
 
 
 def test_an_offline_engine_is_no_successor_and_own_servers_with_a_cache_have_none(tmp_path: Path) -> None:
@@ -177,11 +177,11 @@ def test_none_is_left_however_the_block_ends(server: FakeServer, tmp_path: Path)
         engine = open_served(server.url, tmp_path / "first")
         engine.close()
         raise KeyboardInterrupt
-    assert wait_until_gone(engine.host_pid, 10)
+    wait_until_gone(engine.host_pid)
     assert find_lot() is None
     with closing(open_served(server.url, tmp_path / "second")) as alone:
         pass
-    assert wait_until_gone(alone.host_pid, 10)
+    wait_until_gone(alone.host_pid)
 
 
 def test_the_device_of_a_parked_engine_is_taken_until_the_end(tmp_path: Path) -> None:

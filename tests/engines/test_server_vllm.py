@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from engine_helpers import (
+from engine_kit import (
     ARGS,
     ONE_CORE,
     ROOT,
@@ -18,7 +18,6 @@ from engine_helpers import (
     Control,
     Kept,
     by_id,
-    living_members,
     parts_of,
     wait_until_gone,
     words_of,
@@ -221,7 +220,7 @@ def test_a_killed_server_is_replaced_and_nothing_is_left(
         kind = next(details for _, event, details in events if event == "failed")["kind"]
         assert kind == "killed" or victim == "engine"  # whose exit code vLLM does not always tell
         dead = opened[0].host_pid
-        assert wait_until_gone(dead, 20), living_members(dead)
+        wait_until_gone(dead)
         at_error.pop_all()
     kept.keep(opened[1])
 
@@ -234,11 +233,11 @@ def test_no_request_is_lost_when_a_servers_engine_runs_out_of_memory(
 ) -> None:
     """With so many streams in flight vLLM's server has much to say about it, and says it instead of its health."""
     args = {
-        **ONE_CORE, "max_num_seqs": STREAMS, "worker_extension_cls": "tests.engines.out_of_memory.Extension",
+        **ONE_CORE, "max_num_seqs": STREAMS, "worker_extension_cls": "tests.host_kit.OutOfMemoryOnce",
         "kv_cache_memory_bytes": 2**28,
     }  # fmt: skip
     once = tmp_path / "once"
-    env = engine_environment(Settings(), {"OMP_NUM_THREADS": "1"}, {"ASSAYLINE_OOM_ONCE": str(once)})
+    env = engine_environment(Settings(), {"OMP_NUM_THREADS": "1"}, {"FAILED_ONCE": str(once)})
     events: list[tuple[int, str, Any]] = []
 
     def open_one(sizes: Sizes, changed: dict[str, Any], generation: int) -> StreamingEngine:
@@ -267,7 +266,7 @@ def test_nothing_is_left_of_a_server_that_is_closed(kept: Kept[StreamingEngine])
     engine = kept.take()
     with closing(engine):
         assert find_engine(find_server(engine.host_pid)).is_running()
-    assert wait_until_gone(engine.host_pid, 20), living_members(engine.host_pid)
+    wait_until_gone(engine.host_pid)
     assert "vLLM" in engine._setup.log_path.read_text()
 
 

@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from engine_helpers import ARGS, NO_PREEMPTIONS, Asker, by_id, open_engine
+from engine_kit import ARGS, NO_PREEMPTIONS, Asker, by_id, open_engine
 
 from assayline.engines.client import OfflineEngine
 from assayline.records import Completion, Request

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_helpers import course_of
+from engine_kit import course_of
 
 from assayline.clock import RunClock
 from assayline.engines import client as hosted

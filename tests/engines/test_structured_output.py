@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from engine_helpers import SCHEMA, VLLM, Asker, answers_in, by_id
+from engine_kit import SCHEMA, VLLM, Asker, answers_in, by_id
 
 from assayline.engines.client import OfflineEngine
 from assayline.spec.file import parse_spec

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 import pytest
-from engine_helpers import (
+from engine_kit import (
     ONE_CORE,
     ROOT,
     Asker,
@@ -28,10 +28,10 @@ from engine_helpers import (
     by_id,
     living_members,
     open_engine,
-    start_python,
     wait_until_gone,
     words_of,
 )
+from run_kit import start_python
 
 from assayline.engines.client import OfflineEngine
 from assayline.engines.devices.claims import claim_device, list_devices
@@ -84,7 +84,7 @@ PARENT = """
 import json, sys
 from pathlib import Path
 sys.path.insert(0, "tests")
-from forked_hosts import HOSTS
+from host_kit import HOSTS
 from assayline.clock import RunClock
 from assayline.engines.devices.claims import claim_device, list_devices
 from assayline.engines.environment import engine_environment
@@ -123,7 +123,7 @@ def test_what_a_killed_worker_and_a_killed_host_leave_behind_is_ended_by_the_nex
         assert not [core for core in cores if is_at_work(core)]
         for pid in orphans:
             assert any(f"process {pid} " in words for words in device.orphans), device.orphans
-    assert wait_until_gone(host, 10)
+    wait_until_gone(host)
 
 
 SLEEPER = """

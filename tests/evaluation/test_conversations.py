@@ -7,9 +7,8 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from fake_server import ANSWER, FakeServer
-from record_kit import completion_of, rows_of
-from run_kit import FAKE, complete, query, vanish, work
+from run_kit import FAKE, complete, completion_of, query, rows_of, vanish, work
+from server_kit import ANSWER, FakeServer
 
 from assayline.digests import digest_text
 from assayline.engines.fake import FakeEngine

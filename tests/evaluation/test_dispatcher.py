@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from record_kit import completion_of, fake_spec, request_of, write_shards
+from run_kit import completion_of, fake_spec, request_of, write_shards
 
 from assayline.errors import EngineError
 from assayline.evaluation.dispatcher import KILLED_WORKER, Dispatcher
@@ -374,5 +374,7 @@ class DispatcherMachine(RuleBasedStateMachine):
 def test_every_request_has_one_row_whatever_happens(tmp_path_factory: pytest.TempPathFactory) -> None:
     machine = DispatcherMachine
     machine.make_folder = staticmethod(lambda: tmp_path_factory.mktemp("dispatcher"))  # type: ignore[method-assign]
-    quick = settings(max_examples=60, stateful_step_count=40, report_multiple_bugs=False)
+    quick = settings(
+        max_examples=settings.default.max_examples * 3 // 10, stateful_step_count=40, report_multiple_bugs=False
+    )
     run_state_machine_as_test(machine, settings=quick)

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_kit import Work, completion_of, rows_of, write_shards
-from run_kit import vanish
+from run_kit import Work, completion_of, rows_of, vanish, write_shards
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks

@@ -6,8 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from record_kit import completion_of, request_of, rows_of
-from run_kit import complete, query, vanish, work
+from run_kit import complete, completion_of, query, request_of, rows_of, vanish, work
 
 from assayline.errors import StoreError
 from assayline.evaluation import begin

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_kit import rows_of
+from run_kit import rows_of
 
 from assayline.errors import PromptError
 from assayline.evaluation import prepare

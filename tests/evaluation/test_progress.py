@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from record_kit import completion_of
+from run_kit import completion_of
 
 from assayline.evaluation.progress import ALIVE, LEFT, LOST, OPENING, RATE_OVER_S, Progress
 

@@ -8,8 +8,18 @@ from typing import Any
 
 import duckdb
 import pytest
-from record_kit import completion_of, read_line, start_python
-from run_kit import FAKE, begin_and_vanish, complete, list_runs, query, vanish, work
+from run_kit import (
+    FAKE,
+    begin_and_vanish,
+    complete,
+    completion_of,
+    list_runs,
+    query,
+    read_line,
+    start_python,
+    vanish,
+    work,
+)
 
 from assayline.errors import DamagedPartsError, DatabaseUnusableError, RunFailedError, StoreError
 from assayline.evaluation.begin import begin_evaluation

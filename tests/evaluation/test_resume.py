@@ -6,16 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_kit import completion_of, read_line, request_of, rows_of, start_python
 from run_kit import (
     FAKE,
     answer_some,
     begin_and_vanish,
     complete,
+    completion_of,
     list_runs,
     lose_answers,
     part_of,
     query,
+    read_line,
+    request_of,
+    rows_of,
+    start_python,
     vanish,
     work,
 )
@@ -167,6 +171,7 @@ def test_a_run_that_was_abandoned_says_so_while_it_waits_and_runs_again(spec: Ev
     evaluation.prepare()
     answer_some(evaluation, 4)
     evaluation.abandon("cancelled", "KeyboardInterrupt")
+    assert evaluation.dispatcher.is_stopped
     manifest = read_manifest(evaluation.run_dir)
     assert (manifest.state, manifest.message, manifest.is_final) == ("cancelled", "KeyboardInterrupt", False)
     assert query(settings, "select state, finished_at is null from runs") == [("cancelled", False)]
@@ -519,8 +524,9 @@ def test_a_missing_answer_fails_the_run_which_then_goes_on(spec: EvalSpec, setti
     counts = evaluation.prepare()
     work(evaluation)
     lose_answers(evaluation, 8)
-    with pytest.raises(RunFailedError, match=r"does not add up: .*The same command resumes"):
+    with pytest.raises(RunFailedError, match=r"does not add up: .*8.*Expected 30 requests.*The same command resumes"):
         evaluation.finish(counts)
+    assert query(settings, "select state, (select count(*) from completions) from runs") == [("failed", 22)]
     assert complete(spec, settings).run_id == evaluation.run_id
     check_sound(settings)
 

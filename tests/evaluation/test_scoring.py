@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_kit import completion_of
-from run_kit import FAKE, begin_and_vanish, complete, query
+from run_kit import FAKE, begin_and_vanish, complete, completion_of, query
 
 from assayline.errors import PromptError, SpecError
 from assayline.evaluation.begin import Evaluation, begin_evaluation, plan_run

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_server import FakeServer, Script
 from run_kit import complete, query, vanish
+from server_kit import FakeServer, Script
 
 from assayline.errors import ModelError, PromptsChangedError, RunFailedError, ServerError, SpecError
 from assayline.evaluation.begin import begin_evaluation, plan_run

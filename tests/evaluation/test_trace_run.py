@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_server import FakeServer
 from run_kit import complete, query
+from server_kit import FakeServer
 
 from assayline.errors import SpecError
 from assayline.settings import Settings

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_kit import LOCAL_KINDS, NODES, RAY_KINDS, Round, print_table, run_rounds
-from ray_cluster import Nodes
+from fault_kit import LOCAL_KINDS, NODES, RAY_KINDS, Nodes, Round, print_table, run_rounds
 
 pytestmark = pytest.mark.slow
 

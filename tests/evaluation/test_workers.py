@@ -4,7 +4,7 @@ import itertools
 import pickle
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from record_kit import Work, request_of, rows_of, write_shards
+from run_kit import Work, request_of, rows_of, wait_for, write_shards
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts
@@ -28,13 +28,6 @@ from assayline.settings import Settings
 from assayline.store.parts import count_rows, list_parts, write_part
 
 CRASH = Death("run", exception="AssertionError", message="no such block")
-
-
-def wait_until(done: Callable[[], bool], limit_s: float = 20) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not (ready := done()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return ready
 
 
 def answered(run_dir: Path) -> list[str]:
@@ -278,7 +271,7 @@ def test_a_stop_ends_the_worker_without_error_and_keeps_what_had_finished(tmp_pa
     write_part(tmp_path, "requests", "b", [request_of(number, max_tokens=10**9) for number in range(10, 20)])
     shared = Work(tmp_path, settings)
     thread = shared.start()
-    assert wait_until(lambda: len(answered(tmp_path)) == 10)
+    wait_for(lambda: len(answered(tmp_path)) == 10)
     shared.dispatcher.stop()
     thread.join(20)
     assert not thread.is_alive()
@@ -301,7 +294,7 @@ def test_what_finished_is_written_before_the_worker_ends(tmp_path: Path, setting
     write_part(tmp_path, "requests", "a", [request_of(0, max_tokens=1), request_of(1, max_tokens=10**9)])
     shared = Work(tmp_path, settings, is_closed=False)
     thread = shared.start()
-    assert wait_until(lambda: answered(tmp_path) == ["request-00000"])
+    wait_for(lambda: answered(tmp_path) == ["request-00000"])
     assert thread.is_alive()
     shared.dispatcher.stop()
     thread.join(20)
@@ -341,7 +334,7 @@ def test_worker_logs_who_holds_the_device_that_it_waits_for_and_answers_when_it_
     work = Work(tmp_path, settings.model_copy(update={"device_wait_s": 60}), engine={"device": "cpu"})
     with claim_device(list_devices("cpu", 1), settings.lock_dir, 0, "run 7 (night)"):
         thread = work.start()
-        assert wait_until(lambda: bool(work.notes))
+        wait_for(lambda: bool(work.notes))
         time.sleep(3 * CLAIM_POLL_INTERVAL_S)
         assert len(work.notes) == 1, "a line for every look would fill the log"
         assert thread.is_alive()
@@ -359,7 +352,7 @@ def test_worker_ends_when_it_is_stopped_while_it_waits_for_a_device(
     work = Work(tmp_path, settings.model_copy(update={"device_wait_s": 21_600}), engine={"device": "cpu"})
     with claim_device(list_devices("cpu", 1), settings.lock_dir, 0):
         thread = work.start()
-        assert wait_until(lambda: bool(work.notes))
+        wait_for(lambda: bool(work.notes))
         work.dispatcher.stop()
         thread.join(10)
         assert not thread.is_alive()

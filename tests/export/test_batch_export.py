@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import run_kit
-from batch_kit import batch_line, chat_line, text_line, write_batch
 from openai.types import Completion as TextCompletion
 from openai.types.chat import ChatCompletion
+from run_kit import batch_line, chat_line, text_line, write_batch
 
 from assayline.errors import SpecError
 from assayline.export.batch import write_batch as write_lines

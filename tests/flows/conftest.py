@@ -106,45 +106,6 @@ def prefect_client(prefect_api: str, prefect_env: dict[str, str]) -> Iterator[An
 
 
 @pytest.fixture(scope="session")
-def deployments(prefect_env: dict[str, str], prefect_api: str) -> None:
-    """All deployments of prefect.yaml in their pool."""
-    env = {**prefect_env, "PREFECT_API_URL": prefect_api, "PWD": str(flow_kit.ROOT)}
-    flow_kit.run_prefect(env, "work-pool", "create", "evaluations", "--type", "process")
-    flow_kit.run_prefect(env, "--no-prompt", "deploy", "--all")
-
-
-@pytest.fixture(scope="module")
-def deployed_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The data folder of all deployed runs of a module."""
-    folder = tmp_path_factory.mktemp("deployed") / "data"
-    yield folder
-    flow_kit.kill_all(flow_kit.processes_of(folder))
-
-
-@pytest.fixture(scope="module")
-def deployed_env(prefect_env: dict[str, str], prefect_api: str, deployed_data: Path) -> dict[str, str]:
-    """Environment of a worker."""
-    return {
-        **prefect_env,
-        "PREFECT_API_URL": prefect_api,
-        "PREFECT_WORKER_QUERY_SECONDS": "1",
-        "ASSAYLINE_DATA_DIR": str(deployed_data),
-        "ASSAYLINE_LOCK_DIR": str(deployed_data.parent / "locks"),
-        "ASSAYLINE_FLUSH_INTERVAL_S": "0.1",
-        "ASSAYLINE_LOAD_INTERVAL_S": "0.5",
-        "PWD": str(flow_kit.ROOT),
-    }
-
-
-@pytest.fixture(scope="module")
-def worker(deployments: None, deployed_env: dict[str, str], deployed_data: Path) -> Iterator[Path]:
-    """A worker of the pool; gives its log."""
-    log = deployed_data.parent / "worker.log"
-    with flow_kit.started(flow_kit.WORKER_COMMAND, deployed_env, log):
-        yield log
-
-
-@pytest.fixture(scope="session")
 def charts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the charts' program, which takes seconds to bundle."""
     folder = tmp_path_factory.mktemp("charts")

@@ -20,7 +20,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "report"))
 
-from report_kit import Sad
+from row_kit import Sad
 
 from assayline.benchmark.result import Measured
 from assayline.comparison.baselines import Pin

@@ -34,17 +34,8 @@ def assert_refused(run: flow_kit.Finished, code: int, *fragments: str) -> None:
     assert len(re.findall(r"^error: ", run.err, re.MULTILINE)) == 1
 
 
-def test_help_names_overrides_and_exit_codes(command_env: dict[str, str]) -> None:
-    run = flow_kit.run_command(flow_kit.evaluate_command("--help"), command_env)
-    assert run.code == 0
-    assert "--prompts.limit 10" in run.out
-    assert "Exit codes:" in run.out
-
-
-def test_dry_run_shows_the_first_prompt_and_stores_nothing(
-    command_env: dict[str, str], spec_file: Path, data_dir: Path
-) -> None:
-    run = flow_kit.run_command(flow_kit.evaluate_command(spec_file, "--dry-run"), command_env)
+def test_dry_run_shows_the_first_prompt_and_stores_nothing(spec_file: Path, data_dir: Path) -> None:
+    run = dry_run(spec_file)
     assert run.code == 0, run.err
     assert "40 rows of sums, 0 duplicates, 40 requests (0 of them errors)" in run.out
     assert "user: What is 0 + 0?" in run.out
@@ -117,14 +108,8 @@ BAD_FIELDS: dict[str, tuple[list[str], int, list[str]]] = {
 }
 
 
-def test_bad_field_is_one_message(command_env: dict[str, str], spec_file: Path) -> None:
-    overrides, code, fragments = BAD_FIELDS["unknown column"]
-    run = flow_kit.run_command(flow_kit.evaluate_command(spec_file, "--dry-run", *overrides), command_env)
-    assert_refused(run, code, *fragments)
-
-
 @pytest.mark.parametrize("name", list(BAD_FIELDS))
-def test_bad_field_is_one_message_in_this_process(spec_file: Path, name: str) -> None:
+def test_bad_field_is_one_message(spec_file: Path, name: str) -> None:
     overrides, code, fragments = BAD_FIELDS[name]
     assert_refused(dry_run(spec_file, *overrides), code, *fragments)
 
@@ -217,9 +202,7 @@ def test_refused_runs_leave_what_was_stored(
 
     (tmp_path / "empty.jsonl").write_text("")
     empty = ["--prompts.source.path", str(tmp_path / "empty.jsonl")]
-    assert_refused(
-        flow_kit.run_command(flow_kit.evaluate_command(spec_file, *empty), served_env), 3, "has no rows", "'empty'"
-    )
+    assert_refused(flow_kit.run_here("evaluate", spec_file, *empty), 3, "has no rows", "'empty'")
     unknown = ["--engine.args.max_num_seq", "4"]
     assert_refused(flow_kit.run_here("evaluate", spec_file, *unknown), 2, "max_num_seqs")
     monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "0.5")

@@ -1,23 +1,194 @@
-"""README, "On a schedule", command by command: server, pool, deploy, worker, run."""
+"""Deployed runs on a real server, by a real worker: nights that are missing, killed and green; a cancelled run.
 
+The tests are one story, in order, on one data folder, with a webhook that listens. Nights that are worse are in
+test_gate_flow.py.
+"""
+
+import os
 import re
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import duckdb
 import flow_kit
+import httpx
 import pytest
 import yaml
+from prefect import settings
 from prefect.client.schemas.filters import (
-    ArtifactFilter,
-    ArtifactFilterFlowRunId,
+    FlowRunFilter,
+    FlowRunFilterParentFlowRunId,
     LogFilter,
     LogFilterFlowRunId,
 )
-from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Cancelling
+from run_kit import complete
+
+from assayline.comparison.baselines import pin_baseline
+from assayline.runs.locks import name_holder
+from assayline.settings import Settings
+from assayline.spec.file import parse_spec
+from assayline.store.database import connect
 
 pytestmark = pytest.mark.prefect
+
+NOTIFY = flow_kit.ROOT / "deploy" / "notify.yaml"
+FAILED, DIED, MISSING = "assayline: a night failed", "assayline: a run died", "assayline: a night has not ended"
+WORKER_COMMAND = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "evaluations", "--type", "process"]
+HEARTBEAT_S = 30
+"""The shortest that Prefect takes."""
+DIED_S, MISSING_S = 35, 10
+NIGHT_LIMIT_S = 120
+
+
+@dataclass
+class Story:
+    """What the nights have in common."""
+
+    data_dir: Path
+    specs: Path
+    spec: dict[str, Any]
+    """Right answers; a run of it is pinned as `stable`."""
+    told: list[str]
+    """What the webhook was sent."""
+    killed: UUID | None = None
+    """The flow run of the night that was killed."""
+
+    def begin(self, client: Any, spec: dict[str, Any]) -> UUID:
+        """Starts a night by its deployment, as the schedule does."""
+        deployment = client.read_deployment_by_name("nightly/nightly")
+        path = flow_kit.write_spec(self.specs / f"{len(list(self.specs.iterdir()))}.yaml", spec)
+        parameters = {**deployment.parameters, "spec": str(path), "baseline": "stable"}
+        run: FlowRun = client.create_flow_run_from_deployment(deployment.id, parameters=parameters)
+        return run.id
+
+    def newest_run(self) -> Path:
+        return max((self.data_dir / "runs").iterdir())
+
+
+def end_of(client: Any, night: UUID) -> FlowRun:
+    """The flow run when it has ended."""
+
+    def look() -> FlowRun | None:
+        run: FlowRun = client.read_flow_run(night)
+        return run if run.state is not None and run.state.is_final() else None
+
+    ended = flow_kit.wait_for(look, NIGHT_LIMIT_S, "the night ends")
+    assert ended is not None
+    return ended
+
+
+def create_automations(api: str, folder: Path, within_s: dict[str, int | None]) -> None:
+    """Those of deploy/notify.yaml with these names, with limits that a test can wait for, or their own (None)."""
+    known = yaml.safe_load(NOTIFY.read_text())["automations"]
+    chosen = [one for one in known if one["name"] in within_s]
+    for one in chosen:
+        one["trigger"]["within"] = within_s[one["name"]] or one["trigger"]["within"]
+    path = folder / "notify.yaml"
+    path.write_text(yaml.safe_dump({"automations": chosen}))
+    with settings.temporary_settings({settings.PREFECT_API_URL: api}):
+        assert flow_kit.run_notify("webhook/nights", "--file", str(path)) == 0
+
+
+def delete_automations(api: str, names: str = "assayline: ") -> None:
+    """Those whose names begin so: a limit of seconds would fire in other tests."""
+    for one in httpx.post(f"{api}/automations/filter", json={}).json():
+        if one["name"].startswith(names):
+            httpx.delete(f"{api}/automations/{one['id']}")
+
+
+def create_block(api: str, url: str) -> None:
+    """A webhook that the automations send by."""
+    from prefect.blocks.webhook import Webhook
+
+    with settings.temporary_settings({settings.PREFECT_API_URL: api}):
+        Webhook(method="POST", url=url, allow_private_urls=True).save("nights", overwrite=True)
+
+
+@pytest.fixture(scope="module")
+def deployments(prefect_env: dict[str, str], prefect_api: str) -> None:
+    """All deployments of prefect.yaml in their pool."""
+    env = {**prefect_env, "PREFECT_API_URL": prefect_api, "PWD": str(flow_kit.ROOT)}
+    pool = {"name": "evaluations", "type": "process"}
+    httpx.post(f"{prefect_api}/work_pools/", json=pool).raise_for_status()  # its worker adds what such a pool has
+    flow_kit.run_prefect(env, "--no-prompt", "deploy", "--all")
+
+
+@pytest.fixture(scope="module")
+def deployed_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The data folder of all deployed runs."""
+    folder = tmp_path_factory.mktemp("deployed") / "data"
+    yield folder
+    flow_kit.kill_all(flow_kit.processes_of(folder))
+
+
+@pytest.fixture(scope="module")
+def deployed_env(prefect_env: dict[str, str], prefect_api: str, deployed_data: Path) -> dict[str, str]:
+    """Environment of a worker."""
+    return {
+        **prefect_env,
+        "PREFECT_API_URL": prefect_api,
+        "PREFECT_WORKER_QUERY_SECONDS": "1",
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_S),
+        "ASSAYLINE_DATA_DIR": str(deployed_data),
+        "ASSAYLINE_LOCK_DIR": str(deployed_data.parent / "locks"),
+        "ASSAYLINE_FLUSH_INTERVAL_S": "0.1",
+        "ASSAYLINE_LOAD_INTERVAL_S": "0.5",
+        "ASSAYLINE_DATABASE_WAIT_S": "1",
+        "PWD": str(flow_kit.ROOT),
+    }
+
+
+@pytest.fixture(scope="module")
+def worker(deployments: None, deployed_env: dict[str, str], deployed_data: Path) -> Iterator[Path]:
+    """A worker of the pool; gives its log."""
+    log = deployed_data.parent / "worker.log"
+    with flow_kit.started(WORKER_COMMAND, deployed_env, log):
+        yield log
+
+
+@pytest.fixture(scope="module")
+def story(
+    deployments: None,
+    prefect_api: str,
+    deployed_data: Path,
+    modest_model: Path,
+    charts: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Story]:
+    """A pinned run, a webhook that listens and the automations of a night."""
+    folder = tmp_path_factory.mktemp("nights")
+    (folder / "specs").mkdir()
+    shutil.copytree(charts, deployed_data / "cache")
+    spec = flow_kit.trial_spec(modest_model, flow_kit.write_rows(folder / "sums.jsonl", 40))
+    own = Settings(data_dir=deployed_data, lock_dir=deployed_data.parent / "locks")
+    stable = complete(parse_spec(spec), own, "never").run_id
+    with connect(own.database_path, 20) as connection:
+        pin_baseline(connection, deployed_data, "stable", stable)
+    told: list[str] = []
+    with flow_kit.listening(told) as url:
+        create_block(prefect_api, url)
+        create_automations(prefect_api, folder, {FAILED: None, DIED: DIED_S})
+        story = Story(deployed_data, folder / "specs", spec, told)
+        try:
+            yield story
+        finally:
+            delete_automations(prefect_api)
+
+
+def heard(story: Story, words: str) -> str:
+    """The first message with these words, a regular expression."""
+    return flow_kit.wait_for(
+        lambda: [message for message in story.told if re.search(words, message)], 60, f"the webhook hears {words!r}"
+    )[0]
 
 
 @pytest.mark.usefixtures("deployments")
@@ -46,42 +217,67 @@ def test_deployments_are_as_written(prefect_client: Any) -> None:
     assert (entry.schedule.cron, entry.schedule.timezone, entry.active) == ("30 2 * * *", "Europe/Berlin", True)
 
 
-def test_run_on_demand_is_completed_and_its_page_is_filled(
-    worker: Path,
-    prefect_client: Any,
-    deployed_env: dict[str, str],
-    deployed_data: Path,
-    modest_model: Path,
-    tmp_path: Path,
+def test_a_night_that_nobody_starts_is_told_of(
+    story: Story, prefect_client: Any, prefect_api: str, tmp_path: Path
 ) -> None:
-    example = yaml.safe_load((flow_kit.ROOT / "examples" / "arithmetic.yaml").read_text())
-    example["model"] = str(modest_model)
-    example["prompts"] |= {"limit": 20, "template": "{{ question }} {{ answer }}"}
-    example["engine"] = {"backend": "fake"}  # it answers with the prompt's last word
-    spec = flow_kit.write_spec(tmp_path / "arithmetic.yaml", example)
-    command = ["deployment", "run", "evaluate/evaluate", "-p", f"spec={spec}", "--watch", "--watch-interval", "1"]
-    started = flow_kit.run_prefect(deployed_env, *command)
+    """It comes first, as there is no worker yet."""
+    create_automations(prefect_api, tmp_path, {MISSING: MISSING_S})
+    night = story.begin(prefect_client, story.spec)
+    message = heard(story, "has not ended")
+    assert prefect_client.read_flow_run(night).state_name == "Late"
+    delete_automations(prefect_api, MISSING)
+    name = prefect_client.read_flow_run(night).name
+    assert message == f"{name} has not ended 3.5 hours after it was due: it is Late."
+    prefect_client.delete_flow_run(night)
+    story.told.clear()
 
-    flow_run = prefect_client.read_flow_run(UUID(re.search(r"UUID: ([0-9a-f-]{36})", started.out)[1]))
-    assert flow_run.state.is_completed(), worker.read_text()
-    assert re.fullmatch(r"arithmetic · modest · [0-9a-f]{4}", flow_run.name)
-    state, prompts, sound = flow_kit.query(
-        deployed_data,
-        "select state, prompt_rows, is_sound from runs join request_integrity using (run_id) where name = 'arithmetic'",
-    )[0]
-    assert (state, prompts, sound) == ("completed", 20, True)
-    (accuracy,) = flow_kit.query(
-        deployed_data, "select accuracy from run_summary join runs using (run_id) where runs.name = 'arithmetic'"
-    )
-    assert accuracy == 1.0
 
-    wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run.id]))
-    artifacts = {artifact.key: artifact.data for artifact in prefect_client.read_artifacts(artifact_filter=wanted)}
-    assert artifacts["progress"] == 100
-    assert r"| accuracy (exact\_match) | 1 |" in artifacts["report-arithmetic"]
+def test_a_night_whose_process_is_killed_is_crashed_and_the_next_is_green(
+    story: Story, worker: Path, prefect_client: Any
+) -> None:
+    rows = flow_kit.write_rows(story.specs.parent / "slow.jsonl", flow_kit.SLOW_ROWS)
+    slow = {
+        **story.spec,
+        "prompts": {**story.spec["prompts"], "source": {"kind": "file", "path": str(rows)}},
+        "sampling": {"max_tokens": 1_500},
+        "engine": {"backend": "fake", "max_concurrency": 1},
+    }
+    stored = len(story.told)
+    story.killed = story.begin(prefect_client, slow)
+    before = flow_kit.count_in_parts(story.data_dir)
+    flow_kit.wait_for(lambda: flow_kit.count_in_parts(story.data_dir) > before, 60, "the first answers")
+    run_dir = story.newest_run()
+    flow_kit.wait_for(lambda: state_of(story, run_dir.name) == "running", 60, "the run is in the database")
+    process = re.fullmatch(r"process (\d+) on .*", name_holder(run_dir))
+    assert process is not None
+    os.kill(int(process[1]), signal.SIGKILL)
+    ended = end_of(prefect_client, story.killed)
+    assert ended.state is not None and ended.state.type == StateType.CRASHED, ended.state
+    message = heard(story, "status code -9")
+    assert message.startswith("trial against stable: Flow run ")
+    after = end_of(prefect_client, story.begin(prefect_client, story.spec))
+    assert after.state is not None and after.state.is_completed(), worker.read_text()
+    words = r"100\s?%\scorrect, [\d,.]+\stokens/s; within its limits against \S+"
+    assert re.fullmatch(words, str(after.state.message))
+    assert story.newest_run() != run_dir, "a night is a measurement of its own"
+    state, said = flow_kit.query(story.data_dir, "select (state, message) from runs where run_id = ?", run_dir.name)[0]
+    assert state == "interrupted" and f"assayline evaluate --resume {run_dir.name}" in said
+    assert len(story.told) == stored + 1, "both Prefect's runner and its worker report the crash"
 
-    assert flow_kit.hosts_of(deployed_data) == []
-    assert "20 of 20 requests done" in worker.read_text()
+
+def state_of(story: Story, run_id: str) -> str | None:
+    """A run's state in the database, which the night has open now and then."""
+    with suppress(duckdb.Error):
+        for state in flow_kit.query(story.data_dir, "select state from runs where run_id = ?", run_id):
+            return str(state)
+    return None
+
+
+def evaluation_of(client: Any, night: UUID) -> list[FlowRun]:
+    """The subflow of a night, once there is one."""
+    wanted = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[night]))
+    found: list[FlowRun] = client.read_flow_runs(flow_run_filter=wanted)
+    return found
 
 
 @pytest.mark.vllm
@@ -126,3 +322,18 @@ def test_cancelled_run_stops_soon_and_keeps_what_had_finished(
     shown_by_worker = worker.read_text()
     assert "nanobind" not in shown_by_worker
     assert "- vLLM: " not in shown_by_worker
+
+
+def test_the_evaluation_of_the_killed_night_is_crashed_when_its_heartbeats_are_missed(
+    story: Story, prefect_client: Any
+) -> None:
+    """After the cancelled run, as it takes as long."""
+    killed = story.killed
+    assert killed is not None
+    flow_kit.wait_for(
+        lambda: evaluation_of(prefect_client, killed)[0].state_type == StateType.CRASHED,
+        DIED_S + 30,
+        "the evaluation is Crashed",
+    )
+    state = evaluation_of(prefect_client, killed)[0].state
+    assert state is not None and state.message == "Its process died: no heartbeat for ten minutes."

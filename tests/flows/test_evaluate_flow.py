@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import flow_kit
 import pytest
@@ -12,7 +12,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.client.schemas.objects import State
 
 from assayline.engines.fake import FakeEngine
-from assayline.errors import Death, EngineDiedError, PromptError
+from assayline.errors import Death, EngineDiedError
 from assayline.records import Completion
 from assayline.spec.file import load_spec, parse_spec
 from flows.evaluate import evaluate
@@ -73,6 +73,10 @@ def test_run_answers_stores_and_shows_every_prompt(
     assert run_id in page.data and str(data_dir) not in page.data
     assert page.data.count("](data:image/svg+xml;base64,") >= 5 and len(page.data) < 300_000
     assert page.data.count("| answered | 40 |") == 1
+    assert "The run is complete: 40 of 40 requests answered." in page.data
+    report = data_dir / "runs" / run_id / "report.html"
+    assert result["report"] == str(report) and "<h1>trial</h1>" in report.read_text(encoding="utf-8")
+    wait_for_log(prefect_client, state, f"Report: {report}")
 
 
 @pytest.mark.parametrize("form", ["path", "dict", "file"])
@@ -106,33 +110,6 @@ def test_duplicates_and_bad_rows_are_counted_and_said(
     wait_for_log(prefect_client, state, "1 requests cannot be generated")
 
 
-def test_source_that_breaks_in_the_middle_fails_the_run_and_keeps_the_answers(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ASSAYLINE_LOAD_INTERVAL_S", "600")  # so that it is the run's end that loads
-    lines = flow_kit.write_rows(tmp_path / "rows", 500).read_text().splitlines(keepends=True)
-
-    def feed(source: TextIO) -> None:
-        source.writelines(lines[:499])
-        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 490, 60, "full shards are answered")
-        source.write("{broken\n")
-        source.writelines(lines[499:])
-
-    pipe = tmp_path / "broken.jsonl"
-    flow_kit.feed_pipe(pipe, feed)
-    fake_spec["prompts"]["source"]["path"] = str(pipe)
-    fake_spec["prompts"]["on_bad_row"] = "stop"
-    state = run(fake_spec)
-
-    assert state.is_failed()
-    with pytest.raises(PromptError, match="line 500: not JSON"):
-        state.result()
-    (row,) = flow_kit.query(data_dir, "select state, finished_at is not null from runs")
-    assert row == ("failed", True)
-    assert flow_kit.query(data_dir, "select count(*) from completions")[0] == flow_kit.count_in_parts(data_dir) >= 490
-    wait_for_log(prefect_client, state, "line 500: not JSON")
-
-
 def test_page_that_cannot_be_written_does_not_fail_the_run(
     prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,33 +127,33 @@ def test_page_that_cannot_be_written_does_not_fail_the_run(
     wait_for_log(prefect_client, state, told)
 
 
-@pytest.mark.usefixtures("prefect_client")
-def test_database_held_by_another_process_does_not_stop_the_run(
-    fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_report_that_cannot_be_written_is_a_warning(
+    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = flow_kit.write_rows(tmp_path / "rows", 200).read_text().splitlines(keepends=True)
+    def refuse(*_: Any) -> None:
+        raise OSError("no space left")
 
-    def feed(source: TextIO) -> None:
-        source.writelines(lines[:100])
-        flow_kit.wait_for(lambda: hold_and_go_on(source), 60, "the first hundred are loaded")
-
-    def hold_and_go_on(source: TextIO) -> bool:
-        with flow_kit.database_held(data_dir) as (pid, loaded_requests):
-            if loaded_requests < 100:
-                return False
-            flow_kit.wait_for(lambda: f"is held by process {pid}" in caplog.text, 60, "the run says who is in the way")
-            source.writelines(lines[100:])
-            flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) == 200, 60, "the rest is answered")
-            return True
-
-    pipe = tmp_path / "slow.jsonl"
-    fake_spec["prompts"]["source"]["path"] = str(pipe)
-    feeder = flow_kit.feed_pipe(pipe, feed)
+    monkeypatch.setattr("assayline.report.make.replace_file", refuse)
     state = run(fake_spec)
-    feeder.join(timeout=10)
-
     assert state.is_completed()
-    assert flow_kit.query(data_dir, "select count(distinct request_id), count(*) from completions") == [(200, 200)]
+    assert state.result()["report"] is None
+    shown = artifacts_of(prefect_client, state)
+    assert set(shown) == {"progress", "report-trial"}
+    assert shown["report-trial"].data.startswith("| metric | value |"), "the page has the metrics at least"
+    wait_for_log(prefect_client, state, "The report was not written")
+    assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
+
+
+def test_a_baseline_of_the_spec_is_in_the_report_and_one_that_is_not_there_is_said(
+    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path
+) -> None:
+    first = run(fake_spec).result()["run_id"]
+    compared = run({**fake_spec, "gate": {"baseline": first}})
+    assert "Against the baseline" in artifacts_of(prefect_client, compared)["report-trial"].data
+    state = run({**fake_spec, "name": "other", "gate": {"baseline": "no-such-baseline"}})
+    assert state.is_completed()
+    assert "Against the baseline" not in artifacts_of(prefect_client, state)["report-other"].data
+    wait_for_log(prefect_client, state, "The report is without its baseline")
 
 
 class Narrow(FakeEngine):

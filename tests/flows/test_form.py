@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import browser_kit
+import flow_kit
 import pytest
 from flow_kit import wait_for
 from prefect import Flow
@@ -54,7 +54,7 @@ def test_schema_of_the_form_offers_choices() -> None:
     assert properties["arrival"]["anyOf"][0]["enum"] == ["constant", "poisson"]
 
 
-@pytest.mark.skipif(browser_kit.BROWSER is None, reason="no chromium here to open the form with")
+@pytest.mark.skipif(flow_kit.BROWSER is None, reason="no chromium here to open the form with")
 def test_form_offers_kinds_of_sources_and_scorers_and_makes_a_spec(
     prefect_client: Any, prefect_api: str, tmp_path: Path
 ) -> None:
@@ -63,7 +63,7 @@ def test_form_offers_kinds_of_sources_and_scorers_and_makes_a_spec(
     deployment = prefect_client.create_deployment(
         prefect_client.create_flow(evaluate), "form", parameter_openapi_schema=schema, enforce_parameter_schema=True
     )
-    with browser_kit.opened(tmp_path / "profile") as page:
+    with flow_kit.opened_browser(tmp_path / "profile") as page:
         page.open(f"{prefect_api.removesuffix('/api')}/deployments/deployment/{deployment}/run")
         page.click(leaf("EvalSpec"))
         for kind, titles in list_kinds(prompts["source"], schema).items():

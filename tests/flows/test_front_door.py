@@ -10,7 +10,6 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import flow_kit
@@ -90,8 +89,8 @@ def test_an_error_is_a_sentence_and_its_exit_code(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path))
     unknown = call("report", "nobody")
     assert unknown.code == 6 and unknown.err.startswith("error: ") and "Traceback" not in unknown.err
-    assert call("score", "nobody").code == 2
-    assert call("keep", "--all").err.startswith("error: There is no database at")
+    assert flow_kit.run_here("score", "nobody").code == 2
+    assert flow_kit.run_here("keep", "--all").err.startswith("error: There is no database at")
 
 
 def test_notes_follow_the_sentence_of_an_interruption(
@@ -143,7 +142,9 @@ def test_exit_code_1_belongs_to_the_gate_alone() -> None:
 def test_help_names_the_exit_codes_of_every_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.run(command, ["--help"])
-    assert "10 Prefect's API cannot be reached, 11 an unexpected error" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "10 Prefect's API cannot be reached, 11 an unexpected error" in shown
+    assert ("--prompts.limit 10" in shown) == (command == "evaluate")
 
 
 @pytest.mark.parametrize(
@@ -186,23 +187,3 @@ def test_an_empty_prefect_api_url_is_unset(monkeypatch: pytest.MonkeyPatch) -> N
     finally:
         monkeypatch.undo()
         refresh_global_settings_context()
-
-
-@pytest.mark.prefect
-def test_a_run_of_two_workers_is_interrupted_and_goes_on(
-    slow_spec: dict[str, Any], served_env: dict[str, str], data_dir: Path, tmp_path: Path
-) -> None:
-    """The whole way by the console command: workers are processes, which import what it imports."""
-    spec = flow_kit.write_spec(tmp_path / "spec.yaml", {**slow_spec, "workers": 2, "shard_requests": 4})
-    log = tmp_path / "first.log"
-    with flow_kit.started([str(FRONT_DOOR), "evaluate", str(spec), "--fresh"], served_env, log) as process:
-        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 2, 300, "the first answers")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(180) == 130, log.read_text()
-    (run_id,) = [path.name for path in (data_dir / "runs").iterdir()]
-    assert f"is unfinished: assayline evaluate --resume {run_id} resumes it" in log.read_text()
-    resumed = flow_kit.run_command([str(FRONT_DOOR), "evaluate", "--resume", run_id], served_env, 300)
-    assert resumed.code == 0, resumed.err
-    assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
-    scored = flow_kit.run_here("score", run_id, "--scorer", "numeric")
-    assert scored.code == 0 and "numeric" in scored.out, scored.err

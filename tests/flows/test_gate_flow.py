@@ -116,25 +116,21 @@ def test_the_spec_names_its_baseline_and_limits(prefect_client: Any, runs: Runs)
     assert gate(runs.lenient, return_state=True).is_completed()
 
 
-def test_command_exits_with_a_code_and_a_sentence(
-    runs: Runs, command_env: dict[str, str], prefect_api: str, prefect_client: Any
-) -> None:
+@pytest.mark.usefixtures("prefect_client")
+def test_command_exits_with_a_code_and_a_sentence(runs: Runs, command_env: dict[str, str], prefect_api: str) -> None:
     against_good = [runs.bad, "--baseline", "good"]
     env = {**command_env, "PREFECT_API_URL": prefect_api}
-    real = flow_kit.run_command([sys.executable, "-m", "flows", "gate", *against_good], env)
-    for failed in real, flow_kit.run_here("gate", *against_good):
-        assert failed.code == 1, failed.err
-        assert "error: Run" in failed.err and "beyond its limits.\n" in failed.err
-        assert "Traceback" not in failed.err
-        assert "broken" in failed.out and "accuracy, exact_match" in failed.out
-    assert (real.out + real.err).count("the limit is a drop of 0.01") == 1
+    failed = flow_kit.run_command([sys.executable, "-m", "flows", "gate", *against_good], env)
+    assert failed.code == 1, failed.err
+    assert failed.err == f"error: Run {runs.bad} is worse than {runs.good} beyond its limits.\n", "and no log lines"
+    assert "broken" in failed.out and "accuracy, exact_match" in failed.out
+    assert failed.out.count("the limit is a drop of 0.01") == 1
     held = flow_kit.run_here("gate", *against_good, "--max_accuracy_drop", "1")
     assert held.code == 0, held.err
     assert "held: exact_match went from 1.0000 to 0.0000" in held.out
     assert held.out.endswith(f"Run {runs.bad} is within its limits against {runs.good}.\n")
     by_row = flow_kit.run_here("gate", *against_good, "--pair-by", "row", "--dry-run")
     assert by_row.code == 1 and "over 40 prompts (paired by source row), by -1.0000" in " ".join(by_row.out.split())
-    assert real.err == f"error: Run {runs.bad} is worse than {runs.good} beyond its limits.\n", "and no log lines"
     for arguments, code, sentence in (
         ([runs.good], 2, "has no baseline to be held against"),
         ([runs.bad, "--baseline", "godo"], 2, "Did you mean 'good'?"),
@@ -147,23 +143,25 @@ def test_command_exits_with_a_code_and_a_sentence(
         assert "Traceback" not in refused.err
 
 
-def create_automations(url: str, env: dict[str, str]) -> None:
+def create_automations(url: str) -> None:
     """As docs/comparison.md has it, "Every night, and who is told", with a listener of our own."""
     from prefect.blocks.webhook import Webhook
 
     Webhook(method="POST", url=url, allow_private_urls=True).save("told", overwrite=True)
-    created = flow_kit.run_command([sys.executable, "scripts/notify.py", "webhook/told"], env)
-    assert created.code == 0, created.out + created.err
-    unknown = flow_kit.run_command([sys.executable, "scripts/notify.py", "webhook/nobody"], env)
-    assert unknown.code == 2 and "There is no block webhook/nobody." in unknown.err
+    assert flow_kit.run_notify("webhook/told") == 0
+    assert flow_kit.run_notify("webhook/nobody") == 2
 
 
 def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_a_failed_one(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, served_env: dict[str, str]
+    prefect_client: Any,
+    prefect_api: str,
+    fake_spec: dict[str, Any],
+    data_dir: Path,
+    tmp_path: Path,
 ) -> None:
     told: list[str] = []
     with flow_kit.listening(told) as url:
-        create_automations(url, served_env)
+        create_automations(url)
         first = nightly(parse_spec(fake_spec), return_state=True)
         assert first.is_completed() and first.result()["gate"] is None, "nothing is pinned yet"
         pin(load_settings(), "nights", first.result()["run_id"])
@@ -200,12 +198,26 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         assert "state-worse" in read_report(data_dir, newest)
         assert (load_settings().data_dir / "histories" / "trial" / "report.html").exists()
         check_ledger(prefect_client, third)
+        if flow_kit.BROWSER is not None:
+            check_in_browser(f"{prefect_api.removesuffix('/api')}/artifacts/artifact/{page.id}", tmp_path)
         assert prefect_client.read_flow_run(third.state_details.flow_run_id).state.is_failed()
         flow_kit.wait_for(lambda: told, 60, "the automation has called")
         assert len(told) == 1, "good nights are nobody's concern"
         assert "trial against nights" in told[0] and "from 1.0000 to 0.0000 over 40 prompts" in told[0]
     with pytest.raises(SpecError, match="There is no baseline 'days'"):
         nightly(parse_spec(fake_spec), "days")
+
+
+def check_in_browser(url: str, folder: Path) -> None:
+    """The page of a worse night, in Prefect's UI."""
+    images = "[...document.querySelectorAll('img')]"
+    with flow_kit.opened_browser(folder / "profile") as page:
+        page.open(url)
+        page.wait_for(f"{flow_kit.PAGE_TEXT}.includes('the limit on accuracy, exact_match is broken.')")
+        shown = page.ask(flow_kit.PAGE_TEXT)
+        assert "Became worse: prompt" in shown and "This run's output: what" in shown
+        assert page.ask(f"{images}.some(e => e.src.startsWith('data:image/'))")
+        page.wait_for(f"{images}.some(e => e.complete && e.naturalWidth > 100)")
 
 
 def check_ledger(client: Any, night: State[Any]) -> None:

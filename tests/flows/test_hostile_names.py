@@ -53,8 +53,10 @@ def hostile_spec(fake_spec: dict[str, Any], modest_model: Path, hostile_folder: 
 
 
 @pytest.fixture
-def hostile_env(served_env: dict[str, str], hostile_folder: Path) -> dict[str, str]:
-    return {**served_env, "ASSAYLINE_DATA_DIR": str(hostile_folder / f"data {HOSTILE}")}
+def hostile_env(served_env: dict[str, str], data_dir: Path, hostile_folder: Path) -> dict[str, str]:
+    """The data folder has a database and the charts' program already, too."""
+    folder = shutil.copytree(data_dir, hostile_folder / f"data {HOSTILE}")
+    return {**served_env, "ASSAYLINE_DATA_DIR": str(folder)}
 
 
 @pytest.mark.prefect

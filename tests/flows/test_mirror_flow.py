@@ -7,7 +7,7 @@ from typing import Any
 
 import flow_kit
 import pytest
-import store_kit
+import server_kit
 
 from assayline.store.parts import ROWS
 
@@ -16,7 +16,12 @@ LIMIT = 32
 
 @pytest.mark.prefect
 def test_a_run_whose_machine_is_lost_is_restored_elsewhere_and_answers_every_request_once(
-    served_env: dict[str, str], slow_spec: dict[str, Any], data_dir: Path, tmp_path: Path
+    served_env: dict[str, str],
+    prefect_client: Any,
+    slow_spec: dict[str, Any],
+    data_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """SIGKILL of the flow, whose data folder is gone with it."""
     slow_spec["prompts"]["limit"] = LIMIT
@@ -25,9 +30,9 @@ def test_a_run_whose_machine_is_lost_is_restored_elsewhere_and_answers_every_req
     elsewhere.mkdir()
     shutil.copytree(data_dir / "cache", elsewhere / "cache")
     log, objects = tmp_path / "lost.log", tmp_path / "store" / "objects"
-    with store_kit.serving(objects) as port:
-        store_kit.make_bucket(port, "runs")
-        env = {**served_env, **store_kit.environment(port), "ASSAYLINE_MIRROR_URL": "s3://runs/mirror"}
+    with server_kit.serving_store(objects) as port:
+        server_kit.make_bucket(port, "runs")
+        env = {**served_env, **server_kit.store_environment(port), "ASSAYLINE_MIRROR_URL": "s3://runs/mirror"}
 
         def list_answers() -> list[Path]:
             return [path for path in objects.rglob("*rows.parquet*") if path.parent.name == "completions"]
@@ -47,15 +52,16 @@ def test_a_run_whose_machine_is_lost_is_restored_elsewhere_and_answers_every_req
         mirrored = count_answers()
         assert 5 <= mirrored < LIMIT
 
-        env["ASSAYLINE_DATA_DIR"] = str(elsewhere)
-        command = flow_kit.evaluate_command(spec)
-        restored = flow_kit.run_command([*command[:2], "flows", "restore", "last"], env)
+        for name in env.keys() - served_env.keys():
+            monkeypatch.setenv(name, env[name])
+        monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(elsewhere))
+        restored = flow_kit.run_here("restore", "last")
         assert restored.code == 0, restored.err
         run_id = restored.out.split()[1].rstrip(":")
         assert f"It is unfinished: `assayline evaluate --resume {run_id}` resumes it." in restored.out
-        resumed = flow_kit.run_command([*command[:2], "flows", "evaluate", "--resume", run_id], env)
+        assert flow_kit.count_in_parts(elsewhere) == mirrored
+        resumed = flow_kit.run_here("evaluate", "--resume", run_id)
         assert resumed.code == 0, resumed.out + resumed.err
-        assert f"attempt 2: {mirrored} of {LIMIT} requests are answered already" in resumed.out + resumed.err
         kept = next(path for path in objects.rglob("run.json*") if path.is_file() and '"attempt"' in path.read_text())
         assert json.loads(kept.read_text())["state"] == "completed"
     assert flow_kit.query(elsewhere, "select state, attempt from runs where run_id = ?", run_id) == [("completed", 2)]

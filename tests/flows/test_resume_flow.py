@@ -1,9 +1,7 @@
 """Killed, interrupted, failed: the same command resumes, and every request is answered exactly once."""
 
 import os
-import re
 import signal
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -63,35 +61,19 @@ def check_generations(data_dir: Path) -> None:
 
 
 @pytest.mark.prefect
-def test_killed_again_and_again_it_goes_on_and_answers_every_request_once(
+def test_killed_command_leaves_neither_its_api_nor_a_process_and_is_resumed(
     served_env: dict[str, str], slow_spec: dict[str, Any], data_dir: Path, tmp_path: Path
 ) -> None:
-    """SIGKILL of the flow's process, whose worker is a thread of it."""
-    command = flow_kit.evaluate_command(flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec))
-    for attempt in (1, 2):
-        answered, log = flow_kit.count_in_parts(data_dir), tmp_path / f"attempt-{attempt}.log"
-        answer_some(command, served_env, data_dir, log, lambda process: process.kill(), answered + 5)
-        assert flow_kit.count_in_parts(data_dir) < ROWS
-    run = flow_kit.run_command(command, served_env)
-    assert run.code == 0, run.out + run.err
-    run_id = check_sound(data_dir, attempts=3)
-    for said, attempt in ((log.read_text(), 2), (run.out + run.err, 3)):
-        assert f"Resuming run {run_id}, attempt {attempt}" in said
-    check_generations(data_dir)
-
-
-@pytest.mark.prefect
-def test_killed_with_its_workers_it_leaves_neither_its_api_nor_a_process_and_goes_on(
-    served_env: dict[str, str], slow_spec: dict[str, Any], data_dir: Path, tmp_path: Path
-) -> None:
-    """SIGKILL gives it no chance to end anything: its workers, which are processes, and the API that it serves."""
+    """SIGKILL gives it no chance to end anything, such as the API that it serves."""
     slow_spec["workers"] = 2
     command = flow_kit.evaluate_command(flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec))
     alone_env = {name: value for name, value in served_env.items() if name != "PREFECT_API_URL"}
 
     def kill(process: Any) -> None:
-        family, api = psutil.Process(process.pid).children(recursive=True), flow_kit.api_of(process.pid)
+        command = psutil.Process(process.pid)
+        family, api = command.children(recursive=True), flow_kit.api_of(process.pid)
         assert len(family) >= 2
+        assert not [file.path for file in command.memory_maps() if "torch" in file.path], "it costs seconds"
         process.kill()
         process.wait(10)
         _, alive = psutil.wait_procs(family, timeout=10)
@@ -149,40 +131,6 @@ def test_interrupted_command_says_how_to_go_on(
 
 
 @pytest.mark.prefect
-def test_two_commands_at_once_are_two_runs(
-    served_env: dict[str, str], fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path
-) -> None:
-    """The first waits in the middle of a pipe until the second, from another pipe of that name, is completed."""
-    lines = flow_kit.write_rows(tmp_path / "rows", ROWS).read_text().splitlines(keepends=True)
-    over = threading.Event()
-
-    def feed_half(source: TextIO) -> None:
-        source.writelines(lines[:20])
-        over.wait(timeout=240)
-        source.writelines(lines[20:])
-
-    pipe = tmp_path / "sums.pipe.jsonl"
-    fake_spec["prompts"]["source"]["path"] = str(pipe)
-    command = flow_kit.evaluate_command(flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec))
-    log = tmp_path / "command.log"
-    flow_kit.feed_pipe(pipe, feed_half)
-    with flow_kit.started(command, served_env, log) as first:
-        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) == 20, 120, "the first half is answered")
-        pipe.unlink()
-        flow_kit.feed_pipe(pipe, lambda source: source.writelines(lines))
-        second = flow_kit.run_command(command, served_env)
-        assert second.code == 0, second.err
-        assert first.poll() is None, log.read_text()
-        over.set()
-        assert first.wait(timeout=60) == 0, log.read_text()
-    assert flow_kit.query(data_dir, "select state from runs") == ["completed", "completed"]
-    assert re.search(r"of this spec is in use by process \d+", second.out + second.err)
-    assert flow_kit.query(data_dir, "select count(*), count(distinct (run_id, request_id)) from completions") == [
-        (2 * ROWS, 2 * ROWS)
-    ]
-
-
-@pytest.mark.prefect
 @pytest.mark.usefixtures("prefect_client")
 def test_failed_run_says_how_to_go_on_and_does(
     served_env: dict[str, str],
@@ -204,9 +152,11 @@ def test_failed_run_says_how_to_go_on_and_does(
         source.write("{broken\n")
 
     flow_kit.feed_pipe(pipe, feed_broken)
-    failed = flow_kit.run_command(flow_kit.evaluate_command(spec), served_env)
+    failed = answer(capsys, spec)
     assert failed.code == 3 and "line 26: not JSON" in failed.err
     assert "the same command resumes it, 20 requests answered, and its prompts not all read." in failed.err
+    (report,) = data_dir.glob("runs/*/report.md")
+    assert "The run failed" in report.read_text(encoding="utf-8")
     pipe.unlink()
     flow_kit.feed_pipe(pipe, lambda source: source.writelines(lines))
     resumed = answer(capsys, spec)
@@ -270,17 +220,3 @@ def test_spec_may_stand_anywhere() -> None:
     assert parse_words(["a.yaml", "--x", "1", "--y=2"]) == ("a.yaml", {"x": "1", "y": "2"})
     assert parse_words(["--x", "1", "a.yaml", "--y", "--z"]) == ("a.yaml", {"x": "1", "y": "--z"})
     assert parse_words([]) == (None, {})
-
-
-@pytest.mark.prefect
-@pytest.mark.usefixtures("prefect_client")
-def test_data_folder_that_cannot_be_made_is_one_message(
-    fake_spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
-    (tmp_path / "file").write_text("")
-    for folder in "/proc/data", str(tmp_path / "file" / "data"):
-        monkeypatch.setenv("ASSAYLINE_DATA_DIR", folder)
-        ended = flow_kit.run_here("evaluate", spec)
-        assert ended.code == 6, ended.err
-        assert "ASSAYLINE_DATA_DIR" in ended.err and "Traceback" not in ended.err + ended.out

@@ -81,26 +81,13 @@ def assert_kept_secret(run: flow_kit.Finished, data_dir: Path, home: Path) -> No
 
 
 @pytest.mark.prefect
-def test_a_run_that_fails_with_tracebacks_keeps_the_token_to_itself(
-    named_spec: dict[str, Any], secret_env: dict[str, str], data_dir: Path, home: Path, tmp_path: Path
-) -> None:
-    rows = Path(named_spec["prompts"]["source"]["path"])
-    rows.write_text(rows.read_text() + "{broken\n")
-    named_spec["prompts"]["on_bad_row"] = "stop"
-    spec = flow_kit.write_spec(tmp_path / "spec.yaml", named_spec)
-    run = flow_kit.run_command(flow_kit.evaluate_command(spec), secret_env)
-    assert run.code == 3, run.err
-    assert "Traceback (most recent call last)" in run.err
-    assert_kept_secret(run, data_dir, home)
-
-
-@pytest.mark.prefect
 def test_a_refused_spec_does_not_show_its_secret(
-    named_spec: dict[str, Any], command_env: dict[str, str], data_dir: Path, tmp_path: Path
+    named_spec: dict[str, Any], data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("ASSAYLINE_TRACEBACKS", "true")
     engine = {"backend": "fake", "env": {"HF_TOKEN": SECRET}}
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", {**named_spec, "engine": engine})
-    run = flow_kit.run_command(flow_kit.evaluate_command(spec), {**command_env, "ASSAYLINE_TRACEBACKS": "true"})
+    run = flow_kit.run_here("evaluate", spec)
     assert run.code == 2
     assert "engine.env.HF_TOKEN" in run.err and "this is a secret by its name" in run.err
     assert SECRET not in run.out + run.err
@@ -131,5 +118,5 @@ def test_a_real_engine_and_its_log_keep_the_token(
     (log,) = data_dir.glob("runs/*/logs/*.log")
     assert "DEBUG" in log.read_text()
     if end == "bad":
-        assert "Traceback (most recent call last)" in log.read_text()
+        assert "Traceback (most recent call last)" in log.read_text() and "Traceback (most recent call last)" in run.err
     assert_kept_secret(run, data_dir, home)

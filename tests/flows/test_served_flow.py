@@ -5,7 +5,7 @@ from typing import Any
 
 import flow_kit
 import pytest
-from fake_server import FakeServer
+from server_kit import FakeServer
 
 pytestmark = pytest.mark.prefect
 
@@ -43,8 +43,8 @@ def test_nobody_there_is_a_sentence_and_an_exit_code(tmp_path: Path) -> None:
     assert f"No server can be reached at {url}" in run.err and "Traceback" not in run.out + run.err
 
 
-def test_a_dry_run_shows_the_messages(command_env: dict[str, str], data_dir: Path, tmp_path: Path) -> None:
+def test_a_dry_run_shows_the_messages(tmp_path: Path) -> None:
     spec = write_spec(tmp_path, "http://127.0.0.1:9/v1")
-    run = flow_kit.run_command(flow_kit.evaluate_command(spec, "--dry-run"), command_env)
+    run = flow_kit.run_here("evaluate", spec, "--dry-run")
     assert run.code == 0, run.err
     assert "first prompt, which the server renders:" in run.out and '"content": "Count 0"' in run.out

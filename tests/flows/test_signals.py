@@ -2,12 +2,10 @@
 
 import os
 import signal
-import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,52 +17,14 @@ from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 
 
-@pytest.fixture
-def generating(served_env: dict[str, str], tiny_model: Path, data_dir: Path, tmp_path: Path) -> Iterator[Any]:
-    """The command in the middle of generating with real vLLM."""
-    spec = flow_kit.write_spec(tmp_path / "endless.yaml", flow_kit.endless_spec(tiny_model))
-    log = tmp_path / "command.log"
-    with flow_kit.started(flow_kit.evaluate_command(spec), served_env, log) as process:
-
-        def has_answers() -> bool:
-            assert process.poll() is None, log.read_text()
-            return flow_kit.count_in_parts(data_dir) > 0
-
-        flow_kit.wait_for(has_answers, 150, "the first answers")
-        assert len(flow_kit.hosts_of(data_dir)) == 1
-        yield process
-
-
 @pytest.mark.prefect
-@pytest.mark.vllm
-def test_interrupted_while_generating_keeps_what_had_finished(
-    generating: subprocess.Popen[bytes], data_dir: Path, tmp_path: Path
-) -> None:
-    """SIGTERM with a real engine is in test_deployment.py, SIGKILL in test_kills.py."""
-    os.killpg(generating.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
-    assert generating.wait(timeout=60) == 130
-    flow_kit.assert_stopped_and_stored(data_dir, timeout_s=10)
-    assert flow_kit.query(data_dir, "select state, finished_at is not null from runs") == [("cancelled", True)]
-    assert flow_kit.query(data_dir, "select message from runs") == ["It was stopped before its end, by Ctrl-C."]
-    flow_kit.assert_nothing_runs(data_dir)
-    output = (tmp_path / "command.log").read_text()
-    assert "Interrupted; what had finished is stored." in output
-
-
-@pytest.mark.prefect
-@pytest.mark.parametrize(("number", "workers", "code"), [(signal.SIGTERM, 1, 143), (signal.SIGINT, 2, 130)])
-def test_ended_command_takes_its_own_prefect_api_along(
-    served_env: dict[str, str],
-    fake_spec: dict[str, Any],
-    data_dir: Path,
-    tmp_path: Path,
-    number: signal.Signals,
-    workers: int,
-    code: int,
+def test_terminated_command_stores_what_had_finished_and_ends_its_own_prefect_api(
+    served_env: dict[str, str], fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path
 ) -> None:
     """Without PREFECT_API_URL the command serves the API itself, to all its workers, and takes it along.
 
-    After --fresh it names the run to resume, as the same command would start a new one.
+    After --fresh it names the run to resume, as the same command would start a new one. Ctrl-C is in
+    test_resume_flow.py, SIGTERM with a real engine in test_deployment.py.
     """
     alone_env = {name: value for name, value in served_env.items() if name != "PREFECT_API_URL"}
     lines = flow_kit.write_rows(tmp_path / "rows", 20).read_text().splitlines(keepends=True)
@@ -76,18 +36,18 @@ def test_ended_command_takes_its_own_prefect_api_along(
 
     flow_kit.feed_pipe(tmp_path / "slow.jsonl", feed)
     fake_spec["prompts"]["source"]["path"] = str(tmp_path / "slow.jsonl")
-    fake_spec["workers"] = workers
+    fake_spec["workers"] = 2
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
     log = tmp_path / "command.log"
     with flow_kit.started(flow_kit.evaluate_command(spec, "--fresh"), alone_env, log) as process:
-        flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == workers, 120, "every worker is at work")
+        flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == 2, 120, "every worker is at work")
         flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) == 20, 120, "answers")
         api = flow_kit.api_of(process.pid)
         with urllib.request.urlopen(api, timeout=20) as answer:
             assert answer.status == 200
-        os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+        process.terminate()
         over.set()
-        assert process.wait(timeout=60) == code
+        assert process.wait(timeout=60) == 143
         flow_kit.assert_nothing_runs(data_dir)
         with pytest.raises(urllib.error.URLError, match="refused"):
             urllib.request.urlopen(api, timeout=20)

@@ -10,7 +10,7 @@ from typing import Any
 
 import flow_kit
 import pytest
-from fake_server import FakeServer, Script
+from server_kit import FakeServer, Script
 
 from flows.cli import run
 

@@ -110,20 +110,6 @@ def test_the_time_left_is_whole_however_narrow_the_terminal(columns: int, tmp_pa
     assert re.match(r"answer\w*…? +4% -:--:-- left 1,159/31,000", shown.get()), shown.get()
 
 
-@pytest.mark.prefect
-def test_without_the_bar_every_line_is_shown(
-    served_env: dict[str, str], twice_asked: dict[str, Any], tmp_path: Path
-) -> None:
-    twice_asked["sampling"]["max_tokens"] = 4  # there is no bar that must be seen to move
-    spec = flow_kit.write_spec(tmp_path / "spec.yaml", twice_asked)
-    code, lines = run_in_terminal(flow_kit.evaluate_command(spec), {**served_env, "ASSAYLINE_BAR": "false"})
-    text = "\n".join(lines)
-    assert code == 0, text
-    assert not [line for line in lines if line.startswith("answering")]
-    assert "61 of 61 requests done" in text
-    assert re.search(r"\| INFO .*worker-0 answered 61 requests", text)
-
-
 @pytest.mark.parametrize(
     ("term", "bar", "expected"),
     [("xterm-256color", "true", True), ("xterm-256color", "false", False), ("dumb", "true", False)],

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizer_kit import build_tokenizer
+from run_kit import build_tokenizer
 
 from assayline.errors import PromptError
 from assayline.prompts import BadRow, load_prompts

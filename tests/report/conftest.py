@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import vl_convert
-from report_kit import Sad
+from row_kit import Sad
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from history_kit import PROMPTS, NightOf, given_nights
-from report_kit import text_of
+from row_kit import NIGHT_PROMPTS, NightOf, given_nights, text_of
 
 from assayline.errors import SpecError
 from assayline.report.board import BoardRows, find_suffix
@@ -27,7 +26,7 @@ LETTERS = "abcdefgh"
 
 
 def models_of(rights: Sequence[int], **changes: Any) -> list[NightOf]:
-    """A run per model, called a, b, …, with so many right answers of PROMPTS."""
+    """A run per model, called a, b, …, with so many right answers of NIGHT_PROMPTS."""
     return [
         NightOf(right=right, model=letter, model_id=f"digest of {letter}", **changes)
         for letter, right in zip(LETTERS, rights, strict=False)
@@ -150,7 +149,7 @@ def test_leaderboard_leaves_out_what_all_models_have_in_common(settings: Setting
 
 
 def test_other_prompts_are_counted_and_a_model_alone_is_no_winner(settings: Settings, tmp_path: Path) -> None:
-    given_nights(settings, [*models_of([30, 31]), NightOf(right=PROMPTS, model="c", prompts="other")])
+    given_nights(settings, [*models_of([30, 31]), NightOf(right=NIGHT_PROMPTS, model="c", prompts="other")])
     text = texts(make_leaderboard(settings, folder=tmp_path)[1].html)
     assert "it was asked other prompts: 0 of the task's 40 prompts, 40 more" in text
     text = texts(make_leaderboard(settings, ["night-002"], tmp_path)[1].html)
@@ -158,7 +157,7 @@ def test_other_prompts_are_counted_and_a_model_alone_is_no_winner(settings: Sett
 
 
 def test_make_leaderboard_names_the_pairing_when_the_template_differs(settings: Settings, tmp_path: Path) -> None:
-    given_nights(settings, [*models_of([30, 31]), NightOf(right=PROMPTS, model="c", prompts="other")])
+    given_nights(settings, [*models_of([30, 31]), NightOf(right=NIGHT_PROMPTS, model="c", prompts="other")])
     with connect(settings.database_path, 10) as connection:
         connection.execute("update prompts set target = '7'")
         connection.execute(

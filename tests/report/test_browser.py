@@ -20,9 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from history_kit import NAME, NightOf, given_nights, noisy_nights
-from report_kit import NIGHT, NIGHT_BEFORE, Sad
-from sweep_kit import BENCHMARK, given_sweep
+from row_kit import BENCHMARK, NAME, NIGHT, NIGHT_BEFORE, NightOf, Sad, given_nights, given_sweep, noisy_nights
 
 from assayline.report.make import make_benchmark_report, make_history_report, make_leaderboard, make_report
 from assayline.settings import Settings

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from report_kit import Sad, text_of
+from row_kit import Sad, text_of
 
 from assayline.report.make import make_report
 from assayline.settings import Settings

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from history_kit import NAME, NightOf, given_nights, noisy_nights
-from report_kit import text_of
+from row_kit import NAME, NightOf, given_nights, noisy_nights, text_of
 
 from assayline.comparison.baselines import pin_baseline
 from assayline.errors import SpecError

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from history_kit import NightOf, given_nights
-from report_kit import NIGHT, NIGHT_BEFORE, Sad, text_of
+from row_kit import NIGHT, NIGHT_BEFORE, NightOf, Sad, given_nights, text_of
 
 from assayline.errors import SpecError, StoreError
 from assayline.report import make

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from history_kit import NightOf, given_nights
-from report_kit import Sad, text_of
-from sweep_kit import BENCHMARK, RATES, given_sweep
+from row_kit import BENCHMARK, RATES, NightOf, Sad, given_nights, given_sweep, text_of
 
 from assayline.report.make import Written, make_benchmark_report, make_report
 from assayline.settings import Settings
@@ -25,14 +23,39 @@ OK = {"arrived_at_s": 1.0, "first_token_at_s": 1.5, "last_token_at_s": 2.0, "fin
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> tuple[Settings, Written]:
-    """A whole sweep and its report, for those who only look."""
-    folder = tmp_path_factory.mktemp("sweep")
-    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
-    settings.data_dir.mkdir()
-    shutil.copy(empty_database, settings.database_path)
-    given_sweep(settings)
-    return settings, make_benchmark_report(settings, BENCHMARK, folder)
+def make(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Any:
+    """Makes a sweep and its report, for those who only look."""
+
+    def make_sweep(**sweep: Any) -> tuple[Settings, Written]:
+        folder = tmp_path_factory.mktemp("sweep")
+        settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
+        settings.data_dir.mkdir()
+        shutil.copy(empty_database, settings.database_path)
+        given_sweep(settings, **sweep)
+        return settings, make_benchmark_report(settings, BENCHMARK, folder)
+
+    return make_sweep
+
+
+@pytest.fixture(scope="module")
+def sweep(make: Any) -> tuple[Settings, Written]:
+    """A whole one."""
+    made: tuple[Settings, Written] = make()
+    return made
+
+
+@pytest.fixture(scope="module")
+def plain(make: Any) -> Written:
+    """Without objectives, and without a point beyond what the engine can do."""
+    written: Written = make(rates=(4.0, 6.0), slos=())[1]
+    return written
+
+
+@pytest.fixture(scope="module")
+def odd(make: Any) -> Written:
+    """With points that were late, saturated and failed."""
+    written: Written = make(rates=(4.0, 6.0, 8.0, 20.0), late_at=6.0, failed=["8/s"])[1]
+    return written
 
 
 def query(settings: Settings, sql: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -107,38 +130,30 @@ def test_goodput_is_drawn_over_the_offered_rate_for_each_objective(sweep: tuple[
     assert "interactive: first token within 200\u00a0ms; patient: end to end within 2\u00a0s" in written.text
 
 
-def test_without_objectives_it_says_how_to_have_them(settings: Settings, tmp_path: Path) -> None:
-    given_sweep(settings, rates=(4.0,), slos=())
-    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
-    assert "slos: [{name: interactive, ttft_s: 0.5, tpot_s: 0.05}]" in texts(written.html)
-    assert "Share of requests that are good" not in texts(written.html)
-    assert {row.get("line") for row in read_charts(written.html)[-1]} >= {"answered"}
+def test_without_objectives_it_says_how_to_have_them(plain: Written) -> None:
+    assert "slos: [{name: interactive, ttft_s: 0.5, tpot_s: 0.05}]" in texts(plain.html)
+    assert "Share of requests that are good" not in texts(plain.html)
+    assert {row.get("line") for row in read_charts(plain.html)[-1]} >= {"answered"}
 
 
-def test_points_that_cannot_be_believed_are_ringed_and_named(settings: Settings, tmp_path: Path) -> None:
-    given_sweep(settings, rates=(4.0, 6.0, 20.0), late_at=6.0)
-    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
-    text = written.text.replace("\\", "")
+def test_points_that_cannot_be_believed_are_ringed_and_named(odd: Written) -> None:
+    text = odd.text.replace("\\", "")
     assert "The generator did not keep up at 6/s (99 % within 500\u00a0ms)" in text
     assert "The engine was saturated at 20/s" in text
     assert "at 1 point requests were sent late" in text and "1 point is beyond what the engine can do" in text
-    marked = {row["label"] for row in read_charts(written.html)[0] if row.get("is_marked")}
+    marked = {row["label"] for row in read_charts(odd.html)[0] if row.get("is_marked")}
     assert marked == {"6/s", "20/s"}
 
 
-def test_a_sweep_that_trusts_all_its_points_warns_of_none(settings: Settings, tmp_path: Path) -> None:
-    given_sweep(settings, rates=(4.0, 6.0))
-    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
-    assert "did not keep up" not in written.text and "saturated at" not in written.text and "Mind" not in written.text
-    assert not any(row.get("is_marked") for row in read_charts(written.html)[0])
+def test_a_sweep_that_trusts_all_its_points_warns_of_none(plain: Written) -> None:
+    assert "did not keep up" not in plain.text and "saturated at" not in plain.text and "Mind" not in plain.text
+    assert not any(row.get("is_marked") for row in read_charts(plain.html)[0])
 
 
-def test_a_point_that_failed_is_named_and_not_drawn(settings: Settings, tmp_path: Path) -> None:
-    given_sweep(settings, rates=(6.0, 8.0), failed=["8/s"])
-    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
-    page = texts(written.html)
+def test_a_point_that_failed_is_named_and_not_drawn(odd: Written) -> None:
+    page = texts(odd.html)
     assert "sweep 8/s is failed: the engine died" in page and ">unfinished<" in page
-    assert "8/s" not in {row.get("label") for row in read_charts(written.html)[0]}
+    assert "8/s" not in {row.get("label") for row in read_charts(odd.html)[0]}
 
 
 def given_windows(settings: Settings, seconds: dict[int, list[float]]) -> None:

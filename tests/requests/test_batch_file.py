@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batch_kit import batch_line, chat_line, text_line, write_batch
+from run_kit import batch_line, chat_line, text_line, write_batch
 
 from assayline.errors import PromptError
 from assayline.prompts import load_prompts

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_kit import build_tokenizer
+from run_kit import build_tokenizer
 from transformers import AddedToken
 
 from assayline.errors import ModelError, SpecError

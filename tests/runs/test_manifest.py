@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_kit import read_line, start_python
+from run_kit import read_line, start_python
 
 from assayline.clock import RunClock
 from assayline.errors import SpecError, StoreError

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from record_kit import fake_spec
+from run_kit import fake_spec
 
 from assayline.errors import EngineError, SpecError
 from assayline.spec import checks as arguments

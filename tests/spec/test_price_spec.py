@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_kit import fake_spec
+from run_kit import fake_spec
 
 from assayline.errors import SpecError
 from assayline.evaluation.begin import add_price

@@ -1,10 +1,10 @@
-"""A database with the whole schema, for tests of SQL models (`given_rows.py`)."""
+"""A database with the whole schema, for tests of SQL models (`row_kit.py`)."""
 
 from collections.abc import Iterator
 
 import duckdb
 import pytest
-from given_rows import Store
+from row_kit import Store
 
 from assayline.store.database import apply_schema
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from given_rows import Store
+from row_kit import Store
 
 from assayline.clock import RunClock
 from assayline.engines.host.pacing import StreamHost

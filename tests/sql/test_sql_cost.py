@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-from given_rows import RUN, Store
+from row_kit import RUN, Store
 
 HOUR = 3600.0
 Array = np.ndarray[Any, Any]

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from given_rows import Store
+from row_kit import Store
 
 SPEC = "{}"
 

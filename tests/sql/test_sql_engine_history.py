@@ -1,11 +1,8 @@
 """engine_history: what became of every engine, and the stretches in which it worked."""
 
 import json
-from itertools import count
 
-import numpy as np
 import pytest
-from engine_lives import draw_lives, expect_life, expect_summary
 
 pytestmark = pytest.mark.slow
 
@@ -408,32 +405,3 @@ def test_engines_of_runs_do_not_mix(store):
         {"run_id": "two", "engine_generation": 0, "load_s": 9.0, "recovery_s": None, **common},
         run_id=None,
     )
-
-
-def test_random_lives_against_python(store):
-    """Sixteen runs in one database: a query is planned longer than it runs."""
-    drawn = {f"seed {seed}": draw_lives(np.random.default_rng(seed)) for seed in range(16)}
-    for run_id, (run, lives) in drawn.items():
-        numbers = count()
-        answers = [{"request_id": str(next(numbers)), **row} for life in lives for row in life.answers]
-        store.given_answers(*answers, run_id=run_id)
-        store.connection.execute("update runs set attempt = ?, state = ? where run_id = ?", [*run.values(), run_id])
-        for table, rows in (
-            ("engine_events", [row for life in lives for row in life.events]),
-            ("telemetry", [row for life in lives for row in life.samples]),
-        ):
-            store.given(table, *({"run_id": run_id, **row} for row in rows))
-    expected = [
-        {"run_id": run_id, **expect_life(life, lives, run)} for run_id, (run, lives) in drawn.items() for life in lives
-    ]
-    store.expect("engine_history", *expected, run_id=None)
-    summaries = {row["run_id"]: row for row in store.rows("run_summary", run_id=None)}
-    histories = store.rows("engine_history", run_id=None)
-    for run_id, (run, lives) in drawn.items():
-        expected_summary, found = expect_summary(lives, run), summaries[run_id]
-        shown = {name: found[name] for name in expected_summary}
-        assert shown == pytest.approx(expected_summary, abs=1e-9), run_id
-        if found["duration_s"] is not None:
-            assert 0 <= found["downtime_s"] <= found["duration_s"], run_id
-            working_s = sum(row["working_s"] or 0 for row in histories if row["run_id"] == run_id)
-            assert found["lost_s"] is None or found["lost_s"] <= working_s, run_id

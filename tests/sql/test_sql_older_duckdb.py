@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from given_rows import Store
+from row_kit import Store
 
 from assayline.store.database import connect
 from assayline.store.metrics import keep_metrics

@@ -33,10 +33,6 @@ def given_point(store, run_id, config_id, e2e_s, rate_per_s=1.0, lag_s=0.0, arri
         store.connection.execute(f"update runs set {column} = ? where run_id = ?", [value, run_id])
 
 
-def knees(store):
-    return {row["run_id"] for row in store.rows("sweep_point", "run_id", "is_knee", run_id=None) if row["is_knee"]}
-
-
 def test_a_point_has_what_other_views_say_of_its_run(store):
     given_point(store, "a", "slow", e2e_s=2.0, rate_per_s=4.0)
     rate = 20 / (19 / 4 + 2.0)
@@ -74,62 +70,42 @@ def test_runs_outside_of_benchmarks_and_without_a_load_are_no_points(store):
     store.expect("sweep_point", run_id=None)
 
 
-def test_a_closed_loop_is_a_point_without_a_rate(store):
-    given_point(store, "a", "a", 1.0, arrival="concurrency")
-    store.expect(
-        "sweep_point",
-        {"offered_requests_per_s": None, "concurrency": 4, "kept_up": None, "send_lag_p99_s": None, "is_knee": True},
-        run_id="a",
-    )
-
-
-def test_a_trace_has_the_rate_at_which_it_was_due(store):
-    given_point(store, "a", "a", 1.0, rate_per_s=8.0, arrival="trace")
+def test_a_closed_loop_has_no_offered_rate_and_a_trace_that_at_which_it_was_due(store):
+    given_point(store, "closed", "a", 1.0, arrival="concurrency", benchmark_id="one")
+    given_point(store, "traced", "a", 1.0, rate_per_s=8.0, arrival="trace", benchmark_id="other")
     store.connection.execute("update loads set requests_per_s = null")
-    store.expect("sweep_point", {"offered_requests_per_s": 8.0}, run_id="a")
+    names = ("run_id", "offered_requests_per_s", "concurrency", "kept_up", "send_lag_p99_s", "is_knee")
+    closed, traced = ("closed", None, 4, None, None, True), ("traced", 8.0, None, True, 0.0, True)
+    store.expect("sweep_point", *(dict(zip(names, row, strict=True)) for row in (closed, traced)), run_id=None)
 
 
-def test_the_knee_is_where_power_is_highest(store):
-    for run_id, rate, e2e_s in (("a", 1.0, 1.0), ("b", 4.0, 1.2), ("c", 5.0, 9.0)):
-        given_point(store, run_id, run_id, e2e_s, rate)
-    assert knees(store) == {"b"}
-
-
-def test_a_configuration_is_the_knee_by_the_median_of_its_repeats(store):
+def test_the_knee_of_each_benchmark(store):
+    """A benchmark for each case: one query finds all their knees."""
+    for run_id, rate, e2e_s in (("low", 1.0, 1.0), ("best", 4.0, 1.2), ("high", 5.0, 9.0)):
+        given_point(store, run_id, run_id, e2e_s, rate, benchmark_id="power is highest")
     for number, e2e_s in enumerate((1.0, 1.0, 0.1)):
-        given_point(store, f"lucky-{number}", "lucky", e2e_s)
-        given_point(store, f"steady-{number}", "steady", 0.8)
-    assert knees(store) == {"steady-0", "steady-1", "steady-2"}
-
-
-def test_a_run_whose_generator_fell_behind_is_no_knee(store):
-    given_point(store, "a", "a", 1.0)
-    given_point(store, "flattered", "b", 0.1, lag_s=0.5)
-    assert knees(store) == {"a"}
-
-
-def test_sweep_point_has_no_knee_at_a_saturated_run(store):
-    given_point(store, "a", "a", 1.0)
-    given_point(store, "drowned", "b", 0.1)
+        given_point(store, f"lucky-{number}", "lucky", e2e_s, benchmark_id="by the median of repeats")
+        given_point(store, f"steady-{number}", "steady", 0.8, benchmark_id="by the median of repeats")
+    given_point(store, "punctual", "a", 1.0, benchmark_id="a generator that fell behind is none")
+    given_point(store, "flattered", "b", 0.1, lag_s=0.5, benchmark_id="a generator that fell behind is none")
+    given_point(store, "dry", "a", 1.0, benchmark_id="saturated is none")
+    given_point(store, "drowned", "b", 0.1, benchmark_id="saturated is none")
     store.given(
         "engine_events", {"run_id": "drowned", "event": "load_ended", "details_json": '{"reason": "saturated"}'}
     )
-    store.expect("sweep_point", {"is_saturated": True, "is_knee": False}, run_id="drowned")
-    assert knees(store) == {"a"}
-
-
-def test_a_run_that_was_not_completed_is_no_knee(store):
-    states = ["failed", "running", "cancelled"]
-    for state in states:
-        given_point(store, f"{state}-a", "a", 1.0, benchmark_id=state)
-        given_point(store, f"{state}-b", "b", 0.1, benchmark_id=state, state=state)
-    assert knees(store) == {f"{state}-a" for state in states}
-
-
-def test_each_benchmark_has_its_knee(store):
-    given_point(store, "a", "a", 1.0)
-    given_point(store, "b", "a", 5.0, benchmark_id="other")
-    assert knees(store) == {"a", "b"}
+    for state in ("failed", "running", "cancelled"):
+        given_point(store, f"beside a {state} one", "a", 1.0, benchmark_id=f"{state} is none")
+        given_point(store, f"{state} one", "b", 0.1, benchmark_id=f"{state} is none", state=state)
+    rows = store.rows("sweep_point", "benchmark_id", "run_id", "is_knee", "is_saturated", run_id=None)
+    knees = {(row["benchmark_id"], row["run_id"]) for row in rows if row["is_knee"]}
+    assert knees == {
+        ("power is highest", "best"),
+        *(("by the median of repeats", f"steady-{number}") for number in range(3)),
+        ("a generator that fell behind is none", "punctual"),
+        ("saturated is none", "dry"),
+        *((f"{state} is none", f"beside a {state} one") for state in ("failed", "running", "cancelled")),
+    }
+    assert [row["run_id"] for row in rows if row["is_saturated"]] == ["drowned"]
 
 
 def test_the_knee_against_plain_python(store):

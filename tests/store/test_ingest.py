@@ -7,7 +7,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from record_kit import completion_of, read_line, request_of, start_python
+from run_kit import completion_of, read_line, request_of, start_python
 
 from assayline.errors import StoreError
 from assayline.records import EngineEvent, Prompt, Request, TelemetrySample

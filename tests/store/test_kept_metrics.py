@@ -5,8 +5,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from record_kit import completion_of
-from run_kit import FAKE, complete, copy_run, query, settings_in, vanish, work
+from run_kit import FAKE, complete, completion_of, copy_run, query, settings_in, vanish, work
 
 from assayline.errors import RunFailedError, StoreError
 from assayline.evaluation.begin import begin_evaluation

@@ -11,8 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from record_kit import read_line, start_python
-from run_kit import complete, list_runs, query
+from run_kit import complete, list_runs, query, read_line, start_python
 
 from assayline.errors import DamagedPartsError, StoreError
 from assayline.evaluation import begin, rebuild

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import run_kit
-import store_kit
+import server_kit
 from obstore import exceptions
+from run_kit import wait_for
 
 from assayline.api.evaluation import evaluate
 from assayline.errors import SpecError, StoreError
@@ -31,17 +32,17 @@ _numbers = count()
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with store_kit.serving(tmp_path_factory.mktemp("store") / "objects") as port:
+    with server_kit.serving_store(tmp_path_factory.mktemp("store") / "objects") as port:
         yield port
 
 
 @pytest.fixture
-def proxy(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[store_kit.Proxy]:
+def proxy(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[server_kit.Proxy]:
     """Before the server, and where this process finds the store. Nothing waits for long."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    proxy = store_kit.Proxy(port)
-    for name, value in store_kit.environment(proxy.port).items():
+    proxy = server_kit.Proxy(port)
+    for name, value in server_kit.store_environment(proxy.port).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(module, "SCAN_INTERVAL_S", 0.05)
     monkeypatch.setattr(module, "LONGEST_INTERVAL_S", 0.1)
@@ -51,9 +52,9 @@ def proxy(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[store_kit.Prox
 
 
 @pytest.fixture
-def url(proxy: store_kit.Proxy, port: int, monkeypatch: pytest.MonkeyPatch) -> str:
+def url(proxy: server_kit.Proxy, port: int, monkeypatch: pytest.MonkeyPatch) -> str:
     bucket = f"bucket-{next(_numbers)}"
-    store_kit.make_bucket(port, bucket)
+    server_kit.make_bucket(port, bucket)
     monkeypatch.setenv("ASSAYLINE_MIRROR_URL", f"s3://{bucket}/some/prefix")
     return f"s3://{bucket}/some/prefix"
 
@@ -89,13 +90,6 @@ def stored(url: str, run_id: str) -> dict[str, bytes]:
     return found
 
 
-def wait_for(look: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_mirroring_copies_parts_media_scorers_and_report_but_no_logs(url: str, run_dir: Path) -> None:
     for name in (
         "media/ab/abc", "scorers.json", "report.html", "lm_eval/results.json", "logs/worker-0.log", "exports/x.jsonl",
@@ -113,7 +107,7 @@ def test_mirroring_copies_parts_media_scorers_and_report_but_no_logs(url: str, r
     assert {"run.json", "spec.json", "media/ab/abc", "scorers.json"} < expected.keys()
 
 
-def test_mirroring_copies_new_and_changed_files_alone(url: str, proxy: store_kit.Proxy, run_dir: Path) -> None:
+def test_mirroring_copies_new_and_changed_files_alone(url: str, proxy: server_kit.Proxy, run_dir: Path) -> None:
     def put_since() -> list[str]:
         found = sorted(key.partition(f"{run_dir.name}/")[2] for key in proxy.puts)
         proxy.puts.clear()
@@ -139,7 +133,7 @@ def test_mirroring_copies_new_and_changed_files_alone(url: str, proxy: store_kit
 
 
 def test_mirroring_copies_the_manifest_after_the_parts(
-    url: str, proxy: store_kit.Proxy, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, proxy: server_kit.Proxy, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     impatient(monkeypatch)
     part = next(run_dir.glob("parts/completions/*"))
@@ -163,20 +157,20 @@ def test_mirroring_waits_for_the_first_rendered_request(url: str, spec: EvalSpec
 
 
 def test_mirroring_outlives_errors_lost_answers_and_closed_connections(
-    url: str, proxy: store_kit.Proxy, run_dir: Path, caplog: pytest.LogCaptureFixture
+    url: str, proxy: server_kit.Proxy, run_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    faults = [store_kit.SAYS_500, store_kit.SAYS_503, store_kit.LOSES, store_kit.CLOSES]
+    faults = [server_kit.SAYS_500, server_kit.SAYS_503, server_kit.LOSES, server_kit.CLOSES]
     proxy.arm(*faults * 3)
     with mirroring(Mirror(url), run_dir, LOG):
         pass
     assert stored(url, run_dir.name) == files_of(run_dir)
-    assert not proxy._armed and not caplog.records
+    assert not proxy.armed and not caplog.records
 
 
-@pytest.mark.parametrize("fault", [store_kit.SAYS_503, store_kit.CLOSES])
+@pytest.mark.parametrize("fault", [server_kit.SAYS_503, server_kit.CLOSES])
 def test_mirroring_warns_once_and_catches_up_when_the_store_is_back(
     url: str,
-    proxy: store_kit.Proxy,
+    proxy: server_kit.Proxy,
     run_dir: Path,
     fault: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -196,15 +190,15 @@ def test_mirroring_warns_once_and_catches_up_when_the_store_is_back(
     assert stored(url, run_dir.name) == files_of(run_dir)
     [said] = caplog.messages
     assert f"The mirror {url} cannot be used: " in said and "The run continues" in said and "hint: check" in said
-    assert store_kit.SECRET not in said
+    assert server_kit.SECRET not in said
 
 
 def test_mirroring_names_what_is_left_and_the_command_when_the_store_is_down_at_the_end(
-    url: str, proxy: store_kit.Proxy, spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch,
+    url: str, proxy: server_kit.Proxy, spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     impatient(monkeypatch)
-    proxy.fault = store_kit.CLOSES
+    proxy.fault = server_kit.CLOSES
     settings = settings.model_copy(update={"mirror_url": url})
     result = evaluate(spec, settings=settings)
     assert result.answered_requests == 24, "the run is complete whatever its mirror does"
@@ -223,13 +217,13 @@ def test_mirroring_names_what_is_left_and_the_command_when_the_store_is_down_at_
 
 def test_mirroring_waits_a_bounded_time_for_a_store_that_hangs(
     url: str,
-    proxy: store_kit.Proxy,
+    proxy: server_kit.Proxy,
     run_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(module, "END_WAIT_S", 0.5)
-    proxy.fault = store_kit.HANGS
+    proxy.fault = server_kit.HANGS
     started = time.monotonic()
     with mirroring(Mirror(url), run_dir, LOG):
         pass
@@ -253,7 +247,7 @@ def test_evaluate_refuses_a_mirror_that_is_none_before_it_makes_anything(
         ("ftp://host/x", "was given 'ftp://host/x'. Expected s3://BUCKET/PREFIX"),
         ("s3://", "Expected s3://BUCKET/PREFIX"),
         ("bucket/prefix", "Expected s3://BUCKET/PREFIX"),
-        (f"s3://key:{store_kit.SECRET}@bucket/x", "was given 's3://…@bucket/x'.* belong into the environment"),
+        (f"s3://key:{server_kit.SECRET}@bucket/x", "was given 's3://…@bucket/x'.* belong into the environment"),
         ("file:///nowhere/at/all", "ASSAYLINE_MIRROR_URL, file:///nowhere.*hint: make the folder"),
         ("az://container/x", "Account must be specified. hint: set AZURE_STORAGE_ACCOUNT_NAME"),
     ):
@@ -265,13 +259,13 @@ def test_evaluate_refuses_a_mirror_that_is_none_before_it_makes_anything(
     assert run_kit.list_runs(settings) == []
 
 
-def test_mirror_explains_a_missing_bucket(proxy: store_kit.Proxy, run_dir: Path) -> None:
+def test_mirror_explains_a_missing_bucket(proxy: server_kit.Proxy, run_dir: Path) -> None:
     with pytest.raises(StoreError, match=r"s3://none/x cannot be used: .* hint: make the bucket"):
         RunCopy(Mirror("s3://none/x"), run_dir).update()
 
 
-def test_mirror_explains_credentials_that_may_not_write(url: str, proxy: store_kit.Proxy, run_dir: Path) -> None:
-    proxy.fault = store_kit.SAYS_403
+def test_mirror_explains_credentials_that_may_not_write(url: str, proxy: server_kit.Proxy, run_dir: Path) -> None:
+    proxy.fault = server_kit.SAYS_403
     with pytest.raises(StoreError, match=r"403 Forbidden.* hint: set AWS_ACCESS_KEY_ID"):
         RunCopy(Mirror(url), run_dir).update()
 
@@ -311,7 +305,7 @@ def elsewhere(url: str, run_dir: Path, spec: EvalSpec, tmp_path: Path, monkeypat
 
 
 def test_restore_brings_a_killed_run_back_to_be_resumed(
-    run_dir: Path, spec: EvalSpec, elsewhere: Settings, url: str, proxy: store_kit.Proxy,
+    run_dir: Path, spec: EvalSpec, elsewhere: Settings, url: str, proxy: server_kit.Proxy,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     assert run("restore", ["last", "--dry-run"]) == 0
@@ -384,10 +378,10 @@ def test_restore_lists_the_runs_of_the_mirror(
 
 
 def test_restore_needs_a_mirror_that_answers(
-    url: str, proxy: store_kit.Proxy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    url: str, proxy: server_kit.Proxy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     impatient(monkeypatch)
-    proxy.fault = store_kit.CLOSES
+    proxy.fault = server_kit.CLOSES
     assert run("restore", []) == 6
     assert "hint: check that the store is up" in capsys.readouterr().err
     monkeypatch.delenv("ASSAYLINE_MIRROR_URL")

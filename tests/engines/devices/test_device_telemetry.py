@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from run_kit import wait_for
 
 from assayline.clock import RunClock
 from assayline.engines.devices import watch
@@ -97,13 +98,6 @@ def test_reasons_are_named_one_by_one() -> None:
     assert name_reasons(0x4 | 0x800) == "sw_power_cap,0x800"
 
 
-def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def sample_for(gpus: tuple[str, ...], until: Callable[[list[DeviceSample]], bool]) -> list[DeviceSample]:
     taken: list[DeviceSample] = []
     with DeviceSampler(gpus, "worker-0", RunClock.start(), interval_s=0.02) as sampler:
@@ -112,7 +106,7 @@ def sample_for(gpus: tuple[str, ...], until: Callable[[list[DeviceSample]], bool
             sampler.hand_over(taken.append, pytest.fail)
             return until(taken)
 
-        wait_until(has_enough)
+        wait_for(has_enough)
     sampler.hand_over(taken.append, pytest.fail)
     return taken
 
@@ -146,7 +140,7 @@ def test_a_thread_that_fails_says_so_once_and_ends_nothing(no_driver: None, monk
     monkeypatch.setattr(watch.psutil, "virtual_memory", fail)
     said: list[str] = []
     with DeviceSampler((), "worker-0", RunClock.start(), interval_s=0.01) as sampler:
-        wait_until(lambda: sampler.hand_over(pytest.fail, said.append) or bool(said))
+        wait_for(lambda: sampler.hand_over(pytest.fail, said.append) or bool(said))
     assert said == ["Telemetry of the device has ended: RuntimeError: no such file"]
     sampler.hand_over(pytest.fail, pytest.fail)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_kit import fake_spec, read_line, start_python
+from run_kit import fake_spec, read_line, start_python
 
 from assayline.engines.devices import claims as devices
 from assayline.engines.devices.claims import Device, claim_device, count_workers, list_devices

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from fake_server import FakeServer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from server_kit import FakeServer
 
 from assayline.clock import RunClock
 from assayline.engines.host.flight import EngineStats, parse_stats

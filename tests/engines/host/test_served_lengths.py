@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fake_server import FakeServer
+from server_kit import FakeServer
 
 from assayline.clock import RunClock
 from assayline.engines.host.server.core import ServerCore

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_server import ANSWER, FakeServer, Script
+from server_kit import ANSWER, FakeServer, Script
 
 from assayline.clock import RunClock
 from assayline.engines.host.core import EngineGoneError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from record_kit import request_of
+from run_kit import request_of
 
 from assayline.clock import RunClock
 from assayline.engines.devices.watch import DeviceMemory
@@ -18,6 +18,9 @@ from assayline.engines.recovery.engine import KILLED_ENGINE, AdaptiveEngine, Led
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes
 from assayline.errors import Death, EngineDiedError, EngineInterruptedError
 from assayline.records import NOT_SENT, Completion, Request
+
+FEW = hypothesis_settings(deadline=None, max_examples=hypothesis_settings.default.max_examples // 2)
+"""An example is a run of a dozen engines."""
 
 Rule = Callable[["Mortal", list[str]], Death | None]
 OOM = Death("run", exception="OutOfMemoryError", message="CUDA out of memory. Tried to allocate 2.00 GiB")
@@ -66,23 +69,23 @@ class Bench:
     def __init__(self, rule: Rule = lambda engine, live: None, window: int = 16, **options: Any) -> None:
         self.rule, self.window = rule, window
         self.engines: list[Mortal] = []
+        self.windows: list[int] = []
+        """With which they were opened."""
         self.failing_starts: list[Death] = []
         self.events: list[tuple[int, str, dict[str, Any]]] = []
         self.messages: list[str] = []
         recovery = {name: options.pop(name) for name in ("enabled", "min_batch_size", "grow") if name in options}
         self.policy = RecoveryPolicy(Sizes(), restart_pauses_s=(0.0, 0.0), **recovery)
         memory = options.pop("memory", Memory(()))
-        self.engine = AdaptiveEngine(
-            self.open, self.policy, self.record, memory, worker="w", memory_wait_s=0, **options
-        )
+        options = {"memory_wait_s": 0, **options}
+        self.engine = AdaptiveEngine(self.open, self.policy, self.record, memory, worker="w", **options)
 
     def open(self, sizes: Sizes, changed: dict[str, Any], generation: int) -> Mortal:
         assert all(engine.closed for engine in self.engines), "two engines at once"
         if self.failing_starts:
             raise EngineDiedError("it did not start", self.failing_starts.pop(0))
-        self.engines.append(
-            Mortal(self.rule, window=sizes.window_requests or self.window, max_num_seqs=64, generation=generation)
-        )
+        self.windows.append(sizes.window_requests or self.window)
+        self.engines.append(Mortal(self.rule, window=self.windows[-1], max_num_seqs=64, generation=generation))
         return self.engines[-1]
 
     def record(
@@ -117,7 +120,7 @@ def test_an_engine_that_is_too_wide_is_halved_until_it_lives() -> None:
     bench = Bench(more_than(5))
     answers = bench.answers(requests(100))
     assert len(answers) == 100 and all(answer.error_kind is None for answer in answers.values())
-    assert [engine._window_requests for engine in bench.engines] == [16, 8, 4]
+    assert bench.windows == [16, 8, 4]
     assert bench.names() == ["opened", "failed", "reduced", "opened", "failed", "reduced", "opened"]
     assert Counter((a.engine_generation, a.window_requests) for a in answers.values()) == {(2, 4): 100}
     failed = bench.events[1][2]
@@ -172,10 +175,10 @@ def test_a_request_that_kills_every_engine_becomes_an_error_row_and_the_size_com
     assert [answer.request_id for answer in bad] == [request_of(37).request_id]
     assert bad[0].error_kind == KILLED_ENGINE and "CUDA out of memory" in (bad[0].error_message or "")
     assert bench.names().count("isolated") == 1 and "restored" in bench.names()
-    assert bench.engines[-1]._window_requests == 16, "the window that it had before that request came"
+    assert bench.windows[-1] == 16, "the window that it had before that request came"
 
 
-@hypothesis_settings(deadline=None)
+@FEW
 @given(st.sets(st.integers(0, 59), max_size=6), st.integers(1, 12), st.integers(1, 20))
 def test_bisection_finds_exactly_the_requests_that_kill(poison: set[int], least: int, window: int) -> None:
     bench = Bench(holding(*poison), window=window, min_batch_size=least)
@@ -185,7 +188,7 @@ def test_bisection_finds_exactly_the_requests_that_kill(poison: set[int], least:
     assert bad == {request_of(number).request_id for number in poison}
 
 
-@hypothesis_settings(deadline=None)
+@FEW
 @given(st.lists(st.integers(1, 30), max_size=12), st.integers(1, 40))
 def test_whenever_engines_run_out_of_memory_every_request_is_answered_once(moments: list[int], window: int) -> None:
     def rule(engine: Mortal, live: list[str]) -> Death | None:
@@ -201,11 +204,11 @@ def test_whenever_engines_run_out_of_memory_every_request_is_answered_once(momen
 def test_a_crash_that_is_not_memory_gets_one_engine_of_the_same_size() -> None:
     bench = Bench(lambda engine, live: CRASH if len(bench.engines) == 1 else None)
     assert len(bench.answers(requests(30))) == 30
-    assert [engine._window_requests for engine in bench.engines] == [16, 16]
+    assert bench.windows == [16, 16]
     assert "reduced" not in bench.names()
 
 
-@hypothesis_settings(deadline=None)
+@FEW
 @given(st.sets(st.integers(0, 59), max_size=6), st.integers(1, 20))
 def test_a_request_that_crashes_engines_becomes_an_error_row(poison: set[int], window: int) -> None:
     bench = Bench(holding(*poison, death=CRASH), window=window)
@@ -213,7 +216,7 @@ def test_a_request_that_crashes_engines_becomes_an_error_row(poison: set[int], w
     assert len(answers) == 60
     bad = {answer.request_id for answer in answers.values() if answer.error_kind == KILLED_ENGINE}
     assert bad == {request_of(number).request_id for number in poison}
-    assert all(engine._window_requests == window for engine in bench.engines), "no other size helps"
+    assert set(bench.windows) == {window}, "no other size helps"
 
 
 def test_requests_that_crash_engines_are_limited_by_max_error_fraction() -> None:
@@ -329,8 +332,7 @@ def test_memory_that_others_give_back_is_waited_for_whatever_was_free_at_first(
 ) -> None:
     monkeypatch.setattr("assayline.engines.devices.watch.POLL_INTERVAL_S", 0.01)
     memory = Shared([20 << 30])
-    bench = Bench(more_than(8), memory=memory)
-    bench.engine._memory_wait_s = 5
+    bench = Bench(more_than(8), memory=memory, memory_wait_s=5)
     memory.free = [gib << 30 for gib in free_gib]
     bench.failing_starts = [TAKEN]
     bench.answers(requests(30))

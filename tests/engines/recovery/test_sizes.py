@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from engine_helpers import course_of
+from engine_kit import course_of
 
 from assayline.engines.recovery.policy import choose_window
 from assayline.load.course import LoadCourse

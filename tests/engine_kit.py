@@ -2,16 +2,14 @@
 
 import json
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import psutil
-from forked_hosts import HOSTS
+from host_kit import HOSTS
+from run_kit import ENGINE_ARGS, ROOT, wait_for
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
@@ -31,20 +29,13 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.spec.load import LoadSpec
 from assayline.spec.prompts import ChatSpec
 
-ROOT = Path(__file__).resolve().parents[2]
 VLLM = tuple(int(part) for part in (find_version() or "0.32.0").split(".")[:2])
 """Version of the installed vLLM: `make test-vllm` runs these tests with others."""
 
 NO_PREEMPTIONS = 0 if VLLM >= (0, 30) else None
 """Older versions do not count them."""
 
-ARGS: dict[str, Any] = {
-    "max_model_len": 256,
-    "max_num_seqs": 8,
-    "dtype": "float32",
-    "enforce_eager": True,
-    "kv_cache_memory_bytes": 2**27,
-}
+ARGS: dict[str, Any] = {**ENGINE_ARGS, "max_num_seqs": 8}
 ONE_CORE = {**ARGS, "distributed_executor_backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor"}
 """Where an engine's core is a process of its own, it computes by itself, as it does on a GPU. On a CPU vLLM would
 start a worker beside it, one more process that imports everything. `uni`, the executor's short name, is not heeded."""
@@ -272,17 +263,9 @@ def stamps_of(answer: Completion) -> list[float]:
     return [getattr(answer, f"{name}_at_s") for name in names]
 
 
-def start_python(script: str, *arguments: object) -> "subprocess.Popen[str]":
-    """A Python process whose output is read line by line."""
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-
-
-def wait_until_gone(group: int, limit_s: float) -> bool:
-    deadline = time.monotonic() + limit_s
-    while living_members(group) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return not living_members(group)
+def wait_until_gone(group: int) -> None:
+    """No process of a host's group runs, a moment later."""
+    wait_for(lambda: not living_members(group), 20, "the host's processes are gone")
 
 
 def words_of(process: psutil.Process) -> list[str]:

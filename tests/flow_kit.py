@@ -1,55 +1,56 @@
-"""What tests of flows share: processes that are gone afterwards, bounded waiting, a look into the database."""
+"""What tests of flows share: processes that are gone afterwards, looks into the database, a browser."""
 
 import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 from unittest.mock import patch
 
 import duckdb
 import psutil
 import pyarrow.parquet as pq
 import yaml
+from run_kit import ENGINE_ARGS, ROOT, wait_for
+from websockets.sync.client import ClientConnection, connect
 
 from assayline.store.parts import count_rows
 from flows import cli
 
-ROOT = Path(__file__).resolve().parents[2]
-Found = TypeVar("Found")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """An engine's environment: two threads that wait for each other crawl beside another lane."""
-SMALL_ENGINE = {
-    "max_model_len": 256,
-    "max_num_seqs": 4,
-    "dtype": "float32",
-    "enforce_eager": True,
-    "kv_cache_memory_bytes": 2**27,
-}
-"""Arguments of an engine on a CPU."""
-WORKER_COMMAND = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "evaluations", "--type", "process"]
+SMALL_ENGINE = {**ENGINE_ARGS, "max_num_seqs": 4}
 SLOW_ROWS = 60
 """Requests of the fixture slow_spec."""
-
-
-def wait_for(look: Callable[[], Found], timeout_s: float, what: str) -> Found:
-    """The first true answer of `look`; fails when there is none in time."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := look()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"Not within {timeout_s:.0f} s: {what}")
-        time.sleep(0.1)
-    return found
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+BROWSER_OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--disable-default-apps",
+    "--remote-debugging-port=0",
+    "--proxy-server=http://127.0.0.1:9",
+    "--proxy-bypass-list=127.0.0.1",
+)
+"""It reaches this machine and nothing else."""
+PAGE_TEXT = "(document.body?.innerText ?? '')"
 
 
 def free_port() -> int:
@@ -279,6 +280,14 @@ def run_here(name: str, *arguments: str | Path) -> Finished:
     return Finished(code, out.getvalue(), err.getvalue())
 
 
+def run_notify(*arguments: str) -> int:
+    """scripts/notify.py in this process, on the server that it knows. Returns the exit code."""
+    from scripts import notify
+
+    with patch.object(sys, "argv", ["notify.py", *arguments]):
+        return notify.main()
+
+
 def evaluate_command(*arguments: str | Path) -> list[str]:
     """The command line of the flow."""
     return [sys.executable, "-m", "flows", "evaluate", *map(str, arguments)]
@@ -321,24 +330,84 @@ def endless_spec(model: Path) -> dict[str, Any]:
     }
 
 
-def assert_stopped_and_stored(data_dir: Path, timeout_s: float) -> None:
-    """No engine is left, and all that was answered, which is some, is in the database."""
-    wait_for(lambda: not hosts_of(data_dir), timeout_s, "every engine host is gone")
-    answered = count_in_parts(data_dir)
-    assert 0 < answered < 10_000
-    assert query(data_dir, "select count(*) from completions where error_kind is null") == [answered]
-
-
 def count_opened(data_dir: Path) -> int:
     """Engines that are open or were, by the parts."""
     parts = data_dir.glob("runs/*/parts/engine_events/*.parquet")
     return sum(event == "opened" for part in parts for event in pq.read_table(part)["event"].to_pylist())
 
 
-def check_shared(data_dir: Path) -> list[str]:
-    """Both workers opened one engine and answered with it; gives the devices that they claimed."""
-    events = "select worker, details_json ->> 'claimed_device' from engine_events where event = 'opened' order by 1"
-    opened = query(data_dir, events)
-    assert [worker for worker, _ in opened] == ["worker-0", "worker-1"]
-    assert query(data_dir, "select distinct worker from completions order by 1") == ["worker-0", "worker-1"]
-    return [device for _, device in opened]
+class Page:
+    """One tab of a real headless Chromium, driven by its DevTools protocol."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._sent = 0
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Calls a method of the protocol and returns its result."""
+        self._sent += 1
+        self._socket.send(json.dumps({"id": self._sent, "method": method, "params": parameters}))
+        while True:
+            answer = json.loads(self._socket.recv(timeout=30))
+            if answer.get("id") == self._sent:
+                assert "error" not in answer, answer
+                result: dict[str, Any] = answer["result"]
+                return result
+
+    def open(self, url: str) -> None:
+        """Goes to a page."""
+        self.call("Page.navigate", url=url)
+
+    def ask(self, expression: str) -> Any:
+        """Evaluates JavaScript and returns its value."""
+        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def wait_for(self, expression: str, timeout_s: float = 20) -> Any:
+        """The first true value of an expression."""
+        deadline = time.monotonic() + timeout_s
+        while not (found := self.ask(expression)):
+            assert time.monotonic() < deadline, f"{expression} on a page that reads: {self.ask(PAGE_TEXT)}"
+            time.sleep(0.05)
+        return found
+
+    def click(self, expression: str) -> None:
+        """Clicks the middle of an element as a mouse does."""
+        self.wait_for(f"!!({expression})")
+        self.ask(f"({expression}).scrollIntoView({{block: 'center'}})")
+        box = self.ask(f"({expression}).getBoundingClientRect().toJSON()")
+        at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2, "button": "left", "clickCount": 1}
+        self.call("Input.dispatchMouseEvent", type="mousePressed", **at)
+        self.call("Input.dispatchMouseEvent", type="mouseReleased", **at)
+
+    def write(self, expression: str, text: str) -> None:
+        """Writes into a field."""
+        self.click(expression)
+        self.call("Input.insertText", text=text)
+
+
+@contextlib.contextmanager
+def opened_browser(profile: Path) -> Iterator[Page]:
+    """A browser with one tab; it is gone at the end."""
+    assert BROWSER is not None
+    process = subprocess.Popen(
+        [BROWSER, *BROWSER_OPTIONS, f"--user-data-dir={profile}", "--window-size=1400,1000", "about:blank"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        port_file = profile / "DevToolsActivePort"
+        deadline = time.monotonic() + 30
+        while not (port_file.exists() and port_file.read_text()):
+            assert process.poll() is None and time.monotonic() < deadline, "Chromium does not start"
+            time.sleep(0.05)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port_file.read_text().split()[0]}/json") as answer:
+            (tab,) = [target for target in json.load(answer) if target["type"] == "page"]
+        with connect(tab["webSocketDebuggerUrl"], max_size=None) as socket:
+            yield Page(socket)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=10)

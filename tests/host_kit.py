@@ -2,6 +2,7 @@
 
 A user's engine host is a process of its own and imports vLLM itself; tests open a hundred. `HOSTS.launch` is a
 `process.Launch`: it forks a host, or starts one as a user's is started if its environment asks for other imports.
+`OutOfMemoryOnce` and `FailingWorker` are classes that vLLM's arguments may name, to fail inside its own processes.
 """
 
 import contextlib
@@ -39,6 +40,10 @@ OPENING = (
     "vllm.entrypoints.launchers.cli_args",
 )
 """Modules that vLLM imports as it opens a model on a CPU, with 850 others."""
+
+OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB."
+OUT_OF_MEMORY_STREAMS = 128
+"""Fewer at once, and the step succeeds."""
 
 
 class Forked:
@@ -228,6 +233,52 @@ def _spare_the_cpu(platform: Any) -> None:
             os.environ[START_METHOD] = "fork"
 
     platform.check_and_update_config = staticmethod(check_and_fork)
+
+
+def _fail_once_in_a_large_step() -> type:
+    """`worker_extension_cls`: the first step of so many requests fails. `FAILED_ONCE` names a file for a flag."""
+    import torch
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    error = torch.OutOfMemoryError(f"{OUT_OF_MEMORY} GPU 0 has a total capacity of 79.11 GiB of which 1 GiB is free")
+    execute = GPUModelRunner.execute_model
+
+    def execute_model(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(scheduler_output.num_scheduled_tokens) >= OUT_OF_MEMORY_STREAMS and _is_first():
+            raise error
+        return execute(self, scheduler_output, *args, **kwargs)
+
+    GPUModelRunner.execute_model = execute_model
+    return type("OutOfMemoryOnce", (), {})
+
+
+def _fail_second_rank_once() -> type:
+    """`worker_cls`: the second rank fails at its first step, where a rank that does not reply would."""
+    import torch
+    from vllm.v1.worker.cpu_worker import CPUWorker
+
+    class FailingWorker(CPUWorker):
+        def execute_model(self, *args: Any, **kwargs: Any) -> Any:
+            if self.rank == 1 and _is_first():
+                raise torch.OutOfMemoryError(OUT_OF_MEMORY)
+            return super().execute_model(*args, **kwargs)
+
+    return FailingWorker
+
+
+def _is_first() -> bool:
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(os.environ["FAILED_ONCE"], os.O_CREAT | os.O_EXCL))
+        return True
+    return False
+
+
+def __getattr__(name: str) -> Any:
+    """The classes for vLLM's workers: they exist in the process alone that asks for them."""
+    makers = {"OutOfMemoryOnce": _fail_once_in_a_large_step, "FailingWorker": _fail_second_rank_once}
+    if name not in makers:
+        raise AttributeError(name)
+    return makers[name]()
 
 
 if __name__ == "__main__":

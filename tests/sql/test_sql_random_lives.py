@@ -1,13 +1,17 @@
-"""Random lives of engines, and what engine_history and run_summary must say of them: plain Python, no SQL.
+"""engine_history and run_summary against plain Python, on random lives of engines.
 
 A life is drawn as raw rows (events, samples, answers) together with what is known of it while it is drawn.
 """
 
 import json
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
 
 Row = dict[str, Any]
 
@@ -219,3 +223,32 @@ def expect_summary(lives: list[Life], run: Row) -> Row:
 def _sum_known(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+def test_random_lives_against_python(store):
+    """Sixteen runs in one database: a query is planned longer than it runs."""
+    drawn = {f"seed {seed}": draw_lives(np.random.default_rng(seed)) for seed in range(16)}
+    for run_id, (run, lives) in drawn.items():
+        numbers = count()
+        answers = [{"request_id": str(next(numbers)), **row} for life in lives for row in life.answers]
+        store.given_answers(*answers, run_id=run_id)
+        store.connection.execute("update runs set attempt = ?, state = ? where run_id = ?", [*run.values(), run_id])
+        for table, rows in (
+            ("engine_events", [row for life in lives for row in life.events]),
+            ("telemetry", [row for life in lives for row in life.samples]),
+        ):
+            store.given(table, *({"run_id": run_id, **row} for row in rows))
+    expected = [
+        {"run_id": run_id, **expect_life(life, lives, run)} for run_id, (run, lives) in drawn.items() for life in lives
+    ]
+    store.expect("engine_history", *expected, run_id=None)
+    summaries = {row["run_id"]: row for row in store.rows("run_summary", run_id=None)}
+    histories = store.rows("engine_history", run_id=None)
+    for run_id, (run, lives) in drawn.items():
+        expected_summary, found = expect_summary(lives, run), summaries[run_id]
+        shown = {name: found[name] for name in expected_summary}
+        assert shown == pytest.approx(expected_summary, abs=1e-9), run_id
+        if found["duration_s"] is not None:
+            assert 0 <= found["downtime_s"] <= found["duration_s"], run_id
+            working_s = sum(row["working_s"] or 0 for row in histories if row["run_id"] == run_id)
+            assert found["lost_s"] is None or found["lost_s"] <= working_s, run_id
