@@ -30,7 +30,7 @@ from assayline.engines.environment import engine_environment
 from assayline.engines.messages import Open
 from assayline.engines.offline import OfflineEngine
 from assayline.engines.process import HostSetup
-from assayline.media.shelf import Shelf
+from assayline.media.references import Shelf
 from assayline.records import Request, TelemetrySample
 from assayline.requests.chat import ChatRenderer, load_tokenizer
 from assayline.requests.placeholders import find_placeholders

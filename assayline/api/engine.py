@@ -22,7 +22,7 @@ from assayline.evaluation.opening import Opening, claim_device, locate_model
 from assayline.evaluation.prepare import open_renderer
 from assayline.evaluation.worker import WorkOrder, write_engine_order
 from assayline.load.course import LoadCourse
-from assayline.media.shelf import Shelf
+from assayline.media.references import Shelf
 from assayline.model import identify_spec_model
 from assayline.prompts import BadRow, RowError
 from assayline.prompts.columns import RowReader

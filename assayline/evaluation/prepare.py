@@ -22,7 +22,7 @@ from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.order import can_order, expected_tokens, measure_request, order_rows, read_lengths
 from assayline.evaluation.shards import name_shard
 from assayline.evaluation.task import plan_chat, write_task_requests
-from assayline.media.shelf import Shelf
+from assayline.media.references import Shelf
 from assayline.model import ModelIdentity, identify_model
 from assayline.prompts import load_prompts
 from assayline.records import Completion, Prompt, Request

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from assayline.media.shelf import find_media
+from assayline.media.references import find_media
 from assayline.records import EarlierTurn, Request
 from assayline.store.parts import StoredText, part_unreadable
 from assayline.store.tables import request_from_row

@@ -15,7 +15,7 @@ from typing import Any
 
 from assayline.digests import digest_json, digest_text
 from assayline.errors import PromptError, SpecError
-from assayline.media.shelf import Shelf
+from assayline.media.references import Shelf
 from assayline.prompts.batch import BatchReader
 from assayline.prompts.columns import Message, PromptParts, RowReader, check_first
 from assayline.prompts.few_shot import FewShot

@@ -9,8 +9,7 @@ from typing import Any
 from assayline.digests import digest_text
 from assayline.errors import PromptError
 from assayline.media.fetch import Fetcher
-from assayline.media.shelf import Shelf
-from assayline.media.values import MediaReader
+from assayline.media.references import MediaReader, Shelf
 from assayline.prompts.batch_body import Wishes, read_chat_body, read_text_body
 from assayline.prompts.columns import PromptParts, read_messages
 from assayline.prompts.files import UnreadableRow

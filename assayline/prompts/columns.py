@@ -10,8 +10,7 @@ from typing import Any
 
 from assayline.errors import PromptError, SpecError
 from assayline.media.fetch import Fetcher
-from assayline.media.shelf import Shelf
-from assayline.media.values import MediaReader
+from assayline.media.references import MediaReader, Shelf
 from assayline.prompts.files import UnreadableRow
 from assayline.prompts.media import MediaPlaces
 from assayline.prompts.templates import PromptTemplate

@@ -15,7 +15,7 @@ from typing import Any
 
 from assayline.digests import digest_json
 from assayline.errors import PromptError
-from assayline.media.shelf import Shelf
+from assayline.media.references import Shelf
 from assayline.prompts.columns import Message, RowReader
 from assayline.prompts.files import UnreadableRow
 from assayline.prompts.media import identify_media

@@ -17,7 +17,7 @@ import re
 from typing import Any
 
 from assayline.errors import ModelError, SpecError
-from assayline.media.synthetic import refer_synthetic
+from assayline.media.load import refer_synthetic
 from assayline.prompts.columns import PromptParts
 from assayline.records import Media
 from assayline.spec.sources import SyntheticSource, TokenLength

@@ -11,7 +11,7 @@ from PIL import Image
 from random_video_model import build_video_model
 
 from assayline.engines.offline import OfflineEngine
-from assayline.media.shelf import Shelf
+from assayline.media.references import Shelf
 from assayline.records import Request
 from assayline.requests.chat import ChatRenderer, load_tokenizer
 from assayline.requests.placeholders import find_placeholders

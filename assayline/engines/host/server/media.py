@@ -7,8 +7,8 @@ files or to fetch a URL.
 import base64
 from dataclasses import dataclass
 
-from assayline.media.images import encode_png
 from assayline.media.load import Loaded, read_content
+from assayline.media.pictures import encode_png
 from assayline.media.sounds import RATE_HZ, encode_wav
 from assayline.records import Json, Request
 
