@@ -19,7 +19,7 @@ from assayline.engines.recovery.sizes import Sizes, choose_window, sizes_of
 from assayline.load.course import LoadCourse
 from assayline.model import ModelIdentity
 from assayline.records import Json
-from assayline.requests.media_args import choose_media_args
+from assayline.requests.model_config import choose_media_args
 from assayline.settings import Settings
 from assayline.spec.checks import count_devices
 from assayline.spec.evaluation import EvalSpec

@@ -27,10 +27,8 @@ from assayline.model import ModelIdentity, identify_model
 from assayline.prompts import load_prompts
 from assayline.records import Completion, Prompt, Request
 from assayline.requests.build import Prepared, build_requests
-from assayline.requests.chat import ChatRenderer, load_tokenizer
-from assayline.requests.context import max_model_len_of
-from assayline.requests.placeholders import find_placeholders
-from assayline.requests.served_chat import ServedChat
+from assayline.requests.chat import ChatRenderer, ServedChat, load_tokenizer
+from assayline.requests.model_config import find_placeholders, max_model_len_of
 from assayline.runs.manifest import PromptCounts
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.sources import LmEvalSource

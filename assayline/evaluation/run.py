@@ -24,7 +24,7 @@ from assayline.evaluation.task import judge_task, plan_chat
 from assayline.evaluation.worker import WorkOrder
 from assayline.model import ModelIdentity
 from assayline.requests.chat import ChatRenderer
-from assayline.requests.media_args import may_have_media
+from assayline.requests.model_config import may_have_media
 from assayline.runs.locks import RunLock
 from assayline.runs.manifest import Manifest, PromptCounts, write_manifest
 from assayline.runs.scorers import read_run_scorers

@@ -12,8 +12,7 @@ from assayline.harness.encode import HarnessEncoder
 from assayline.harness.judge import judge_answers
 from assayline.harness.tasks import ApplyTemplate, write_requests
 from assayline.requests.build import Prepared
-from assayline.requests.chat import ChatRenderer
-from assayline.requests.served_chat import ServedChat
+from assayline.requests.chat import ChatRenderer, ServedChat
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import ChatSpec
 from assayline.spec.sources import LmEvalSource

@@ -14,7 +14,7 @@ from assayline.engines.offline import OfflineEngine
 from assayline.media.references import Shelf
 from assayline.records import Request
 from assayline.requests.chat import ChatRenderer, load_tokenizer
-from assayline.requests.placeholders import find_placeholders
+from assayline.requests.model_config import find_placeholders
 from assayline.spec.media import MediaSpec
 from assayline.spec.prompts import ChatSpec
 
