@@ -27,7 +27,6 @@ from assayline.files import MAKE_ROOM, replace_file
 from assayline.records import Request
 from assayline.requests.build import Prepared
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.sources import ShareGptSource
 
 LENGTHS_NAME = "lengths.parquet"
 HORIZON_SHARDS = 16
@@ -93,8 +92,9 @@ def _read_column(path: Path, name: str) -> Iterator[Any]:
 def can_order(spec: EvalSpec, lengths: ExpectedLengths) -> bool:
     """Whether anything may tell one row from another: a length that is expected, or a limit of its own."""
     source, columns = spec.prompts.source, spec.prompts.columns
-    has_limits = isinstance(source, ShareGptSource) and source.max_tokens is not None
-    return len(lengths) > 0 or has_limits or columns.sampling is not None or columns.output_tokens is not None
+    return (
+        len(lengths) > 0 or source.counts_answers or columns.sampling is not None or columns.output_tokens is not None
+    )
 
 
 def order_rows(spec: EvalSpec, lengths: ExpectedLengths, rows: Iterable[Prepared]) -> Iterator[list[Prepared]]:

@@ -31,7 +31,6 @@ from assayline.requests.chat import ChatRenderer, ServedChat, load_tokenizer
 from assayline.requests.model_config import find_placeholders, max_model_len_of
 from assayline.runs.manifest import PromptCounts
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.sources import LmEvalSource
 from assayline.store.answers import Answers
 from assayline.store.parts import list_part_names, part_unreadable, parts_dir, write_part
 from assayline.store.tables import Record, to_arrow
@@ -54,8 +53,8 @@ class Preparation:
         """`run_dir` takes media that come inside rows (None: a dry run, which keeps nothing)."""
         self._spec = spec
         self._renderer, tokenizer, max_model_len = open_renderer(spec, model)
-        if isinstance(spec.prompts.source, LmEvalSource):
-            prepared = write_task_requests(spec, spec.prompts.source, self._renderer, tokenizer, max_model_len)
+        if (task := spec.prompts.task) is not None:
+            prepared = write_task_requests(spec, task, self._renderer, tokenizer, max_model_len)
         else:
             prompts = load_prompts(spec.prompts, tokenizer, Shelf(run_dir))
             prepared = build_requests(spec, prompts, self._renderer, max_model_len)

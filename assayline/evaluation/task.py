@@ -23,8 +23,8 @@ RESULTS_NAME = "results.json"
 
 def plan_chat(spec: EvalSpec) -> ChatSpec:
     """The spec's, unless a task writes bare text, for which no template need be there."""
-    source = spec.prompts.source
-    if isinstance(source, LmEvalSource) and not source.apply_chat_template:
+    task = spec.prompts.task
+    if task is not None and not task.apply_chat_template:
         return spec.chat.model_copy(update={"template": "plain"})
     return spec.chat
 

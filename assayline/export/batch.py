@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TextIO
 
 from assayline.export.logprobs import TokenNames
 from assayline.export.rows import ExportedRun
-from assayline.prompts.batch import CHAT_URL, COMPLETIONS_URL
+from assayline.prompts.sources.batch import CHAT_URL, COMPLETIONS_URL
 from assayline.records import NOT_SENT
 from assayline.requests.build import WORKER
 from assayline.store.database import Row

@@ -1,7 +1,7 @@
 """Recorded arrival times: a column of a JSONL, CSV or Parquet file, in the order of the requests.
 
-Where the prompts' source is a trace itself, its rows bring their own times (`prompts/traces.py`), so that a row that
-cannot be asked takes its time with it; here they are only looked at before the run begins.
+Where the prompts' source is a trace itself, its rows bring their own times (`prompts/sources/traces.py`), so that a row
+that cannot be asked takes its time with it; here they are only looked at before the run begins.
 """
 
 import datetime
@@ -9,12 +9,10 @@ import math
 from collections.abc import Iterator
 
 from assayline.errors import PromptError, SpecError
-from assayline.prompts.files import UnreadableRow
-from assayline.prompts.sources import read_rows
-from assayline.prompts.traces import COLUMNS
-from assayline.prompts.values import UNITS_PER_S, read_stamp
+from assayline.prompts.row import UNITS_PER_S, UnreadableRow, read_stamp
+from assayline.prompts.sources.files import read_files
 from assayline.spec.load import LoadSpec, Trace
-from assayline.spec.sources import AnySource, FileSource, TraceSource
+from assayline.spec.sources import AnySource
 
 EXAMPLES = {
     "s": "a number of s, such as 1690000000.25. For dates, set load.arrival.unit to date",
@@ -28,9 +26,8 @@ def check_trace(load: LoadSpec | None, source: AnySource | None = None) -> None:
     if load is None or not isinstance(trace := load.arrival, Trace):
         return
     if trace.path is None:
-        assert isinstance(source, TraceSource), "the spec refuses another one"
-        columns = COLUMNS[source.format]
-        trace = Trace(path=source.path, column=columns.stamp, unit=columns.unit, speed=trace.speed)
+        assert source is not None and source.arrival is not None, "the spec refuses another one"
+        trace = source.arrival.model_copy(update={"speed": trace.speed})
     stamps = sum(1 for _ in read_offsets(trace))
     if not stamps:
         raise SpecError(f"load.arrival: the trace {trace.path} has no rows. Expected a stamp per request.")
@@ -55,7 +52,7 @@ def read_offsets(trace: Trace) -> Iterator[float]:
 def _read_stamps(trace: Trace) -> Iterator[float]:
     """In the trace's unit."""
     try:
-        for number, row in enumerate(read_rows(FileSource(path=str(trace.path))), start=1):
+        for number, row in enumerate(read_files(str(trace.path)), start=1):
             if isinstance(row, UnreadableRow):
                 raise SpecError(f"load.arrival.path: {row.message}")
             if trace.column not in row:

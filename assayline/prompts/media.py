@@ -15,7 +15,7 @@ from typing import Any
 
 from assayline.errors import MediaError
 from assayline.media.references import MediaReader
-from assayline.prompts.values import RowError, find_column
+from assayline.prompts.row import RowError, find_column
 from assayline.records import Media, MediaKind
 from assayline.spec.media import MediaSpec
 from assayline.spec.prompts import Columns

@@ -20,7 +20,7 @@ from typing import TypeVar
 import psutil
 
 from assayline.errors import PromptError
-from assayline.prompts.values import RowError
+from assayline.prompts.row import RowError
 
 Made = TypeVar("Made")
 

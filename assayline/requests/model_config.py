@@ -16,7 +16,6 @@ from typing import Any
 from assayline.prompts import RowError
 from assayline.records import Json, MediaKind
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.sources import SyntheticSource
 
 LENGTH_KEYS = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions",
@@ -188,6 +187,6 @@ def _takes_media(folder: Path | None) -> bool:
 
 def _possible_kinds(spec: EvalSpec) -> set[MediaKind] | None:
     prompts, columns = spec.prompts, spec.prompts.columns
-    if isinstance(prompts.source, SyntheticSource):
+    if prompts.source.media_kinds is not None:
         return set(prompts.source.media_kinds)
     return set(columns.media) if prompts.template is not None or columns.prompt is not None else None

@@ -2,7 +2,6 @@
 
 import datetime
 import operator
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -170,22 +169,12 @@ class PromptSpec(SpecPart):
     @property
     def set_name(self) -> str:
         """The name given, or one made from the source."""
-        match self.source:
-            case _ if self.name:
-                return self.name
-            case (
-                FileSource(path=path)
-                | ShareGptSource(path=path)
-                | TraceSource(path=path)
-                | OpenAiBatchSource(path=path)
-            ):
-                return Path(path).stem
-            case HubSource(dataset=dataset):
-                return dataset
-            case LmEvalSource(tasks=tasks):
-                return "+".join(tasks)
-            case source:
-                return source.kind
+        return self.name or self.source.title
+
+    @property
+    def task(self) -> LmEvalSource | None:
+        """The task of lm-evaluation-harness that writes the requests itself; None: they come from rows."""
+        return self.source if isinstance(self.source, LmEvalSource) else None
 
 
 USUAL_DATE = datetime.date(2024, 7, 26)

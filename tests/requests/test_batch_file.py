@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from assayline.errors import PromptError
 from assayline.prompts import load_prompts
-from assayline.prompts.batch_body import read_chat_body, read_text_body
+from assayline.prompts.sources.batch import read_chat_body, read_text_body
 from assayline.requests.build import Prepared, build_requests
 from assayline.requests.chat import ChatRenderer, ServedChat
 from assayline.spec.evaluation import EvalSpec
