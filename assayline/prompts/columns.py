@@ -25,7 +25,7 @@ from assayline.prompts.row import (
     read_messages,
     without_none,
 )
-from assayline.prompts.templates import PromptTemplate
+from assayline.prompts.template import PromptTemplate
 from assayline.records import Media, MediaKind
 from assayline.spec.media import MediaSpec
 from assayline.spec.prompts import Columns, MessageTemplate

@@ -21,7 +21,7 @@ from assayline.prompts.media import identify_media
 from assayline.prompts.row import Message, Row, RowError, RowShapeError, UnreadableRow
 from assayline.prompts.sources import read_rows
 from assayline.prompts.sources.files import find_files
-from assayline.prompts.templates import PromptTemplate
+from assayline.prompts.template import PromptTemplate
 from assayline.spec.prompts import FewShotSpec, PromptSpec
 
 POOL_EXAMPLES = 1000

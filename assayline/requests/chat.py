@@ -26,10 +26,9 @@ import jinja2
 
 from assayline.digests import digest_json
 from assayline.errors import AssaylineError, ModelError, SpecError
-from assayline.prompts.render_limit import RenderGuard
 from assayline.prompts.row import RowError, check_text
-from assayline.prompts.sandbox import LONGEST_CHARS, BoundedSandbox
-from assayline.prompts.templates import describe_error
+from assayline.prompts.sandbox import LONGEST_CHARS, BoundedSandbox, RenderGuard
+from assayline.prompts.template import describe_error
 from assayline.records import AskedBody, MediaKind
 from assayline.requests.model_config import (
     Placeholders,

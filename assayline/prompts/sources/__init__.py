@@ -1,4 +1,4 @@
-"""Sources: one row of `KINDS` each, which says where its rows come from and what reads them.
+"""Sources: one row of `SOURCES` each, which says where its rows come from and what reads them.
 
 Rows come one at a time, so a file of any size needs the memory of a line (JSONL, CSV) or of a few hundred rows
 (Parquet). A line that cannot be read is one bad row; a source that cannot be read on is an error of the run.
@@ -27,7 +27,7 @@ def read_columns(source: AnySource, spec: PromptSpec, tokenizer: Any, shelf: She
     return RowReader(spec.columns, spec.template, spec.media, shelf)
 
 
-class Kind(NamedTuple):
+class SourceKind(NamedTuple):
     """One kind of source."""
 
     rows: Callable[[Any], Rows]
@@ -36,17 +36,17 @@ class Kind(NamedTuple):
     """Makes what reads them, from the source, its spec, a tokenizer, and the shelf for media that come inside rows."""
 
 
-KINDS: dict[str, Kind] = {
-    "file": Kind(lambda source: read_files(source.path, source.format)),
-    "inline": Kind(lambda source: iter(source.rows)),
-    "hub": Kind(read_hub),
-    "sharegpt": Kind(lambda source: read_files(source.path), ShareGptReader),
-    "openai_batch": Kind(
+SOURCES: dict[str, SourceKind] = {
+    "file": SourceKind(lambda source: read_files(source.path, source.format)),
+    "inline": SourceKind(lambda source: iter(source.rows)),
+    "hub": SourceKind(read_hub),
+    "sharegpt": SourceKind(lambda source: read_files(source.path), ShareGptReader),
+    "openai_batch": SourceKind(
         lambda source: read_files(source.path, "jsonl"),
         lambda source, spec, tokenizer, shelf: BatchReader(spec.media, shelf),
     ),
-    "trace": Kind(read_trace, lambda source, spec, tokenizer, shelf: TracePrompts(source, tokenizer)),
-    "synthetic": Kind(
+    "trace": SourceKind(read_trace, lambda source, spec, tokenizer, shelf: TracePrompts(source, tokenizer)),
+    "synthetic": SourceKind(
         lambda source: iter(range(source.count)),
         lambda source, spec, tokenizer, shelf: SyntheticPrompts(source, tokenizer),
     ),
@@ -56,9 +56,9 @@ KINDS: dict[str, Kind] = {
 
 def read_rows(source: AnySource) -> Rows:
     """The rows of a source of any kind."""
-    return KINDS[source.kind].rows(source)
+    return SOURCES[source.kind].rows(source)
 
 
 def open_reader(spec: PromptSpec, tokenizer: Any, shelf: Shelf | None) -> Reader:
     """What reads the rows of a spec's source."""
-    return KINDS[spec.source.kind].reader(spec.source, spec, tokenizer, shelf)
+    return SOURCES[spec.source.kind].reader(spec.source, spec, tokenizer, shelf)

@@ -19,9 +19,8 @@ import jinja2.nodes
 from jinja2.exceptions import SecurityError
 
 from assayline.errors import AssaylineError, PromptError
-from assayline.prompts.render_limit import RenderGuard
 from assayline.prompts.row import RowError, RowShapeError, as_json, as_text, check_text, hint, list_names
-from assayline.prompts.sandbox import BoundedSandbox
+from assayline.prompts.sandbox import BoundedSandbox, RenderGuard
 from assayline.spec.prompts import MessageTemplate
 
 
