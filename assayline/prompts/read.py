@@ -150,7 +150,14 @@ def _read_prompts(
         except RowError as error:
             source_id, target = (None, None) if isinstance(row, UnreadableRow) else reader.identify(row)
             prompt_id = _digest_row(row)
-            prompt = Prompt(prompt_id, _count(seen, prompt_id), source_row, source_id, messages=[], target=target)
+            prompt = Prompt(
+                prompt_id=prompt_id,
+                occurrence=_count(seen, prompt_id),
+                source_row=source_row,
+                source_id=source_id,
+                messages=[],
+                target=target,
+            )
             yield BadRow(prompt, error.kind, str(error))
         else:
             prompt_id = _identify(parts, asked, turn_sizes)

@@ -56,7 +56,7 @@ class FileRow(Row):
         self.folder = folder
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptParts:
     """What a row says, before it has an identity."""
 

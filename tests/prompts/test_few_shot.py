@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assayline.errors import PromptError, SpecError
-from assayline.evaluation.inputs import digest_inputs, list_input_changes
+from assayline.evaluation.resume import digest_inputs, list_input_changes
 from assayline.prompts import BadRow, few_shot, load_prompts, read
 from assayline.records import Prompt
 from assayline.spec.evaluation import EvalSpec
