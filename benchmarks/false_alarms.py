@@ -26,7 +26,7 @@ import numpy as np
 
 from assayline.comparison.gate import judge_scores, judge_speed
 from assayline.comparison.queries import compare_scores, compare_speed
-from assayline.spec.gate import GateSpec
+from assayline.spec.criteria import GateSpec
 from assayline.store.database import apply_schema
 
 LIMITS = GateSpec()

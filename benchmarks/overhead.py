@@ -85,7 +85,7 @@ def make_spec(model: Path, prompts: Path, options: argparse.Namespace, max_model
             "engine": {
                 "mode": options.mode,
                 "order": options.order,
-                "window": options.window,
+                "max_concurrency": options.window,
                 "record_token_times": options.token_times,
                 "args": {
                     "max_model_len": max_model_len,
@@ -132,7 +132,7 @@ class SteppingEngine:
             setup = HostSetup.of(settings, spec.engine, env, log)
             return open_engine(order, sizes, setup, EngineHooks(on_sample=self._take))
 
-        policy = RecoveryPolicy(sizes_of(spec.engine.args, spec.engine.window))
+        policy = RecoveryPolicy(sizes_of(spec.engine.args, spec.engine.max_concurrency))
         self.engine: Engine = AdaptiveEngine(open_one, policy, lambda *_, **__: None, DeviceMemory(()))
 
     def _take(self, sample: Any) -> None:

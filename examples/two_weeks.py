@@ -93,7 +93,7 @@ def write_run(run_dir: Path, night: Night) -> None:
                 "limit": night.prompts,
             },
             "sampling": {"temperature": 0, "max_tokens": 20 + night.thinking_tokens},
-            "engine": {"window": night.window, "args": {"max_num_seqs": night.seats}},
+            "engine": {"max_concurrency": night.window, "args": {"max_num_seqs": night.seats}},
         }
     )
     text = canonical_json(spec)

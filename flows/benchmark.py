@@ -1,6 +1,6 @@
 """benchmark: repeats and sweeps of one spec, for speeds that can be compared, and latency under load.
 
-    assayline benchmark SPEC [--repeats 5] [--sweep engine.window=16,32,64]... [--dry-run] [--FIELD VALUE ...]
+    assayline benchmark SPEC [--repeats 5] [--sweep engine.max_concurrency=16,32,64]... [--dry-run] [--FIELD VALUE ...]
     assayline benchmark SPEC --profile sweep [--points 8] [--arrival poisson] [--seconds 30]
     assayline benchmark --resume BENCHMARK_ID
 
@@ -186,7 +186,7 @@ def benchmark(
     Args:
         spec: the spec, the path of a YAML file with one, or {file, overrides} to set some of its fields.
         repeats: runs per configuration (default 5, which a comparison needs; 1 for a profile's points).
-        sweep: values by dotted field: {"engine.window": [16, 32]}.
+        sweep: values by dotted field: {"engine.max_concurrency": [16, 32]}.
         resume: id of a benchmark to resume; then without the others.
         profile: sweep measures latency from one request at a time to all at once.
         points: rates between the two ends of the sweep (default 8).

@@ -163,7 +163,7 @@ class Round:
             "model": str(model),
             "prompts": {"source": {"kind": "file", "path": str(folder / "rows.jsonl")}, "template": "{{ question }}"},
             "sampling": {"max_tokens": 6},
-            "engine": {"backend": "fake", "window": 3},
+            "engine": {"backend": "fake", "max_concurrency": 3},
             "shard_requests": 10,
             "max_error_fraction": 1.0,
             "workers": NODES,

@@ -53,7 +53,7 @@ class NodeWorker(_NodeWorker):
             opened.clock,
             worker=opened.worker,
             generation=opened.engine_generation,
-            window=order.spec.engine.window,
+            window=order.spec.engine.max_concurrency,
             step_s=STEP_S,
             answer=read_media,
             hooks=hooks,

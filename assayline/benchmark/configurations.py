@@ -134,7 +134,9 @@ def parse_sweep(texts: Sequence[str]) -> dict[str, list[str]]:
         field, equals, rest = text.partition("=")
         values = _split_values(rest) if equals else []
         if not field.strip() or not all(values) or not values:
-            raise SpecError(f"--sweep was given {text!r}, expected FIELD=VALUE,VALUE such as engine.window=16,32,64.")
+            raise SpecError(
+                f"--sweep was given {text!r}, expected FIELD=VALUE,VALUE such as engine.max_concurrency=16,32,64."
+            )
         if field in sweep:
             raise SpecError(f"--sweep names {field} twice. Give all its values at once, separated by commas.")
         sweep[field.strip()] = values

@@ -15,6 +15,7 @@ from assayline.files import MAKE_ROOM, write_json
 from assayline.runs.manifest import list_manifests
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
+from assayline.spec.identity import RENAMED, use_current_names
 
 PLAN_NAME = "benchmark.json"
 
@@ -98,4 +99,9 @@ def read_plan_file(benchmark_id: str, settings: Settings) -> tuple[Plan, Any]:
 
 def _parse_plan(text: str) -> Plan:
     plan = Plan(**json.loads(text))
+    plan = replace(
+        plan,
+        spec_json=use_current_names(plan.spec_json),
+        sweep={RENAMED.get(field, field): values for field, values in plan.sweep.items()},
+    )
     return replace(plan, profile=SweepProfile(**plan.profile)) if isinstance(plan.profile, dict) else plan

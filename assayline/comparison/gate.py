@@ -24,8 +24,9 @@ from assayline.comparison.queries import (
     say_pairing,
 )
 from assayline.errors import AssaylineError, ComparisonError, SpecError
+from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_spec
-from assayline.spec.gate import GateSpec
+from assayline.spec.identity import use_current_names
 from assayline.store.database import Connection, transaction
 from assayline.store.scoring import list_stale
 from assayline.words import count, show_value
@@ -89,7 +90,8 @@ def judge_run(
     Raises SpecError for an unknown run, baseline or field, and as `judge_run_against` does.
     """
     check_run(connection, run_id)
-    spec = parse_spec(json.loads(read_side(connection, run_id).spec_json), origin=f"the spec of run {run_id}")
+    stored = use_current_names(read_side(connection, run_id).spec_json)
+    spec = parse_spec(json.loads(stored), origin=f"the spec of run {run_id}")
     fields = {f"gate.{name.removeprefix('gate.')}": value for name, value in (overrides or {}).items()}
     limits = override_spec(spec, fields, origin="the gate").gate
     name = baseline or limits.baseline

@@ -16,7 +16,7 @@ from assayline.engines.base import EngineFacts, EngineHooks, OpenedDetails
 from assayline.engines.reasoning import thinks
 from assayline.errors import EngineInterruptedError
 from assayline.records import Completion, Request, TelemetrySample
-from assayline.spec.answers import ReasoningSpec
+from assayline.spec.engine import ReasoningSpec
 
 MAX_MODEL_LEN = 4096
 DEFAULT_OUTPUT_TOKENS = 8

@@ -13,9 +13,8 @@ from assayline.clock import RunClock
 from assayline.engines.base import OpenedDetails
 from assayline.errors import DeviceError, ServerError, SpecError, Witness
 from assayline.records import NOT_SENT, Completion, Json, Request, TelemetrySample
-from assayline.spec.answers import ReasoningSpec
-from assayline.spec.engine import BACKENDS, Backend, ServerSpec
-from assayline.spec.media import MediaSpec
+from assayline.spec.engine import BACKENDS, Backend, ReasoningSpec, ServerSpec
+from assayline.spec.prompts import MediaSpec
 
 CHUNK_BYTES = 1 << 18
 """What either end reads from the socket at once."""

@@ -12,7 +12,7 @@ closes it there (thinking switched off) makes all that comes an answer.
 
 from collections.abc import Sequence
 
-from assayline.spec.answers import ReasoningSpec
+from assayline.spec.engine import ReasoningSpec
 
 
 def thinks(spec: ReasoningSpec | None, prompt: str | None) -> bool:

@@ -25,9 +25,9 @@ from assayline.runs.locks import lock_run
 from assayline.runs.manifest import LAYOUT, SPEC_NAME, Manifest, new_run_id, write_manifest
 from assayline.settings import Settings
 from assayline.spec.checks import check_arguments, count_devices
+from assayline.spec.criteria import PriceSpec
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json, config_id, spec_hash
-from assayline.spec.price import PriceSpec
 from assayline.store.answers import Answers, survey_answers
 from assayline.store.database import TABLE_VERSION, Connection, transaction
 from assayline.store.ingest import load_parts

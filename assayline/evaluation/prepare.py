@@ -35,8 +35,7 @@ from assayline.requests.chat import ChatRenderer, ServedChat, load_tokenizer
 from assayline.requests.model_config import find_placeholders, max_model_len_of
 from assayline.runs.manifest import PromptCounts
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import ChatSpec
-from assayline.spec.sources import LmEvalSource
+from assayline.spec.prompts import ChatSpec, LmEvalSource
 from assayline.store.answers import Answers
 from assayline.store.parts import Record, list_part_names, part_unreadable, parts_dir, to_arrow, write_part
 from assayline.store.scoring import FOLDER_NAME, StoredAnswer, write_judged

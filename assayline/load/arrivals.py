@@ -15,7 +15,7 @@ from assayline.errors import PromptError, SpecError
 from assayline.prompts.row import UNITS_PER_S, UnreadableRow, read_stamp
 from assayline.prompts.sources.files import read_files
 from assayline.spec.load import AllAtOnce, Arrival, Concurrency, ConstantRate, Gamma, LoadSpec, Poisson, Trace
-from assayline.spec.sources import AnySource
+from assayline.spec.prompts import AnySource
 
 EXAMPLES = {
     "s": "a number of s, such as 1690000000.25. For dates, set load.arrival.unit to date",

@@ -15,7 +15,7 @@ from urllib.request import getproxies
 
 from assayline.errors import MediaError
 from assayline.records import MediaKind
-from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import MediaSpec
 from assayline.words import hide_secrets
 
 MOST_REDIRECTS = 3

@@ -15,7 +15,7 @@ from assayline.errors import MediaError
 from assayline.media.pictures import decode_image, decode_video
 from assayline.media.sounds import RATE_HZ, decode_sound
 from assayline.records import Media, MediaKind
-from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import MediaSpec
 
 LARGEST_FILE_BYTES = 2**30
 SCHEME = "synthetic:"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assayline.errors import MediaError
-from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import MediaSpec
 
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 MOST_PIXELS = 178_956_970

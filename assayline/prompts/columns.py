@@ -6,7 +6,6 @@ what the spec names is a mistake in the spec if it is the first row (the run sto
 
 from typing import Any
 
-from assayline.errors import SpecError
 from assayline.media.fetch import Fetcher
 from assayline.media.references import MediaReader, Shelf
 from assayline.prompts.media import MediaPlaces
@@ -27,8 +26,7 @@ from assayline.prompts.row import (
 )
 from assayline.prompts.template import PromptTemplate
 from assayline.records import Media, MediaKind
-from assayline.spec.media import MediaSpec
-from assayline.spec.prompts import Columns, MessageTemplate
+from assayline.spec.prompts import Columns, MediaSpec, MessageTemplate
 
 
 class RowReader(Reader):
@@ -43,15 +41,7 @@ class RowReader(Reader):
     ) -> None:
         """`shelf` is where media that come inside a row are kept (None: nowhere).
 
-        Raises SpecError for two sources of messages, PromptError for a template that cannot be compiled."""
-        named = {
-            "prompts.template": template,
-            "prompts.columns.messages": columns.messages,
-            "prompts.columns.prompt": columns.prompt,
-        }
-        given = [name for name, value in named.items() if value is not None]
-        if len(given) > 1:
-            raise SpecError(f"{' and '.join(given)} are given, expected at most one: each says what the messages are.")
+        Raises PromptError for a template that cannot be compiled."""
         self._columns = columns
         media = media or MediaSpec()
         self._media = MediaPlaces(columns, media, MediaReader(shelf or Shelf(None), Fetcher(media)))

@@ -17,8 +17,7 @@ from assayline.errors import MediaError
 from assayline.media.references import MediaReader
 from assayline.prompts.row import RowError, find_column
 from assayline.records import Media, MediaKind
-from assayline.spec.media import MediaSpec
-from assayline.spec.prompts import Columns
+from assayline.spec.prompts import Columns, MediaSpec
 
 Message = dict[str, Any]
 Waiting = dict[MediaKind, dict[int, Media]]

@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import Any, TypeVar
 
 from assayline.digests import digest_json, digest_text
-from assayline.errors import PromptError, SpecError
+from assayline.errors import PromptError
 from assayline.media.references import Shelf
 from assayline.prompts.few_shot import FewShot
 from assayline.prompts.media import identify_media, separate_media
@@ -32,7 +32,7 @@ from assayline.prompts.row import (
 )
 from assayline.prompts.sources import open_reader, read_rows
 from assayline.records import Prompt
-from assayline.spec.prompts import Columns, PromptSpec
+from assayline.spec.prompts import PromptSpec
 
 T = TypeVar("T")
 
@@ -61,24 +61,10 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = 
     template variable that the first readable row lacks. While iterating, PromptError for a file that turns out
     to be damaged further on.
     """
-    _check_unused(spec)
     reader = open_reader(spec, tokenizer, shelf)
     rows = _check_rows(spec, read_rows(spec.source), reader)
     few_shot = None if spec.few_shot is None else FewShot(spec, spec.few_shot, shelf)
     return _read_prompts(spec, rows, reader, few_shot)
-
-
-def _check_unused(spec: PromptSpec) -> None:
-    what = {"trace": "a trace", "synthetic": "a synthetic source", "sharegpt": "ShareGPT's conversations"}
-    kind = what.get(spec.source.kind)
-    makes_prompts = spec.source.kind in ("trace", "synthetic")
-    if makes_prompts and (spec.template is not None or spec.columns != Columns()):
-        raise SpecError(
-            f"prompts.template and prompts.columns were given with {kind}, which takes "
-            "neither. Remove them, or use a file."
-        )
-    if kind and spec.few_shot is not None:
-        raise SpecError(f"prompts.few_shot was given with {kind}, where no answer is known. Remove it.")
 
 
 def _check_rows(spec: PromptSpec, rows: Iterator[Any], reader: Reader) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from assayline.comparison.queries import choose_pairing, read_overlaps, say_pair
 from assayline.errors import SpecError
 from assayline.report.charts import Spec, finish, inline
 from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Section, Table, tabulate
-from assayline.spec.gate import GateSpec
+from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_changes
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import read_all_kept, read_kept

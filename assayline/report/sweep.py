@@ -90,7 +90,7 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str) -> BenchmarkR
 
 
 def label_configurations(runs: Sequence[Row]) -> dict[str, str]:
-    """By config_id what varies, as `window 32`: the names of runs without the words that all of them begin with."""
+    """By config_id what varies, as `max_concurrency 32`: names of runs without the words that all begin with."""
     names = {run["config_id"]: run["name"].split(" ") for run in runs}
     begins = zip(*(words[:-1] for words in names.values()), strict=False)
     shared = sum(1 for _ in takewhile(lambda found: len(set(found)) == 1, begins))
@@ -98,7 +98,7 @@ def label_configurations(runs: Sequence[Row]) -> dict[str, str]:
 
 
 def _shorten(label: str) -> str:
-    """engine.window=32 as window 32."""
+    """engine.max_concurrency=32 as max_concurrency 32."""
     parts = (part.partition("=") for part in label.split(", "))
     return ", ".join(f"{field.rsplit('.', 1)[-1]} {value}" if equals else field for field, equals, value in parts)
 

@@ -1,1 +1,1 @@
-"""What a person asks for. Nothing here imports more than errors and words."""
+"""The spec: the fields of an evaluation and every check that needs no device."""

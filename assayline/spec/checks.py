@@ -17,8 +17,6 @@ from typing import Any
 from assayline.errors import EngineError, SpecError
 from assayline.records import Json
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import ChatSpec
-from assayline.spec.sources import ShareGptSource, SyntheticSource, TraceSource
 from assayline.words import nearest
 
 OURS = {
@@ -81,7 +79,6 @@ def check_arguments(spec: EvalSpec) -> None:
 
     A spec for the fake engine or for a server that runs may leave vLLM out; sampling is checked if vLLM is there.
     """
-    check_server(spec)
     check_numbers(spec)
     if not spec.engine.needs_device and not vllm_is_installed():
         return
@@ -93,11 +90,6 @@ def check_arguments(spec: EvalSpec) -> None:
     for name in ("output_kind", "stream_interval"):
         if name in spec.sampling:
             raise SpecError(f"sampling.{name} cannot be set: it follows engine.record_token_times.")
-    mode = spec.engine.args.get("logprobs_mode", "raw_logprobs")
-    if spec.asks_for_options and str(mode).endswith("_logits"):
-        raise SpecError(
-            f"engine.args.logprobs_mode is {mode!r}, but the scorer loglikelihood adds up log-probabilities. Remove it."
-        )
     count_devices(spec.engine.args)
 
 
@@ -117,7 +109,7 @@ def check_numbers(spec: EvalSpec) -> None:
 def count_devices(args: Mapping[str, Json]) -> int:
     """GPUs that one engine spans: the product of its parallel sizes.
 
-    Raises SpecError for sizes that are no whole numbers.
+    Raises SpecError for sizes that are not whole numbers.
     """
     sizes = {name: args.get(name, 1) for name in PARALLEL_SIZES}
     for name, size in sizes.items():
@@ -175,57 +167,3 @@ def _parse(source: str) -> ast.Module:
         except SystemError:
             time.sleep(0.05)
     return ast.parse(source)
-
-
-TOKENIZER_ARGS = frozenset({"max_model_len", "tokenizer", "tokenizer_revision", "trust_remote_code"})
-"""Engine arguments that mean something for a server that runs already: they are about rendering, which is done here."""
-
-
-def check_server(spec: EvalSpec) -> None:
-    """Raises SpecError. Nothing to check for other backends."""
-    if not spec.engine.kind.is_served:
-        return
-    if spec.engine.is_remote:
-        _check_running(spec)
-    elif "served_model_name" in spec.engine.args:
-        raise SpecError("engine.args.served_model_name cannot be set: it is engine.server.model.")
-    if spec.engine.sends_messages:
-        _check_chat(spec)
-    if spec.reasoning and spec.sampling.get("stop"):
-        raise SpecError(
-            "sampling.stop and reasoning: a server looks for stop texts in the thinking as well. Remove one of them, "
-            "or set engine.backend to offline or async, which look for them in the answer alone."
-        )
-
-
-def _check_running(spec: EvalSpec) -> None:
-    foreign = sorted(set(spec.engine.args) - TOKENIZER_ARGS)
-    if foreign:
-        raise SpecError(
-            f"engine.args ({', '.join(foreign)}) are for an engine that is started here, and engine.server.url names a "
-            "server that runs already. Remove one of the two."
-        )
-
-
-def _check_chat(spec: EvalSpec) -> None:
-    usual = ChatSpec()
-    changed = [
-        f"chat.{name}"
-        for name in ("template", "prefill", "add_generation_prompt", "date", "special_tokens")
-        if getattr(spec.chat, name) != getattr(usual, name)
-    ]
-    if changed:
-        raise SpecError(
-            f"{' and '.join(changed)}: with engine.server.endpoint chat the server renders, by its own template. "
-            "Remove it, or set the endpoint to completions, for which prompts are rendered here."
-        )
-    if isinstance(source := spec.prompts.source, SyntheticSource | TraceSource):
-        raise SpecError(
-            f"prompts.source {source.kind} makes token ids of exact length, which the endpoint chat does not take. Set "
-            "engine.server.endpoint to completions."
-        )
-    if isinstance(source, ShareGptSource) and source.max_tokens:
-        raise SpecError(
-            "prompts.source.max_tokens counts tokens with the model's tokenizer, which the endpoint chat does not need "
-            "and this run does not have. Remove it, or set engine.server.endpoint to completions."
-        )

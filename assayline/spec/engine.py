@@ -1,4 +1,4 @@
-"""The part of a spec on the engine: which one answers, how it is fed, and what is done when it dies.
+"""The parts of a spec on the engine: which one answers, how it is fed, its recovery, and the form of its answers.
 
 A spec is stored, hashed and shown. So it holds no secrets: names that say they are one are refused, anywhere in it, and
 so are URLs with a password or a key.
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from assayline.spec.part import SpecPart
 
 
 class ServerSpec(SpecPart):
-    """Which endpoint answers, and how it is asked."""
+    """Which endpoint answers, and how requests are sent to it."""
 
     url: str | None = Field(
         None,
@@ -37,7 +37,7 @@ class ServerSpec(SpecPart):
     extensions: Literal["auto", "vllm", "none"] = Field(
         "auto",
         description="Whether the server takes vLLM's extra fields (token ids per event, more sampling parameters); "
-        "auto: if it says that it is vLLM.",
+        "auto: if it reports that it is vLLM.",
     )
     timeout_s: float = Field(600.0, gt=0, description="Longest time for one request, retries included.")
     retries: int = Field(
@@ -136,7 +136,7 @@ class RecoverySpec(SpecPart):
         1, ge=1, description="Fewest requests in flight that a reduction may lead to. Below it the run fails."
     )
     grow: bool = Field(
-        False, description="Widen a reduced window again after sustained success. Off: batching stays reproducible."
+        False, description="Raise a reduced max_concurrency after sustained success. Off: batching stays reproducible."
     )
 
 
@@ -176,17 +176,15 @@ class EngineSpec(SpecPart):
     mode: Literal["continuous", "barrier"] = Field(
         "continuous", description="continuous: fed as requests finish; barrier: a batch at a time, for comparison."
     )
-    window: int | None = Field(
-        None,
-        ge=1,
-        description="Maximum requests in flight. Mode continuous. Default: 1.25 x max_num_seqs.",
+    max_concurrency: int | None = Field(
+        None, ge=1, description="Maximum requests in flight per engine. Mode continuous. Default: 1.25 x max_num_seqs."
     )
     batch_size: int = Field(32, ge=1, description="Requests per batch. Mode barrier.")
     order: Literal["auto", "given", "longest_first"] = Field(
         "auto",
-        exclude_if=lambda order: order == "auto",  # so that a spec without it is the same spec as ever
-        description="given: as the prompts come; longest_first: those first whose answers earlier runs of the model "
-        "make expect to be long; auto: longest_first, unless a load or mode barrier wants the order given.",
+        exclude_if=lambda order: order == "auto",  # keeps digests of specs without it
+        description="given: in the order of the prompts; longest_first: longest expected answers first, by earlier "
+        "runs of the model; auto: longest_first, unless a load or mode barrier needs the given order.",
     )
     record_token_times: bool = Field(
         False,
@@ -231,3 +229,66 @@ class EngineSpec(SpecPart):
     def is_remote(self) -> bool:
         """Whether the server is external: not started by this run."""
         return self.kind.is_served and self.server.url is not None
+
+
+def _check_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    import jsonschema  # here: most specs have no schema, and it takes a tenth of a second
+
+    validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        validator.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        where = "/".join(str(part) for part in error.absolute_path) or "its top"
+        raise ValueError(f"this is not a valid JSON schema: at {where}, {error.message:.300}") from None
+    return schema
+
+
+JsonSchema = Annotated[dict[str, Any], AfterValidator(_check_schema)]
+"""A JSON schema; its `$schema` selects the draft."""
+
+
+class ReasoningSpec(SpecPart):
+    """A model that reasons before it answers: text before the closing tag is stored separately and not scored."""
+
+    close: str = Field("</think>", min_length=1, description="The tag that ends the reasoning.")
+    open: str = Field("<think>", min_length=1, description="The tag that begins it, if the model writes one.")
+
+
+class OutputSpec(SpecPart):
+    """A form that every answer must have: vLLM's structured output. Exactly one of the fields."""
+
+    json_schema: JsonSchema | None = Field(None, description="JSON schema of the answer.")
+    regex: str | None = Field(None, min_length=1, description="Regular expression that the complete answer matches.")
+    choice: list[str] | None = Field(None, min_length=1, description="The answer is one of these.")
+    grammar: str | None = Field(None, min_length=1, description="Context-free grammar, in EBNF.")
+
+    @field_validator("regex")
+    @classmethod
+    def _check_regex(cls, pattern: str | None) -> str | None:
+        """A first look: the engine's dialect has escapes that Python's lacks, such as \\p{L}, and is the authority."""
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            if not error.msg.startswith("bad escape"):
+                raise ValueError(f"this is not a valid regular expression: {error}") from None
+        return pattern
+
+    @field_validator("choice")
+    @classmethod
+    def _check_choice(cls, choice: list[str] | None) -> list[str] | None:
+        if choice is not None and ("" in choice or len(set(choice)) < len(choice)):
+            raise ValueError("expected different texts, none of them empty")
+        return choice
+
+    @model_validator(mode="after")
+    def _check_one(self) -> "OutputSpec":
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"expected exactly one of json_schema, regex, choice, grammar, given {given or 'none'}")
+        return self
+
+    @property
+    def structured_outputs(self) -> dict[str, Any]:
+        """The same for `structured_outputs` of vLLM's SamplingParams, as plain JSON."""
+        named = {"json": self.json_schema, "regex": self.regex, "choice": self.choice, "grammar": self.grammar}
+        return {name: value for name, value in named.items() if value is not None}

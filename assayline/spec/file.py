@@ -1,6 +1,6 @@
 """From YAML and `--field value` to an EvalSpec, with errors that a person can act on.
 
-`load_spec(path, overrides)` is the way in; `canonical_json` and `digest` give a spec its identity.
+`load_spec(path, overrides)` is the way in; `identity.py` has a spec's digests.
 """
 
 import re
@@ -15,11 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from assayline.errors import EngineError, SpecError
 from assayline.spec.checks import engine_argument_names, sampling_parameter_names
 from assayline.spec.evaluation import EvalSpec
+from assayline.spec.identity import RENAMED
 from assayline.words import as_sentence, nearest
 
 
 def load_spec(path: str | Path, overrides: Mapping[str, str] | None = None) -> EvalSpec:
-    """Reads a YAML spec and lays `overrides` over it.
+    """Read a YAML spec and merge `overrides` into it.
 
     `overrides` maps dotted fields to YAML text, as typed on a command line: {"prompts.limit": "10"}.
     Raises SpecError for a missing file, bad YAML, unknown keys (naming the nearest known) and wrong values.
@@ -66,7 +67,7 @@ def find_lost_template(data: Mapping[str, Any], deployments: Path) -> str | None
 
 
 def override_spec(spec: EvalSpec, overrides: Mapping[str, Any], origin: str = "spec") -> EvalSpec:
-    """The spec with fields laid over it: values, or YAML text as for `load_spec`. Raises SpecError."""
+    """Return the spec with other values of some fields: values, or YAML text as for `load_spec`. Raise SpecError."""
     data = spec.model_dump(mode="json", exclude_none=True)
     for field, value in overrides.items():
         _set_field(data, field, _parse_value(value) if isinstance(value, str) else value)
@@ -122,7 +123,7 @@ def _parse_value(text: str) -> Any:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         return text  # such as a template: {{ question }}
-    is_prose = isinstance(value, (dict, list)) and text.lstrip()[0] not in "{["  # "Rule: be brief" is no mapping
+    is_prose = isinstance(value, (dict, list)) and text.lstrip()[0] not in "{["  # "Rule: be brief" is not a mapping
     return text if is_prose else value
 
 
@@ -157,6 +158,8 @@ def explain(
         given = problem["input"] if isinstance(problem["input"], str) else None
         if hint := REMOVED.get((where, given)) or REMOVED.get((where, None)):
             yield f"{where}: given {problem['input']!r:.200}, which is not supported any more; {hint}"
+        elif current := RENAMED.get(where):
+            yield f"{where}: this field is called {current} now. hint: rename it"
         elif problem["type"] == "extra_forbidden":
             yield f"{where}: unknown key; {_find_field(location, models)}"
         elif problem["type"] == "union_tag_invalid":
@@ -170,6 +173,8 @@ def explain(
             yield f"{where}: missing, but needed"
         elif problem["type"] == "secret":
             yield f"{where}: {problem['msg']}"
+        elif problem["type"] == "conflict":
+            yield from problem["msg"].splitlines()
         else:
             yield f"{where}: given {problem['input']!r:.200}; {problem['msg'].removeprefix('Value error, ')}"
 

@@ -1,11 +1,18 @@
-"""How two specs differ, field by field, as a person reads it: `sampling.temperature: 0 → 0.7`."""
+"""The identity of a spec: its digests, its former field names, and how two specs differ, field by field."""
 
+import copy
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assayline.digests import digest_json
-from assayline.spec.evaluation import EvalSpec
+
+if TYPE_CHECKING:
+    from assayline.spec.evaluation import EvalSpec
+
+RENAMED = {"engine.window": "engine.max_concurrency"}
+"""Former names of fields, and current ones. A new spec with a former name is refused with a hint; a stored one is read.
+Digests are computed with the former names, so that runs of earlier versions can be resumed and count as repeats."""
 
 LONGEST_VALUE_CHARS = 60
 MOST_CHANGES = 8
@@ -13,7 +20,8 @@ MOST_CHANGES = 8
 
 def list_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """One line per field whose values differ; a list of plain values is one. At most MOST_CHANGES, the rest counted."""
-    lines = [f"{field}: {_show(old)} → {_show(new)}" for field, old, new in _walk("", before, after)]
+    pairs = _walk("", _rename(before, RENAMED), _rename(after, RENAMED))
+    lines = [f"{field}: {_show(old)} → {_show(new)}" for field, old, new in pairs]
     more = len(lines) - MOST_CHANGES
     return lines if more <= 0 else [*lines[:MOST_CHANGES], f"and {more} more"]
 
@@ -62,20 +70,41 @@ JUDGES = frozenset({"scorers", "gate", "slos", "price"})
 """Fields that say how answers are judged and paid for, and decide none; but for options, other requests are made."""
 
 
-def spec_hash(spec: EvalSpec) -> str:
+def spec_hash(spec: "EvalSpec") -> str:
     """Digest of the canonical spec: equal for equal meaning, whatever the YAML looked like, and whatever it costs.
 
     A run may be resumed on another Ray cluster, such as that of the next job.
     """
     fields = spec.model_dump(mode="json", exclude={"price"})
-    return digest_json(_plain_numbers({**fields, "ray_address": None}))
+    return _digest({**fields, "ray_address": None})
 
 
-def config_id(spec: EvalSpec, model_id: str) -> str:
+def config_id(spec: "EvalSpec", model_id: str) -> str:
     """Digest of what decides answers and speed: runs with the same one are repeats of a configuration."""
     fields = spec.model_dump(mode="json", exclude={"name", "model", "revision", *JUDGES})
     asked = {"asks_for_options": True} if spec.asks_for_options else {}
-    return digest_json(_plain_numbers({**fields, **asked, "ray_address": None, "model_id": model_id}))
+    return _digest({**fields, **asked, "ray_address": None, "model_id": model_id})
+
+
+def use_current_names(spec_json: str) -> str:
+    """Return a stored spec, which may be of an earlier version, with the current names of its fields."""
+    return json.dumps(_rename(json.loads(spec_json), RENAMED), sort_keys=True, ensure_ascii=False)
+
+
+def _rename(spec: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    renamed = copy.deepcopy(dict(spec))
+    for given, wanted in names.items():
+        *parents, name = given.split(".")
+        part: Any = renamed
+        for parent in parents:
+            part = part.get(parent) if isinstance(part, dict) else None
+        if isinstance(part, dict) and name in part:
+            part[wanted.rpartition(".")[2]] = part.pop(name)
+    return renamed
+
+
+def _digest(fields: Mapping[str, Any]) -> str:
+    return digest_json(_plain_numbers(_rename(fields, {current: former for former, current in RENAMED.items()})))
 
 
 def _plain_numbers(value: Any) -> Any:
@@ -90,6 +119,6 @@ def _plain_numbers(value: Any) -> Any:
     return value
 
 
-def canonical_json(spec: EvalSpec) -> str:
+def canonical_json(spec: "EvalSpec") -> str:
     """The whole spec, defaults included, with sorted keys."""
     return json.dumps(spec.model_dump(mode="json"), sort_keys=True, ensure_ascii=False)

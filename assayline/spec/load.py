@@ -1,4 +1,4 @@
-"""The part of a spec that says when requests are sent: an arrival pattern, and what ends it.
+"""The part of a spec on traffic: the arrival pattern of requests, and its limits.
 
 In an open loop (all patterns but `concurrency`) requests are sent when they are due, whether or not earlier ones have
 been answered, as users do. In a closed loop the next one is sent when one is answered. Needs engine.backend async or
@@ -22,7 +22,7 @@ Rate = Annotated[float, AfterValidator(_check_rate)]
 
 
 class AllAtOnce(SpecPart):
-    """Everything is due at the start: how much the engine can do at the most."""
+    """Everything is due at the start: the highest throughput of the engine."""
 
     kind: Literal["all_at_once"] = "all_at_once"
 
@@ -35,14 +35,14 @@ class Concurrency(SpecPart):
 
 
 class ConstantRate(SpecPart):
-    """Due at equal distances."""
+    """Due at equal intervals."""
 
     kind: Literal["constant"] = "constant"
     rate_per_s: Rate = Field(description="Requests per second.")
 
 
 class Poisson(SpecPart):
-    """Due at random, as from many users who know nothing of each other."""
+    """Due at random, as from many independent users."""
 
     kind: Literal["poisson"] = "poisson"
     rate_per_s: Rate = Field(description="Requests per second, on average.")
@@ -63,7 +63,7 @@ class Gamma(SpecPart):
 
 
 class Trace(SpecPart):
-    """Due when a recorded trace says so: its n-th stamp is for the n-th request."""
+    """Due at the times of a recorded trace: its n-th stamp is for the n-th request."""
 
     kind: Literal["trace"] = "trace"
     path: str | None = Field(
@@ -113,21 +113,11 @@ class LoadSpec(SpecPart):
                 f"warmup_s {self.warmup_s:g} and cooldown_s {self.cooldown_s:g} leave nothing of max_duration_s "
                 f"{self.max_duration_s:g} to measure. Lengthen it, or shorten them"
             )
-        if self.arrival.kind == "all_at_once" and self.warmup_s + self.cooldown_s > 0:
-            raise ValueError(
-                "warmup_s and cooldown_s are seconds of the sending, and all_at_once sends everything in one moment. "
-                "Remove them"
-            )
-        if self.stop_when_saturated and self.arrival.kind in ("all_at_once", "concurrency"):
-            raise ValueError(
-                f"stop_when_saturated looks for a rate beyond the engine, and the arrival {self.arrival.kind} has no "
-                "rate. Remove it"
-            )
         return self
 
     @property
     def trace_speed(self) -> float | None:
-        """Times as fast as recorded, where requests bring their own times; None where they do not."""
+        """Times as fast as recorded, if requests bring their own times; otherwise None."""
         trace = self.arrival
         return trace.speed if isinstance(trace, Trace) and trace.path is None else None
 
@@ -136,28 +126,9 @@ class LoadSpec(SpecPart):
         """Whether requests are due at times that no answer changes."""
         return self.arrival.kind != "concurrency"
 
-
-LIMITS = ("ttft_s", "tpot_s", "e2e_s")
-"""Latencies of `stg_requests` that can be limited."""
-
-
-class SloSpec(SpecPart):
-    """A service level objective: a request is good if it is answered and within every limit."""
-
-    name: str = Field(min_length=1, description="What it is called, such as interactive.")
-    ttft_s: float | None = Field(None, gt=0, description="Longest time to first token, seconds.")
-    tpot_s: float | None = Field(
-        None, gt=0, description="Longest time per output token after the first, seconds; an answer of one token passes."
-    )
-    e2e_s: float | None = Field(None, gt=0, description="Longest end-to-end latency, seconds.")
-
-    @model_validator(mode="after")
-    def _check_limits(self) -> "SloSpec":
-        if not self.limits:
-            raise ValueError(f"no limit is given; set at least one of {', '.join(LIMITS)}")
-        return self
-
     @property
-    def limits(self) -> dict[str, float]:
-        """The limits that are set, in seconds, by metric."""
-        return {metric: limit for metric in LIMITS if (limit := getattr(self, metric)) is not None}
+    def takes_any_order(self) -> bool:
+        """Whether all requests are sent, each as soon as there is room for it."""
+        limits = (self.max_requests, self.max_duration_s, self.max_errors)
+        has_windows = self.warmup_s > 0 or self.cooldown_s > 0
+        return not self.is_open_loop and not has_windows and all(limit is None for limit in limits)

@@ -14,7 +14,7 @@ import duckdb
 from assayline.errors import StoreError
 from assayline.runs.locks import is_worked_on
 from assayline.runs.manifest import Manifest, read_manifest
-from assayline.spec.load import LIMITS
+from assayline.spec.criteria import LIMITS
 from assayline.store.database import transaction
 from assayline.store.metrics import forget_metrics
 

@@ -29,7 +29,7 @@ from assayline.digests import digest_json
 from assayline.errors import SpecError, StoreError
 from assayline.files import MAKE_ROOM, write_text
 from assayline.records import Json
-from assayline.spec.scorers import (
+from assayline.spec.criteria import (
     JsonMatch,
     Loglikelihood,
     RegexMatch,

@@ -146,7 +146,7 @@ def make_spec(setup: Setup, shape: Shape, args: Row) -> Any:
             "model": str(setup.build_model(shape)),
             "prompts": {"source": {"kind": "inline", "rows": rows}},
             "sampling": {"temperature": 0, "max_tokens": 8, "min_tokens": 8},
-            "engine": {"device": setup.device, "window": WINDOW, "order": "given", "args": args},
+            "engine": {"device": setup.device, "max_concurrency": WINDOW, "order": "given", "args": args},
         }
     )
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from assayline.evaluation.rescore import Rescored
-    from assayline.spec.scorers import ScorerPart
+    from assayline.spec.criteria import ScorerPart
     from assayline.store.database import Row
     from assayline.store.scoring import WrongAnswer
 
@@ -87,7 +87,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def _print_kinds(console: "Console") -> None:
-    from assayline.spec.scorers import list_kinds
+    from assayline.spec.criteria import list_kinds
 
     print_table(tabulate("Scorers", KINDS, list_kinds().items()), console)
 

@@ -32,16 +32,16 @@ def run(spec: EvalSpec, settings: Settings, benchmark_id: str) -> str:
 
 
 def test_every_combination_is_a_configuration(spec: EvalSpec, settings: Settings) -> None:
-    sweep = parse_sweep(["engine.window=4,8", "engine.args.max_num_seqs=[16, 32]"])
+    sweep = parse_sweep(["engine.max_concurrency=4,8", "engine.args.max_num_seqs=[16, 32]"])
     plan, found = plan_benchmark(spec, sweep, 5)
-    assert [(one.spec.engine.window, one.spec.engine.args["max_num_seqs"]) for one in found] == [
+    assert [(one.spec.engine.max_concurrency, one.spec.engine.args["max_num_seqs"]) for one in found] == [
         (4, 16),
         (4, 32),
         (8, 16),
         (8, 32),
     ]
-    assert found[0].label == "engine.window=4, engine.args.max_num_seqs=16"
-    plain, _ = plan_benchmark(spec, {"engine.window": [4, "8"], "engine.args.max_num_seqs": [16, 32]}, 5)
+    assert found[0].label == "engine.max_concurrency=4, engine.args.max_num_seqs=16"
+    plain, _ = plan_benchmark(spec, {"engine.max_concurrency": [4, "8"], "engine.args.max_num_seqs": [16, 32]}, 5)
     assert (plain.sweep, plain.config_ids) == (sweep, plan.config_ids), "numbers mean what their texts mean"
     assert plan.config_ids == [one.config_id for one in found] and len(set(plan.config_ids)) == 4
 
@@ -72,8 +72,8 @@ def test_cache_is_off_and_engines_are_warm_unless_asked(spec: EvalSpec, settings
 
 
 def test_rounds_alternate_so_that_drift_is_shared(spec: EvalSpec, settings: Settings) -> None:
-    _, found = plan_benchmark(spec, {"engine.window": ["1", "2", "3"]}, 4)
-    order = [one.spec.engine.window for one in order_runs(found, 4)]
+    _, found = plan_benchmark(spec, {"engine.max_concurrency": ["1", "2", "3"]}, 4)
+    order = [one.spec.engine.max_concurrency for one in order_runs(found, 4)]
     assert order == [1, 2, 3, 3, 2, 1, 1, 2, 3, 3, 2, 1]
     times = {window: [i for i, other in enumerate(order) if other == window] for window in (1, 2, 3)}
     assert len({sum(positions) for positions in times.values()}) == 1, "on average all run at the same time"
@@ -82,12 +82,12 @@ def test_rounds_alternate_so_that_drift_is_shared(spec: EvalSpec, settings: Sett
 @pytest.mark.parametrize(
     ("texts", "sentence"),
     [
-        (["engine.window"], "was given 'engine.window', expected FIELD=VALUE,VALUE"),
-        (["engine.window="], "expected FIELD=VALUE"),
-        (["engine.window=1,,2"], "expected FIELD=VALUE"),
+        (["engine.max_concurrency"], "was given 'engine.max_concurrency', expected FIELD=VALUE,VALUE"),
+        (["engine.max_concurrency="], "expected FIELD=VALUE"),
+        (["engine.max_concurrency=1,,2"], "expected FIELD=VALUE"),
         (["=1,2"], "expected FIELD=VALUE"),
-        (["engine.window=[1, "], "expected FIELD=VALUE"),
-        (["engine.window=1", "engine.window=2"], "names engine.window twice"),
+        (["engine.max_concurrency=[1, "], "expected FIELD=VALUE"),
+        (["engine.max_concurrency=1", "engine.max_concurrency=2"], "names engine.max_concurrency twice"),
     ],
 )
 def test_a_sweep_that_is_none_is_a_sentence(texts: list[str], sentence: str) -> None:
@@ -98,9 +98,13 @@ def test_a_sweep_that_is_none_is_a_sentence(texts: list[str], sentence: str) -> 
 @pytest.mark.parametrize(
     ("sweep", "repeats", "sentence"),
     [
-        ({"engine.windw": ["1"]}, 1, r"engine.windw=1 is not a usable spec:\n.*did you mean 'window'\?"),
-        ({"engine.window": ["many"]}, 1, "engine.window: given 'many'"),
-        ({"engine.window": ["4", "4"]}, 1, "is the same configuration as"),
+        (
+            {"engine.max_concurency": ["1"]},
+            1,
+            r"engine.max_concurency=1 is not a usable spec:\n.*did you mean 'max_concurrency'\?",
+        ),
+        ({"engine.max_concurrency": ["many"]}, 1, "engine.max_concurrency: given 'many'"),
+        ({"engine.max_concurrency": ["4", "4"]}, 1, "is the same configuration as"),
         ({"name": ["a", "b"]}, 1, "what differs decides neither answers nor speed"),
         ({"gate.max_accuracy_drop": ["0.1", "0.2"]}, 1, "is the same configuration as"),
         ({}, 0, "--repeats was given 0"),
@@ -114,7 +118,7 @@ def test_a_plan_that_is_none_is_a_sentence(
 
 
 def test_what_is_completed_is_not_left(spec: EvalSpec, settings: Settings) -> None:
-    plan, (one, two) = plan_benchmark(spec, {"engine.window": ["1", "2"]}, 2)
+    plan, (one, two) = plan_benchmark(spec, {"engine.max_concurrency": ["1", "2"]}, 2)
     write_plan(plan, settings)
     assert list_left(plan, [one, two], settings) == [one, two, two, one]
     run(one.spec, settings, plan.benchmark_id)
@@ -123,6 +127,9 @@ def test_what_is_completed_is_not_left(spec: EvalSpec, settings: Settings) -> No
     begin_and_vanish(two.spec, settings, 1)
     again, found = read_plan(plan.benchmark_id, settings)
     assert again == plan and found == [one, two]
+    path = benchmark_dir(settings, plan.benchmark_id) / PLAN_NAME
+    path.write_text(path.read_text().replace("max_concurrency", "window"))  # as earlier versions wrote it
+    assert read_plan(plan.benchmark_id, settings) == (plan, [one, two])
     assert list_left(again, found, settings) == [two, one]
     assert count_done(plan.benchmark_id, settings) == {one.config_id: 1, two.config_id: 1}
 

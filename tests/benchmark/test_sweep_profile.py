@@ -120,7 +120,7 @@ def test_rates_are_known_once_and_kept(spec: EvalSpec, settings: Settings) -> No
         (SweepProfile(arrival="burst"), {}, "--arrival was given 'burst', expected constant or poisson"),
         (SweepProfile(seconds=0), {}, "--seconds was given 0"),
         (SweepProfile(requests=0), {}, "--requests was given 0"),
-        (SweepProfile(), {"engine.window": ["1", "2"]}, "--profile and --sweep both say"),
+        (SweepProfile(), {"engine.max_concurrency": ["1", "2"]}, "--profile and --sweep both say"),
     ],
 )
 def test_a_sweep_that_is_none_is_a_sentence(

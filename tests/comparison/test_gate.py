@@ -13,8 +13,8 @@ from assayline.errors import ComparisonError, SpecError
 from assayline.evaluation.rescore import rescore_run
 from assayline.report.make import make_report
 from assayline.settings import Settings
+from assayline.spec.criteria import GateSpec
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.gate import GateSpec
 from assayline.store.database import Connection, connect
 
 pytestmark = pytest.mark.slow

@@ -26,7 +26,7 @@ from assayline.records import Completion, Request, TelemetrySample
 from assayline.requests.build import Prepared, build_requests
 from assayline.requests.chat import ChatRenderer, load_tokenizer
 from assayline.settings import Settings
-from assayline.spec.answers import OutputSpec
+from assayline.spec.engine import OutputSpec
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.load import LoadSpec
 from assayline.spec.prompts import ChatSpec

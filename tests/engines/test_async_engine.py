@@ -39,7 +39,7 @@ from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, sizes_of
 from assayline.errors import EngineDiedError
 from assayline.load.course import LoadCourse
 from assayline.records import NOT_SENT, Completion, Request
-from assayline.spec.answers import ReasoningSpec
+from assayline.spec.engine import ReasoningSpec
 
 pytestmark = pytest.mark.vllm
 

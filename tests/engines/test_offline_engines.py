@@ -40,7 +40,7 @@ from assayline.engines.client import OfflineEngine
 from assayline.engines.process import HostProcess
 from assayline.errors import EngineError
 from assayline.records import Request
-from assayline.spec.answers import ReasoningSpec
+from assayline.spec.engine import ReasoningSpec
 from assayline.store.database import connect
 from assayline.store.ingest import load_parts
 from assayline.store.parts import write_part

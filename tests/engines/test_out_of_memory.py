@@ -86,7 +86,7 @@ class Run:
     def work(self, notice: Notice = lambda event, message, details: None, **engine: Any) -> None:
         """Answers the requests; `notice` hears of events in the worker's thread, before its engine goes on."""
         write_part(self.folder, "requests", "shard-000000", self.requests)
-        engine = {"window": WINDOW, "args": ARGS, **engine}
+        engine = {"max_concurrency": WINDOW, "args": ARGS, **engine}
         work = Work(self.folder, self.settings, model=str(self.model), sampling=SAMPLING, engine=engine)
         work.drive(launch=lambda order: Noticed(order, notice))
 

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from assayline.engines.reasoning import AnswerStops, split_reasoning, thinks
-from assayline.spec.answers import ReasoningSpec
+from assayline.spec.engine import ReasoningSpec
 
 TAGS = ReasoningSpec()
 PIECES = st.lists(st.text(st.sampled_from("ab \n/"), max_size=3) | st.sampled_from(["</t>", "</", "t>"]), max_size=12)

@@ -15,8 +15,7 @@ from assayline.media.references import Shelf
 from assayline.records import Request
 from assayline.requests.chat import ChatRenderer, load_tokenizer
 from assayline.requests.model_config import find_placeholders
-from assayline.spec.media import MediaSpec
-from assayline.spec.prompts import ChatSpec
+from assayline.spec.prompts import ChatSpec, MediaSpec
 
 pytestmark = pytest.mark.vllm
 

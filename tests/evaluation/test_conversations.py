@@ -314,23 +314,6 @@ def test_a_server_gets_the_conversation_as_messages(settings: Settings, make_spe
     ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"engine": {"backend": "async"}, "load": {"arrival": {"kind": "poisson", "rate_per_s": 1}}},
-            "arrival poisson",
-        ),
-        ({"engine": {"order": "longest_first"}}, "turns come in the order of their conversation"),
-        ({"scorers": [{"kind": "loglikelihood"}], "prompts": {"columns": {"options": "o"}}}, "in its own words"),
-    ],
-)
-def test_what_has_no_place_for_turns_is_refused(make_spec: Any, changes: dict[str, Any], words: str) -> None:
-    prompts = {"source": {"kind": "inline", "rows": [talk(0, 2)]}, "template": None, "turns": "each"}
-    with pytest.raises(SpecError, match=words):
-        make_spec(**{**changes, "prompts": {**prompts, **changes.get("prompts", {})}})
-
-
 @pytest.mark.vllm
 def test_a_real_engine_finds_the_turn_before_in_its_cache(settings: Settings, make_spec: Any) -> None:
     """Each begins with more than a block of the cache, and its second turn with what the model itself said."""

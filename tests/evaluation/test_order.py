@@ -9,7 +9,7 @@ import pytest
 from record_kit import completion_of, request_of, rows_of
 from run_kit import complete, query, vanish, work
 
-from assayline.errors import SpecError, StoreError
+from assayline.errors import StoreError
 from assayline.evaluation import begin
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.order import (
@@ -44,7 +44,7 @@ def spec_of(make_spec: Any) -> Any:
             "columns": {"sampling": "sampling"} if lengths else {},
             "name": "forty",
         }
-        engine = {"backend": "fake", "window": 1, **changes.pop("engine", {})}
+        engine = {"backend": "fake", "max_concurrency": 1, **changes.pop("engine", {})}
         changes = {"sampling": {"max_tokens": None}, **changes}
         return make_spec(prompts=prompts, engine=engine, shard_requests=SHARD, **changes)  # type: ignore[no-any-return]
 
@@ -190,7 +190,7 @@ def test_expected_lengths_are_found_by_prompt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("load", "is_refused"),
+    ("load", "keeps_order"),
     [
         ({"arrival": {"kind": "poisson", "rate_per_s": 5}}, True),
         ({"arrival": {"kind": "all_at_once"}}, True),
@@ -200,16 +200,10 @@ def test_expected_lengths_are_found_by_prompt() -> None:
     ids=["open loop", "all at once", "only some", "closed loop"],
 )
 def test_a_load_that_would_measure_other_requests_keeps_the_order(
-    spec_of: Any, load: dict[str, Any], is_refused: bool
+    spec_of: Any, load: dict[str, Any], keeps_order: bool
 ) -> None:
-    changes = {"load": load, "engine": {"backend": "async", "window": None}}
-    assert spec_of(**changes).is_longest_first is not is_refused
-    changes["engine"]["order"] = "longest_first"  # type: ignore[index]
-    if is_refused:
-        with pytest.raises(SpecError, match=r"engine.order longest_first: a load"):
-            spec_of(**changes)
-    else:
-        assert spec_of(**changes).is_longest_first
+    changes = {"load": load, "engine": {"backend": "async", "max_concurrency": None}}
+    assert spec_of(**changes).is_longest_first is not keeps_order
 
 
 def row_of(number: int, tokens: list[int], expected: int) -> Prepared:

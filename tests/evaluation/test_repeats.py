@@ -203,7 +203,7 @@ def test_fewer_steps_than_in_the_order_given(scatter: float) -> None:
 def test_a_run_asks_every_prompt_before_it_asks_one_again(make_spec: Any, settings: Settings) -> None:
     prompts = {"source": {"kind": "inline", "rows": [{"question": f"{n}?"} for n in range(12)]}, "repeats": 3}
     prompts["columns"] = {}
-    spec = make_spec(prompts=prompts, engine={"backend": "fake", "window": 4}, shard_requests=8)
+    spec = make_spec(prompts=prompts, engine={"backend": "fake", "max_concurrency": 4}, shard_requests=8)
     complete(spec, settings)
     asked = query(
         settings,

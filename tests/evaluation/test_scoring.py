@@ -202,7 +202,7 @@ def test_a_named_column_may_be_empty_in_the_first_row(make_sums: Any, settings: 
 @pytest.mark.parametrize(
     ("scorer", "sentence"),
     [
-        ({"kind": "json", "json_schema": {"type": "wrong"}}, "this is no JSON schema"),
+        ({"kind": "json", "json_schema": {"type": "wrong"}}, "this is not a valid JSON schema"),
         ({"kind": "choice", "letters": "AA"}, "expected different letters"),
         ({"kind": "choice", "letters": "A]"}, "expected different letters"),
         ({"kind": "nonsense"}, "nonsense"),
@@ -338,7 +338,7 @@ def test_metrics_that_were_kept_are_of_the_new_scores(run_dir: Path, settings: S
         (["--scorer", "{kind: numeric, tolerances: 1}"], "numeric.tolerances: unknown key; did you mean 'tolerance'?"),
         (["--scorer", "{kind: numeric, tolerance: -1}"], "tolerance: given -1"),
         (["--scorer", "{kind: regex, pattern: '(a'}"], "no regular expression in RE2's syntax"),
-        (["--scorer", "{kind: json, json_schema: {type: x}}"], "this is no JSON schema"),
+        (["--scorer", "{kind: json, json_schema: {type: x}}"], "this is not a valid JSON schema"),
         (["--scorer", "{pattern: a}"], "names no kind"),
         (["--scorer", "[1]"], "the scorer: given [1]; expected a mapping"),
         (["--scorer", "{"], "neither a kind nor a YAML mapping"),

@@ -136,21 +136,6 @@ def test_token_ids_need_a_tokenizer(server: FakeServer, settings: Settings) -> N
 SERVER = {"url": "http://127.0.0.1:9/v1", "endpoint": "chat"}
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"chat": {"prefill": "One"}}, r"chat\.prefill: with .* chat the server renders"),
-    ({"chat": {"template": "plain", "add_generation_prompt": False}}, r"chat\.template and chat\.add_generation"),
-    ({"prompts": {"source": {"kind": "synthetic", "count": 3, "prompt_tokens": 8, "output_tokens": 4}}}, "token ids"),
-    ({"reasoning": {}, "sampling": {"stop": ["."]}}, "in the thinking as well"),
-    ({"engine": {"args": {"max_num_seqs": 8}, "server": SERVER}}, r"\(max_num_seqs\) are for an engine .* here"),
-    ({"engine": {"args": {"served_model_name": "x"}, "server": {"endpoint": "chat"}}}, r"it is engine\.server\.model"),
-])  # fmt: skip
-def test_what_a_server_cannot_be_asked_for_is_said_before_anything_starts(
-    settings: Settings, changes: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(SpecError, match=words):
-        plan_run(chat_spec(SERVER["url"], **changes))
-
-
 def test_a_folder_is_identified_by_its_files_wherever_it_answers(settings: Settings, tiny_model: Path) -> None:
     manifest, _ = plan_run(chat_spec(SERVER["url"], model=str(tiny_model)))
     assert manifest.model_id.startswith("sha256:")

@@ -82,7 +82,7 @@ def test_what_the_trace_says_is_shared_is_found_in_the_cache(
     spec = make_spec(
         prompts={**prompts, "columns": {}, "template": None},
         engine={
-            "window": 1,
+            "max_concurrency": 1,
             "warm_up": False,
             "args": {**make_spec().engine.args, "max_model_len": 512, "block_size": BLOCK},
         },

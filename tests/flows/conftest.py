@@ -197,5 +197,5 @@ def slow_spec(fake_spec: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     rows = flow_kit.write_rows(tmp_path / "slow.jsonl", flow_kit.SLOW_ROWS)
     fake_spec["prompts"]["source"]["path"] = str(rows)
     fake_spec["sampling"]["max_tokens"] = 1_500
-    fake_spec["engine"]["window"] = 1
+    fake_spec["engine"]["max_concurrency"] = 1
     return fake_spec

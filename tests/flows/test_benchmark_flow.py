@@ -20,13 +20,15 @@ from flows.benchmark import benchmark
 from flows.cli.benchmark import run
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts")]
-RUNS = "select benchmark_id, json_extract(spec_json, '$.engine.window')::int, state from runs order by started_at"
+RUNS = (
+    "select benchmark_id, json_extract(spec_json, '$.engine.max_concurrency')::int, state from runs order by started_at"
+)
 
 
 def test_repeats_of_a_sweep_are_runs_that_can_be_compared(
     prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path
 ) -> None:
-    state = benchmark(parse_spec(fake_spec), 5, {"engine.window": [2, 20]}, return_state=True)
+    state = benchmark(parse_spec(fake_spec), 5, {"engine.max_concurrency": [2, 20]}, return_state=True)
     assert state.is_completed()
     result = state.result()
     runs = flow_kit.query(data_dir, RUNS)
@@ -47,7 +49,7 @@ def test_repeats_of_a_sweep_are_runs_that_can_be_compared(
     assert compared == [(5, 5)]
     wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[state.state_details.flow_run_id]))
     (page,) = prefect_client.read_artifacts(artifact_filter=wanted)
-    assert page.key == "benchmark-trial" and "engine.window=20" in page.data
+    assert page.key == "benchmark-trial" and "engine.max_concurrency=20" in page.data
     assert page.description in page.data.replace("\\", "") and "](data:image/svg+xml;base64," in page.data
 
 
@@ -58,7 +60,7 @@ def test_benchmark_is_compared_while_another_program_holds_the_database(
     monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "0.5")
     fake_spec["prompts"]["limit"] = 5
     with flow_kit.database_held(data_dir):
-        result = benchmark(parse_spec(fake_spec), 2, {"engine.window": ["2", "4"]})
+        result = benchmark(parse_spec(fake_spec), 2, {"engine.max_concurrency": ["2", "4"]})
         assert [one["repeats"] for one in result["measured"]] == [2, 2]
     again = benchmark(resume=result["benchmark_id"])
     assert again["measured"] == result["measured"]
@@ -76,9 +78,9 @@ def test_a_configuration_that_fails_does_not_keep_the_others_from_being_measured
         return generate(self, requests)
 
     monkeypatch.setattr(FakeEngine, "generate", refuse)
-    state = benchmark(parse_spec(fake_spec), 2, {"engine.window": ["7", "8"]}, return_state=True)
+    state = benchmark(parse_spec(fake_spec), 2, {"engine.max_concurrency": ["7", "8"]}, return_state=True)
     assert state.is_failed()
-    with pytest.raises(RunFailedError, match=r"did not complete\. engine\.window=7: .*no room.* --resume"):
+    with pytest.raises(RunFailedError, match=r"did not complete\. engine\.max_concurrency=7: .*no room.* --resume"):
         state.result()
     assert Counter((window, ended) for _, window, ended in flow_kit.query(data_dir, RUNS)) == {
         (7, "failed"): 1,
@@ -90,7 +92,7 @@ def test_plan_is_shown_and_nothing_is_run(
     fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
-    assert run([str(path), "--repeats", "3", "--sweep", "engine.window=2,4", "--dry-run"]) == 0
+    assert run([str(path), "--repeats", "3", "--sweep", "engine.max_concurrency=2,4", "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "2 configurations × 3 repeats, 6 of 6 runs left" in shown and "'enable_prefix_caching': False" in shown
     assert not (data_dir / "benchmarks").exists() and not (data_dir / "runs").exists()
@@ -109,7 +111,7 @@ def test_killed_benchmark_goes_on_where_it_stopped(
     slow_spec["prompts"]["limit"] = 5
     spec = flow_kit.write_spec(tmp_path / "slow.yaml", slow_spec)
     command = [sys.executable, "-m", "flows", "benchmark"]
-    begun = [*command, str(spec), "--repeats", "2", "--sweep", "engine.window=1,2"]
+    begun = [*command, str(spec), "--repeats", "2", "--sweep", "engine.max_concurrency=1,2"]
 
     def completed() -> list[Path]:
         return [path for path in data_dir.glob("runs/*/run.json") if '"state": "completed"' in path.read_text()]
@@ -128,5 +130,5 @@ def test_killed_benchmark_goes_on_where_it_stopped(
         1: 2,
         2: 2,
     }
-    assert re.search(r"engine.window=2\s+│ output_tokens_per_s │ +2 │", resumed.out), resumed.out
+    assert re.search(r"engine.max_concurrency=2\s+│ output_tokens_per_s │ +2 │", resumed.out), resumed.out
     assert "too few" in resumed.out

@@ -133,7 +133,7 @@ def test_a_folder_that_duckdb_cannot_have_is_a_sentence(tmp_path: Path, sign: st
     ("name", "key"),
     [
         ("arithmetic", "report-arithmetic"),
-        ("n engine.window=8", "report-n-engine-window-8-ba7aff24"),
+        ("n engine.max_concurrency=8", "report-n-engine-max-concurrency-8-e05fb80d"),
         ("# *a* <b>\n|x|", "report-a-b-x-"),
         ("日本", "report-"),
         ("a" * 200, "report-" + 60 * "a" + "-"),

@@ -270,7 +270,7 @@ def test_a_night_whose_process_is_killed_is_crashed_and_the_next_is_green(
         **story.spec,
         "prompts": {**story.spec["prompts"], "source": {"kind": "file", "path": str(rows)}},
         "sampling": {"max_tokens": 1_500},
-        "engine": {"backend": "fake", "window": 1},
+        "engine": {"backend": "fake", "max_concurrency": 1},
     }
     stored = len(story.told)
     with story.timed("3 killed"):

@@ -110,7 +110,7 @@ def wait_for_answers(work: RayWork, count: int) -> None:
 
 def test_ray_actor_that_is_killed_is_replaced_and_costs_no_request(nodes: Nodes, tmp_path: Path, join: Any) -> None:
     ids = write_shards(tmp_path, shards=40, per_shard=10, max_tokens=20)
-    with join(engine={"backend": "fake", "window": 8}) as work:
+    with join(engine={"backend": "fake", "max_concurrency": 8}) as work:
         threads = work.start_two()
         wait_for_answers(work, 40)
         dead = next(iter(nodes.actors()))
@@ -125,7 +125,7 @@ def test_ray_actor_that_is_stopped_longer_than_the_stall_timeout_is_killed(
     nodes: Nodes, tmp_path: Path, join: Any
 ) -> None:
     ids = write_shards(tmp_path, shards=40, per_shard=10, max_tokens=20)
-    with join(engine={"backend": "fake", "window": 8}, settings={"engine_stall_timeout_s": 2.0}) as work:
+    with join(engine={"backend": "fake", "max_concurrency": 8}, settings={"engine_stall_timeout_s": 2.0}) as work:
         threads = work.start_two()
         wait_for_answers(work, 40)
         stopped = next(iter(nodes.actors()))
@@ -141,7 +141,7 @@ def test_ray_request_that_kills_its_actor_is_asked_alone_and_becomes_an_error_ro
     ids = write_shards(tmp_path, shards=4, per_shard=10, max_tokens=20)
     killer = replace(request_of(999), rendered="kill", sampling={"max_tokens": 20})
     write_part(tmp_path, "requests", "shard-000099", [killer])
-    with join(engine={"backend": "fake", "window": 4}) as work:
+    with join(engine={"backend": "fake", "max_concurrency": 4}) as work:
         finish(work, work.start_two(), [*ids, killer.request_id])
     rows = {row["request_id"]: row for row in rows_of(tmp_path, "completions")}
     assert [id_ for id_, row in rows.items() if row["error_kind"]] == [killer.request_id]
@@ -152,7 +152,7 @@ def test_ray_request_that_kills_its_actor_is_asked_alone_and_becomes_an_error_ro
 def test_ray_node_that_joins_gives_a_waiting_worker_its_place(nodes: Nodes, tmp_path: Path, join: Any) -> None:
     """Three workers on two nodes with a core each: the third waits without being lost, and ends if nothing is left."""
     ids = write_shards(tmp_path, shards=60, per_shard=10, max_tokens=20)
-    with join(engine={"backend": "fake", "window": 4}, settings={"engine_stall_timeout_s": 1.0}) as work:
+    with join(engine={"backend": "fake", "max_concurrency": 4}, settings={"engine_stall_timeout_s": 1.0}) as work:
         threads = work.start_two()
         flow_kit.wait_for(lambda: len(set(nodes.actors().values())) == 2, 30, "an actor on each node")
         threads += [work.start(f"worker-{number}", work.joined.launch) for number in (2, 3)]
@@ -198,7 +198,7 @@ def test_ray_node_gets_media_that_it_lacks(
         for number in range(8)
     ]
     write_part(tmp_path, "requests", "shard-000000", requests)
-    with join(engine={"backend": "fake", "window": 2}) as work:
+    with join(engine={"backend": "fake", "max_concurrency": 2}) as work:
         work.drive()
     texts = {row["request_id"]: row["text"] for row in rows_of(tmp_path, "completions")}
     assert len(texts) == 8

@@ -18,9 +18,9 @@ from assayline.evaluation.rescore import rescore_run
 from assayline.harness import judge, tasks
 from assayline.harness.build import Encoded, build_harness_requests, identify_document
 from assayline.settings import Settings
+from assayline.spec.criteria import Contains
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import spec_hash
-from assayline.spec.scorers import Contains
 from assayline.store.database import connect
 from assayline.store.metrics import read_metric_table
 from assayline.store.scoring import Judged, JudgedScore, StoredAnswer, insert_judged, read_judged, write_judged
@@ -276,25 +276,6 @@ def test_a_file_of_scores_that_is_damaged_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "lm_eval" / "scores.json").write_text("{")
     with pytest.raises(StoreError, match=r"scores\.json, the scores of lm-evaluation-harness, cannot be read"):
         read_judged(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    [
-        ({"prompts": {"template": "x"}}, "prompts.template: with source lm_eval, the task decides"),
-        ({"prompts": {"repeats": 2, "shuffle_seed": 1}}, "prompts.shuffle_seed and prompts.repeats"),
-        ({"chat": {"prefill": "So"}}, "chat.prefill: with source lm_eval"),
-        ({"sampling": {"n": 2}}, "sampling.n: with source lm_eval"),
-        (
-            {"engine": {"backend": "server", "server": {"endpoint": "chat"}}},
-            "Set engine.server.endpoint to completions",
-        ),
-    ],
-)
-def test_what_the_task_decides_is_refused_in_a_spec(more: dict[str, Any], expected: str) -> None:
-    prompts = {**SPEC["prompts"], **more.pop("prompts", {})}  # type: ignore[dict-item]
-    with pytest.raises(SpecError, match=expected.replace(".", r"\.")):
-        parse_spec({**SPEC, **more, "prompts": prompts})
 
 
 def test_a_task_s_prompt_set_is_named_by_it() -> None:

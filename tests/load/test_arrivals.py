@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from assayline.errors import SpecError
 from assayline.load.arrivals import check_trace, list_offsets
 from assayline.spec.load import Arrival, LoadSpec
-from assayline.spec.sources import TraceSource
+from assayline.spec.prompts import TraceSource
 
 GAPS = 20_000
 SUSPICIOUS = 1e-3

@@ -12,7 +12,7 @@ import pytest
 from assayline.errors import MediaError
 from assayline.media import fetch
 from assayline.media.fetch import Fetcher
-from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import MediaSpec
 
 CONTENT = b"\x89PNG and so on"
 

@@ -12,7 +12,7 @@ from PIL import Image
 from assayline.errors import MediaError
 from assayline.media import pictures
 from assayline.media.pictures import decode_image, decode_video
-from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import MediaSpec
 
 PLAIN = MediaSpec()
 

@@ -13,7 +13,7 @@ from assayline.errors import MediaError
 from assayline.media.fetch import Fetcher
 from assayline.media.load import Hearing, load_all
 from assayline.media.references import MediaReader, Shelf, find_media
-from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import MediaSpec
 
 PNG = encode(picture())
 DIGEST = digest_bytes(PNG)

@@ -7,7 +7,7 @@ import pytest
 
 from assayline.errors import MediaError
 from assayline.media.load import Hearing, load_all, make_image, make_sound, refer_synthetic
-from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import MediaSpec
 
 
 def image(seed: int, content: str = "noise", width: int = 40, height: int = 30) -> Any:

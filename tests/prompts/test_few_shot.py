@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assayline.errors import PromptError, SpecError
+from assayline.errors import PromptError
 from assayline.evaluation.resume import digest_inputs, list_input_changes
 from assayline.prompts import BadRow, few_shot, load_prompts, read
 from assayline.records import Prompt
@@ -148,10 +148,7 @@ def test_a_prompt_that_has_too_few_left_is_one_bad_row() -> None:
     assert isinstance(bad, BadRow) and "Only 2 of the few-shot examples" in bad.message
 
 
-def test_synthetic_prompts_and_pipes_have_no_examples(tmp_path: Path) -> None:
-    source = {"kind": "synthetic", "count": 1, "prompt_tokens": 4, "output_tokens": 4}
-    with pytest.raises(SpecError, match="synthetic source"):
-        load_prompts(PromptSpec.model_validate({"source": source, "few_shot": {"count": 1}}))
+def test_pipes_have_no_examples(tmp_path: Path) -> None:
     pipe = tmp_path / "rows.jsonl"
     os.mkfifo(pipe)
     spec = PromptSpec.model_validate({"source": {"kind": "file", "path": str(pipe)}})

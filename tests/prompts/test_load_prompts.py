@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assayline.digests import digest_json
-from assayline.errors import PromptError, SpecError
+from assayline.errors import PromptError
 from assayline.prompts import BadRow, load_prompts, read
 from assayline.prompts.read import select_rows
 from assayline.records import Prompt
@@ -179,13 +179,6 @@ def test_no_rows_is_an_error(tmp_path: Any) -> None:
     (tmp_path / "none.jsonl").write_text("\n")
     with pytest.raises(PromptError, match="'none' has no rows"):
         load_prompts(PromptSpec.model_validate({"source": {"kind": "file", "path": str(tmp_path / "none.jsonl")}}))
-
-
-def test_a_synthetic_source_has_no_columns(tokenizer: Any) -> None:
-    source = {"kind": "synthetic", "count": 1, "prompt_tokens": 8, "output_tokens": 1}
-    for extra in ({"template": "x"}, {"columns": {"target": "x"}}):
-        with pytest.raises(SpecError, match="which takes neither"):
-            load_prompts(PromptSpec.model_validate({"source": source, **extra}), tokenizer)
 
 
 class CountedRows:

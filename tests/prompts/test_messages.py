@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assayline.errors import PromptError, SpecError
+from assayline.errors import PromptError
 from assayline.prompts import BadRow, load_prompts
 from assayline.prompts.columns import RowReader
 from assayline.prompts.row import RowError, RowShapeError, as_json, as_text, read_messages, split_turns
@@ -70,12 +70,6 @@ def test_rows_without_messages_are_told_what_to_name() -> None:
 
 def test_a_bad_value_in_the_first_row_is_not_the_runs_fault() -> None:
     reader().check_first({"messages": []})
-
-
-def test_two_origins_of_messages_contradict() -> None:
-    for arguments in ({"template": "x", "prompt": "q"}, {"messages": "m", "prompt": "q"}):
-        with pytest.raises(SpecError, match="expected at most one"):
-            reader(**arguments)
 
 
 def test_templates_see_the_columns() -> None:
@@ -315,20 +309,3 @@ def test_what_is_asked_names_the_conversation_and_recorded_answers_do_not() -> N
     assert single.prompt_id != one.prompt_id and single.turn_sizes == [2]
     [given] = prompts_of({"messages": messages_of("u3")})
     assert isinstance(given, Prompt) and short.prompt_id == given.prompt_id, "one question is one however it is asked"
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ({"source": {"kind": "trace", "format": "azure", "path": "trace.csv"}}, "source trace are whole prompts"),
-        ({"source": {"kind": "openai_batch", "path": "batch.jsonl"}}, "source openai_batch are whole prompts"),
-        ({"few_shot": {"count": 1}}, "few_shot: with prompts.turns each"),
-        (
-            {"source": {"kind": "sharegpt", "path": "t.json", "max_tokens": "recorded"}},
-            "the length of one of the answers",
-        ),
-    ],
-)
-def test_what_has_no_turns_is_refused(spec: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        PromptSpec.model_validate({"source": {"kind": "inline", "rows": [{"prompt": "1?"}]}, "turns": "each", **spec})

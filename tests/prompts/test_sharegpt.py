@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assayline.errors import PromptError, SpecError
+from assayline.errors import PromptError
 from assayline.prompts import BadRow, load_prompts
 from assayline.prompts.row import UnreadableRow
 from assayline.prompts.sources import files
@@ -104,8 +104,6 @@ def test_a_conversation_without_an_answer_has_no_recorded_length(tmp_path: Path,
 def test_another_format_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match=r"first row does not fit.*no column `conversations`.*Columns: prompt"):
         prompts_of(tmp_path / "t.json", {"prompt": "1?"})
-    with pytest.raises(SpecError, match="few_shot was given with ShareGPT's conversations"):
-        prompts_of(tmp_path / "t.json", TALK, few_shot={"count": 1})
 
 
 def test_files_that_load_generators_read_need_only_a_column_named(tmp_path: Path) -> None:

@@ -21,8 +21,7 @@ from assayline.prompts.columns import RowReader
 from assayline.prompts.read import split_head
 from assayline.prompts.row import RowError, UnreadableRow
 from assayline.prompts.sources import read_rows
-from assayline.spec.prompts import Columns
-from assayline.spec.sources import FileSource, HubSource, InlineSource
+from assayline.spec.prompts import Columns, FileSource, HubSource, InlineSource
 
 ROWS = [
     {"prompt": "one, two", "target": "3"},

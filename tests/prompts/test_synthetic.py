@@ -14,8 +14,7 @@ from assayline.prompts.sources.synthetic import SyntheticPrompts, stable_words, 
 from assayline.records import Prompt
 from assayline.requests.build import build_requests
 from assayline.requests.chat import ChatRenderer
-from assayline.spec.prompts import PromptSpec
-from assayline.spec.sources import SyntheticSource
+from assayline.spec.prompts import PromptSpec, SyntheticSource
 
 
 def source(count: int = 50, prompt_tokens: Any = 32, output_tokens: Any = 8, **more: Any) -> SyntheticSource:

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from tokenizer_kit import build_tokenizer
 
-from assayline.errors import PromptError, SpecError
+from assayline.errors import PromptError
 from assayline.prompts import BadRow, load_prompts
 from assayline.prompts.sources.traces import MOST_TOKENS, TracePrompts
 from assayline.records import Prompt
 from assayline.requests.build import build_requests
 from assayline.requests.chat import ChatRenderer
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import ChatSpec, PromptSpec
-from assayline.spec.sources import TraceSource
+from assayline.spec.prompts import ChatSpec, PromptSpec, TraceSource
 
 BLOCK = 16
 
@@ -138,9 +137,6 @@ def test_a_row_that_cannot_be_is_an_error_row(tokenizer: Any, tmp_path: Path, ba
 def test_a_first_row_without_the_columns_and_other_fields_stop_the_run(tokenizer: Any, tmp_path: Path) -> None:
     with pytest.raises(PromptError, match=r"first row does not fit.*'input_length'.*ContextTokens"):
         read(mooncake({"TIMESTAMP": "2023-11-16 18:01:50", "ContextTokens": 3}, folder=tmp_path), tokenizer)
-    spec = mooncake(row(4), folder=tmp_path)
-    with pytest.raises(SpecError, match=r"template and prompts\.columns were given with a trace"):
-        read(spec.model_copy(update={"template": "{{ input_length }}"}), tokenizer)
 
 
 def test_what_is_longer_than_the_context_is_an_error_row(tokenizer: Any, tmp_path: Path) -> None:

@@ -229,7 +229,8 @@ def test_pages_of_benchmarks_have_room_for_what_is_on_them_and_warn_of_nothing(
 ) -> None:
     given_sweep(settings, late_at=8.0)
     runs = [
-        NightOf(benchmark_id="b", name=f"n engine.window={i % 2}", temperature=i % 2, request_s=i) for i in range(1, 11)
+        NightOf(benchmark_id="b", name=f"n engine.batch_size={i % 2}", temperature=i % 2, request_s=i)
+        for i in range(1, 11)
     ]
     given_nights(settings, [*runs, NightOf(model="org/a-model-with-a-long-name"), NightOf(model="b", right=20)])
     for page, charts in (

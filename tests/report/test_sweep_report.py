@@ -144,7 +144,12 @@ def test_a_point_that_failed_is_named_and_not_drawn(settings: Settings, tmp_path
 def given_windows(settings: Settings, seconds: dict[int, list[float]]) -> None:
     """Repeats of a benchmark of windows: seconds per request of each."""
     nights = [
-        NightOf(name=f"sums engine.window={window}", model_id=f"window {window}", request_s=request_s, benchmark_id="b")
+        NightOf(
+            name=f"sums engine.max_concurrency={window}",
+            model_id=f"window {window}",
+            request_s=request_s,
+            benchmark_id="b",
+        )
         for window, repeats in seconds.items()
         for request_s in repeats
     ]
@@ -159,7 +164,9 @@ def test_comparison_report_says_what_differs_and_draws_every_repeat(settings: Se
     written = make_benchmark_report(settings, "b", tmp_path)
     assert headings(written.html) == ["Verdicts", "Repeats", "Runs"]
     page = texts(written.html).replace("\u00a0", " ")
-    assert "window 32 against 8: e2e_p95_s better, −50.0 % (−52.0 to −48.0 %); output_tokens_per_s better" in page
+    assert (
+        "max_concurrency 32 against 8: e2e_p95_s better, −50.0 % (−52.0 to −48.0 %); output_tokens_per_s better" in page
+    )
     assert "; 5 repeats each." in page and "2 of 2" in page
     assert "p (Holm)" in page and ">0.016<" in page and ">0.0079<" in page
     drawn = [row for row in read_charts(written.html)[0] if "value" in row]
@@ -172,7 +179,7 @@ def test_comparison_report_says_what_differs_and_draws_every_repeat(settings: Se
 def test_comparison_report_of_equal_configurations_tells_nothing_apart(settings: Settings, tmp_path: Path) -> None:
     given_windows(settings, {8: [1.0, 2.5, 0.3, 4.0, 0.9], 32: [0.2, 3.0, 1.1, 0.8, 2.4]})
     page = texts(make_benchmark_report(settings, "b", tmp_path).html).replace("\u00a0", " ")
-    assert "window 32 against 8: not told apart; 5 repeats each." in page
+    assert "max_concurrency 32 against 8: not told apart; 5 repeats each." in page
     changes = [float(number) for number in re.findall(r"−([\d.]+)", page.split("Verdicts")[-1].split("</table>")[0])]
     assert changes and max(changes) < 100, "nothing falls by more than all"
 
@@ -180,7 +187,7 @@ def test_comparison_report_of_equal_configurations_tells_nothing_apart(settings:
 def test_comparison_report_says_when_there_are_too_few_repeats(sad: Sad, tmp_path: Path) -> None:
     given_windows(sad.settings, {8: [1.0, 1.1], 32: [0.5]})
     page = texts(make_benchmark_report(sad.settings, "b", tmp_path).html)
-    assert "window 32 against 8: too few repeats to tell them apart (1 repeat against 2), five of each" in page
+    assert "max_concurrency 32 against 8: too few repeats to tell them apart (1 repeat against 2), five of each" in page
 
 
 def test_comparison_report_of_one_configuration_has_nothing_to_compare(settings: Settings, tmp_path: Path) -> None:

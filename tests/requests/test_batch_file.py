@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from batch_kit import batch_line, chat_line, text_line, write_batch
-from pydantic import ValidationError
 
 from assayline.errors import PromptError
 from assayline.prompts import load_prompts
@@ -210,20 +209,6 @@ def test_a_server_that_renders_gets_messages_and_nothing_that_it_could_not(tmp_p
     plain, tools = build(path, None, ServedChat(spec_of(path).chat))
     assert plain.requests[0].messages == [{"role": "user", "content": "bako mitu"}]
     assert "Set engine.server.endpoint to completions" in str(tools.errors[0].error_message)
-
-
-@pytest.mark.parametrize(
-    ("more", "sentence"),
-    [
-        ({"prompts": {"template": "{{ x }}"}}, "prompts.template: with source openai_batch"),
-        ({"prompts": {"repeats": 2}}, "prompts.repeats"),
-        ({"sampling": {"n": 2}}, "sampling.n: with source openai_batch"),
-        ({"chat": {"prefill": "It is"}}, "chat.prefill"),
-    ],
-)
-def test_the_spec_leaves_to_the_body_what_is_the_bodys(tmp_path: Path, more: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValidationError, match=sentence):
-        spec_of(tmp_path / "in.jsonl", **more)
 
 
 def test_the_set_is_called_as_its_file(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from transformers import AddedToken
 from assayline.errors import ModelError, SpecError
 from assayline.prompts import RowError
 from assayline.requests.chat import ChatRenderer, ServedChat, load_tokenizer
-from assayline.spec.file import parse_spec
 from assayline.spec.prompts import ChatSpec
 
 USER = [{"role": "user", "content": "bako mitu"}]
@@ -195,15 +194,6 @@ def test_chat_renderer_refuses_text_where_a_tokenizer_cannot_do_it_exactly() -> 
     made.chat_template = "{{ messages[0].content }} <|end|>"
     with pytest.raises(RowError, match="cannot read as text exactly"):
         renderer(made, special_tokens="text").render([{"role": "user", "content": "ba <eos>"}])
-
-
-@pytest.mark.parametrize("more", [{"scorers": [{"kind": "loglikelihood"}]}, {}])
-def test_spec_refuses_special_tokens_as_text_where_prompts_are_one_text(more: dict[str, Any]) -> None:
-    prompts: dict[str, Any] = {"source": {"kind": "lm_eval", "task": "arc_easy"}}
-    if more:
-        prompts = {"source": {"kind": "inline", "rows": [{"prompt": "a"}]}, "columns": {"options": "choices"}}
-    with pytest.raises(SpecError, match=r"chat\.special_tokens text: .* reads a whole prompt as one text"):
-        parse_spec({"model": "m", "prompts": prompts, "chat": {"special_tokens": "text"}, **more})
 
 
 def test_named_templates(tokenizer: Any) -> None:

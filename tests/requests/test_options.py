@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assayline.errors import SpecError
 from assayline.prompts import RowError, load_prompts
 from assayline.requests.build import Prepared, build_requests, make_request_id, render_options
 from assayline.requests.chat import ChatRenderer, Rendered
-from assayline.spec.checks import check_arguments
 from assayline.spec.evaluation import OPTION_SAMPLING, EvalSpec
 from assayline.spec.identity import config_id
 
@@ -160,13 +158,3 @@ def test_a_spec_that_asks_for_options_is_another_configuration() -> None:
     asking, writing = spec_of(rows), spec_of(rows, scorers=None)
     assert config_id(asking, "m") != config_id(writing, "m")
     assert config_id(writing, "m") == config_id(spec_of(rows, scorers=[{"kind": "exact_match"}]), "m")
-
-
-def test_what_options_contradict_is_refused() -> None:
-    rows = [{"prompt": "a", "choices": ["x", "y"]}]
-    for more in ({"reasoning": {}}, {"output": {"choice": ["x"]}}):
-        with pytest.raises(ValueError, match="generates no answer"):
-            spec_of(rows, **more)
-    with pytest.raises(SpecError, match="logprobs_mode"):
-        check_arguments(spec_of(rows, engine={"args": {"logprobs_mode": "raw_logits"}}))
-    check_arguments(spec_of(rows, engine={"args": {"logprobs_mode": "processed_logprobs"}}))

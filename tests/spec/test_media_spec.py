@@ -7,14 +7,13 @@ from pydantic import ValidationError
 
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import spec_hash
-from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import MediaSpec
 
 ROWS = {"kind": "inline", "rows": [{"prompt": "x", "i": "a.png"}]}
-SYNTHETIC = {"kind": "synthetic", "count": 1, "prompt_tokens": 8, "output_tokens": 1, "images": {"count": 1}}
 
 
-def spec(engine: dict[str, Any] | None = None, **prompts: Any) -> EvalSpec:
-    return EvalSpec.model_validate({"model": "m", "prompts": {"source": ROWS, **prompts}, "engine": engine or {}})
+def spec(**prompts: Any) -> EvalSpec:
+    return EvalSpec.model_validate({"model": "m", "prompts": {"source": ROWS, **prompts}})
 
 
 def test_a_column_may_be_named_alone() -> None:
@@ -31,21 +30,18 @@ def test_a_spec_without_media_is_the_spec_that_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "prompts", "words"),
+    ("media", "words"),
     [
-        ({"backend": "server"}, {"columns": {"images": "i"}}, "Set engine.server.endpoint to chat"),
-        ({"backend": "server", "server": {"endpoint": "chat"}}, {"source": SYNTHETIC}, "for the engine itself"),
-        ({}, {"media": {"max_pixels": 0}}, "greater than or equal to 1"),
-        ({}, {"media": {"resampling": "magic"}}, "'lanczos'"),
-        ({}, {"media": {"marks": {"image": ""}}}, "not empty"),
-        ({}, {"media": {"marks": {"image": "<m>", "audio": "<m>"}}}, "not part of each other"),
-        ({}, {"media": {"marks": {"smell": "<s>"}}}, "'image'"),
+        ({"max_pixels": 0}, "greater than or equal to 1"),
+        ({"resampling": "magic"}, "'lanczos'"),
+        ({"marks": {"image": ""}}, "not empty"),
+        ({"marks": {"image": "<m>", "audio": "<m>"}}, "not part of each other"),
+        ({"marks": {"smell": "<s>"}}, "'image'"),
     ],
 )
-def test_what_cannot_be_is_refused(engine: dict[str, Any], prompts: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_is_refused(media: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
-        spec(engine, **prompts)
-    assert spec({"backend": "server", "server": {"endpoint": "chat"}}, columns={"images": "i"})
+        spec(media=media)
 
 
 def test_two_marks_are_two_texts() -> None:

@@ -1,5 +1,6 @@
 """The spec: what a person writes, what they are told when it is wrong, and its identity."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import yaml
 from pydantic import ValidationError
 
 from assayline.errors import SpecError
+from assayline.runs.manifest import read_spec_json
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import SpecFile, find_lost_template, load_spec, override_spec, parse_spec
-from assayline.spec.identity import canonical_json, config_id, spec_hash
+from assayline.spec.identity import canonical_json, config_id, list_setting_changes, spec_hash, use_current_names
 
 SOURCE = {"kind": "inline", "rows": [{"prompt": "1 + 1"}]}
 BASE: dict[str, Any] = {"model": "some/model", "prompts": {"source": SOURCE}}
@@ -349,8 +351,8 @@ def test_fields_are_laid_over_a_spec_and_nothing_else_changes() -> None:
     spec = parse_spec(
         {"model": "m", "prompts": {"source": {"kind": "inline", "rows": rows}}, "sampling": {"seed": None}}
     )
-    changed = override_spec(spec, {"engine.window": "16", "reasoning.close": "</t>"})
-    assert (changed.engine.window, changed.reasoning.close) == (16, "</t>")
+    changed = override_spec(spec, {"engine.max_concurrency": "16", "reasoning.close": "</t>"})
+    assert (changed.engine.max_concurrency, changed.reasoning.close) == (16, "</t>")
     assert changed.model_copy(update={"engine": spec.engine, "reasoning": None}) == spec
     with pytest.raises(SpecError, match="sweep is not a usable spec"):
         override_spec(spec, {"engine.widnow": "16"}, origin="sweep")
@@ -383,3 +385,24 @@ def test_parse_spec_takes_null_for_the_defaults_of_a_part_and_one_scorer_for_a_l
     assert spec == parse_spec({**least, "scorers": [{"kind": "numeric"}]})
     with pytest.raises(SpecError, match="model"):
         parse_spec({**least, "model": None})
+
+
+def test_digests_of_specs_are_those_of_earlier_versions() -> None:
+    """Stored runs are resumed and compared by them, whatever a field is called today."""
+    engine = {"max_concurrency": 16, "args": {"max_num_seqs": 8}}
+    specs = [spec_with(), spec_with(engine=engine, sampling={"temperature": 0.0})]
+    assert [(spec_hash(spec), config_id(spec, "model")) for spec in specs] == [
+        ("816c61c5c0a492e646d48518c8d0bc6d", "921cae6084c175f26de7313d24cd50e2"),
+        ("03628e944ab7c868d667117d2468796a", "8ffe636f6ad687b9d0e22fb8fec9d089"),
+    ]
+
+
+def test_former_field_names_are_refused_in_new_specs_and_read_in_stored_ones(tmp_path: Path) -> None:
+    spec = spec_with(engine={"max_concurrency": 16})
+    stored = canonical_json(spec).replace('"max_concurrency"', '"window"')
+    with pytest.raises(SpecError, match=r"engine\.window: this field is called engine\.max_concurrency now\. hint: "):
+        parse_spec(json.loads(stored))
+    (tmp_path / "spec.json").write_text(stored)
+    assert read_spec_json(tmp_path) == use_current_names(stored) == canonical_json(spec)
+    assert list_setting_changes(stored, canonical_json(spec)) == []
+    assert list_setting_changes(stored, canonical_json(spec_with())) == ["engine.max_concurrency: 16 → null"]

@@ -108,7 +108,7 @@ def test_what_was_asked_otherwise_is_shown_beside_the_task_with_the_reason(store
 
 def test_what_a_harness_made_of_a_run_and_how_an_engine_is_fed_are_no_other_task(store):
     given_run(store, "x", "a", arguments='{"metric": "acc", "harness": {"task": 0.5}}')
-    given_run(store, "y", "b", arguments='{"metric": "acc"}', spec={"engine": {"window": 4, "args": {}}})
+    given_run(store, "y", "b", arguments='{"metric": "acc"}', spec={"engine": {"max_concurrency": 4, "args": {}}})
     assert [obstacle for *_, obstacle in board(store)] == [None, None]
 
 

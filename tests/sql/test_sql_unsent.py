@@ -2,7 +2,7 @@
 
 import pytest
 
-from assayline.spec.scorers import ExactMatch
+from assayline.spec.criteria import ExactMatch
 from assayline.store.ingest import judge_run
 from assayline.store.scoring import score_run
 

@@ -13,8 +13,8 @@ from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.runs.manifest import read_manifest
 from assayline.settings import Settings
+from assayline.spec.criteria import Contains
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.scorers import Contains
 from assayline.store.database import Connection, connect, transaction
 from assayline.store.ingest import load_parts, reload_parts
 from assayline.store.metrics import is_kept, keep_metrics, read_run_summary

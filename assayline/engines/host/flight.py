@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from assayline.engines.messages import Generate
 from assayline.engines.reasoning import AnswerStops, split_reasoning, thinks
 from assayline.records import Json, Request
-from assayline.spec.answers import ReasoningSpec
+from assayline.spec.engine import ReasoningSpec
 
 
 class Live:

@@ -50,7 +50,7 @@ def choose_window(engine: EngineSpec, course: LoadCourse) -> int | None:
     """Most requests in flight, as load or spec give it. None: the engine's own choice; in an open loop, no limit."""
     if course.is_open_loop:
         return None
-    return course.window_requests or (engine.batch_size if engine.mode == "barrier" else engine.window)
+    return course.window_requests or (engine.batch_size if engine.mode == "barrier" else engine.max_concurrency)
 
 
 def list_changes(before: Sizes, after: Sizes) -> Changes:

@@ -15,8 +15,7 @@ from assayline.prompts.sources.files import read_files, read_hub
 from assayline.prompts.sources.sharegpt import ShareGptReader
 from assayline.prompts.sources.synthetic import SyntheticPrompts
 from assayline.prompts.sources.traces import TracePrompts, read_trace
-from assayline.spec.prompts import PromptSpec
-from assayline.spec.sources import AnySource
+from assayline.spec.prompts import AnySource, PromptSpec
 
 Rows = Iterator[Any]
 """Of `Row | UnreadableRow`; of a synthetic source, numbers."""

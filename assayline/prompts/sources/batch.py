@@ -29,8 +29,7 @@ from assayline.prompts.row import (
     read_messages,
 )
 from assayline.records import AskedBody, Json
-from assayline.spec.media import MediaSpec
-from assayline.spec.prompts import MOST_REPEATS, Columns
+from assayline.spec.prompts import MOST_REPEATS, Columns, MediaSpec
 
 CHAT_URL, COMPLETIONS_URL = "/v1/chat/completions", "/v1/completions"
 URLS = (CHAT_URL, COMPLETIONS_URL)

@@ -21,7 +21,7 @@ from typing import Any
 
 from assayline.errors import PromptError
 from assayline.prompts.row import FileRow, Row, UnreadableRow, explain_json
-from assayline.spec.sources import HubSource
+from assayline.spec.prompts import HubSource
 from assayline.words import as_sentence
 
 FORMATS = {

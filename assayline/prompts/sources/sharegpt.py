@@ -11,8 +11,7 @@ from typing import Any
 from assayline.media.references import Shelf
 from assayline.prompts.columns import RowReader
 from assayline.prompts.row import PromptParts, Row, RowError, RowShapeError, list_names
-from assayline.spec.prompts import PromptSpec
-from assayline.spec.sources import ShareGptSource
+from assayline.spec.prompts import PromptSpec, ShareGptSource
 
 ROLES = {
     "human": "user",

@@ -20,7 +20,7 @@ from assayline.errors import ModelError, SpecError
 from assayline.media.load import refer_synthetic
 from assayline.prompts.row import PromptParts, Reader
 from assayline.records import Media
-from assayline.spec.sources import SyntheticSource, TokenLength
+from assayline.spec.prompts import SyntheticSource, TokenLength
 
 WORD = re.compile(r"[Ġ▁][A-Za-z]+")
 """A token that begins with a space, as byte-level BPE and SentencePiece write it."""

@@ -31,7 +31,7 @@ from assayline.prompts.row import (
 )
 from assayline.prompts.sources.files import read_files
 from assayline.prompts.sources.synthetic import stable_words, usable_ids
-from assayline.spec.sources import TraceSource
+from assayline.spec.prompts import TraceSource
 
 LEAST_WORDS = 64
 MOST_TOKENS = 2**24

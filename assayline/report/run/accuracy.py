@@ -14,7 +14,7 @@ from assayline.records import Media
 from assayline.report.charts import draw_intervals
 from assayline.report.document import Block, Chart, Column, Exhibit, Paragraph, Quote, Sample, Section, tabulate
 from assayline.report.run.rows import ReportRows
-from assayline.spec.media import MediaSpec
+from assayline.spec.prompts import MediaSpec
 from assayline.store.database import Row
 from assayline.store.metrics import USUAL_K
 from assayline.words import count, show_range, show_share, show_value

@@ -7,7 +7,7 @@ from assayline.comparison.queries import choose_pairing, read_overlaps, say_pair
 from assayline.report.charts import draw_differences
 from assayline.report.document import Chart, Column, Paragraph, Quote, Sample, Section, tabulate
 from assayline.report.run.rows import ReportRows, cut_and_count
-from assayline.spec.gate import GateSpec
+from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_setting_changes
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import read_kept

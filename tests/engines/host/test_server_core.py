@@ -21,8 +21,7 @@ from assayline.engines.host.server.stream import EventReader, MalformedStreamErr
 from assayline.engines.messages import Generate, Open, Opened
 from assayline.errors import ServerError, SpecError
 from assayline.records import Completion, Request
-from assayline.spec.answers import ReasoningSpec
-from assayline.spec.engine import ServerSpec
+from assayline.spec.engine import ReasoningSpec, ServerSpec
 
 pytestmark = pytest.mark.slow
 

@@ -17,10 +17,10 @@ CLOSED_LOOP = course_of({"kind": "concurrency", "requests": 7})
     ("engine", "course", "window"),
     [
         ({}, LoadCourse(), None),
-        ({"window": 5}, LoadCourse(), 5),
-        ({"mode": "barrier", "batch_size": 3, "window": 5}, LoadCourse(), 3),
-        ({"backend": "async", "window": 5}, CLOSED_LOOP, 7),
-        ({"backend": "async", "window": 5}, OPEN_LOOP, None),
+        ({"max_concurrency": 5}, LoadCourse(), 5),
+        ({"mode": "barrier", "batch_size": 3, "max_concurrency": 5}, LoadCourse(), 3),
+        ({"backend": "async", "max_concurrency": 5}, CLOSED_LOOP, 7),
+        ({"backend": "async", "max_concurrency": 5}, OPEN_LOOP, None),
     ],
     ids=["left to the engine", "as the spec says", "a batch", "as the load says", "no limit in an open loop"],
 )

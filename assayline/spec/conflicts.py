@@ -1,0 +1,195 @@
+"""Which features of a spec exclude each other: one table, checked whenever a spec is parsed.
+
+A feature is a predicate on the spec. It returns the name of what the spec uses, with its field path, or None. To add a
+conflict, add a row to `CONFLICTS`. Bounds of a single field stay at the field; what needs the installed vLLM is in
+`checks.py`.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from assayline.spec.load import LoadSpec
+
+if TYPE_CHECKING:
+    from assayline.spec.evaluation import EvalSpec
+
+Feature = Callable[["EvalSpec"], str | None]
+
+TOKENIZER_ARGS = frozenset({"max_model_len", "tokenizer", "tokenizer_revision", "trust_remote_code"})
+"""Engine arguments that apply to an external server too: they are about rendering, which is done here."""
+
+
+def list_conflicts(spec: "EvalSpec") -> list[str]:
+    """One line per pair of features that the spec uses and that exclude each other."""
+    return [
+        f"{first} cannot be used with {second}: {reason}"
+        for one, other, reason in CONFLICTS
+        if (first := one(spec)) and (second := other(spec))
+    ]
+
+
+def _when(name: str, is_used: Callable[["EvalSpec"], object]) -> Feature:
+    """A feature by its name, in which `{spec.…}` stands for a field's value."""
+    return lambda spec: name.format(spec=spec) if is_used(spec) else None
+
+
+def _source(*kinds: str) -> Feature:
+    return _when("prompts.source {spec.prompts.source.kind}", lambda spec: spec.prompts.source.kind in kinds)
+
+
+def _arrival(is_used: Callable[[LoadSpec], bool]) -> Feature:
+    return _when("load.arrival {spec.load.arrival.kind}", lambda spec: spec.load and is_used(spec.load))
+
+
+def _given(*paths: str) -> Feature:
+    """Fields that are set to something other than their defaults."""
+    return lambda spec: " and ".join(path for path in paths if _is_given(spec, path)) or None
+
+
+def _is_given(part: Any, path: str) -> bool:
+    *parents, name = path.split(".")
+    for parent in parents:
+        part = getattr(part, parent, None)
+    if isinstance(part, dict):
+        return part.get(name) not in (None, "", [])
+    field = getattr(type(part), "model_fields", {}).get(name)
+    return field is not None and getattr(part, name) not in (None, "", field.get_default(call_default_factory=True))
+
+
+def _foreign_args(spec: "EvalSpec") -> str | None:
+    names = sorted(set(spec.engine.args) - TOKENIZER_ARGS)
+    return f"engine.args ({', '.join(names)})" if names else None
+
+
+def _has_unparsed_reasoning(spec: "EvalSpec") -> bool:
+    args = spec.engine.args
+    config = args.get("structured_outputs_config")
+    parser = args.get("reasoning_parser") or (isinstance(config, dict) and config.get("reasoning_parser"))
+    return spec.reasoning is not None and not parser
+
+
+LIKELIHOOD = _when("scorers loglikelihood", lambda spec: spec.asks_for_options)
+OTHER_SCORERS = _when("another scorer", lambda spec: {scorer.kind for scorer in spec.scorers or []} - {"loglikelihood"})
+NO_OPTIONS = _when("prompts.columns.options unset", lambda spec: not spec.prompts.columns.options)
+RAW_LOGITS = _when(
+    "engine.args.logprobs_mode {spec.engine.args[logprobs_mode]}",
+    lambda spec: str(spec.engine.args.get("logprobs_mode")).endswith("_logits"),
+)
+TURNS = _when("prompts.turns each", lambda spec: spec.prompts.asks_each_turn)
+TASK, BATCH, EXACT_LENGTH = _source("lm_eval"), _source("openai_batch"), _source("synthetic", "trace")
+RECORDED_LENGTH = _given("prompts.source.max_tokens")
+MADE_MEDIA = _given("prompts.source.images", "prompts.source.audios")
+MEDIA_COLUMNS = _given("prompts.columns.images", "prompts.columns.audios", "prompts.columns.videos")
+MESSAGES = ("prompts.columns", "prompts.template", "prompts.few_shot")
+EXAMPLES = _given("prompts.few_shot")
+RENDERING = _given("chat.template", "chat.prefill", "chat.add_generation_prompt", "chat.date", "chat.special_tokens")
+SPECIAL_TOKENS = _when("chat.special_tokens {spec.chat.special_tokens}", _given("chat.special_tokens"))
+SERVED = _when("engine.backend server", lambda spec: spec.engine.kind.is_served)
+EXTERNAL = _when("engine.server.url", lambda spec: spec.engine.is_remote)
+STARTED = _when("a server started by this run", lambda spec: spec.engine.kind.is_served and not spec.engine.is_remote)
+CHAT = _when("engine.server.endpoint chat", lambda spec: spec.engine.sends_messages)
+COMPLETIONS = _when(
+    "engine.server.endpoint completions", lambda spec: spec.engine.kind.is_served and not spec.engine.sends_messages
+)
+OFFLINE = _when("engine.backend {spec.engine.backend}", lambda spec: not spec.engine.is_streaming)
+LONGEST_FIRST = _when("engine.order longest_first", lambda spec: spec.engine.order == "longest_first")
+WORKERS = _when("workers {spec.workers}", lambda spec: spec.workers != 1)
+LOAD = _given("load")
+OPEN_LOOP = _arrival(lambda load: load.is_open_loop)
+BURST = _arrival(lambda load: load.arrival.kind == "all_at_once")
+NO_RATE = _arrival(lambda load: load.arrival.kind in ("all_at_once", "concurrency"))
+FIXED_TIMES = _arrival(lambda load: not load.takes_any_order)
+OWN_TRACE = _when("load.arrival trace without path", lambda spec: spec.load and spec.load.trace_speed is not None)
+NO_TRACE = _when("prompts.source {spec.prompts.source.kind}", lambda spec: spec.prompts.source.kind != "trace")
+SERVED_REASONING = _when("reasoning over a server", lambda spec: spec.reasoning and spec.engine.kind.is_served)
+UNPARSED_REASONING = _when("reasoning without engine.args.reasoning_parser", _has_unparsed_reasoning)
+FORM = _given("output", "sampling.structured_outputs")
+
+KEEP_ONE = "hint: remove one of the two"
+USE_ENGINE = "set engine.backend to offline or async"
+USE_COMPLETIONS = "set engine.server.endpoint to completions"
+
+CONFLICTS: list[tuple[Feature, Feature, str]] = [
+    (LIKELIHOOD, OTHER_SCORERS, "no text is generated that the other could score. hint: make two specs"),
+    (LIKELIHOOD, NO_OPTIONS, "it compares given answers. hint: name the column with lists of them"),
+    (LIKELIHOOD, RAW_LOGITS, "it adds up log-probabilities. hint: remove logprobs_mode"),
+    (LIKELIHOOD, SERVED, f"it needs the engine itself. hint: {USE_ENGINE}"),
+    (LIKELIHOOD, TURNS, f"a turn is answered in the model's own words. {KEEP_ONE}"),
+    (LIKELIHOOD, TASK, f"the task decides whether likelihoods are computed. {KEEP_ONE}"),
+    (LIKELIHOOD, BATCH, f"each line asks for generated text. {KEEP_ONE}"),
+    (LIKELIHOOD, _given("output", "reasoning"), f"no answer is generated. {KEEP_ONE}"),
+    (LIKELIHOOD, SPECIAL_TOKENS, f"a whole prompt is read as one text. {KEEP_ONE}"),
+    (TASK, SPECIAL_TOKENS, f"a whole prompt is read as one text. {KEEP_ONE}"),
+    (TASK, CHAT, f"a task writes whole prompts, which this endpoint does not take. hint: {USE_COMPLETIONS}"),
+    (
+        TASK,
+        _given(*MESSAGES, "prompts.shuffle_seed", "prompts.repeats", "chat.prefill", "sampling.n"),
+        "the task decides that. hint: remove it; prompts.source.num_fewshot sets the number of examples",
+    ),
+    (
+        BATCH,
+        _given(*MESSAGES, "prompts.repeats", "chat.prefill", "sampling.n"),
+        "the body of each line decides that. hint: remove it",
+    ),
+    (EXACT_LENGTH, _given(*MESSAGES), "its prompts are generated. hint: remove it, or use a file"),
+    (_source("sharegpt"), EXAMPLES, "its conversations have no target. hint: remove few_shot"),
+    (
+        _given("prompts.template"),
+        _given("prompts.columns.messages", "prompts.columns.prompt"),
+        f"each defines the messages. {KEEP_ONE}",
+    ),
+    (
+        _given("prompts.columns.messages"),
+        _given("prompts.columns.prompt"),
+        f"each defines the messages. {KEEP_ONE}",
+    ),
+    (
+        TURNS,
+        _source("lm_eval", "openai_batch", "synthetic", "trace"),
+        "its rows are whole prompts, not conversations. hint: remove prompts.turns, or use a source of kind sharegpt "
+        "or one with a column of messages",
+    ),
+    (TURNS, RECORDED_LENGTH, "it is the length of one answer. hint: use sampling.max_tokens, which is for all turns"),
+    (TURNS, EXAMPLES, f"what precedes a question is what the model itself answered. {KEEP_ONE}"),
+    (TURNS, LONGEST_FIRST, "turns are sent in the order of their conversation. hint: remove engine.order"),
+    (TURNS, OPEN_LOOP, "a turn is sent when the one before is answered. hint: use arrival concurrency"),
+    (
+        LOAD,
+        OFFLINE,
+        "it takes requests as fast as it can and has no arrival pattern. hint: set engine.backend to async or server",
+    ),
+    (LOAD, WORKERS, "one worker keeps the pattern. hint: set workers to 1; a server may have any number of GPUs"),
+    (
+        LONGEST_FIRST,
+        FIXED_TIMES,
+        "a load that sets the times of requests, or sends only some of them, would measure others. hint: remove "
+        "engine.order, or use arrival concurrency without limits",
+    ),
+    (OWN_TRACE, NO_TRACE, "that source has no times. hint: set load.arrival.path, or use a source of kind trace"),
+    (
+        OWN_TRACE,
+        _given("prompts.shuffle_seed"),
+        "requests are sent in the order of their trace. hint: remove shuffle_seed, or set load.arrival.path",
+    ),
+    (BURST, _given("load.warmup_s", "load.cooldown_s"), "everything is sent at one moment. hint: remove it"),
+    (NO_RATE, _given("load.stop_when_saturated"), "no rate is there to be too high. hint: remove stop_when_saturated"),
+    (SERVED, MADE_MEDIA, f"synthetic media are for the engine itself. hint: {USE_ENGINE}"),
+    (COMPLETIONS, MEDIA_COLUMNS, "this endpoint takes text only. hint: set engine.server.endpoint to chat"),
+    (EXTERNAL, _foreign_args, f"they configure an engine that is started here. {KEEP_ONE}"),
+    (STARTED, _given("engine.args.served_model_name"), "it sets the name. hint: use engine.server.model"),
+    (CHAT, RENDERING, f"the server renders with its own template. hint: remove it, or {USE_COMPLETIONS}"),
+    (CHAT, EXACT_LENGTH, f"token ids are made, which this endpoint does not take. hint: {USE_COMPLETIONS}"),
+    (CHAT, RECORDED_LENGTH, f"the model's tokenizer, which counts them, is not loaded. hint: {USE_COMPLETIONS}"),
+    (
+        SERVED_REASONING,
+        _given("sampling.stop"),
+        f"a server looks for stop texts in the reasoning as well. hint: remove one of the two, or {USE_ENGINE}",
+    ),
+    (_given("output"), _given("sampling.structured_outputs"), f"both define the form of an answer. {KEEP_ONE}"),
+    (
+        UNPARSED_REASONING,
+        FORM,
+        "vLLM would apply the form to the reasoning too. hint: set engine.args.reasoning_parser to vLLM's name for "
+        "this model's, such as qwen3",
+    ),
+]

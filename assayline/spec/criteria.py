@@ -1,0 +1,283 @@
+"""The parts of a spec that judge a run and decide no answer: scorers, objectives, the gate and prices.
+
+What each scorer does to an answer is in `sql/scorers/`. A price is no part of a spec's digest, nor of its
+configuration's: a run is resumed, and counts as a repeat, at any price.
+"""
+
+import operator
+from collections.abc import Iterable
+from typing import Annotated, ClassVar, Literal, get_args
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from assayline.spec.engine import JsonSchema
+from assayline.spec.part import SpecPart
+
+
+class ScorerPart(SpecPart):
+    """What all scorers have."""
+
+    name: str | None = Field(None, min_length=1, description="Name of its scores (default: its kind).")
+
+    needs_target: ClassVar[bool] = True
+    """Whether there is nothing to score without a target."""
+
+    @property
+    def label(self) -> str:
+        """The name given, or the kind."""
+        return self.name or str(getattr(self, "kind", ""))
+
+
+class ExactMatch(ScorerPart):
+    """1 if answer and target are the same text, apart from surrounding white space."""
+
+    kind: Literal["exact_match"] = "exact_match"
+    ignore_case: bool = Field(False, description="A is a.")
+    ignore_punctuation: bool = Field(False, description="ASCII punctuation does not count.")
+
+
+class Contains(ScorerPart):
+    """1 if the answer contains the target."""
+
+    kind: Literal["contains"] = "contains"
+    ignore_case: bool = Field(True, description="A is a.")
+
+
+class RegexMatch(ScorerPart):
+    """1 if the match of a regular expression in the answer equals the target."""
+
+    kind: Literal["regex"] = "regex"
+    pattern: str = Field(min_length=1, description="RE2 syntax: linear in time, without backreferences.")
+    group: int = Field(1, ge=0, description="The group that is the answer; 0: the complete match.")
+    take: Literal["first", "last"] = Field("first", description="Which match counts.")
+    ignore_case: bool = Field(False, description="Compare, and match, without regard to case.")
+
+
+class Numeric(ScorerPart):
+    """1 if the number in the answer equals the target."""
+
+    kind: Literal["numeric"] = "numeric"
+    tolerance: float = Field(0.0, ge=0, description="Largest difference.")
+    relative_tolerance: float = Field(0.0, ge=0, description="Largest difference, as a share of the target.")
+    take: Literal["first", "last"] = Field("last", description="Which number of the answer counts.")
+
+
+class ChoiceLetter(ScorerPart):
+    """1 if the letter chosen in the answer equals the target."""
+
+    kind: Literal["choice"] = "choice"
+    letters: str = Field("ABCD", min_length=2, description="The letters (or digits) that there are.")
+
+    @field_validator("letters")
+    @classmethod
+    def _check_letters(cls, letters: str) -> str:
+        letters = letters.upper()
+        if not (letters.isascii() and letters.isalnum() and len(set(letters)) == len(letters)):
+            raise ValueError("expected different letters or digits, such as ABCDE")
+        return letters
+
+
+class TokenF1(ScorerPart):
+    """Words that answer and target share: the harmonic mean of precision and recall."""
+
+    kind: Literal["token_f1"] = "token_f1"
+
+
+class JsonMatch(ScorerPart):
+    """1 if the answer is valid JSON, and matches the schema if one is given."""
+
+    kind: Literal["json"] = "json"
+    json_schema: JsonSchema | None = Field(None, description="JSON schema that the answer must satisfy.")
+
+    needs_target: ClassVar[bool] = False
+
+
+class Loglikelihood(ScorerPart):
+    """1 if the likeliest of the options is the target: one request per option, nothing is generated."""
+
+    kind: Literal["loglikelihood"] = "loglikelihood"
+    normalize: Literal["none", "bytes", "tokens"] = Field(
+        "none", description="Divisor of the sum of log-probabilities: none, or the option's length."
+    )
+
+
+Scorer = Annotated[
+    ExactMatch | Contains | RegexMatch | Numeric | ChoiceLetter | TokenF1 | JsonMatch | Loglikelihood,
+    Field(discriminator="kind"),
+    BeforeValidator(lambda value: {"kind": value} if isinstance(value, str) else value),
+]
+"""A mapping with a kind, or the kind alone as a word."""
+
+
+def list_kinds() -> dict[str, type[ScorerPart]]:
+    """Every scorer's class by its kind."""
+    classes = get_args(get_args(Scorer)[0])
+    return {str(part.model_fields["kind"].default): part for part in classes}
+
+
+def name_scorers(scorers: Iterable[ScorerPart]) -> list[str]:
+    """Their names, in order. Raises ValueError where two are the same."""
+    names = [scorer.label for scorer in scorers]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two scorers are called {', '.join(twice)}: give each a `name` of its own")
+    return names
+
+
+LIMITS = ("ttft_s", "tpot_s", "e2e_s")
+"""Latencies of `stg_requests` that can be limited."""
+
+
+class SloSpec(SpecPart):
+    """A service level objective: a request is good if it is answered and within every limit."""
+
+    name: str = Field(min_length=1, description="What it is called, such as interactive.")
+    ttft_s: float | None = Field(None, gt=0, description="Longest time to first token, seconds.")
+    tpot_s: float | None = Field(
+        None, gt=0, description="Longest time per output token after the first, seconds; an answer of one token passes."
+    )
+    e2e_s: float | None = Field(None, gt=0, description="Longest end-to-end latency, seconds.")
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> "SloSpec":
+        if not self.limits:
+            raise ValueError(f"no limit is given; set at least one of {', '.join(LIMITS)}")
+        return self
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that are set, in seconds, by metric."""
+        return {metric: limit for metric in LIMITS if (limit := getattr(self, metric)) is not None}
+
+
+SpeedMetric = Literal[
+    "requests_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "ttft_p50_s",
+    "ttft_p95_s",
+    "ttft_p99_s",
+    "tpot_p50_s",
+    "tpot_p95_s",
+    "tpot_p99_s",
+    "e2e_p50_s",
+    "e2e_p95_s",
+    "e2e_p99_s",
+]
+"""The metrics of `run_metric` that are about speed."""
+
+CostMetric = Literal[
+    "cost_per_million_output_tokens",
+    "cost_per_thousand_requests",
+    "cost_per_right_answer",
+    "energy_per_output_token_joules",
+    "energy_per_request_joules",
+]
+"""The metrics of `run_metric` that are about cost and energy."""
+
+PairBy = Literal["auto", "prompt", "id", "row"]
+Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+MOST_TESTS = 6
+"""Metrics in one family of tests: with more, five repeats could never be sure."""
+
+
+class GateSpec(SpecPart):
+    """How much worse than a baseline a run may be. Judged by `assayline gate`, and by the nightly flow."""
+
+    baseline: str | None = Field(
+        None, min_length=1, description="Name of a pinned baseline, or id of a run (unset: the command must give one)."
+    )
+    scorer: str | None = Field(
+        None, min_length=1, description="Name of the scorer whose scores count (default: the first)."
+    )
+    max_accuracy_drop: float = Field(
+        0.01, ge=0, le=1, description="Largest drop of the mean score over the prompts of both runs: 0.01 is a point."
+    )
+    confidence: Literal["significant", "observed", "proven"] = Field(
+        "significant",
+        description="When a drop breaks its limit. significant: it is larger, and more than chance; observed: it is "
+        "larger; proven: it may be larger, as its 95% interval goes beyond the limit.",
+    )
+    max_slowdown: dict[SpeedMetric, Limit] = Field(
+        {"output_tokens_per_s": 0.05, "tpot_p50_s": 0.1, "e2e_p95_s": 0.1},
+        max_length=MOST_TESTS,
+        description="Largest slowdown by metric of run_metric, as a share: 0.05 is 5%. Judged over five repeats a "
+        "side or more, with one test for all of these: with more than six of them, five repeats could never be sure.",
+    )
+    max_cost_increase: dict[CostMetric, Limit] = Field(
+        default_factory=dict,
+        exclude_if=operator.not_,  # keeps digests of specs without it
+        description="Largest increase by metric of run_metric, as a share: 0.1 is 10% more expensive. Judged as "
+        "max_slowdown, and in one test with it.",
+    )
+    max_cost: dict[CostMetric | Literal["cost"], Limit] = Field(
+        default_factory=dict,
+        exclude_if=operator.not_,
+        description="Largest value, in the currency of `price` or in joules: of the run itself, whatever its baseline "
+        "cost. `cost` is the whole run's.",
+    )
+    max_error_share: float = Field(0.05, ge=0, le=1, description="Largest share of the answers that are errors.")
+    min_overlap: float = Field(
+        0.9,
+        gt=0,
+        le=1,
+        description="Smallest share of prompts that both runs have; below it the comparison is refused.",
+    )
+    pair_by: PairBy = Field(
+        "auto",
+        exclude_if=lambda value: value == "auto",
+        description="How prompts of both runs are paired. prompt: the same messages and target; id: the same id and "
+        "target; row: the same row of the source, and target; auto: the first of them with min_overlap (row only if "
+        "both specs have the same prompts.source).",
+    )
+
+    @model_validator(mode="after")
+    def _check_family(self) -> "GateSpec":
+        tests = len(self.max_slowdown) + len(self.max_cost_increase)
+        if tests > MOST_TESTS:
+            raise ValueError(
+                f"max_slowdown and max_cost_increase are one family of tests, of at most {MOST_TESTS}; given {tests}. "
+                "Remove some: with more, five repeats could never be sure"
+            )
+        return self
+
+
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+RATES = (
+    "per_gpu_hour",
+    "per_machine_hour",
+    "per_kwh",
+    "per_million_input_tokens",
+    "per_million_cached_tokens",
+    "per_million_output_tokens",
+)
+
+
+class PriceSpec(SpecPart):
+    """What things cost, each rate in `currency`. All rates that are given are added up."""
+
+    currency: str = Field("USD", pattern=r"^[A-Z]{3}$", description="Code of the currency (ISO 4217), such as EUR.")
+    per_gpu_hour: Rate | None = Field(None, description="One GPU for one hour.")
+    per_machine_hour: Rate | None = Field(None, description="One machine for one hour.")
+    per_kwh: Rate | None = Field(
+        None, description="A kilowatt-hour of the GPUs, as measured by their sensors; the rate may include cooling."
+    )
+    per_million_input_tokens: Rate | None = Field(None, description="A million prompt tokens of an API.")
+    per_million_cached_tokens: Rate | None = Field(
+        None, description="A million prompt tokens that came from a cache (default: as other prompt tokens)."
+    )
+    per_million_output_tokens: Rate | None = Field(None, description="A million output tokens, reasoning included.")
+    gpus: int | None = Field(
+        None, ge=1, description="How many GPUs are paid for (default: those that the engines held)."
+    )
+    machines: int = Field(1, ge=1, description="How many machines are paid for.")
+
+    @model_validator(mode="after")
+    def _check_rates(self) -> "PriceSpec":
+        if all(getattr(self, rate) is None for rate in RATES):
+            raise ValueError(f"no rate is given; set at least one of {', '.join(RATES)}")
+        if self.per_million_cached_tokens is not None and self.per_million_input_tokens is None:
+            raise ValueError(
+                "per_million_cached_tokens needs a price of the other tokens. Set per_million_input_tokens"
+            )
+        return self
