@@ -25,7 +25,7 @@ class Media(TypedDict):
     kind: MediaKind
     path: str
     """A file's absolute path; one relative to the run's folder, where its content came with the row; or, of synthetic
-    media, what it is made from (`media/synthetic.py`)."""
+    media, what it is made from (`media/load.py`)."""
     digest: str
     """sha256 of its content, first 32 hex digits."""
 

@@ -30,10 +30,10 @@ from assayline.engines.client import OfflineEngine
 from assayline.engines.environment import engine_environment
 from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup
-from assayline.media.shelf import Shelf
+from assayline.media.references import Shelf
 from assayline.records import Request, TelemetrySample
 from assayline.requests.chat import ChatRenderer, load_tokenizer
-from assayline.requests.placeholders import find_placeholders
+from assayline.requests.model_config import find_placeholders
 from assayline.settings import Settings
 from assayline.spec.engine import EngineSpec
 from assayline.spec.prompts import ChatSpec

@@ -25,7 +25,7 @@ from assayline.digests import digest_bytes
 from assayline.errors import AssaylineError, DeviceError, ModelError, SpecError, WorkerLostError
 from assayline.evaluation.worker import Exchanger, News, Worker, WorkOrder
 from assayline.files import MAKE_ROOM, write_bytes
-from assayline.media.synthetic import is_synthetic
+from assayline.media.load import is_synthetic
 from assayline.model import identify_model
 from assayline.records import Media, Request
 from assayline.settings import Settings, load_settings

@@ -22,14 +22,14 @@ from assayline.errors import EngineError
 from assayline.evaluation.prepare import open_renderer
 from assayline.evaluation.worker import Opening, WorkOrder, claim_device, locate_model, write_engine_order
 from assayline.load.course import LoadCourse
-from assayline.media.shelf import Shelf
+from assayline.media.references import Shelf
 from assayline.model import identify_spec_model
 from assayline.prompts import BadRow, RowError
 from assayline.prompts.columns import RowReader
 from assayline.prompts.media import separate_media
 from assayline.records import Completion, EngineEvent, Json, Prompt, Request
 from assayline.requests.build import Prepared, build_requests
-from assayline.requests.media_args import may_have_media
+from assayline.requests.model_config import may_have_media
 from assayline.requests.warm_up import write_warm_up
 from assayline.settings import Settings, load_settings
 from assayline.spec.checks import check_arguments

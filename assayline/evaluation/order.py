@@ -30,13 +30,12 @@ import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
 from assayline.files import MAKE_ROOM, replace_file, storing
-from assayline.media.shelf import find_media
+from assayline.media.references import find_media
 from assayline.prompts import RowError
 from assayline.records import EARLIER_TURN, NOT_SENT, Completion, EarlierTurn, Json, Request
 from assayline.requests.build import Prepared, Renderer, check_length, repeats_per_prompt
 from assayline.requests.chat import Rendered
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import ShareGptSource
 from assayline.store.parts import StoredText, part_unreadable, request_from_row
 
 
@@ -162,8 +161,9 @@ def _read_column(path: Path, name: str) -> Iterator[Any]:
 def can_order(spec: EvalSpec, lengths: ExpectedLengths) -> bool:
     """Whether anything may tell one row from another: a length that is expected, or a limit of its own."""
     source, columns = spec.prompts.source, spec.prompts.columns
-    has_limits = isinstance(source, ShareGptSource) and source.max_tokens is not None
-    return len(lengths) > 0 or has_limits or columns.sampling is not None or columns.output_tokens is not None
+    return (
+        len(lengths) > 0 or source.counts_answers or columns.sampling is not None or columns.output_tokens is not None
+    )
 
 
 def order_rows(spec: EvalSpec, lengths: ExpectedLengths, rows: Iterable[Prepared]) -> Iterator[list[Prepared]]:

@@ -26,15 +26,13 @@ from assayline.files import MAKE_ROOM, write_text
 from assayline.harness.build import HarnessEncoder, build_harness_requests
 from assayline.harness.judge import judge_answers
 from assayline.harness.tasks import ApplyTemplate, write_requests
-from assayline.media.shelf import Shelf
+from assayline.media.references import Shelf
 from assayline.model import ModelIdentity, identify_model
 from assayline.prompts import load_prompts
 from assayline.records import Completion, Prompt, Request
 from assayline.requests.build import Prepared, build_requests
-from assayline.requests.chat import ChatRenderer, load_tokenizer
-from assayline.requests.context import max_model_len_of
-from assayline.requests.placeholders import find_placeholders
-from assayline.requests.served_chat import ServedChat
+from assayline.requests.chat import ChatRenderer, ServedChat, load_tokenizer
+from assayline.requests.model_config import find_placeholders, max_model_len_of
 from assayline.runs.manifest import PromptCounts
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import ChatSpec, LmEvalSource
@@ -47,8 +45,8 @@ RESULTS_NAME = "results.json"
 
 def plan_chat(spec: EvalSpec) -> ChatSpec:
     """The spec's, unless a task writes bare text, for which no template need be there."""
-    source = spec.prompts.source
-    if isinstance(source, LmEvalSource) and not source.apply_chat_template:
+    task = spec.prompts.task
+    if task is not None and not task.apply_chat_template:
         return spec.chat.model_copy(update={"template": "plain"})
     return spec.chat
 
@@ -109,8 +107,8 @@ class Preparation:
         """`run_dir` takes media that come inside rows (None: a dry run, which keeps nothing)."""
         self._spec = spec
         self._renderer, tokenizer, max_model_len = open_renderer(spec, model)
-        if isinstance(spec.prompts.source, LmEvalSource):
-            prepared = write_task_requests(spec, spec.prompts.source, self._renderer, tokenizer, max_model_len)
+        if (task := spec.prompts.task) is not None:
+            prepared = write_task_requests(spec, task, self._renderer, tokenizer, max_model_len)
         else:
             prompts = load_prompts(spec.prompts, tokenizer, Shelf(run_dir))
             prepared = build_requests(spec, prompts, self._renderer, max_model_len)

@@ -8,18 +8,18 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from assayline.digests import digest_file
 from assayline.errors import ModelError, PromptError, SpecError, StoreError
 from assayline.model import identify_model
-from assayline.prompts.sources import find_files
+from assayline.prompts.sources.files import find_files
 from assayline.runs.locks import RunLock, is_worked_on, lock_run, name_holder, was_driven_here
 from assayline.runs.manifest import LAYOUT, Manifest, find_run, list_manifests, read_manifest, read_spec_json
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import list_changes
 from assayline.spec.load import Trace
-from assayline.spec.prompts import FileSource, HubSource, LmEvalSource, OpenAiBatchSource, ShareGptSource, TraceSource
 from assayline.store.database import is_readable
 from assayline.store.parts import count_table
 
@@ -33,14 +33,13 @@ def digest_inputs(spec: EvalSpec) -> dict[str, str] | None:
     sources = [spec.prompts.source]
     if spec.prompts.few_shot is not None and spec.prompts.few_shot.source is not None:
         sources.append(spec.prompts.few_shot.source)
-    if any(isinstance(source, HubSource | LmEvalSource) for source in sources):
-        return None
     files: list[Path] = []
     digests: dict[str, str] = {}
     try:
         for source in sources:
-            if isinstance(source, FileSource | OpenAiBatchSource | ShareGptSource | TraceSource):
-                files += find_files(source.path)
+            if source.files is None:
+                return None
+            files += chain.from_iterable(map(find_files, source.files))
         if spec.load is not None and isinstance(spec.load.arrival, Trace):
             files += [Path(path).expanduser() for path in (spec.load.arrival.path,) if path is not None]
         if (template := _template_file(spec.chat.template)) is not None:

@@ -21,13 +21,12 @@ from assayline.evaluation.prepare import Preparation, judge_task, open_renderer,
 from assayline.evaluation.worker import WorkOrder, locate_model
 from assayline.model import ModelIdentity
 from assayline.requests.chat import ChatRenderer
-from assayline.requests.media_args import may_have_media
+from assayline.requests.model_config import may_have_media
 from assayline.runs.locks import RunLock
 from assayline.runs.manifest import Manifest, PromptCounts, read_run_scorers, write_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json
-from assayline.spec.prompts import LmEvalSource
 from assayline.store.answers import Answers
 from assayline.store.database import Connection, transaction
 from assayline.store.ingest import Verdict, judge_run, load_parts
@@ -273,11 +272,11 @@ class Evaluation:
         if not counts.is_complete or self.manifest.prompts is None:
             raise RunFailedError(f"Run {self.run_id} was stopped before its prompts were all read.")
         self.writer.flush()
-        source, notes = self.spec.prompts.source, []
-        if isinstance(source, LmEvalSource) and self.dispatcher.look().answered >= counts.requests:
+        task, notes = self.spec.prompts.task, []
+        if task is not None and self.dispatcher.look().answered >= counts.requests:
             renderer = ChatRenderer(plan_chat(self.spec), open_tokenizer(self.spec, self.model)[0])
             answers = self.database.run(self._read_answers)
-            notes = judge_task(self.spec, source, self.run_dir, answers, renderer)
+            notes = judge_task(self.spec, task, self.run_dir, answers, renderer)
         try:
             self.manifest, metrics = self.database.run(self._conclude)
         except StoreError as error:

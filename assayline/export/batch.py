@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TextIO
 
 from assayline.export.rows import ExportedRun, TokenNames
-from assayline.prompts.batch import CHAT_URL, COMPLETIONS_URL
+from assayline.prompts.sources.batch import CHAT_URL, COMPLETIONS_URL
 from assayline.records import NOT_SENT
 from assayline.requests.build import WORKER
 from assayline.store.database import Row

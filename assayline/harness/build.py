@@ -15,7 +15,7 @@ from typing import Any
 from assayline.digests import digest_text
 from assayline.errors import SpecError
 from assayline.prompts import RowError
-from assayline.prompts.values import check_text
+from assayline.prompts.row import check_text
 from assayline.records import Completion, Prompt, Request
 from assayline.requests.build import WORKER, Prepared, make_request_id, seed_repeat
 

@@ -12,12 +12,10 @@ import random
 from collections.abc import Iterator
 
 from assayline.errors import PromptError, SpecError
-from assayline.prompts.files import UnreadableRow
-from assayline.prompts.sources import read_rows
-from assayline.prompts.traces import COLUMNS
-from assayline.prompts.values import UNITS_PER_S, read_stamp
+from assayline.prompts.row import UNITS_PER_S, UnreadableRow, read_stamp
+from assayline.prompts.sources.files import read_files
 from assayline.spec.load import AllAtOnce, Arrival, Concurrency, ConstantRate, Gamma, LoadSpec, Poisson, Trace
-from assayline.spec.prompts import AnySource, FileSource, TraceSource
+from assayline.spec.prompts import AnySource
 
 EXAMPLES = {
     "s": "a number of s, such as 1690000000.25. For dates, set load.arrival.unit to date",
@@ -31,9 +29,8 @@ def check_trace(load: LoadSpec | None, source: AnySource | None = None) -> None:
     if load is None or not isinstance(trace := load.arrival, Trace):
         return
     if trace.path is None:
-        assert isinstance(source, TraceSource), "the spec refuses another one"
-        columns = COLUMNS[source.format]
-        trace = Trace(path=source.path, column=columns.stamp, unit=columns.unit, speed=trace.speed)
+        assert source is not None and source.arrival is not None, "the spec refuses another one"
+        trace = source.arrival.model_copy(update={"speed": trace.speed})
     stamps = sum(1 for _ in read_offsets(trace))
     if not stamps:
         raise SpecError(f"load.arrival: the trace {trace.path} has no rows. Expected a stamp per request.")
@@ -58,7 +55,7 @@ def read_offsets(trace: Trace) -> Iterator[float]:
 def _read_stamps(trace: Trace) -> Iterator[float]:
     """In the trace's unit."""
     try:
-        for number, row in enumerate(read_rows(FileSource(path=str(trace.path))), start=1):
+        for number, row in enumerate(read_files(str(trace.path)), start=1):
             if isinstance(row, UnreadableRow):
                 raise SpecError(f"load.arrival.path: {row.message}")
             if trace.column not in row:

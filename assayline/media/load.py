@@ -1,23 +1,24 @@
 """From a reference to what a model's processing takes, with the numbers that metrics are made of.
 
-It happens where the engine is, and only for requests in flight: a reference is a line, a picture is megabytes.
+It happens where the engine is, and only for requests in flight: a reference is a line, a picture is megabytes. The
+reference of a synthetic picture or sound describes it, and it is made from that, the same each time.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
-from assayline.digests import digest_bytes
+from assayline.digests import digest_bytes, digest_text
 from assayline.errors import MediaError
-from assayline.media.images import decode_image
+from assayline.media.pictures import decode_image, decode_video
 from assayline.media.sounds import RATE_HZ, decode_sound
-from assayline.media.synthetic import is_synthetic, make_image, make_sound
-from assayline.media.videos import decode_video
-from assayline.records import Media
+from assayline.records import Media, MediaKind
 from assayline.spec.prompts import MediaSpec
 
 LARGEST_FILE_BYTES = 2**30
+SCHEME = "synthetic:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +110,47 @@ def _load(media: Media, spec: MediaSpec, hearing: Hearing) -> Loaded:
                 videos=1, video_frames=len(video.frames), video_s=video.seconds, media_bytes=len(content)
             )
             return Loaded(media, video, facts)
+
+
+def refer_synthetic(kind: MediaKind, **values: int | float | str) -> Media:
+    """A medium to be made. image: width, height, content (noise, gradient or solid) and seed; audio: seconds, seed."""
+    path = f"{SCHEME}{kind}?{urlencode(values)}"
+    return Media(kind=kind, path=path, digest=digest_text(path))
+
+
+def is_synthetic(media: Media) -> bool:
+    """Whether it is to be made, and not read."""
+    return media["path"].startswith(SCHEME)
+
+
+def make_image(media: Media) -> Any:
+    """The `PIL.Image` that a reference describes."""
+    import numpy as np
+    from PIL import Image
+
+    values = _values(media)
+    width, height = int(values["width"]), int(values["height"])
+    dice = np.random.default_rng(int(values["seed"]))
+    match values["content"]:
+        case "noise":
+            pixels = dice.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        case "gradient":
+            low, high = dice.uniform(0, 255, (2, 3))
+            across = np.linspace(0, 1, width)[None, :, None] * np.ones((height, 1, 1))
+            pixels = (low + (high - low) * across).astype(np.uint8)
+        case _:
+            pixels = np.broadcast_to(dice.integers(0, 256, 3, dtype=np.uint8), (height, width, 3)).copy()
+    return Image.fromarray(pixels)
+
+
+def make_sound(media: Media, rate_hz: int) -> Any:
+    """The float32 array [samples] that a reference describes: quiet noise."""
+    import numpy as np
+
+    values = _values(media)
+    dice = np.random.default_rng(int(values["seed"]))
+    return (dice.standard_normal(max(1, round(float(values["seconds"]) * rate_hz))) * 0.1).astype(np.float32)
+
+
+def _values(media: Media) -> dict[str, str]:
+    return dict(parse_qsl(media["path"].partition("?")[2]))

@@ -1,54 +1,35 @@
-"""From a row to a prompt's parts: messages, target, id, metadata, sampling overrides.
+"""From a row to a prompt's parts by the spec's columns and template.
 
 Which column means what is the spec's `columns`; a template replaces the messages or prompt column. A row that lacks
 what the spec names is a mistake in the spec if it is the first row (the run stops at once), else one bad row.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from assayline.errors import PromptError
 from assayline.media.fetch import Fetcher
-from assayline.media.shelf import Shelf
-from assayline.media.values import MediaReader
-from assayline.prompts.files import UnreadableRow
+from assayline.media.references import MediaReader, Shelf
 from assayline.prompts.media import MediaPlaces
-from assayline.prompts.templates import PromptTemplate
-from assayline.prompts.values import (
+from assayline.prompts.row import (
+    Message,
+    PromptParts,
+    Reader,
+    Row,
     RowError,
     RowShapeError,
     as_json,
     as_text,
-    check_text,
     find_column,
     list_names,
     parse_json,
+    read_messages,
+    without_none,
 )
-from assayline.records import AskedBody, Media, MediaKind
+from assayline.prompts.template import PromptTemplate
+from assayline.records import Media, MediaKind
 from assayline.spec.prompts import Columns, MediaSpec, MessageTemplate
 
-Message = dict[str, Any]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptParts:
-    """What a row says, before it has an identity."""
-
-    messages: list[Message]
-    """Media in them are parts with a reference (`media.py`)."""
-    target: str | None = None
-    source_id: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-    sampling: dict[str, Any] = field(default_factory=dict)
-    prompt_token_ids: list[int] | None = None
-    options: list[str] | None = None
-    body: AskedBody | None = None
-    """Of a line of a batch file (`batch.py`)."""
-    due_offset_s: float | None = None
-
-
-class RowReader:
+class RowReader(Reader):
     """Reads rows by a spec's columns and template."""
 
     def __init__(
@@ -66,10 +47,7 @@ class RowReader:
         self._media = MediaPlaces(columns, media, MediaReader(shelf or Shelf(None), Fetcher(media)))
         self._template = None if template is None else PromptTemplate(template)
 
-    def read(self, row: dict[str, Any] | UnreadableRow) -> PromptParts:
-        """Raises RowShapeError for what the row lacks, RowError for values that cannot be used."""
-        if isinstance(row, UnreadableRow):
-            raise RowError("unreadable_row", row.message)
+    def read(self, row: Row) -> PromptParts:
         try:
             return self._read(row)
         except RecursionError:
@@ -79,7 +57,7 @@ class RowReader:
                 "expected text and shallow objects.",
             ) from None
 
-    def _read(self, row: dict[str, Any]) -> PromptParts:
+    def _read(self, row: Row) -> PromptParts:
         columns = self._columns
         # Lookups first, then messages: what the row lacks must not hide behind a bad value in another column.
         source_id = _find_optional(row, columns.id, "id")
@@ -97,7 +75,7 @@ class RowReader:
             options=None if columns.options is None else _read_options(options, f"Options column {columns.options!r}"),
         )
 
-    def _read_length(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _read_length(self, row: Row) -> dict[str, Any]:
         """Sampling that generates as many tokens as the row says."""
         column = self._columns.output_tokens
         if column is None:
@@ -110,11 +88,10 @@ class RowReader:
             )
         return {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True}
 
-    def identify(self, row: dict[str, Any]) -> tuple[str | None, str | None]:
-        """The own id and the target of a row that cannot be read; None for the one that is at fault itself."""
+    def identify(self, row: Row) -> tuple[str | None, str | None]:
         return _try_text(row, self._columns.id, "id"), _try_text(row, self._columns.target, "target")
 
-    def _read_messages(self, row: dict[str, Any], media: dict[MediaKind, list[Media]]) -> list[Message]:
+    def _read_messages(self, row: Row, media: dict[MediaKind, list[Media]]) -> list[Message]:
         columns = self._columns
         if self._template is not None:
             return self._template.render(row | self._media.list_variables(row, media) if media else row)
@@ -129,66 +106,6 @@ class RowReader:
             f"prompts.columns.messages or prompts.columns.prompt, or write prompts.template. Columns: "
             f"{list_names(row)}.",
         )
-
-
-def check_first(row: Any, read: Callable[[Any], PromptParts]) -> None:
-    """Raises PromptError if the first row lacks a column or variable that the spec names."""
-    try:
-        read(row)
-    except RowShapeError as error:
-        raise PromptError(f"The first row does not fit the spec. {error}") from None
-    except RowError:
-        pass  # a fault of this row alone: it becomes an error row like any other
-
-
-ReadPart = Callable[[dict[str, Any], str], dict[str, Any]]
-"""Reads a content part that is no text; the text is where it stands, for messages."""
-
-
-def read_messages(value: Any, read_part: ReadPart) -> list[Message]:
-    """Chat messages from a list of {role, content}, or from its JSON text. Raises RowError for another shape.
-
-    Keys that are None are dropped: Parquet and hub rows have every key in every message, and templates ask whether a
-    key is there.
-    """
-    if isinstance(value, str):
-        value = parse_json(value, "The messages column")
-    if not isinstance(value, list) or not value:
-        raise RowError(
-            "row_error", f"The messages are {value!r:.80}, expected a list of at least one {{role, content}}."
-        )
-    return [_read_message(message, f"Message {number}", read_part) for number, message in enumerate(value, start=1)]
-
-
-def _read_message(message: Any, where: str, read_part: ReadPart) -> Message:
-    if not isinstance(message, dict):
-        raise RowError("row_error", f"{where} is {message!r:.80}, expected an object {{role, content}}.")
-    role, content = message.get("role"), message.get("content")
-    if not isinstance(role, str) or not role:
-        raise RowError(
-            "row_error",
-            f"{where} has the role {role!r:.80}, expected text such as user. Its keys: "
-            f"{list_names(map(str, message))}.",
-        )
-    if isinstance(content, str) and len(message) == 2:
-        return {"role": check_text(role, where), "content": check_text(content, where)}
-    if isinstance(content, list):
-        content = [
-            _read_part(part, f"{where}, part {number}", read_part) for number, part in enumerate(content, start=1)
-        ]
-    elif not isinstance(content, str) and not (content is None and message.get("tool_calls")):
-        raise RowError("row_error", f"{where} has the content {content!r:.80}, expected text or a list of parts.")
-    return _without_none(as_json({**message, "content": content}, where))
-
-
-def _read_part(part: Any, where: str, read_part: ReadPart) -> dict[str, Any]:
-    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        raise RowError(
-            "row_error", f"{where} is {part!r:.80}, expected an object with a type, such as {{type: text, text: ...}}."
-        )
-    if part["type"] == "text" and not isinstance(part.get("text"), str):
-        raise RowError("row_error", f"{where} has the text {part.get('text')!r:.80}, expected text.")
-    return _without_none(part) if part["type"] == "text" else read_part(_without_none(part), where)
 
 
 def _user_message(prompt: Any) -> list[Message]:
@@ -210,7 +127,7 @@ def _read_sampling(value: Any, where: str) -> dict[str, Any]:
     overrides = parse_json(value, where) if isinstance(value, str) else value
     if not isinstance(overrides, dict):
         raise RowError("row_error", f"{where} holds {overrides!r:.80}, expected an object such as {{max_tokens: 64}}.")
-    return _without_none(as_json(overrides, where))
+    return without_none(as_json(overrides, where))
 
 
 def _read_options(value: Any, where: str) -> list[str]:
@@ -229,17 +146,13 @@ def _read_options(value: Any, where: str) -> list[str]:
     return [option for option in options if option is not None]
 
 
-def _find_optional(row: dict[str, Any], named: str | None, default: str) -> Any:
+def _find_optional(row: Row, named: str | None, default: str) -> Any:
     """The value of the column that the spec names, which must exist, or of the default column if there is one."""
     return row.get(default) if named is None else find_column(row, named, f"prompts.columns.{default}")
 
 
-def _try_text(row: dict[str, Any], named: str | None, default: str) -> str | None:
+def _try_text(row: Row, named: str | None, default: str) -> str | None:
     try:
         return as_text(_find_optional(row, named, default), f"The {default}")
     except (RowError, RecursionError):
         return None
-
-
-def _without_none(value: dict[str, Any]) -> dict[str, Any]:
-    return {key: item for key, item in value.items() if item is not None}

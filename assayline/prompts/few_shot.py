@@ -11,18 +11,18 @@ import heapq
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
 
 from assayline.digests import digest_json
 from assayline.errors import PromptError
-from assayline.media.shelf import Shelf
-from assayline.prompts.columns import Message, RowReader
-from assayline.prompts.files import UnreadableRow
+from assayline.media.references import Shelf
+from assayline.prompts.columns import RowReader
 from assayline.prompts.media import identify_media
-from assayline.prompts.sources import find_files, read_rows
-from assayline.prompts.templates import PromptTemplate
-from assayline.prompts.values import RowError, RowShapeError
-from assayline.spec.prompts import FewShotSpec, FileSource, HubSource, InlineSource, PromptSpec
+from assayline.prompts.row import Message, Row, RowError, RowShapeError, UnreadableRow
+from assayline.prompts.sources import read_rows
+from assayline.prompts.sources.files import find_files
+from assayline.prompts.template import PromptTemplate
+from assayline.spec.prompts import FewShotSpec, PromptSpec
 
 POOL_EXAMPLES = 1000
 """Of so many drawn examples, each prompt gets some of its own where `per_prompt` is on."""
@@ -44,10 +44,10 @@ class FewShot:
         self._spec = few_shot
         is_own = few_shot.source is None
         source = few_shot.source or spec.source
-        assert isinstance(source, FileSource | InlineSource | HubSource), "load_prompts and the spec refuse others"
-        if is_own and isinstance(source, FileSource) and not all(path.is_file() for path in find_files(source.path)):
+        own_files = chain.from_iterable(map(find_files, (is_own and source.files) or []))
+        if once := next((path for path in own_files if not path.is_file()), None):
             raise PromptError(
-                f"The examples come from the prompt set itself, and {source.path} can be read only once. "
+                f"The examples come from the prompt set itself, and {once} can be read only once. "
                 "Give prompts.few_shot.source, or a regular file."
             )
         pool = _Pool(
@@ -123,7 +123,7 @@ class _Pool:
 
 def _fill(
     pool: _Pool,
-    rows: Iterable[dict[str, Any] | UnreadableRow],
+    rows: Iterable[Row | UnreadableRow],
     spec: PromptSpec,
     few_shot: FewShotSpec,
     shelf: Shelf | None,

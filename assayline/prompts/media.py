@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from assayline.errors import MediaError
-from assayline.media.values import MediaReader
-from assayline.prompts.values import RowError, find_column
+from assayline.media.references import MediaReader
+from assayline.prompts.row import RowError, find_column
 from assayline.records import Media, MediaKind
 from assayline.spec.prompts import Columns, MediaSpec
 

@@ -1,146 +1,112 @@
-"""Jinja's sandbox, with bounds on what one step of a template may make.
+"""The sandbox for every template, those of specs and chat templates: Jinja's own, with limits on size and time.
 
-Jinja's own keeps a template away from Python's internals and bounds `range`, but lets it multiply a text to the size of
-the machine. Here a value that a template makes is refused when it is larger than LONGEST_CHARS or LARGEST_BITS, with
-everything in it. Operators, filters and methods whose result can be much larger than what they are given, or take much
-longer, are looked at before they run: no thread can stop a single step of C. Whatever takes many steps is for
-`render_limit.py`.
+A template is a program, and a model's chat template is a foreign one. Jinja's sandbox keeps it away from Python's
+internals and bounds `range`, but lets it multiply a text to the size of the machine, and loop for ever. Two limits:
+
+- A value that a template makes is refused when it is larger than LONGEST_CHARS or LARGEST_BITS, with everything in it.
+  Steps whose result can be much larger than what they are given, or take much longer, are looked at before they run
+  (`_cost`): no thread can stop a single step of C.
+- Whatever takes many steps is stopped after MOST_SECONDS or MOST_BYTES. A thread looks four times a second at the
+  templates that are being rendered, and raises RenderStoppedError inside the one that is over a limit: CPython's own
+  way to interrupt another thread (`PyThreadState_SetAsyncExc`), as signals reach the main thread only.
+
+    guard = RenderGuard("prompts.template")
+    text = guard.run(lambda: template.render(row))
 """
 
+import ctypes
+import datetime
 import re
+import threading
+import time
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, Set, ValuesView
-from datetime import date, time
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import update_wrapper, wraps
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
+import psutil
+from jinja2 import Environment, pass_environment, pass_eval_context
 from jinja2.compiler import CodeGenerator, Frame
-from jinja2.exceptions import SecurityError, TemplateSyntaxError
-from jinja2.nodes import Concat, Dict, EvalContextModifier, Expr, Impossible, List, TemplateData, Tuple
-from jinja2.runtime import Context, str_join
+from jinja2.exceptions import SecurityError
+from jinja2.filters import FILTERS, make_attrgetter
+from jinja2.nodes import Concat, Dict, EvalContext, Expr, Filter, Impossible, List, Node, Template, TemplateData, Tuple
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
+from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
+
+from assayline.errors import PromptError
+from assayline.prompts.row import RowError
 
 LONGEST_CHARS = 2**23
 """Characters of a text, or of a list with all its texts: two million tokens or so."""
 LARGEST_BITS = 2**16
-MOST_FIELDS = 100_000
-"""Of one printf-like format."""
+CALLERS = frozenset({"_loop_vars", "_block_vars"})
+"""What Jinja hands to each call in a loop or a block, besides the arguments."""
 COMPARED_CHARS = 64
 """Searches that compare every character with every other get this many of them for one character of LONGEST_CHARS."""
-TEXTS = frozenset({str, bytes, Markup})
-PLAIN = frozenset({int, float, bool, type(None), range})
-PERCENT_FIELD = re.compile(r"[-+ #0]*(\*|\d*)(?:\.(\*|\d*))?")
+PERCENT_FIELD = re.compile(r"%(?:\([^()]*\))?[-+ #0]*(\d*)\.?(\d*)")
+OPAQUE_FIELD = re.compile(r"%(?:\([^()]*\))?[-+ #0\d.]*\*|%\([^()]*\(")
 
+MOST_SECONDS = 10.0
+"""A prompt takes less than a millisecond, one of megabytes less than a second."""
+MOST_BYTES = 2**30
+"""How much larger the process may become while one prompt renders; looked at where that takes over LOOK_INTERVAL_S."""
+LOOK_INTERVAL_S = 0.25
+MOST_TRIES = 40
+"""How often it is raised: there are steps in which an exception is lost."""
+MOST_STOPPED = 3
+"""Prompts that may be stopped before the run is: with a million of them it would take months."""
 
-class _BoundedGenerator(CodeGenerator):
-    """Asks the environment about what Jinja asks nobody: `~`, and lists, tuples and dicts that are written out.
-
-    Nothing is computed while a template is compiled, where results of filters would be joined without a question.
-    """
-
-    def visit_Concat(self, node: Concat, frame: Frame) -> None:
-        self.write("environment.join_text((")
-        for operand in node.nodes:
-            self.visit(operand, frame)
-            self.write(", ")
-        self.write("))")
-
-    def visit_List(self, node: List, frame: Frame) -> None:
-        self._write_bounded(lambda: super(_BoundedGenerator, self).visit_List(node, frame))
-
-    def visit_Dict(self, node: Dict, frame: Frame) -> None:
-        self._write_bounded(lambda: super(_BoundedGenerator, self).visit_Dict(node, frame))
-
-    def visit_Tuple(self, node: Tuple, frame: Frame) -> None:
-        if node.ctx == "load":
-            self._write_bounded(lambda: super(_BoundedGenerator, self).visit_Tuple(node, frame))
-        else:  # names that are assigned to
-            super().visit_Tuple(node, frame)
-
-    def _write_bounded(self, write: Callable[[], None]) -> None:
-        self.write("environment.bound(")
-        write()
-        self.write(")")
-
-    def visit_EvalContextModifier(self, node: EvalContextModifier, frame: Frame) -> None:
-        raise TemplateSyntaxError("the tag autoescape is for HTML, and no prompt is", node.lineno)
-
-    visit_ScopedEvalContextModifier = visit_EvalContextModifier  # type: ignore[assignment]
-
-    def _output_child_to_const(self, node: Expr, frame: Frame, finalize: Any) -> str:
-        if not isinstance(node, TemplateData):
-            raise Impossible
-        return super()._output_child_to_const(node, frame, finalize)
+Made = TypeVar("Made")
 
 
 class BoundedSandbox(ImmutableSandboxedEnvironment):
-    """The sandbox for every template: those of specs, and chat templates."""
+    """Jinja's sandbox, in which every value that is made is bounded."""
 
-    code_generator_class = _BoundedGenerator
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.code_generator_class = _Generator
         self.optimized = False  # it computes while it compiles
-        self.filters = _BoundedFilters(self.filters)
+        self.filters = _Filters({**self.filters, "join": _join, "sum": _sum, "bound": bound})
 
-    @staticmethod
-    def bound(made: Any) -> Any:
-        """What a template has made, unless it is too large."""
-        if isinstance(made, (str, bytes)):
-            _check_chars(len(made))
-        elif isinstance(made, int):
-            _check_bits(made.bit_length())
-        elif isinstance(made, Decimal):
-            _check_bits(4 * abs(made.adjusted()))
-        else:
-            _check_chars(_weigh(made))
-        return made
-
-    @staticmethod
-    def join_text(operands: tuple[Any, ...]) -> str:
-        """What `~` makes. Raises SecurityError if it is too long."""
-        _check_chars(_weigh(operands, of_item=0))
-        joined = str_join(operands)
-        _check_chars(len(joined))
-        return joined
+    def _parse(self, source: str, name: str | None, filename: str | None) -> Template:
+        tree: Template = _Bounds().visit(super()._parse(source, name, filename))
+        tree.set_environment(self)
+        return tree
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
         """Joins what a template, a macro or a block has written."""
-        written: list[str] = []
-        chars = 0
-        for piece in pieces:
-            chars += len(piece)
-            _check_chars(chars)
-            written.append(piece)
-        return "".join(written)
+        return "".join(_counted(pieces))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """An operator's result. Raises SecurityError if it would be too large."""
         if operator == "%" and isinstance(left, (str, bytes)):
-            _check_chars(_formatted(left, right))
-        elif isinstance(left, int) and isinstance(right, int):
-            _check_bits(left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length())
+            _check_format(left, right)
+        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+            _check_bits(left.bit_length() * right)
         elif operator == "*":
             for items, times in ((left, right), (right, left)):
                 if isinstance(times, int) and isinstance(items, (str, bytes, list, tuple)):
                     _check_chars(_weigh(items) * times)
-        elif operator == "+" and isinstance(left, (str, bytes)) and isinstance(right, (str, bytes)):
-            _check_chars(len(left) + len(right))
-        return self.bound(super().call_binop(context, operator, left, right))
+        return bound(super().call_binop(context, operator, left, right))
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         """A call's result. Raises SecurityError if it is too large, or a method would take too long."""
-        if args or kwargs:
-            self.bound([*args, *kwargs.values()])  # a macro can keep them as a tuple and a dict
+        named = {name: value for name, value in kwargs.items() if name not in CALLERS}
+        if args or named:
+            bound([*args, *named.values()])  # a macro can keep them as a tuple and a dict
         name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
-        if name in METHOD_CHARS and isinstance(owner, (str, bytes, int, date, time)):
+        if isinstance(owner, (str, bytes, int, datetime.date, datetime.time)):
             if name == "join":
-                args = tuple(map(_as_list, args))
-            _check_chars(METHOD_CHARS[name](owner, *args, **kwargs))
-        return self.bound(super().call(context, function, *args, **kwargs))
+                args = tuple(list(_counted(items, owner)) for items in args)
+            _check_chars(_cost(name, owner, *args, **named))
+        return bound(super().call(context, function, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """`str.format`, as Jinja lets it run, and within bounds."""
@@ -150,7 +116,7 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
 
         def bounded(*args: Any, **kwargs: Any) -> str:
             is_markup = isinstance(text, Markup)
-            formatter = _BoundedEscapeFormatter(self, escape=text.escape) if is_markup else _BoundedFormatter(self)
+            formatter = _EscapeFormatter(self, escape=text.escape) if is_markup else _Formatter(self)
             if takes_mapping:
                 (kwargs,), args = args, ()
             return type(text)(formatter.vformat(text, args, kwargs))  # type: ignore[no-any-return]
@@ -158,25 +124,56 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
         return update_wrapper(bounded, value)
 
 
-class _BoundedFormatter(SandboxedFormatter):
+class _Bounds(NodeTransformer):
+    """Makes filters, which are bounded, of what asks nobody: `~`, and lists, tuples and dicts that are written out."""
+
+    def visit_List(self, node: List | Dict | Tuple) -> Node:
+        return _filter("bound", self.generic_visit(node))
+
+    visit_Dict = visit_List
+
+    def visit_Tuple(self, node: Tuple) -> Node:
+        return self.visit_List(node) if node.ctx == "load" else node  # else, names that are assigned to
+
+    def visit_Concat(self, node: Concat) -> Node:
+        self.generic_visit(node)
+        return _filter("join", List(node.nodes, lineno=node.lineno))
+
+
+def _filter(name: str, node: Node) -> Filter:
+    return Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+class _Generator(CodeGenerator):
+    """Computes nothing while it compiles: results of filters would be joined without a question."""
+
+    def _output_child_to_const(self, node: Expr, frame: Frame, finalize: Any) -> str:
+        if not isinstance(node, TemplateData):
+            raise Impossible
+        return super()._output_child_to_const(node, frame, finalize)
+
+
+class _Formatter(SandboxedFormatter):
     """For one text: its fields together are not too long."""
 
     chars = 0
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         widths = sum(int(digits) for digits in re.findall(r"\d+", format_spec))
-        _check_chars(self.chars + widths + _strftime_chars(value, format_spec))
+        _check_chars(self.chars + widths)
+        if isinstance(value, (datetime.date, datetime.time)):
+            _check_chars(_cost("strftime", value, format_spec))
         text = super().format_field(value, format_spec)
         self.chars += len(text)
         _check_chars(self.chars)
         return text
 
 
-class _BoundedEscapeFormatter(_BoundedFormatter, SandboxedEscapeFormatter):
+class _EscapeFormatter(_Formatter, SandboxedEscapeFormatter):
     """The same for texts of which HTML is escaped."""
 
 
-class _BoundedFilters(dict[str, Callable[..., Any]]):
+class _Filters(dict[str, Callable[..., Any]]):
     """Filters, each within bounds, also those that are added later."""
 
     def __init__(self, filters: Mapping[str, Callable[..., Any]]) -> None:
@@ -189,13 +186,45 @@ class _BoundedFilters(dict[str, Callable[..., Any]]):
 
         @wraps(unbound)
         def bounded(*args: Any, **kwargs: Any) -> Any:
-            if name in ("join", "sum"):
-                args = (*args[:skipped], _as_list(args[skipped]), *args[skipped + 1 :])
-            if chars := FILTER_CHARS.get(name):
-                _check_chars(chars(*args[skipped:], **kwargs))
-            return BoundedSandbox.bound(unbound(*args, **kwargs))
+            _check_chars(_cost(name, *args[skipped:], **kwargs))
+            return bound(unbound(*args, **kwargs))
 
         super().__setitem__(name, bounded)
+
+
+@pass_eval_context
+def _join(context: EvalContext, items: Iterable[Any], d: Any = "", attribute: Any = None) -> Any:
+    """Jinja's filter, whose items are counted one by one."""
+    if attribute is not None:
+        items = map(make_attrgetter(context.environment, attribute), items)
+    return FILTERS["join"](context, _counted(items, d), d)
+
+
+@pass_environment
+def _sum(environment: Environment, items: Iterable[Any], attribute: Any = None, start: Any = 0) -> Any:
+    """Jinja's filter, whose steps are Python's, so that it can be stopped: lists are copied at every one."""
+    return FILTERS["sum"](environment, (item for item in items), attribute, start)
+
+
+def _counted(items: Iterable[Any], separator: Any = "") -> Iterator[Any]:
+    """Items that are to be joined, as long as all of them together are not too long."""
+    between = len(separator if isinstance(separator, bytes) else str(separator))
+    chars = 0
+    for item in items:
+        chars += _weigh(item) + between
+        _check_chars(chars - between)
+        yield item
+
+
+def bound(made: Any) -> Any:
+    """What a template has made. Raises SecurityError if it is too large."""
+    if isinstance(made, int):
+        _check_bits(made.bit_length())
+    elif isinstance(made, Decimal):
+        _check_bits(4 * abs(made.adjusted()))
+    else:
+        _check_chars(_weigh(made))
+    return made
 
 
 def _check_chars(chars: int) -> None:
@@ -208,170 +237,182 @@ def _check_bits(bits: int) -> None:
         raise SecurityError(f"a number of {bits} bits or more, at most {LARGEST_BITS} are allowed")
 
 
-def _weigh(value: Any, seen: dict[int, int] | None = None, of_item: int = 2) -> int:
+def _weigh(value: Any, seen: dict[int, int] | None = None) -> int:
     """At least how many characters a value has when it is written. What is in it twice counts twice, and is gone over
     once."""
-    if type(value) in TEXTS:  # most are, and the question below is slow
-        return len(value)
-    if type(value) in PLAIN or not isinstance(value, (str, bytes, Mapping, Sequence, Set, ItemsView, ValuesView)):
-        return 0
     if isinstance(value, (str, bytes)):
         return len(value)
+    if type(value) is int:
+        return value.bit_length() // 4
+    if not isinstance(value, (Mapping, Sequence, Set, ItemsView, ValuesView)) or isinstance(value, range):
+        return 0
     seen = {} if seen is None else seen
     if id(value) not in seen:
         seen[id(value)] = 0  # for a list that holds itself
-        items = (*value, *value.values()) if isinstance(value, Mapping) else value
-        seen[id(value)] = sum(of_item + _weigh(item, seen) for item in items)
+        items = chain(value, value.values()) if isinstance(value, Mapping) else value
+        if isinstance(value, ItemsView):  # its pairs are made as they are asked for: an id says nothing
+            items = chain.from_iterable(value)
+        seen[id(value)] = sum(2 + _weigh(item, seen) for item in items)
     return seen[id(value)]
 
 
-def _as_list(value: Any) -> Any:
-    """What a generator yields: it can be looked at once only."""
-    return list(value) if isinstance(value, Iterator) else value
+def _cost(name: str, given: Any = None, *args: Any, **kwargs: Any) -> int:
+    """At least how many characters a filter or a method makes of what it is given, or what its time is worth in them,
+    where that can be far more than what it is given."""
+    others = [*args, *kwargs.values()]
+    largest = max((abs(other) if isinstance(other, int) else _weigh(other) for other in others), default=0)
+    match name:
+        case "batch" | "center" | "ljust" | "rjust" | "slice" | "to_bytes" | "zfill":
+            return largest
+        case "expandtabs" | "translate":
+            return len(given) * largest
+        case "format":
+            _check_format(str(given), kwargs or args)
+        case "indent":
+            return (len(str(given).splitlines()) + 1) * largest
+        case "lstrip" | "rfind" | "rindex" | "rpartition" | "rsplit" | "rstrip" | "strip" | "trim":
+            return len(str(given)) * largest // COMPARED_CHARS
+        case "replace":
+            return _replaced(given, *args, **kwargs)
+        case "round":  # an exponent of ten
+            _check_bits(4 * largest)
+        case "strftime":  # Python gives a date's text up to 256 times the room of its format
+            return 256 * largest
+        case "tojson":
+            return largest * _indents(given)
+        case "wordwrap":
+            return len(str(given)) * max((len(other) for other in others if isinstance(other, str)), default=0)
+    return 0
 
 
-def _padded(text: Any, width: Any = 0, *_: Any) -> int:
-    return width if isinstance(width, int) else 0
-
-
-def _replaced(text: Any, old: Any = "", new: Any = "", *_: Any) -> int:
+def _replaced(text: Any, old: Any = "", new: Any = "", *_: Any, **__: Any) -> int:
     if not isinstance(text, bytes):
         text, old, new = str(text), str(old), str(new)
     return len(text) + int(text.count(old)) * len(new)
 
 
-def _joined(separator: Any, items: Any = (), *_: Any) -> int:
-    if not isinstance(items, (str, bytes, Mapping, Sequence, Set, ItemsView, ValuesView)):
+def _indents(value: Any, depth: int = 1) -> int:
+    """How many indents there are when a value is written as JSON, an item a line."""
+    if not isinstance(value, (list, tuple, dict)):
         return 0
-    of_items = len(items) if isinstance(items, (str, bytes)) else _weigh(items, of_item=0)
-    return of_items + (len(separator) if isinstance(separator, bytes) else len(str(separator))) * len(items)
+    items = value.values() if isinstance(value, dict) else value
+    return sum(depth + _indents(item, depth + 1) for item in items)
 
 
-def _translated(text: Any, table: Any = (), *_: Any) -> int:
-    values = table.values() if isinstance(table, Mapping) else table
-    return len(text) * max((len(value) for value in values if isinstance(value, str)), default=1)
+def _check_format(text: str | bytes, values: Any) -> None:
+    """Raises SecurityError for what `%` would make too long: the operator has a value, or a tuple or dict of them."""
+    if isinstance(text, bytes):
+        text = text.decode("latin-1")
+    if OPAQUE_FIELD.search(text):
+        raise SecurityError("a field whose width is an argument, or whose name has parentheses")
+    widths = sum(int(size) for field in PERCENT_FIELD.finditer(text) for size in field.groups() if size)
+    times = text.count("%") if isinstance(values, Mapping) else 1  # a name can be there more than once
+    _check_chars(len(text) + widths + times * _weigh(values))
 
 
-def _searched(text: Any, part: Any = None, *_: Any, sep: Any = None, **__: Any) -> int:
-    part = part if part is not None else sep
-    return len(str(text)) * len(part) // COMPARED_CHARS if isinstance(part, (str, bytes)) else 0
+class RenderStoppedError(Exception):
+    """A template went over a limit of time or memory."""
+
+    def __init__(self) -> None:
+        super().__init__(f"took more than {MOST_SECONDS:g} s or {MOST_BYTES // 2**20} MiB and was stopped")
 
 
-def _strftime_chars(value: Any, text: Any) -> int:
-    """Python gives a date's text up to 256 times the room of its format."""
-    return 256 * len(text) if isinstance(value, (date, time)) and isinstance(text, str) else 0
+class RenderGuard:
+    """Renders one template for one prompt after another, within limits."""
+
+    def __init__(self, name: str) -> None:
+        """`name` is what messages call the template."""
+        self._name = name
+        self._stopped = 0
+
+    def run(self, render: Callable[[], Made]) -> Made:
+        """What `render` returns. Raises RowError if it was stopped, PromptError when that happens too often."""
+        try:
+            return render_limited(render)
+        except RenderStoppedError as error:
+            self._stopped += 1
+            if self._stopped < MOST_STOPPED:
+                raise RowError("template_error", f"{self._name} {error}.") from None
+            raise PromptError(
+                f"{self._name} {error}, {self._stopped} times by now. Look for loops in it that do not end, or take "
+                "out the rows that are too large for it."
+            ) from None
 
 
-def _indented(text: Any, width: Any = 4, *_: Any, **__: Any) -> int:
-    return (len(str(text).splitlines()) + 1) * (len(width) if isinstance(width, str) else _padded(text, width))
+@dataclass(slots=True, eq=False)
+class _Rendering:
+    """One template that is being rendered."""
+
+    thread_id: int
+    started_s: float
+    first_bytes: int | None = None
+    tries: int = 0
 
 
-def _wrapped(text: Any, width: Any = 79, breaks: Any = True, wrapstring: Any = None, *_: Any, **__: Any) -> int:
-    return len(str(text)) * len(wrapstring) if isinstance(wrapstring, str) else 0
+def render_limited(render: Callable[[], Made]) -> Made:
+    """What `render` returns. Raises RenderStoppedError if it went over a limit, whatever became of the interruption:
+    Jinja, for example, fails in rewriting its traceback when it comes between two lines."""
+    rendering = _Rendering(threading.get_ident(), time.monotonic())
+    try:
+        try:
+            _begin(rendering)
+            made = render()
+        finally:
+            while True:
+                try:
+                    _end(rendering)
+                    break
+                except RenderStoppedError:
+                    pass  # it was raised here, when all was over
+    except Exception:
+        if rendering.tries:
+            raise RenderStoppedError from None
+        raise
+    if rendering.tries:
+        raise RenderStoppedError
+    return made
 
 
-def _batched(items: Any, linecount: Any = 0, fill_with: Any = None) -> int:
-    return linecount * (2 + _weigh(fill_with)) if isinstance(linecount, int) and fill_with is not None else 0
+_LOCK = threading.Lock()
+_RENDERINGS: set[_Rendering] = set()
+_WATCHERS: list[threading.Thread] = []
 
 
-def _rounded(value: Any, precision: Any = 0, *_: Any, **__: Any) -> int:
-    _check_bits(4 * abs(precision) if isinstance(precision, int) else 0)  # it is an exponent of ten
-    return 0
+def _begin(rendering: _Rendering) -> None:
+    with _LOCK:
+        if not _WATCHERS or not _WATCHERS[-1].is_alive():  # the first time, or the first time after a fork
+            _WATCHERS.append(threading.Thread(target=_look_forever, name="render-limit", daemon=True))
+            _WATCHERS[-1].start()
+        _RENDERINGS.add(rendering)
 
 
-def _summed(items: Any, attribute: Any = None, start: Any = 0) -> int:
-    """Lists are copied at every step."""
-    return _weigh(items) * len(items) // 2 if isinstance(start, (list, tuple)) and isinstance(items, list) else 0
+def _end(rendering: _Rendering) -> None:
+    with _LOCK:
+        _RENDERINGS.discard(rendering)
+        if rendering.tries:
+            _raise_in(rendering.thread_id, None)
 
 
-def _as_json(value: Any, *args: Any, indent: Any = None, separators: Any = None, **_: Any) -> int:
-    """Of a JSON filter, which the two kinds of templates have with other arguments."""
-    indent = next((arg for arg in args if isinstance(arg, (int, str)) and not isinstance(arg, bool)), indent)
-    of_level = len(indent) if isinstance(indent, str) else _padded("", indent)
-    of_item = sum(map(len, separators)) if isinstance(separators, (list, tuple)) else 0
-    chars = 0
-    if of_level > 0 or of_item > 0:
-        for depth in _nested(value):
-            chars += of_level * depth + of_item
-            _check_chars(chars)
-    return chars
+def _look_forever() -> None:
+    process = psutil.Process()
+    while True:
+        time.sleep(LOOK_INTERVAL_S)
+        with _LOCK:
+            for rendering in _RENDERINGS:
+                _look(rendering, process.memory_info().rss)
 
 
-def _nested(value: Any, depth: int = 1) -> Iterator[int]:
-    """How deep each item of a list or dict is in it."""
-    if isinstance(value, (list, tuple, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield depth
-            yield from _nested(item, depth + 1)
+def _look(rendering: _Rendering, process_bytes: int) -> None:
+    if rendering.first_bytes is None:
+        rendering.first_bytes = process_bytes
+    is_long = time.monotonic() - rendering.started_s > MOST_SECONDS
+    if (is_long or process_bytes - rendering.first_bytes > MOST_BYTES) and rendering.tries < MOST_TRIES:
+        rendering.tries += 1
+        _raise_in(rendering.thread_id, RenderStoppedError)
 
 
-def _formatted(text: Any, *args: Any, **kwargs: Any) -> int:
-    """What `%` makes: the filter `format` gets the values one by one, the operator as one tuple or dict."""
-    text = text.decode("latin-1") if isinstance(text, bytes) else str(text)
-    values: Any = kwargs or (args[0] if len(args) == 1 else args)
-    if text.count("%") > MOST_FIELDS:
-        raise SecurityError(f"a format with more than {MOST_FIELDS} fields")
-    chars = len(text)
-    is_named = False
-    for name, sizes in _percent_fields(text):
-        if "*" in sizes:
-            raise SecurityError("a field whose width is an argument")
-        chars += sum(int(size) for size in sizes if size)
-        if name is not None and isinstance(values, Mapping):
-            is_named = True
-            chars += _weigh(values.get(name))
-        _check_chars(chars)
-    return chars if is_named else chars + _weigh(values)
-
-
-def _percent_fields(text: str) -> Iterator[tuple[str | None, tuple[str | None, ...]]]:
-    """Name, and width and precision, of each field. A name goes on to the parenthesis that closes it."""
-    at = text.find("%")
-    while at >= 0:
-        at += 1
-        name = None
-        if text.startswith("(", at):
-            start, depth = at + 1, 1
-            while depth and (paren := re.compile(r"[()]").search(text, at + 1)):
-                at = paren.start()
-                depth += 1 if paren[0] == "(" else -1
-            name, at = text[start:at], at + 1
-        field = PERCENT_FIELD.match(text, at)
-        assert field is not None, "it matches nothing at all, too"
-        yield name, field.groups()
-        at = text.find("%", field.end() + 1)
-
-
-METHOD_CHARS: dict[str, Callable[..., int]] = {
-    "center": _padded,
-    "expandtabs": lambda text, tabsize=8: text.count(b"\t" if isinstance(text, bytes) else "\t") * tabsize,
-    "join": _joined,
-    "ljust": _padded,
-    "lstrip": _searched,
-    "replace": _replaced,
-    "rfind": _searched,
-    "rindex": _searched,
-    "rjust": _padded,
-    "rpartition": _searched,
-    "rsplit": _searched,
-    "rstrip": _searched,
-    "strftime": _strftime_chars,
-    "strip": _searched,
-    "to_bytes": lambda number, length=1, *_, **__: length,
-    "translate": _translated,
-    "zfill": _padded,
-}
-FILTER_CHARS: dict[str, Callable[..., int]] = {
-    "batch": _batched,
-    "center": _padded,
-    "format": _formatted,
-    "indent": _indented,
-    "join": lambda items, d="", *_, **__: _joined(d, items),
-    "replace": lambda s, old, new, *_, **__: _replaced(s, old, new),
-    "round": _rounded,
-    "sum": _summed,
-    "tojson": _as_json,
-    "trim": lambda value, chars=None: _searched(value, chars),
-    "wordwrap": _wrapped,
-}
-"""At least how many characters the result has, or is worth in time, for what can make far more of what it is given."""
+def _raise_in(thread_id: int, error: type[Exception] | None) -> None:
+    """Raises an exception in a thread at its next step; None takes back one that has not been raised yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread_id), None if error is None else ctypes.py_object(error)
+    )

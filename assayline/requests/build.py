@@ -5,6 +5,12 @@ is asked for, times its turns where those are asked one by one (a bad row, of wh
 request either goes to an engine or has its error here. vLLM fails a whole call for one bad prompt, so what can be known
 before is answered before; the engine's own check stays the authority. Of a conversation's later turns nothing is known
 before, not even the prompt: they leave here without one (`evaluation/order.py` renders them).
+
+Where a prompt ends and its option begins is decided as in lm-evaluation-harness (`TemplateLM._encode_pair` of
+lm_eval/api/model.py): white space at the prompt's end belongs to the answer, since tokenizers join a blank with the
+word that follows; both are encoded together, and the answer's tokens are those that come after as many as the prompt
+alone has. So a token that spans the boundary counts as the prompt's. The option is put right behind the rendered
+prompt, as it stands in its column: without a chat template, let the prompt's template end in a blank ("Answer: ").
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,8 +22,7 @@ from assayline.errors import SpecError
 from assayline.prompts import BadRow, RowError
 from assayline.records import AskedBody, Completion, Prompt, Request
 from assayline.requests.chat import Rendered
-from assayline.requests.options import RenderedOption, render_options
-from assayline.requests.placeholders import list_kinds
+from assayline.requests.model_config import list_kinds
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import MOST_REPEATS
 
@@ -42,6 +47,18 @@ class Prepared:
     def ready(self) -> list[Request]:
         """The requests that an engine can be given."""
         return [] if self.errors else self.requests
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedOption:
+    """A prompt with one of its options at its end."""
+
+    option: str
+    """As given; the blank that it got from the prompt's end is not in it."""
+    text: str
+    token_ids: list[int]
+    option_tokens: int
+    """How many of the last tokens are the option."""
 
 
 class Renderer(Protocol):
@@ -136,6 +153,28 @@ def _prepare_options(
         prompt_tokens = max((len(option.token_ids) for option in options), default=len(rendered.token_ids)) or None
         return Prepared(prompt, requests, [_error_of(request, error, prompt_tokens) for request in requests])
     return Prepared(prompt, _repeat_options(prompt, options, sampling, repeats))
+
+
+def render_options(prompt: Rendered, options: list[str], renderer: Renderer) -> Iterator[RenderedOption]:
+    """Each option behind the prompt. Raises RowError for a prompt without text or an option that has no tokens."""
+    context = prompt.text.rstrip()
+    prompt_tokens = len(prompt.token_ids if context == prompt.text else renderer.encode(context))
+    if prompt_tokens == 0:
+        raise RowError(
+            "empty_prompt",
+            "The prompt has no tokens before its options, expected at least one: the "
+            "likelihood of a first token is not known. Is its text empty?",
+        )
+    for number, option in enumerate(options, start=1):
+        text = prompt.text + option
+        token_ids = renderer.encode(text)
+        if len(token_ids) <= prompt_tokens:
+            raise RowError(
+                "row_error",
+                f"Option {number}, {option!r:.80}, adds no token to the prompt, so that it has "
+                "no likelihood of its own. Begin it with a blank, or end the prompt with one.",
+            )
+        yield RenderedOption(option, text, token_ids, len(token_ids) - prompt_tokens)
 
 
 def _repeat_options(

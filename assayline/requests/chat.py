@@ -7,7 +7,8 @@ them), and the ids are what the engine gets: the same ids as
 
 A template comes with a foreign model. It runs in our bounded sandbox, put in the place of the one that transformers
 compiles it in, and within limits of time and memory. What it raises is an error of the row. A template that asks for
-the time gets midnight of `chat.date`: equal messages make equal prompts on every day.
+the time gets midnight of `chat.date`: equal messages make equal prompts on every day. Where a server renders, messages
+go out as they are (`ServedChat`).
 """
 
 import datetime
@@ -25,13 +26,11 @@ import jinja2
 
 from assayline.digests import digest_json
 from assayline.errors import AssaylineError, ModelError, SpecError
-from assayline.prompts.render_limit import RenderGuard
-from assayline.prompts.sandbox import LONGEST_CHARS, BoundedSandbox
-from assayline.prompts.templates import describe_error
-from assayline.prompts.values import RowError, check_text
+from assayline.prompts.row import RowError, check_text
+from assayline.prompts.sandbox import LONGEST_CHARS, BoundedSandbox, RenderGuard
+from assayline.prompts.template import describe_error
 from assayline.records import AskedBody, MediaKind
-from assayline.requests.chat_templates import find_template
-from assayline.requests.placeholders import (
+from assayline.requests.model_config import (
     Placeholders,
     check_kinds,
     check_placeholders,
@@ -39,6 +38,7 @@ from assayline.requests.placeholders import (
     write_placeholder,
 )
 from assayline.spec.prompts import ChatSpec
+from assayline.words import nearest
 
 Message = dict[str, Any]
 RESERVED = frozenset({
@@ -390,3 +390,84 @@ def _most_chars(tokenizer: Any, max_model_len: int | None) -> int:
         return LONGEST_CHARS
     longest_token = max(map(len, tokenizer.get_vocab()), default=1)
     return min(LONGEST_CHARS, max(ALWAYS_TOKENISED_CHARS, max_model_len * longest_token))
+
+
+def find_template(spec: ChatSpec, tokenizer: Any) -> tuple[str, str | None]:
+    """(what it is called in messages, the template's text). The text is None in mode plain.
+
+    Raises SpecError for a name or file that is not there, ModelError for a model without the template.
+    """
+    given, own = spec.template, getattr(tokenizer, "chat_template", None)
+    if given == "plain":
+        return "plain", None
+    if given == "default":
+        return "default", _find_default(own, spec)
+    if "{{" in given or "{%" in given:
+        return "inline", given
+    if isinstance(own, dict) and given in own:
+        return given, own[given]
+    try:
+        return given, Path(given).expanduser().read_text(encoding="utf-8")
+    except FileNotFoundError:
+        names = ["default", "plain", *(own if isinstance(own, dict) else [])]
+        raise SpecError(
+            f"chat.template is {given!r}, which is no file (working folder: {Path.cwd()}), no Jinja2 and "
+            f"no name; {nearest(given, names)}"
+        ) from None
+    except (OSError, ValueError, RuntimeError) as error:  # not UTF-8, or no path: a NUL in it, a ~user who is not there
+        raise SpecError(f"chat.template {given!r:.200} cannot be read as text: {error!s:.200}.") from None
+
+
+def _find_default(own: Any, spec: ChatSpec) -> str:
+    if isinstance(own, dict):
+        name = "tool_use" if spec.kwargs.get("tools") is not None and "tool_use" in own else "default"
+        if name in own:
+            return str(own[name])
+        raise ModelError(
+            f"The model's tokenizer has chat templates named {', '.join(sorted(own))} and none named "
+            "default. Give one of these names in chat.template."
+        )
+    if not own:
+        raise ModelError(
+            "The model's tokenizer has no chat template: it is a base model, or the template is "
+            "elsewhere. Set chat.template to plain, to a Jinja2 file, or to inline Jinja2."
+        )
+    return str(own)
+
+
+class ServedChat:
+    """Completes conversations by a spec, and leaves the rest to the server.
+
+    `template_id` says what is put around the messages here; the server's own template is its business.
+    """
+
+    def __init__(self, spec: ChatSpec) -> None:
+        self._system = spec.system
+        self.template_id = digest_json({"mode": "served", "system": spec.system, "kwargs": spec.kwargs})
+
+    def render(self, messages: list[Message], body: AskedBody | None = None) -> Rendered:
+        """The messages to send. Raises RowError for what a batch file's body wants and messages alone cannot say."""
+        if body is not None and (body.text is not None or body.variables or body.continues):
+            what = "a prompt that is no chat" if body.text is not None else "tools, or other variables of the template"
+            raise RowError(
+                "row_error",
+                f"The body has {what}, for which prompts must be rendered here. Set engine.server.endpoint to "
+                "completions.",
+            )
+        if self._system is not None and all(message.get("role") != "system" for message in messages):
+            messages = [{"role": "system", "content": self._system}, *messages]
+        return Rendered("", [], messages)
+
+    def encode(self, text: str) -> list[int]:
+        """Raises SpecError, as does `encode_media`: what needs token ids is refused with the spec, and here again."""
+        raise _no_tokenizer("The likelihood of an option")
+
+    def encode_media(self, messages: list[Message]) -> list[int]:
+        raise _no_tokenizer("A prompt of token ids with media")
+
+
+def _no_tokenizer(what: str) -> SpecError:
+    return SpecError(
+        f"{what} needs a tokenizer, and with engine.server.endpoint chat the server alone has one. Set the endpoint to "
+        "completions, or engine.backend to offline or async."
+    )

@@ -1,8 +1,7 @@
 """The request that warms an engine up: it compiles what is compiled late, and primes the prefix that prompts share."""
 
 import itertools
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from assayline.records import Json, Request
 
@@ -10,22 +9,6 @@ MIN_WARM_UP_TOKENS = 32
 """A first prefill of a few tokens kills vLLM's CPU worker on AMX machines (SIGILL); 32 is safe everywhere."""
 
 WARM_UP_OUTPUT_TOKENS = 4
-FIRST_POLL_S = 0.05
-
-
-def take_first(requests: Iterator[Request | None], most: int, is_stopped: Callable[[], bool]) -> list[Request]:
-    """The first requests: waits for one, and takes at most `most` of those that are there."""
-    first: list[Request] = []
-    for request in requests:
-        if request is not None:
-            first.append(request)
-            if len(first) >= most:
-                break
-        elif first or is_stopped():
-            break
-        else:
-            time.sleep(FIRST_POLL_S)
-    return first
 
 
 def write_warm_up(

@@ -8,10 +8,45 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from assayline.records import MediaKind
+from assayline.spec.load import Trace
 from assayline.spec.part import SpecPart
 
 
-class FileSource(SpecPart):
+class Source(SpecPart):
+    """Base of all sources. What is asked of a source without knowing its kind is a property here; `prompts/sources/`
+    reads it."""
+
+    kind: str
+
+    @property
+    def files(self) -> list[str] | None:
+        """Paths and globs of its files, in order; None where its content has no digest, as it is elsewhere."""
+        path = getattr(self, "path", None)
+        return [] if path is None else [path]
+
+    @property
+    def title(self) -> str:
+        """Name of the prompt set, if none is given."""
+        path = getattr(self, "path", None)
+        return self.kind if path is None else Path(path).stem
+
+    @property
+    def media_kinds(self) -> list[MediaKind] | None:
+        """Kinds of media that its prompts have; None: its rows, or the spec's columns, decide."""
+        return None
+
+    @property
+    def counts_answers(self) -> bool:
+        """Whether each request's max_tokens is the length of an answer that was recorded."""
+        return False
+
+    @property
+    def arrival(self) -> Trace | None:
+        """Where its rows say when requests came; None: they do not."""
+        return None
+
+
+class FileSource(Source):
     """Rows of local files, read by streaming."""
 
     kind: Literal["file"] = "file"
@@ -21,14 +56,14 @@ class FileSource(SpecPart):
     )
 
 
-class InlineSource(SpecPart):
+class InlineSource(Source):
     """Rows written in the spec."""
 
     kind: Literal["inline"] = "inline"
     rows: list[dict[str, Any]] = Field(min_length=1, description="Mappings from column to value.")
 
 
-class HubSource(SpecPart):
+class HubSource(Source):
     """A Hugging Face dataset, streamed. Needs the extra `hub`."""
 
     kind: Literal["hub"] = "hub"
@@ -36,6 +71,14 @@ class HubSource(SpecPart):
     subset: str | None = Field(None, description="Configuration of the dataset.")
     split: str = Field("test", description="Split to read.")
     revision: str | None = Field(None, description="Branch, tag or commit.")
+
+    @property
+    def files(self) -> None:
+        return None
+
+    @property
+    def title(self) -> str:
+        return self.dataset
 
 
 class TokenLength(SpecPart):
@@ -76,7 +119,7 @@ class SyntheticAudio(SpecPart):
     seconds: float = Field(5.0, gt=0, le=3600, description="Length of each.")
 
 
-class SyntheticSource(SpecPart):
+class SyntheticSource(Source):
     """Random prompts of exact length, for speed: token counts hold under the model's own tokenizer."""
 
     kind: Literal["synthetic"] = "synthetic"
@@ -96,12 +139,11 @@ class SyntheticSource(SpecPart):
 
     @property
     def media_kinds(self) -> list[MediaKind]:
-        """Kinds of media that its prompts have."""
         given: dict[MediaKind, Any] = {"image": self.images, "audio": self.audios}
         return [kind for kind, media in given.items() if media is not None]
 
 
-class ShareGptSource(SpecPart):
+class ShareGptSource(Source):
     """Conversations as ShareGPT has them: a JSON array, or JSONL, of {id, conversations: [{from, value}]}."""
 
     kind: Literal["sharegpt"] = "sharegpt"
@@ -113,8 +155,12 @@ class ShareGptSource(SpecPart):
         "with sampling.ignore_eos exactly so many are generated (default: sampling.max_tokens).",
     )
 
+    @property
+    def counts_answers(self) -> bool:
+        return self.max_tokens is not None
 
-class TraceSource(SpecPart):
+
+class TraceSource(Source):
     """Requests that a service had: their times and lengths, and which of them began alike, but no text."""
 
     kind: Literal["trace"] = "trace"
@@ -126,8 +172,14 @@ class TraceSource(SpecPart):
     block_tokens: int = Field(512, ge=1, description="Tokens that one of hash_ids stands for.")
     seed: int = Field(0, description="Same seed, same prompts.")
 
+    @property
+    def arrival(self) -> Trace:
+        if self.format == "mooncake":
+            return Trace(path=self.path, column="timestamp", unit="ms")
+        return Trace(path=self.path, column="TIMESTAMP", unit="date")
 
-class LmEvalSource(SpecPart):
+
+class LmEvalSource(Source):
     """A task of lm-evaluation-harness: it writes the requests and judges the answers. Needs the extra `lm-eval`."""
 
     kind: Literal["lm_eval"] = "lm_eval"
@@ -148,12 +200,20 @@ class LmEvalSource(SpecPart):
     )
 
     @property
+    def files(self) -> None:
+        return None
+
+    @property
+    def title(self) -> str:
+        return "+".join(self.tasks)
+
+    @property
     def tasks(self) -> list[str]:
         """The names, also of one."""
         return [self.task] if isinstance(self.task, str) else self.task
 
 
-class OpenAiBatchSource(SpecPart):
+class OpenAiBatchSource(Source):
     """Lines of an OpenAI batch file for chat or text completions: prompts and their parameters."""
 
     kind: Literal["openai_batch"] = "openai_batch"
@@ -319,22 +379,12 @@ class PromptSpec(SpecPart):
     @property
     def set_name(self) -> str:
         """The name given, or one made from the source."""
-        match self.source:
-            case _ if self.name:
-                return self.name
-            case (
-                FileSource(path=path)
-                | ShareGptSource(path=path)
-                | TraceSource(path=path)
-                | OpenAiBatchSource(path=path)
-            ):
-                return Path(path).stem
-            case HubSource(dataset=dataset):
-                return dataset
-            case LmEvalSource(tasks=tasks):
-                return "+".join(tasks)
-            case source:
-                return source.kind
+        return self.name or self.source.title
+
+    @property
+    def task(self) -> LmEvalSource | None:
+        """The task of lm-evaluation-harness that writes the requests itself; None: they come from rows."""
+        return self.source if isinstance(self.source, LmEvalSource) else None
 
 
 USUAL_DATE = datetime.date(2024, 7, 26)

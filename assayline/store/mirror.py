@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from assayline.errors import SpecError, StoreError
 from assayline.files import MAKE_ROOM, storing, write_bytes
-from assayline.media.shelf import SHELF_NAME
+from assayline.media.references import SHELF_NAME
 from assayline.runs.locks import FLOW_LOCK
 from assayline.runs.manifest import MANIFEST_NAME
 from assayline.settings import Settings

@@ -16,8 +16,8 @@ from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.host.core import PREPARERS
 from assayline.errors import EngineDiedError, EngineInterruptedError
 from assayline.evaluation.prepare import Preparation
-from assayline.media.shelf import Shelf
-from assayline.media.synthetic import refer_synthetic
+from assayline.media.load import refer_synthetic
+from assayline.media.references import Shelf
 from assayline.model import identify_model
 from assayline.records import Completion, Media, Request
 from assayline.requests.chat import load_tokenizer

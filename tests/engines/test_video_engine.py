@@ -11,10 +11,10 @@ from engine_kit import ARGS, by_id, open_engine
 from PIL import Image
 
 from assayline.engines.client import OfflineEngine
-from assayline.media.shelf import Shelf
+from assayline.media.references import Shelf
 from assayline.records import Request
 from assayline.requests.chat import ChatRenderer, load_tokenizer
-from assayline.requests.placeholders import find_placeholders
+from assayline.requests.model_config import find_placeholders
 from assayline.spec.prompts import ChatSpec, MediaSpec
 
 pytestmark = pytest.mark.vllm

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from assayline.errors import MediaError
-from assayline.media.load import Hearing, load_all
-from assayline.media.synthetic import make_image, make_sound, refer_synthetic
+from assayline.media.load import Hearing, load_all, make_image, make_sound, refer_synthetic
 from assayline.spec.prompts import MediaSpec
 
 
@@ -46,8 +45,7 @@ def test_they_are_loaded_like_any_other() -> None:
 def test_a_file_of_that_name_is_none() -> None:
     """A path that only looks like one, from a prompt file, is looked for as a file."""
     from assayline.media.fetch import Fetcher
-    from assayline.media.shelf import Shelf
-    from assayline.media.values import MediaReader
+    from assayline.media.references import MediaReader, Shelf
 
     with pytest.raises(MediaError, match="No such file"):
         MediaReader(Shelf(None), Fetcher(MediaSpec())).read("image", "synthetic:image?width=9&height=9&seed=1", None)

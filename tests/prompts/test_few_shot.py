@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assayline import prompts
 from assayline.errors import PromptError
 from assayline.evaluation.resume import digest_inputs, list_input_changes
-from assayline.prompts import BadRow, few_shot, load_prompts
+from assayline.prompts import BadRow, few_shot, load_prompts, read
 from assayline.records import Prompt
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import PromptSpec
@@ -198,5 +197,5 @@ def test_the_pool_does_not_depend_on_the_order_of_rows(order: list[int]) -> None
 
 
 def test_the_module_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts, "FewShot", lambda *_: pytest.fail("without examples none are drawn"))
+    monkeypatch.setattr(read, "FewShot", lambda *_: pytest.fail("without examples none are drawn"))
     assert len(list(load_prompts(PromptSpec.model_validate({"source": inline(ROWS)})))) == 12

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assayline import prompts
 from assayline.digests import digest_json
 from assayline.errors import PromptError
-from assayline.prompts import BadRow, load_prompts
-from assayline.prompts.selection import select_rows
+from assayline.prompts import BadRow, load_prompts, read
+from assayline.prompts.read import select_rows
 from assayline.records import Prompt
 from assayline.spec.prompts import PromptSpec
 
@@ -197,7 +196,7 @@ class CountedRows:
 @pytest.fixture
 def million(monkeypatch: pytest.MonkeyPatch) -> CountedRows:
     rows = CountedRows()
-    monkeypatch.setattr(prompts, "read_rows", rows.read)
+    monkeypatch.setattr(read, "read_rows", rows.read)
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Rows to messages: columns, templates, values, and which errors are the run's and which the row's."""
+"""Rows to messages: columns, templates, values, turns, and which errors are the run's and which the row's."""
 
 import datetime
 import json
@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assayline.errors import PromptError
-from assayline.prompts.columns import RowReader, check_first, read_messages
-from assayline.prompts.values import RowError, RowShapeError, as_json, as_text
-from assayline.spec.prompts import Columns, MessageTemplate
+from assayline.prompts import BadRow, load_prompts
+from assayline.prompts.columns import RowReader
+from assayline.prompts.row import RowError, RowShapeError, as_json, as_text, read_messages, split_turns
+from assayline.records import Prompt
+from assayline.spec.prompts import Columns, MessageTemplate, PromptSpec
 
 CHAT = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
 
@@ -44,7 +46,7 @@ def test_a_named_column_that_is_not_there_stops_the_run_in_the_first_row_only(na
     columns = reader(**{name: given_name})
     row = {"prompt": "p", "question": "q"}
     with pytest.raises(PromptError) as caught:
-        check_first(row, columns.read)
+        columns.check_first(row)
     assert not isinstance(caught.value, RowError)
     message = str(caught.value)
     assert f"prompts.columns.{name}" in message
@@ -56,18 +58,18 @@ def test_a_named_column_that_is_not_there_stops_the_run_in_the_first_row_only(na
 
 def test_a_missing_column_does_not_hide_behind_a_bad_value() -> None:
     with pytest.raises(PromptError, match=r"prompts\.columns\.sampling"):
-        check_first({"messages": "not json", "id": b"", "target": b""}, reader(sampling="options").read)
+        reader(sampling="options").check_first({"messages": "not json", "id": b"", "target": b""})
     with pytest.raises(PromptError, match=r"prompts\.columns\.prompt"):
-        check_first({"id": b"", "target": b""}, reader(prompt="q").read)
+        reader(prompt="q").check_first({"id": b"", "target": b""})
 
 
 def test_rows_without_messages_are_told_what_to_name() -> None:
     with pytest.raises(PromptError, match=r"neither a column `messages` nor a column `prompt`.*Columns: answer, q\."):
-        check_first({"q": 1, "answer": 2}, reader().read)
+        reader().check_first({"q": 1, "answer": 2})
 
 
 def test_a_bad_value_in_the_first_row_is_not_the_runs_fault() -> None:
-    check_first({"messages": []}, reader().read)
+    reader().check_first({"messages": []})
 
 
 def test_templates_see_the_columns() -> None:
@@ -113,7 +115,7 @@ def test_lines_that_hold_only_a_block_leave_no_trace() -> None:
 def test_an_undefined_variable_is_named_with_the_columns() -> None:
     template = reader("{{ qestion }}")
     with pytest.raises(PromptError) as caught:
-        check_first({"question": "x", "target": "y"}, template.read)
+        template.check_first({"question": "x", "target": "y"})
     assert "variable 'qestion' is undefined; did you mean 'question'? Columns: question, target." in str(caught.value)
     with pytest.raises(RowShapeError) as in_row:
         template.read({"question": "x"})
@@ -122,7 +124,7 @@ def test_an_undefined_variable_is_named_with_the_columns() -> None:
 
 def test_a_guarded_variable_may_be_missing() -> None:
     template = reader("{% if hint is defined %}{{ hint }}{% endif %}{{ q }}")
-    check_first({"q": "x"}, template.read)
+    template.check_first({"q": "x"})
     assert template.read({"q": "x", "hint": "h"}).messages[0]["content"] == "hx"
 
 
@@ -147,13 +149,13 @@ def test_template_syntax_is_the_runs_fault(template: str) -> None:
 )
 def test_templates_are_sandboxed(template: str) -> None:
     with pytest.raises(PromptError, match="not allowed") as caught:
-        check_first({"q": "x"}, reader(template).read)
+        reader(template).check_first({"q": "x"})
     assert "unsafe" in str(caught.value) or "not safely" in str(caught.value)
 
 
 def test_what_a_template_raises_is_the_rows_error() -> None:
     template = reader("{{ 1 // n }}")
-    check_first({"n": 0}, template.read)
+    template.check_first({"n": 0})
     with pytest.raises(RowError, match="ZeroDivisionError") as caught:
         template.read({"n": 0})
     assert caught.value.kind == "template_error"
@@ -255,3 +257,55 @@ def test_sampling_that_is_no_object_is_refused(value: Any) -> None:
 def test_a_prompt_that_is_no_text_is_refused(value: Any) -> None:
     with pytest.raises(RowError, match="expected text"):
         reader().read({"prompt": value})
+
+
+NAMES = {"s": "system", "u": "user", "a": "assistant", "d": "developer"}
+
+
+def messages_of(said: str) -> list[dict[str, Any]]:
+    """`su1` and so on, a word a message: its first letter is who says it."""
+    return [{"role": NAMES[word[0]], "content": word} for word in said.split()]
+
+
+def prompts_of(*rows: Any, **spec: Any) -> list[Prompt | BadRow]:
+    return list(load_prompts(PromptSpec.model_validate({"source": {"kind": "inline", "rows": list(rows)}, **spec})))
+
+
+@pytest.mark.parametrize(
+    ("said", "turns"),
+    [
+        ("u1", ["u1"]),
+        ("u1 a1", ["u1"]),
+        ("s u1 a1 u2 a2 u3", ["s u1", "u2", "u3"]),
+        ("s u1 u2 a1 d u3 s", ["s u1 u2", "d u3 s"]),
+        ("a0 u1 a1 a2 u2", ["a0 u1", "u2"]),
+        ("u1 a1 s a2 u2 a3 s", ["u1", "s u2"]),
+    ],
+)
+def test_a_turn_is_what_stands_between_two_answers(said: str, turns: list[str]) -> None:
+    assert split_turns(messages_of(said)) == [messages_of(turn) for turn in turns]
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        (messages_of("s a1"), "has no message from user"),
+        ([*messages_of("u1"), {"role": "tool", "content": "4"}], "Message 2 has the role 'tool'"),
+        ([*messages_of("u1"), {"role": "assistant", "tool_calls": [{}]}], "Message 2 calls tools, which cannot be"),
+    ],
+)
+def test_a_conversation_that_cannot_be_asked_so_says_why(messages: list[dict[str, Any]], words: str) -> None:
+    with pytest.raises(RowError, match=words):
+        split_turns(messages)
+    [row] = prompts_of({"messages": messages}, turns="each")
+    assert isinstance(row, BadRow) and words in row.message and row.prompt.turn_sizes is None
+
+
+def test_what_is_asked_names_the_conversation_and_recorded_answers_do_not() -> None:
+    rows = [{"messages": messages_of(said)} for said in ("u1 a1 u2", "u1 a2 u2", "u1 u2", "u3 a1")]
+    one, other, single, short = (row for row in prompts_of(*rows, turns="each") if isinstance(row, Prompt))
+    assert one.messages == messages_of("u1 u2") and one.turn_sizes == [1, 1]
+    assert one.prompt_id == other.prompt_id and other.occurrence == 1
+    assert single.prompt_id != one.prompt_id and single.turn_sizes == [2]
+    [given] = prompts_of({"messages": messages_of("u3")})
+    assert isinstance(given, Prompt) and short.prompt_id == given.prompt_id, "one question is one however it is asked"

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assayline.errors import PromptError
-from assayline.prompts import BadRow, json_array, load_prompts
-from assayline.prompts.files import UnreadableRow
-from assayline.prompts.json_array import read_json_array
+from assayline.prompts import BadRow, load_prompts
+from assayline.prompts.row import UnreadableRow
+from assayline.prompts.sources import files
+from assayline.prompts.sources.files import read_json_array
 from assayline.records import Prompt
 from assayline.spec.prompts import PromptSpec
 
@@ -144,7 +145,7 @@ def test_an_array_is_read_as_json_reads_it(
     text = json.dumps(rows, indent=indent, ensure_ascii=is_ascii)
     path.write_bytes(text.encode("utf-8", "surrogatepass" if is_ascii else "replace"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_array, "CHUNK_BYTES", chunk)
+        patch.setattr(files, "CHUNK_BYTES", chunk)
         read = list(read_json_array(path))
     expected = json.loads(path.read_bytes())
     assert [json.loads(row.text) if isinstance(row, UnreadableRow) else row for row in read] == expected

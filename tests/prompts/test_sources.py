@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from assayline.errors import MediaError, PromptError
 from assayline.prompts.columns import RowReader
-from assayline.prompts.files import UnreadableRow
-from assayline.prompts.sources import read_rows, split_head
-from assayline.prompts.values import RowError
+from assayline.prompts.read import split_head
+from assayline.prompts.row import RowError, UnreadableRow
+from assayline.prompts.sources import read_rows
 from assayline.spec.prompts import Columns, FileSource, HubSource, InlineSource
 
 ROWS = [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from assayline.errors import ModelError, SpecError
 from assayline.prompts import load_prompts
-from assayline.prompts.synthetic import SyntheticPrompts, stable_words, usable_ids
+from assayline.prompts.sources.synthetic import SyntheticPrompts, stable_words, usable_ids
 from assayline.records import Prompt
 from assayline.requests.build import build_requests
 from assayline.requests.chat import ChatRenderer

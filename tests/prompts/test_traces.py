@@ -10,7 +10,7 @@ from run_kit import build_tokenizer
 
 from assayline.errors import PromptError
 from assayline.prompts import BadRow, load_prompts
-from assayline.prompts.traces import MOST_TOKENS, TracePrompts
+from assayline.prompts.sources.traces import MOST_TOKENS, TracePrompts
 from assayline.records import Prompt
 from assayline.requests.build import build_requests
 from assayline.requests.chat import ChatRenderer

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from assayline.media.shelf import Shelf
+from assayline.media.references import Shelf
 from assayline.media.sounds import encode_wav
 from assayline.report.document import Document, Exhibit, Sample, Section
 from assayline.report.html import render_html

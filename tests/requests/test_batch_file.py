@@ -9,10 +9,9 @@ from run_kit import batch_line, chat_line, text_line, write_batch
 
 from assayline.errors import PromptError
 from assayline.prompts import load_prompts
-from assayline.prompts.batch_body import read_chat_body, read_text_body
+from assayline.prompts.sources.batch import read_chat_body, read_text_body
 from assayline.requests.build import Prepared, build_requests
-from assayline.requests.chat import ChatRenderer
-from assayline.requests.served_chat import ServedChat
+from assayline.requests.chat import ChatRenderer, ServedChat
 from assayline.spec.evaluation import EvalSpec
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]

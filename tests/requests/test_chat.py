@@ -1,4 +1,4 @@
-"""Rendering: one BOS, the ids of apply_chat_template, system and prefill, template errors, the sandbox."""
+"""Rendering: one BOS, the ids of apply_chat_template, system and prefill, template errors, the sandbox, and servers."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from transformers import AddedToken
 
 from assayline.errors import ModelError, SpecError
 from assayline.prompts import RowError
-from assayline.requests.chat import ChatRenderer, load_tokenizer
+from assayline.requests.chat import ChatRenderer, ServedChat, load_tokenizer
 from assayline.spec.prompts import ChatSpec
 
 USER = [{"role": "user", "content": "bako mitu"}]
@@ -336,3 +336,23 @@ def test_a_tokenizer_that_cannot_be_loaded_is_a_sentence(tmp_path: Path, content
         (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     with pytest.raises(ModelError, match=r"The tokenizer in .* cannot be loaded: "):
         load_tokenizer(tmp_path)
+
+
+ASKED = {"role": "user", "content": "Why?"}
+RULES = {"role": "system", "content": "Briefly."}
+
+
+def test_messages_go_out_as_they_are_after_the_specs_system_message() -> None:
+    chat = ServedChat(ChatSpec(system="Briefly."))
+    rendered = chat.render([ASKED])
+    assert (rendered.text, rendered.token_ids, rendered.messages) == ("", [], [RULES, ASKED])
+    own = {"role": "system", "content": "At length."}
+    assert chat.render([own, ASKED]).messages == [own, ASKED]
+
+
+def test_what_needs_a_tokenizer_is_refused_in_a_sentence() -> None:
+    chat = ServedChat(ChatSpec())
+    with pytest.raises(SpecError, match=r"likelihood of an option needs a tokenizer.*Set the endpoint to completions"):
+        chat.encode(" yes")
+    with pytest.raises(SpecError, match="token ids with media needs a tokenizer"):
+        chat.encode_media([ASKED])

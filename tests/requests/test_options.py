@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assayline.prompts import RowError, load_prompts
-from assayline.requests.build import Prepared, build_requests, make_request_id
+from assayline.requests.build import Prepared, build_requests, make_request_id, render_options
 from assayline.requests.chat import ChatRenderer, Rendered
-from assayline.requests.options import render_options
 from assayline.spec.evaluation import OPTION_SAMPLING, EvalSpec
 from assayline.spec.identity import config_id
 

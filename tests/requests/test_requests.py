@@ -15,7 +15,7 @@ from assayline.prompts import load_prompts
 from assayline.records import Prompt
 from assayline.requests.build import Prepared, build_requests, make_request_id, seed_repeat
 from assayline.requests.chat import ChatRenderer
-from assayline.requests.context import max_model_len_of
+from assayline.requests.model_config import max_model_len_of
 from assayline.spec.evaluation import EvalSpec
 
 GOOD: dict[str, Any] = {"prompt": "bako mitu", "options": {}}

@@ -8,7 +8,7 @@ from typing import Any
 
 from assayline.errors import MediaError
 from assayline.media.load import Hearing, Loaded, load_all
-from assayline.media.shelf import find_media
+from assayline.media.references import find_media
 from assayline.media.sounds import encode_wav
 from assayline.records import Media
 from assayline.report.charts import draw_intervals

@@ -10,7 +10,7 @@ from server_kit import FakeServer
 from assayline.clock import RunClock
 from assayline.engines.host.server.core import ServerCore
 from assayline.engines.messages import Generate, Open
-from assayline.media.synthetic import refer_synthetic
+from assayline.media.load import refer_synthetic
 from assayline.records import Completion, Media, Request
 from assayline.spec.engine import ServerSpec
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from assayline.errors import SpecError
-from assayline.media.images import encode_png
 from assayline.media.load import Loaded, read_content
+from assayline.media.pictures import encode_png
 from assayline.media.sounds import RATE_HZ, encode_wav
 from assayline.records import Json, Request
 

@@ -1,4 +1,4 @@
-"""Placeholders: found, written, and as many as there are media, or the row is refused before an engine is asked."""
+"""Placeholders of media in prompts, and arguments of engines, by a model's config.json."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from assayline.prompts import RowError
 from assayline.requests.chat import ChatRenderer
-from assayline.requests.placeholders import find_placeholders, names_media
+from assayline.requests.model_config import choose_media_args, find_placeholders, names_media, read_config
 from assayline.spec.prompts import ChatSpec
 
 IMAGE, AUDIO = {"type": "image"}, {"type": "audio"}
@@ -85,4 +85,47 @@ def test_a_models_own_are_in_its_config(config: Any, expected: dict[str, str], t
         (tmp_path / "config.json").write_text(json.dumps(config))
     assert find_placeholders(tmp_path, Tokenizer(), {}) == expected
     assert find_placeholders(tmp_path, Tokenizer(), {"video": "<v>"}) == {**expected, "video": "<v>"}
-    assert names_media(config) is bool(expected)
+    assert names_media(read_config(tmp_path)) is bool(expected)
+
+
+INLINE = {"source": {"kind": "inline", "rows": [{"q": "x", "i": "a.png"}]}}
+SEES = {"limit_mm_per_prompt": {"audio": 0, "video": 0}, "mm_processor_cache_gb": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"prompts": {**INLINE, "columns": {"images": "i"}, "template": "{{ q }}"}}, SEES),
+        ({"prompts": {**INLINE, "columns": {"images": "i", "prompt": "q"}, "template": None}}, SEES),
+        ({"prompts": {**INLINE, "columns": {}, "template": "{{ q }}"}}, {"language_model_only": True}),
+        ({"prompts": {**INLINE, "columns": {"messages": "q"}, "template": None}}, {"mm_processor_cache_gb": 0}),
+        (
+            {"prompts": {**INLINE, "columns": {"images": "i"}, "template": "{{ q }}", "repeats": 3}},
+            {"limit_mm_per_prompt": {"audio": 0, "video": 0}},
+        ),
+        (
+            {
+                "prompts": {**INLINE, "columns": {"images": "i"}, "template": "{{ q }}"},
+                "engine": {"args": {"limit_mm_per_prompt": {"image": 2}, "mm_processor_cache_gb": 4}},
+            },
+            {},
+        ),
+        (
+            {
+                "prompts": {**INLINE, "columns": {}, "template": "{{ q }}"},
+                "engine": {"args": {"limit_mm_per_prompt": {"image": 2}}},
+            },
+            {},
+        ),
+    ],
+    ids=["a column", "no template", "text alone", "messages", "repeats", "given", "given for text"],
+)
+def test_an_engine_is_ready_for_what_may_come(
+    changes: dict[str, Any], expected: dict[str, Any], make_spec: Any, tmp_path: Path
+) -> None:
+    spec = make_spec(**changes)
+    (tmp_path / "config.json").write_text(json.dumps({"image_token_id": 7}))
+    assert choose_media_args(spec, tmp_path) == expected
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    assert choose_media_args(spec, tmp_path) == {}
+    assert choose_media_args(spec, None) == {}

@@ -12,8 +12,7 @@ from assayline.digests import digest_bytes
 from assayline.errors import MediaError
 from assayline.media.fetch import Fetcher
 from assayline.media.load import Hearing, load_all
-from assayline.media.shelf import Shelf, find_media
-from assayline.media.values import MediaReader
+from assayline.media.references import MediaReader, Shelf, find_media
 from assayline.spec.prompts import MediaSpec
 
 PNG = encode(picture())

@@ -17,8 +17,8 @@ import re
 from typing import Any
 
 from assayline.errors import ModelError, SpecError
-from assayline.media.synthetic import refer_synthetic
-from assayline.prompts.columns import PromptParts
+from assayline.media.load import refer_synthetic
+from assayline.prompts.row import PromptParts, Reader
 from assayline.records import Media
 from assayline.spec.prompts import SyntheticSource, TokenLength
 
@@ -27,7 +27,7 @@ WORD = re.compile(r"[Ġ▁][A-Za-z]+")
 CHUNK_IDS = 64
 
 
-class SyntheticPrompts:
+class SyntheticPrompts(Reader):
     """A synthetic source under one tokenizer."""
 
     def __init__(self, source: SyntheticSource, tokenizer: Any) -> None:

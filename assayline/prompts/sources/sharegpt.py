@@ -5,10 +5,13 @@ with an answer: what stands before the first question is dropped but for system 
 Where the lengths of recorded answers are wanted, the last question is the last one that has an answer.
 """
 
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
-from assayline.prompts.files import Row, UnreadableRow
-from assayline.prompts.values import RowError, RowShapeError, list_names
+from assayline.media.references import Shelf
+from assayline.prompts.columns import RowReader
+from assayline.prompts.row import PromptParts, Row, RowError, RowShapeError, list_names
+from assayline.spec.prompts import PromptSpec, ShareGptSource
 
 ROLES = {
     "human": "user",
@@ -22,47 +25,52 @@ ROLES = {
 }
 
 
-def read_conversation(row: Row | UnreadableRow) -> Row:
-    """The row with a column `messages` for its `conversations`: up to its last question.
+class ShareGptReader(RowReader):
+    """Reads rows as those of a column `messages`, which it makes of their `conversations`."""
 
-    Raises RowShapeError for a row without conversations, RowError for one that asks nothing.
-    """
-    talk = _check_row(row)
-    messages, questions = _read_messages(talk)
-    return _ask(talk, messages, questions, questions[-1])
+    def __init__(self, source: ShareGptSource, spec: PromptSpec, tokenizer: Any, shelf: Shelf | None) -> None:
+        super().__init__(spec.columns, spec.template, spec.media, shelf)
+        self._counts_answers = source.counts_answers
+        self._turns = spec.turns
+        self._tokenizer = tokenizer
+
+    def read(self, row: Row) -> PromptParts:
+        """Raises RowShapeError for a row without conversations, RowError for one that asks nothing, or has no answer
+        whose length is wanted."""
+        if not self._counts_answers:
+            return super().read(read_conversation(row))
+        asked, answer = read_answered(row, first=self._turns == "first")
+        limit = {"max_tokens": len(self._tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"])}
+        parts = super().read(asked)
+        return replace(parts, sampling=limit | parts.sampling)
 
 
-def read_answered(row: Row | UnreadableRow, turns: Literal["given", "first"]) -> tuple[Row, str]:
-    """The same up to its last question that has an answer, or its first one, and the answer that was recorded.
+def read_conversation(row: Row) -> Row:
+    """The row with a column `messages` for its `conversations`: up to its last question."""
+    messages, questions = _read_messages(row)
+    return _ask(row, messages, questions, questions[-1])
 
-    Raises RowShapeError and RowError as `read_conversation`, and RowError where there is no answer.
-    """
-    talk = _check_row(row)
-    messages, questions = _read_messages(talk)
-    candidates = questions[:1] if turns == "first" else questions
-    answered = [place for place in candidates if _find_answer(messages, place)]
+
+def read_answered(row: Row, *, first: bool) -> tuple[Row, str]:
+    """The same up to its last question that has an answer, or its first one, and the answer that was recorded."""
+    messages, questions = _read_messages(row)
+    answered = [place for place in (questions[:1] if first else questions) if _find_answer(messages, place)]
     if not answered:
-        which = "first message from human has" if turns == "first" else "messages from human have"
+        which = "first message from human has" if first else "messages from human have"
         raise RowError(
             "row_error",
             f"The conversation's {which} no answer, whose length prompts.source.max_tokens is to take. Remove the "
             "row, or that setting.",
         )
-    return _ask(talk, messages, questions, answered[-1]), _find_answer(messages, answered[-1])
-
-
-def _check_row(row: Row | UnreadableRow) -> Row:
-    if isinstance(row, UnreadableRow):
-        raise RowError("unreadable_row", row.message)
-    if "conversations" not in row:
-        raise RowShapeError(
-            "row_error", f"It has no column `conversations`, as ShareGPT's rows have. Columns: {list_names(row)}."
-        )
-    return row
+    return _ask(row, messages, questions, answered[-1]), _find_answer(messages, answered[-1])
 
 
 def _read_messages(row: Row) -> tuple[list[dict[str, Any]], list[int]]:
     """All messages, and the places of the questions among them."""
+    if "conversations" not in row:
+        raise RowShapeError(
+            "row_error", f"It has no column `conversations`, as ShareGPT's rows have. Columns: {list_names(row)}."
+        )
     said = row["conversations"]
     if not isinstance(said, list):
         raise RowError("row_error", f"The conversations are {said!r:.80}, expected a list of {{from, value}}.")

@@ -1,31 +1,86 @@
-"""From a row's value to a reference: a path, a file:// or data: URI, base64, bytes, a URL, or what Hugging Face's
-Image and Audio columns hold.
+"""Media of rows: from a value to a reference, and where the content of a reference is kept.
 
-Formats that people have differ in nothing but where the bytes are. What a value is, is decided by its form alone, never
-by trying one thing after another until something opens: a text is a URI by its scheme, a path if such a file is there,
-and base64 only if it is long and decodes.
+A value is a path, a file:// or data: URI, base64, bytes, a URL, or what Hugging Face's Image and Audio columns hold.
+What it is, is decided by its form alone: a text is a URI by its scheme, a path if such a file exists, and base64 only
+if it is long and decodes. Files stay where they are; content that came inside a row is kept once, in the run's folder
+under its digest. Requests carry references, which a worker or a later attempt can follow.
 """
 
 import base64
 import binascii
 import io
+import os
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 from urllib.request import url2pathname
 
-from assayline.errors import MediaError
+from assayline.digests import digest_bytes, digest_file
+from assayline.errors import MediaError, ModelError
+from assayline.files import MAKE_ROOM, write_bytes
 from assayline.media.fetch import Fetcher
-from assayline.media.shelf import Shelf
 from assayline.media.sounds import encode_wav
 from assayline.records import Media, MediaKind
+
+SHELF_NAME = "media"
+"""Folder in a run's folder."""
 
 BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 SHORTEST_BASE64 = 64
 """Characters: no picture or sound is smaller, and a mistyped file name is no base64."""
 
 LONGEST_PATH = 4096
+
+
+class Shelf:
+    """The media of one run; without a folder, as in a dry run, nothing is kept."""
+
+    def __init__(self, run_dir: Path | None) -> None:
+        self._run_dir = run_dir
+
+    def refer(self, kind: MediaKind, path: Path) -> Media:
+        """A file where it is. Raises MediaError where there is none to read."""
+        try:
+            found = path.stat()
+            if not path.is_file():
+                raise MediaError(f"{_name(kind)} {path} is no regular file, expected one.")
+            digest = _digest(path.absolute(), found.st_size, found.st_mtime_ns, found.st_ino)
+        except (OSError, ValueError, ModelError) as error:  # ValueError: a NUL in the name
+            reason = ((error.strerror if isinstance(error, OSError) else None) or str(error)).removesuffix(".")
+            raise MediaError(
+                f"{_name(kind)} {str(path)!r:.300} cannot be read: {reason}. Expected a file; paths are relative to "
+                "the data file's folder."
+            ) from None
+        return Media(kind=kind, path=str(path.absolute()), digest=digest)
+
+    def keep(self, kind: MediaKind, content: bytes) -> Media:
+        """What came inside a row, or from a URL, written once. Raises MediaError for nothing, StoreError."""
+        if not content:
+            raise MediaError(f"{_name(kind)} is empty (0 bytes), expected the content of a file.")
+        digest = digest_bytes(content)
+        path = Path(SHELF_NAME, digest[:2], digest)
+        if self._run_dir is not None and not (self._run_dir / path).exists():
+            write_bytes(self._run_dir / path, content, MAKE_ROOM)
+        return Media(kind=kind, path=str(path), digest=digest)
+
+
+def find_media(media: Media, run_dir: Path) -> Media:
+    """The same with a path that is absolute, wherever the run's folder is now."""
+    if not media["path"].startswith(f"{SHELF_NAME}{os.sep}"):
+        return media
+    return {**media, "path": str(run_dir / media["path"])}
+
+
+@lru_cache(maxsize=4096)
+def _digest(path: Path, size: int, modified_ns: int, inode: int) -> str:
+    """Remembered: many prompts may show one picture."""
+    return digest_file(path)[:32]
+
+
+def _name(kind: MediaKind) -> str:
+    return kind.capitalize()
 
 
 class MediaReader:

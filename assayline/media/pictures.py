@@ -1,12 +1,14 @@
-"""Pictures: any format that people have, as the upright RGB image that a model's processing takes.
+"""Pictures and videos: any format that people have, as the upright RGB that a model's processing takes.
 
 Processing of vision models differs in what it does with transparency, palettes, 16 bits and rotation notes, and some of
-it does it wrong or fails. So it is done here, once, the same for every model and engine.
+it does it wrong or fails. So it is done here, once, the same for every model and engine. Of a video some frames are
+taken, evenly spaced.
 """
 
 import io
 import math
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 from assayline.errors import MediaError
@@ -21,6 +23,8 @@ ANIMATED = frozenset({"GIF", "PNG", "WEBP"})
 
 BACKGROUND = (255, 255, 255)
 """Behind what is transparent."""
+
+MOST_FRAMES = 1_000_000
 
 
 def decode_image(content: bytes, spec: MediaSpec) -> Any:
@@ -91,3 +95,62 @@ def _reason(error: Exception, content: bytes) -> str:
     if "cannot identify" in str(error):
         return f"{len(content)} bytes that begin {content[:12]!r} are none of {', '.join(FORMATS)}"
     return f"{type(error).__name__}: {str(error).rstrip('.'):.200}"
+
+
+@dataclass(frozen=True, slots=True)
+class Video:
+    """Frames of a video."""
+
+    frames: Any
+    """uint8 [frames, height, width, 3]."""
+    metadata: dict[str, Any]
+    """As vLLM's processing takes it."""
+    seconds: float
+
+
+def decode_video(content: bytes, spec: MediaSpec) -> Video:
+    """At most `video_frames` frames. Raises MediaError for what is no video, or has no frames."""
+    import av
+    import numpy as np
+
+    try:
+        with av.open(io.BytesIO(content)) as container:
+            stream = container.streams.video[0]
+            stream.thread_type = "NONE"
+            total, seconds = _measure(container, stream)
+            wanted = sorted({round(float(at)) for at in np.linspace(0, total - 1, min(total, spec.video_frames))})
+            container.seek(0)
+            pictures = _take(container.decode(stream), wanted, spec)
+    except MediaError:
+        raise
+    except (av.FFmpegError, IndexError, ValueError, OSError) as error:
+        raise MediaError(f"The video cannot be read: {type(error).__name__}: {error!s:.200}.") from None
+    metadata = {
+        "total_num_frames": total,
+        "fps": total / seconds if seconds else None,
+        "duration": seconds,
+        "frames_indices": wanted[: len(pictures)],
+        "video_backend": "pyav",
+        "do_sample_frames": False,
+    }
+    return Video(np.stack(pictures), metadata, seconds)
+
+
+def _measure(container: Any, stream: Any) -> tuple[int, float]:
+    """(frames, seconds), counted by decoding: what headers say of either is often wrong, or missing."""
+    total, last_s = 0, 0.0
+    for frame in container.decode(stream):
+        if frame.width * frame.height > MOST_PIXELS or total >= MOST_FRAMES:
+            raise MediaError(f"The video has over {MOST_FRAMES} frames, or over {MOST_PIXELS} pixels each.")
+        total += 1
+        last_s = max(last_s, float(frame.time or 0.0) + float((frame.duration or 0) * (frame.time_base or 0)))
+    if not total:
+        raise MediaError("The video has no frames.")
+    rate = float(stream.average_rate or 0)
+    return total, last_s or (total / rate if rate else 0.0)
+
+
+def _take(frames: Any, wanted: list[int], spec: MediaSpec) -> list[Any]:
+    import numpy as np
+
+    return [np.asarray(shrink_image(frame.to_image(), spec)) for number, frame in enumerate(frames) if number in wanted]

@@ -19,9 +19,8 @@ import jinja2.nodes
 from jinja2.exceptions import SecurityError
 
 from assayline.errors import AssaylineError, PromptError
-from assayline.prompts.render_limit import RenderGuard
-from assayline.prompts.sandbox import BoundedSandbox
-from assayline.prompts.values import RowError, RowShapeError, as_json, as_text, check_text, hint, list_names
+from assayline.prompts.row import RowError, RowShapeError, as_json, as_text, check_text, hint, list_names
+from assayline.prompts.sandbox import BoundedSandbox, RenderGuard
 from assayline.spec.prompts import MessageTemplate
 
 
@@ -133,7 +132,7 @@ def _write(value: Any) -> Any:
 
 
 AS_COLUMNS = (dict, list, tuple, Decimal, bytes)
-"""Types of which Python's own text is not what a person means. They become what they are as a column (`values.py`)."""
+"""Types of which Python's own text is not what a person means. They become what they are as a column (`row.py`)."""
 
 
 ENVIRONMENT = BoundedSandbox(

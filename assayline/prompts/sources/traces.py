@@ -16,36 +16,33 @@ Mooncake: https://arxiv.org/abs/2407.00079, section 4. Azure: the columns of Azu
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from assayline.errors import ModelError
-from assayline.prompts.columns import PromptParts
-from assayline.prompts.files import Row, UnreadableRow
-from assayline.prompts.sources import read_rows
-from assayline.prompts.synthetic import stable_words, usable_ids
-from assayline.prompts.values import UNITS_PER_S, RowError, find_column, read_stamp
-from assayline.spec.prompts import FileSource, TraceSource
+from assayline.prompts.row import (
+    UNITS_PER_S,
+    PromptParts,
+    Reader,
+    Row,
+    RowError,
+    UnreadableRow,
+    find_column,
+    read_stamp,
+)
+from assayline.prompts.sources.files import read_files
+from assayline.prompts.sources.synthetic import stable_words, usable_ids
+from assayline.spec.prompts import TraceSource
 
 LEAST_WORDS = 64
 MOST_TOKENS = 2**24
 """A length beyond this is a mistake, and would fill the memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceColumns:
-    """What a format calls them."""
-
-    stamp: str
-    unit: Literal["ms", "date"]
-    prompt_tokens: str
-    output_tokens: str
-
-
-COLUMNS = {
-    "mooncake": TraceColumns("timestamp", "ms", "input_length", "output_length"),
-    "azure": TraceColumns("TIMESTAMP", "date", "ContextTokens", "GeneratedTokens"),
+LENGTH_COLUMNS = {
+    "mooncake": ("input_length", "output_length"),
+    "azure": ("ContextTokens", "GeneratedTokens"),
 }
+"""Columns of a prompt's and of an answer's tokens, by format."""
 HASH_IDS = "hash_ids"
 
 
@@ -61,22 +58,22 @@ class TraceRow(Row):
 
 
 def read_trace(source: TraceSource) -> Iterator[TraceRow | UnreadableRow]:
-    """Yields the rows, those without a usable stamp with an offset of None. Raises PromptError as `read_rows` does."""
-    columns = COLUMNS[source.format]
+    """Yields the rows, those without a usable stamp with an offset of None. Raises PromptError as `read_files` does."""
+    arrival = source.arrival
     first: float | None = None
-    for number, row in enumerate(read_rows(FileSource(path=source.path))):
+    for number, row in enumerate(read_files(source.path)):
         if isinstance(row, UnreadableRow):
             yield row
             continue
-        stamp = read_stamp(row.get(columns.stamp), columns.unit)
+        stamp = read_stamp(row.get(arrival.column), arrival.unit)
         first = stamp if first is None else first
         if stamp is None or first is None:
             yield TraceRow(row, number, None)
         else:
-            yield TraceRow(row, number, (stamp - first) / UNITS_PER_S[columns.unit])
+            yield TraceRow(row, number, (stamp - first) / UNITS_PER_S[arrival.unit])
 
 
-class TracePrompts:
+class TracePrompts(Reader):
     """A trace's prompts under one tokenizer."""
 
     def __init__(self, source: TraceSource, tokenizer: Any) -> None:
@@ -91,16 +88,13 @@ class TracePrompts:
                 "make a trace's prompts from."
             )
         self._source = source
-        self._columns = COLUMNS[source.format]
+        self._stamp = source.arrival.column
         self._tokenizer = tokenizer
 
-    def read(self, row: TraceRow | UnreadableRow) -> PromptParts:
+    def read(self, row: TraceRow) -> PromptParts:
         """The row's prompt. Raises RowShapeError for what the row lacks, RowError for lengths that cannot be."""
-        if isinstance(row, UnreadableRow):
-            raise RowError("unreadable_row", row.message)
-        prompt_tokens = _read_length(row, self._columns.prompt_tokens)
-        output_tokens = _read_length(row, self._columns.output_tokens)
-        find_column(row, self._columns.stamp, "prompts.source.format")
+        prompt_tokens, output_tokens = (_read_length(row, column) for column in LENGTH_COLUMNS[self._source.format])
+        find_column(row, self._stamp, "prompts.source.format")
         ids = self._draw_prompt(row.number, prompt_tokens, self._read_blocks(row, prompt_tokens))
         text = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return PromptParts(

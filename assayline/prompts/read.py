@@ -1,0 +1,203 @@
+"""Prompt sets: from where they are to `Prompt`s, one at a time.
+
+    source → rows → selected rows → parts (columns, template) → Prompt with a content id, or BadRow
+
+Nothing is collected, but by a shuffle and a few examples (`few_shot.py`), so a million rows need the memory of a
+thousand, and 78 MB for the ids that were there before.
+"""
+
+import hashlib
+import heapq
+import reprlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+from assayline.digests import digest_json, digest_text
+from assayline.errors import PromptError
+from assayline.media.references import Shelf
+from assayline.prompts.few_shot import FewShot
+from assayline.prompts.media import identify_media, separate_media
+from assayline.prompts.row import (
+    Message,
+    PromptParts,
+    Reader,
+    Row,
+    RowError,
+    UnreadableRow,
+    cut_first_turn,
+    split_turns,
+)
+from assayline.prompts.sources import open_reader, read_rows
+from assayline.records import Prompt
+from assayline.spec.prompts import PromptSpec
+
+T = TypeVar("T")
+
+HOPELESS_ROWS = 10
+"""So many rows at the beginning, none of them readable, are a file of another format."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that cannot be asked. Its prompt has no messages, and its target if that can be read; its id hashes the row
+    as it was."""
+
+    prompt: Prompt
+    kind: str
+    """unreadable_row: not of its file's format; row_error: a value cannot be used; template_error: the prompt template
+    failed."""
+    message: str
+
+
+def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = None) -> Iterator[Prompt | BadRow]:
+    """The prompts of a spec, in the order in which they are asked: one Prompt or BadRow per selected row.
+
+    The tokenizer is used by synthetic sources, traces and recorded lengths alone. `shelf` keeps media that come inside
+    rows (None: nobody does, and they cannot be sent to an engine). Raises PromptError (or SpecError) at once, before
+    anything is iterated, for what concerns the run: no file, no rows, a template that is not Jinja2, a column or
+    template variable that the first readable row lacks. While iterating, PromptError for a file that turns out
+    to be damaged further on.
+    """
+    reader = open_reader(spec, tokenizer, shelf)
+    rows = _check_rows(spec, read_rows(spec.source), reader)
+    few_shot = None if spec.few_shot is None else FewShot(spec, spec.few_shot, shelf)
+    return _read_prompts(spec, rows, reader, few_shot)
+
+
+def _check_rows(spec: PromptSpec, rows: Iterator[Any], reader: Reader) -> Iterator[Any]:
+    """The rows again, the first readable one checked."""
+    head, first = split_head(rows)
+    if first is None:
+        raise PromptError(f"Prompt set {spec.set_name!r} has no rows. Expected at least one: check prompts.source.")
+    reader.check_first(first)
+    return chain(head, rows)
+
+
+def split_head(rows: Iterator[Row | UnreadableRow]) -> tuple[list[Row | UnreadableRow], Row | None]:
+    """Takes rows up to the first that is readable: all that were taken, and that one, or None if there are no rows.
+
+    Raises PromptError where the first HOPELESS_ROWS, or all that there are, cannot be read.
+    """
+    head: list[Row | UnreadableRow] = []
+    for row in rows:
+        head.append(row)
+        if not isinstance(row, UnreadableRow):
+            return head, row
+        if len(head) == HOPELESS_ROWS:
+            break
+    if head and isinstance(first := head[0], UnreadableRow):
+        which = "The only row" if len(head) == 1 else f"Each of the first {len(head)} rows"
+        raise PromptError(f"{which} cannot be read. {first.message}")
+    return head, None
+
+
+def select_rows(
+    rows: Iterable[T], limit: int | None = None, shuffle_seed: int | None = None
+) -> Iterator[tuple[int, T]]:
+    """Yields (0-based position in the source, row).
+
+    Without a seed it streams, and reads no further than the limit. With one it reads the whole source before the first
+    row comes out, holding `limit` rows in memory, or all rows if there is no limit.
+    """
+    numbered = enumerate(rows)
+    if shuffle_seed is None:
+        yield from islice(numbered, limit)
+        return
+    keyed = ((_shuffle_key(shuffle_seed, number), number, row) for number, row in numbered)
+    by_key = sorted(keyed, key=_first_two) if limit is None else heapq.nsmallest(limit, keyed, key=_first_two)
+    for _, number, row in by_key:
+        yield number, row
+
+
+def _shuffle_key(seed: int, number: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{number}".encode(), digest_size=8).digest())
+
+
+def _first_two(keyed: tuple[int, int, T]) -> tuple[int, int]:
+    return keyed[0], keyed[1]
+
+
+def _read_prompts(
+    spec: PromptSpec, rows: Iterator[Any], reader: Reader, few_shot: FewShot | None
+) -> Iterator[Prompt | BadRow]:
+    seen: Counter[int] = Counter()
+    """64 bits of each prompt's id: of a million different ones, two are taken for one with a chance of 3 in 100
+    million, and then one of them has occurrence 1 instead of 0."""
+    for source_row, row in select_rows(rows, spec.limit, spec.shuffle_seed):
+        try:
+            if isinstance(row, UnreadableRow):
+                raise RowError("unreadable_row", row.message)
+            parts = reader.read(row)
+            asked, turn_sizes = _choose_turns(spec, parts.messages)
+            messages = few_shot.put_before(asked) if few_shot else asked
+        except RowError as error:
+            source_id, target = (None, None) if isinstance(row, UnreadableRow) else reader.identify(row)
+            prompt_id = _digest_row(row)
+            prompt = Prompt(
+                prompt_id=prompt_id,
+                occurrence=_count(seen, prompt_id),
+                source_row=source_row,
+                source_id=source_id,
+                messages=[],
+                target=target,
+            )
+            yield BadRow(prompt, error.kind, str(error))
+        else:
+            prompt_id = _identify(parts, asked, turn_sizes)
+            messages, media = separate_media(messages)
+            yield Prompt(
+                prompt_id=prompt_id,
+                occurrence=_count(seen, prompt_id),
+                source_row=source_row,
+                source_id=parts.source_id,
+                messages=messages,
+                target=parts.target,
+                metadata=parts.metadata,
+                sampling=parts.sampling,
+                prompt_token_ids=parts.prompt_token_ids,
+                options=parts.options,
+                media=media,
+                body=parts.body,
+                due_offset_s=parts.due_offset_s,
+                turn_sizes=turn_sizes,
+            )
+
+
+def _count(seen: Counter[int], prompt_id: str) -> int:
+    """How often the id was there before."""
+    key = int(prompt_id[:16], 16)
+    seen[key] += 1
+    return seen[key] - 1
+
+
+def _choose_turns(spec: PromptSpec, messages: list[Message]) -> tuple[list[Message], list[int] | None]:
+    """The messages that are asked and, where they are asked turn by turn, how many each turn adds."""
+    if spec.turns == "given":
+        return messages, None
+    if spec.turns == "first":
+        return cut_first_turn(messages), None
+    turns = split_turns(messages)
+    return list(chain.from_iterable(turns)), list(map(len, turns))
+
+
+def _identify(parts: PromptParts, messages: list[Message], turn_sizes: list[int] | None) -> str:
+    """What is asked, and what the answer should be. Examples are left out: with five or none, it is one question, and
+    runs are compared question by question. A conversation of one turn is the same question, however it is asked."""
+    more: dict[str, Any] = {} if parts.options is None else {"options": parts.options}
+    if parts.body is not None:
+        more["body"] = [parts.body.text, parts.prompt_token_ids, parts.body.variables, parts.body.continues]
+    if turn_sizes is not None and len(turn_sizes) > 1:
+        more["turn_sizes"] = turn_sizes
+    return digest_json({"messages": identify_media(messages), "target": parts.target, **more})
+
+
+def _digest_row(row: Row | UnreadableRow) -> str:
+    if isinstance(row, UnreadableRow):
+        return digest_text(row.text)
+    try:
+        return digest_json({"bad_row": row})
+    except (TypeError, ValueError, RecursionError):  # keys of mixed types, a list that contains itself
+        return digest_text(reprlib.repr(row))  # of a deep row its surface only: two that differ below may look equal

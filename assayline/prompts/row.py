@@ -1,0 +1,301 @@
+"""Rows: what a source gives, their values as text or plain JSON, and the parts of a prompt that come of them.
+
+Sources differ in what they hold: CSV has only text, Parquet has dates, decimals and NaN for "missing", JSON may hold
+lone surrogates that no database takes. Every value passes here once, so that what is stored can be stored; one that
+cannot be used is a RowError. A recorded conversation has the answers of another model, or of a person: asked turn by
+turn, only its questions are taken.
+"""
+
+import datetime
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from assayline.errors import PromptError
+from assayline.errors import RowError as RowError
+from assayline.records import AskedBody
+from assayline.words import nearest
+
+Row = dict[str, Any]
+Message = dict[str, Any]
+UNITS_PER_S = {"s": 1.0, "ms": 1000.0, "date": 1.0}
+"""Of stamps, as `read_stamp` reads them."""
+
+SPEAKERS = frozenset({"user", "system", "developer"})
+"""Roles whose messages are said to the model."""
+
+ReadPart = Callable[[dict[str, Any], str], dict[str, Any]]
+"""Reads a content part that is no text; the text is where it stands, for messages."""
+
+
+class RowShapeError(RowError):
+    """The spec asks for what the row does not have: in the first row the whole run is wrong, later only the row."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRow:
+    """A row that is there and is not of its file's format."""
+
+    text: str
+    """As the file has it; bytes that are no UTF-8 are written as \\xff."""
+    message: str
+    """File, line, what is wrong, and what was expected."""
+
+
+class FileRow(Row):
+    """A row that knows the folder of its file, which paths in it are relative to."""
+
+    __slots__ = ("folder",)
+
+    def __init__(self, row: Row, folder: Path) -> None:
+        super().__init__(row)
+        self.folder = folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptParts:
+    """What a row says, before it has an identity."""
+
+    messages: list[Message]
+    """Media in them are parts with a reference (`media.py`)."""
+    target: str | None = None
+    source_id: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    sampling: dict[str, Any] = field(default_factory=dict)
+    prompt_token_ids: list[int] | None = None
+    options: list[str] | None = None
+    body: AskedBody | None = None
+    """Of a line of a batch file (`sources/batch.py`)."""
+    due_offset_s: float | None = None
+
+
+class Reader:
+    """What each row of a source asks."""
+
+    def read(self, row: Any) -> PromptParts:
+        """Raises RowShapeError for what the row lacks, RowError for values that cannot be used."""
+        raise NotImplementedError
+
+    def identify(self, row: Any) -> tuple[str | None, str | None]:
+        """The own id and the target of a row that cannot be read, as far as it has them."""
+        return None, None
+
+    def check_first(self, row: Any) -> None:
+        """Raises PromptError if the first row lacks a column or variable that the spec names."""
+        try:
+            self.read(row)
+        except RowShapeError as error:
+            raise PromptError(f"The first row does not fit the spec. {error}") from None
+        except RowError:
+            pass  # a fault of this row alone: it becomes an error row like any other
+
+
+def find_column(row: dict[str, Any], column: str, setting: str) -> Any:
+    """The row's value in a column. Raises RowShapeError, naming the setting that asks for it and what there is."""
+    try:
+        return row[column]
+    except KeyError:
+        raise RowShapeError(
+            "row_error", f"Column {column!r}, named by {setting}, is not in the row; {hint(column, row)}"
+        ) from None
+
+
+def hint(name: str, columns: Iterable[str]) -> str:
+    """The nearest column, if one is near, and all columns."""
+    names = sorted(columns)
+    near = nearest(name, names)
+    return f"{near} Columns: {list_names(names)}." if near.startswith("did") else f"columns: {list_names(names)}."
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Names for a message, forty at most."""
+    shown = sorted(names)
+    return ", ".join(shown[:40]) + (f" and {len(shown) - 40} more" if len(shown) > 40 else "") if shown else "(none)"
+
+
+def as_text(value: Any, where: str) -> str | None:
+    """A value as the text that a person would write: 7 → "7", 7.0 → "7.0", True → "true", a list → JSON.
+
+    None and NaN are None. Raises RowError for bytes and for text that is not Unicode.
+    """
+    match value:
+        case str():
+            return check_text(value, where)
+        case bool():
+            return "true" if value else "false"
+        case float() if not math.isfinite(value):
+            return None if math.isnan(value) else _refuse_infinity(value, where)
+        case None | int() | float():
+            return None if value is None else str(value)
+    plain = as_json(value, where)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def as_json(value: Any, where: str) -> Any:
+    """A value that `json.dumps` takes: dates as ISO text, decimals as digits, NaN as None, keys as text.
+
+    Raises RowError for bytes, other objects and text that is not Unicode.
+    """
+    match value:
+        case None | bool() | int():
+            return value
+        case str():
+            return check_text(value, where)
+        case float():
+            return value if math.isfinite(value) else None if math.isnan(value) else _refuse_infinity(value, where)
+        case dict():
+            return {check_text(str(key), where): as_json(item, where) for key, item in value.items()}
+        case list() | tuple():
+            return [as_json(item, where) for item in value]
+        case datetime.date() | datetime.time():
+            return value.isoformat()
+        case Decimal():
+            return f"{value:f}"  # str() writes 0E-10 for a zero of ten places
+    raise RowError(
+        "row_error",
+        f"{where} holds {type(value).__name__}, expected text, a number, true or false, a date, a list or an object.",
+    )
+
+
+def _refuse_infinity(value: float, where: str) -> NoReturn:
+    raise RowError(
+        "row_error",
+        f"{where} holds {value}, which is not a number; JSON reads 1e999 and Infinity so. hint: write it as text, or "
+        "leave the cell empty.",
+    )
+
+
+def check_text(text: str, where: str) -> str:
+    """The text itself. Raises RowError for a lone surrogate, which neither tokenizer nor database takes."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RowError(
+                "row_error",
+                f"{where} holds a lone surrogate ({text[error.start]!a}, character "
+                f"{error.start}), which is not Unicode text. Write it in UTF-8.",
+            ) from None
+    return text
+
+
+def read_stamp(value: Any, unit: Literal["s", "ms", "date"]) -> float | None:
+    """A moment in its unit, a date in seconds since 1970 (UTC, where it names no offset); None for what is none."""
+    try:
+        if unit == "date":
+            date = value if isinstance(value, datetime.datetime) else datetime.datetime.fromisoformat(value)
+            return (date if date.tzinfo else date.replace(tzinfo=datetime.UTC)).timestamp()
+        stamp = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return stamp if math.isfinite(stamp) else None
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Parses JSON text, as CSV holds objects. Raises RowError."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RowError(
+            "row_error", f"{where} holds text that is not JSON: {explain_json(error)}. It begins {text[:60]!r}."
+        ) from None
+
+
+def explain_json(error: Exception) -> str:
+    """Why a text is not JSON. Python's own words for a long number advise to call a function of Python's."""
+    return "a whole number of more than 4,300 digits" if "sys.set_int_max_str_digits" in str(error) else str(error)
+
+
+def read_messages(value: Any, read_part: ReadPart) -> list[Message]:
+    """Chat messages from a list of {role, content}, or from its JSON text. Raises RowError for another shape.
+
+    Keys that are None are dropped: Parquet and hub rows have every key in every message, and templates ask whether a
+    key is there.
+    """
+    if isinstance(value, str):
+        value = parse_json(value, "The messages column")
+    if not isinstance(value, list) or not value:
+        raise RowError(
+            "row_error", f"The messages are {value!r:.80}, expected a list of at least one {{role, content}}."
+        )
+    return [_read_message(message, f"Message {number}", read_part) for number, message in enumerate(value, start=1)]
+
+
+def _read_message(message: Any, where: str, read_part: ReadPart) -> Message:
+    if not isinstance(message, dict):
+        raise RowError("row_error", f"{where} is {message!r:.80}, expected an object {{role, content}}.")
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or not role:
+        raise RowError(
+            "row_error",
+            f"{where} has the role {role!r:.80}, expected text such as user. Its keys: "
+            f"{list_names(map(str, message))}.",
+        )
+    if isinstance(content, str) and len(message) == 2:
+        return {"role": check_text(role, where), "content": check_text(content, where)}
+    if isinstance(content, list):
+        content = [
+            _read_part(part, f"{where}, part {number}", read_part) for number, part in enumerate(content, start=1)
+        ]
+    elif not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+        raise RowError("row_error", f"{where} has the content {content!r:.80}, expected text or a list of parts.")
+    return without_none(as_json({**message, "content": content}, where))
+
+
+def _read_part(part: Any, where: str, read_part: ReadPart) -> dict[str, Any]:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise RowError(
+            "row_error", f"{where} is {part!r:.80}, expected an object with a type, such as {{type: text, text: ...}}."
+        )
+    if part["type"] == "text" and not isinstance(part.get("text"), str):
+        raise RowError("row_error", f"{where} has the text {part.get('text')!r:.80}, expected text.")
+    return without_none(part) if part["type"] == "text" else read_part(without_none(part), where)
+
+
+def cut_first_turn(messages: list[Message]) -> list[Message]:
+    """The messages up to the first from the user; all of them where none is."""
+    first = next((place for place, message in enumerate(messages) if message["role"] == "user"), len(messages) - 1)
+    return messages[: first + 1]
+
+
+def split_turns(messages: list[Message]) -> list[list[Message]]:
+    """The messages that each turn adds, without recorded answers and what follows the last of them.
+
+    A turn is what stands between two answers, and has a message from the user. What stands before the first such
+    message is kept as it is, a greeting of the assistant's too: no question asks for it. Raises RowError for a
+    conversation without a question, or with tools, whose results belong to calls that the model may never make.
+    """
+    first = next((place for place, message in enumerate(messages) if message["role"] == "user"), None)
+    if first is None:
+        raise RowError("row_error", "The conversation has no message from user, expected at least one.")
+    turns = [messages[:first]]
+    is_answered = False
+    for number, message in enumerate(messages[first:], start=first + 1):
+        if message["role"] == "assistant" and not message.get("tool_calls"):
+            is_answered = True
+        elif message["role"] in SPEAKERS:
+            if is_answered and _has_question(turns[-1]):
+                turns.append([])
+            is_answered = False
+            turns[-1].append(message)
+        else:
+            what = "calls tools" if message["role"] == "assistant" else f"has the role {message['role']!r:.40}"
+            raise RowError(
+                "row_error",
+                f"Message {number} {what}, which cannot be asked turn by turn: the model may not call what was called "
+                "then. Expected user, assistant, system or developer with text; prompts.turns given asks the "
+                "conversation as it is recorded.",
+            )
+    return turns if _has_question(turns[-1]) else turns[:-1]
+
+
+def _has_question(turn: list[Message]) -> bool:
+    return any(message["role"] == "user" for message in turn)
+
+
+def without_none(value: dict[str, Any]) -> dict[str, Any]:
+    return {key: item for key, item in value.items() if item is not None}

@@ -1,0 +1,415 @@
+"""Rows of files, JSONL, CSV, a JSON array or Parquet, and of datasets of the Hugging Face hub, one at a time.
+
+A line that cannot be read is a row of its own, which says why, and the next line is read as if nothing was wrong. Where
+there is no place to read on from, it is an error of the run: a CSV header without names, a quote that is never closed,
+a broken array, a damaged Parquet file. An object of an array is decoded as soon as all of it is read, as such files
+have hundreds of megabytes.
+
+Parquet's values are Python's own, the same on every machine. Three of Arrow's types would not arrive as a person wrote
+them, and are converted: a 32-bit 0.1 would be 0.10000000149011612; nanoseconds need pandas, which may not be there, and
+are cut to microseconds; a map would be a list of pairs and is an object.
+"""
+
+import codecs
+import csv
+import glob
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from assayline.errors import PromptError
+from assayline.prompts.row import FileRow, Row, UnreadableRow, explain_json
+from assayline.spec.prompts import HubSource
+from assayline.words import as_sentence
+
+FORMATS = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".jsonlines": "jsonl",
+    ".json-lines": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
+LONGEST_LINE_BYTES = 2**27
+"""Of a line of JSON; of a field of CSV as many characters. The csv module refuses fields over 131,072 unless told, and
+prompts are longer; without any limit, a quote that is never closed makes one field of the rest of the file."""
+
+CHUNK_BYTES = 2**20
+CUT_CHARACTERS = 3
+"""With fewer behind it, a number may not be whole: 1e+5 begins with 1."""
+_BLANKS = re.compile(r"[ \t\n\r]*")
+BATCH_ROWS = 256
+
+
+def read_files(pattern: str, format: str = "auto") -> Iterator[FileRow | UnreadableRow]:
+    """Yields the rows of a file, or of a glob's files one after another; `format` as in `prompts.source.format`.
+
+    Raises PromptError, saying where, for what cannot be read on.
+    """
+    for file in find_files(pattern):
+        folder = file.parent.absolute()
+        for row in READERS[_format_of(file) if format == "auto" else format](file):
+            yield row if isinstance(row, UnreadableRow) else FileRow(row, folder)
+
+
+def find_files(pattern: str) -> list[Path]:
+    """The file of that name, or the glob's files sorted by name. Raises PromptError where there is none."""
+    try:
+        path = Path(pattern).expanduser()
+        is_folder, is_there = path.is_dir(), path.exists()
+    except (OSError, RuntimeError) as error:  # a name that is too long, a ~user that is not there
+        raise PromptError(f"Prompt file {pattern!r:.200} cannot be looked for: {error!s:.200}. Give a path.") from None
+    if is_folder:
+        raise PromptError(f"Prompt file {pattern} is a folder. Give a file, or a glob such as {pattern}/*.jsonl.")
+    if is_there:
+        return [path]
+    if not glob.has_magic(pattern):
+        raise PromptError(
+            f"Prompt file {pattern} does not exist (working folder: {Path.cwd()}). Give the path of a "
+            ".jsonl, .csv or .parquet file, or a glob."
+        )
+    names = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 - Path.glob takes no absolute patterns
+    files = [Path(name) for name in names if Path(name).is_file()]
+    if not files:
+        raise PromptError(
+            f"No file matches {pattern} (working folder: {Path.cwd()}). Check the glob's folder and ending."
+        )
+    return files
+
+
+def _format_of(path: Path) -> str:
+    if path.suffix.lower() in (".gz", ".bz2", ".xz", ".zst", ".zip"):
+        raise PromptError(f"Prompt file {path} is compressed. hint: decompress it first, for example with gunzip.")
+    try:
+        return FORMATS[path.suffix.lower()]
+    except KeyError:
+        raise PromptError(
+            f"Prompt file {path} has the ending {path.suffix or '(none)'}, expected one of "
+            f"{', '.join(FORMATS)}. Rename it, or set prompts.source.format to jsonl, json, csv or "
+            "parquet."
+        ) from None
+
+
+def read_jsonl(path: Path) -> Iterator[Row | UnreadableRow]:
+    """One object per line; blank lines are no rows. Raises PromptError for a file that cannot be read on."""
+    for number, line in _numbered_lines(path):
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            yield UnreadableRow(_show_bytes(line), f"{path}, line {number}: {_explain_bytes(error)}")
+            continue
+        if not text.strip():
+            continue
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            problem = (
+                f"not JSON ({explain_json(error)}). Expected one JSON object per line; the line begins {text[:60]!r}."
+            )
+        else:
+            if isinstance(row, dict):
+                yield row
+                continue
+            problem = (
+                f"holds {_json_type(row)}, expected a JSON object with columns as keys. Of a file that is one JSON "
+                "array, set prompts.source.format to json, or rename it to .json."
+            )
+        yield UnreadableRow(text, f"{path}, line {number}: {problem}")
+
+
+def read_csv(path: Path) -> Iterator[Row | UnreadableRow]:
+    """Rows by the names in the first line; an empty cell is null. Raises PromptError for a bad header, and for a quote
+    that is still open at the end."""
+    csv.field_size_limit(LONGEST_LINE_BYTES)
+    lines = _CsvLines(path)
+    reader = csv.reader(lines, strict=True)
+    header: list[str] = []
+    while True:
+        first = reader.line_num + 1
+        lines.begin_row()
+        fields: list[str] = []
+        problem = ""
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            problem = (
+                f"not CSV ({error}). Expected commas between fields, double quotes around those with commas, and "
+                '"" for a quote.'
+            )
+        where = f"{path}, line {first}" if reader.line_num <= first else f"{path}, lines {first} to {reader.line_num}"
+        problem = problem or lines.problem
+        if problem and (lines.are_read or not header):
+            raise PromptError(f"{where}: {problem}")
+        if not header and not problem:
+            header = _check_header(fields, path)
+        elif fields and len(fields) != len(header):
+            problem = (
+                f"{len(fields)} fields, expected {len(header)} as in the header ({', '.join(header)}). Quote fields "
+                "that hold commas or line breaks."
+            )
+        elif fields and not problem:
+            yield {name: cell or None for name, cell in zip(header, fields, strict=True)}
+        if problem:
+            yield UnreadableRow(lines.text, f"{where}: {problem}")
+
+
+class _CsvLines:
+    """A file's lines for the csv module, which takes several for a row with line breaks in its fields."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = _numbered_lines(path)
+        self._of_row: list[str] = []
+        self.problem = ""
+        """What is wrong with the bytes of the row's lines; empty if nothing is."""
+        self.are_read = False
+        """Whether a line was asked for after the last one: the row then has no end."""
+
+    @property
+    def text(self) -> str:
+        """The row's lines."""
+        return "".join(self._of_row)
+
+    def begin_row(self) -> None:
+        """Forgets the lines of the row before."""
+        self._of_row, self.problem = [], ""
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        try:
+            _, line = next(self._lines)
+        except StopIteration:
+            self.are_read = True
+            raise
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            self.problem = _explain_bytes(error)
+            text = _show_bytes(line)
+        self._of_row.append(text)
+        return text
+
+
+def _check_header(fields: list[str], path: Path) -> list[str]:
+    unnamed_or_twice = sorted({name for name in fields if not name.strip() or fields.count(name) > 1})
+    if unnamed_or_twice:
+        raise PromptError(
+            f"{path}, line 1: the header has no name, or the same name twice ({unnamed_or_twice}). "
+            "Expected a first line of different column names."
+        )
+    return fields
+
+
+def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Lines from 1 with their ends, without a byte order mark."""
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE_BYTES), b""), start=1):
+                if number == 1 and line.startswith(b"\x1f\x8b"):
+                    raise PromptError(f"{path} is compressed (gzip). hint: decompress it first, with gunzip.")
+                if len(line) == LONGEST_LINE_BYTES:
+                    raise PromptError(
+                        f"{path}, line {number}: longer than {LONGEST_LINE_BYTES} bytes. Expected one row per line."
+                    )
+                yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+    except OSError as error:
+        raise PromptError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def _explain_bytes(error: UnicodeDecodeError) -> str:
+    return (
+        f"not UTF-8 ({error.reason}, byte {error.start} of the line). Convert the file, for example with "
+        "`iconv -t UTF-8`."
+    )
+
+
+def _show_bytes(line: bytes) -> str:
+    return line.decode("utf-8", "backslashreplace")
+
+
+def _json_type(value: Any) -> str:
+    names = {list: "an array", str: "a text", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def read_json_array(path: Path) -> Iterator[Row | UnreadableRow]:
+    """Yields the array's objects. Raises PromptError for a file that is no array, or cannot be read on."""
+    try:
+        with open(path, "rb") as file:
+            reader = _ArrayReader(path, iter(lambda: file.read(CHUNK_BYTES), b""))
+            yield from reader.read()
+    except OSError as error:
+        raise PromptError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+class _ArrayReader:
+    """Text that is read and not decoded yet, and how far it is decoded."""
+
+    def __init__(self, path: Path, chunks: Iterator[bytes]) -> None:
+        self._path = path
+        self._chunks = chunks
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._text = ""
+        self._place = 0
+        self._is_ended = False
+        self._number = 0
+
+    def read(self) -> Iterator[Row | UnreadableRow]:
+        if self._next_sign() != "[":
+            raise PromptError(
+                f"{self._path} begins with {self._text[self._place : self._place + 20]!r}, expected a JSON array. "
+                "Where it has an object per line, set prompts.source.format to jsonl, or rename it to .jsonl."
+            )
+        self._place += 1
+        if self._next_sign() == "]":
+            return
+        while True:
+            self._number += 1
+            self._next_sign()
+            row, text = self._decode()
+            if isinstance(row, dict):
+                yield row
+            else:
+                kind = type(row).__name__
+                yield UnreadableRow(text, f"{self._where}: it is {kind}, expected a JSON object with columns as keys.")
+            sign = self._next_sign()
+            if sign not in ("]", ","):
+                raise PromptError(f"{self._where}: followed by {sign!r}, expected a comma or the array's end.")
+            if sign == "]":
+                return
+            self._place += 1
+
+    @property
+    def _where(self) -> str:
+        return f"{self._path}, element {self._number}"
+
+    def _decode(self) -> tuple[Any, str]:
+        """The value that begins here, and its text. More is read for as long as it is not whole."""
+        decoder = json.JSONDecoder()
+        while True:
+            try:
+                value, end = decoder.raw_decode(self._text, self._place)
+            except (ValueError, RecursionError) as error:
+                is_too_long = len(self._text) - self._place > LONGEST_LINE_BYTES
+                if is_too_long or not self._grow():
+                    raise PromptError(f"{self._where}: not JSON ({error}). What follows cannot be read.") from None
+                continue
+            if len(self._text) - end < CUT_CHARACTERS and self._grow():
+                continue
+            text, self._place = self._text[self._place : end], end
+            return value, text
+
+    def _next_sign(self) -> str:
+        """The next character that is not blank; empty at the file's end."""
+        while True:
+            found = _BLANKS.match(self._text, self._place)
+            self._place = found.end() if found else self._place
+            if self._place < len(self._text) or not self._grow():
+                return self._text[self._place : self._place + 1]
+
+    def _grow(self) -> bool:
+        """Reads as much again as there is, at least a chunk, so that a long element is not tried too often."""
+        if self._is_ended:
+            return False
+        parts = [self._text[self._place :]]
+        wanted, self._place = len(parts[0]), 0
+        try:
+            while True:
+                chunk = next(self._chunks, b"")
+                self._is_ended = not chunk
+                parts.append(self._decoder.decode(chunk, final=self._is_ended))
+                wanted -= len(chunk)
+                if self._is_ended or wanted <= 0:
+                    break
+        except UnicodeDecodeError as error:
+            raise PromptError(
+                f"{self._path}: not UTF-8 ({error.reason}, after element {self._number}). Convert the file, for "
+                "example with `iconv -t UTF-8`."
+            ) from None
+        self._text = "".join(parts)
+        return True
+
+
+def read_parquet(path: Path) -> Iterator[Row]:
+    """Yields rows, a batch in memory at a time. Raises PromptError for a file that is damaged."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows_read = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(BATCH_ROWS):
+                columns = [_as_python(column) for column in batch.columns]
+                rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist(maps_as_pydicts="lossy")
+                yield from rows
+                rows_read += len(rows)
+    except Exception as error:  # a foreign file: besides Arrow's errors there are those of dates, time zones, decimals
+        raise PromptError(
+            f"{path}, after row {rows_read}: not readable as Parquet ({str(error).strip()}). The file is "
+            "damaged, no Parquet file, or holds values that Python has no like of, such as a date in the "
+            "year 100,000: write it again."
+        ) from None
+
+
+def _as_python(column: Any) -> Any:
+    """The column with types that Python has the like of; 32-bit numbers go by their shortest text."""
+    import pyarrow as pa
+
+    texts, doubles = _replace(column.type, pa.string()), _replace(column.type, pa.float64())
+    return column if doubles == column.type else column.cast(texts, safe=False).cast(doubles)
+
+
+def _replace(given: Any, float32: Any) -> Any:
+    """An Arrow type with others in place of 32-bit numbers and of nanoseconds, in lists and objects too."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(given) and given.unit == "ns":
+        return pa.timestamp("us", given.tz)
+    if pa.types.is_struct(given):
+        return pa.struct([field.with_type(_replace(field.type, float32)) for field in given])
+    if pa.types.is_list(given):
+        return pa.list_(given.value_field.with_type(_replace(given.value_type, float32)))
+    if pa.types.is_large_list(given):
+        return pa.large_list(given.value_field.with_type(_replace(given.value_type, float32)))
+    others = {
+        pa.float32(): float32,
+        pa.time64("ns"): pa.time64("us"),
+        pa.duration("ns"): pa.duration("us"),
+    }
+    return others.get(given, given)
+
+
+READERS: dict[str, Callable[[Path], Iterator[Row | UnreadableRow]]] = {
+    "jsonl": read_jsonl,
+    "json": read_json_array,
+    "csv": read_csv,
+    "parquet": read_parquet,
+}
+
+
+def read_hub(source: HubSource) -> Iterator[Row]:
+    """Rows of a dataset of the Hugging Face hub, streamed. Raises PromptError."""
+    try:
+        import datasets
+    except ImportError:
+        raise PromptError(
+            f"Prompt set {source.dataset!r} is on the Hugging Face hub, which needs the package "
+            "`datasets`: pip install 'assayline[hub]'"
+        ) from None
+    try:
+        rows = datasets.load_dataset(
+            source.dataset, name=source.subset, split=source.split, revision=source.revision, streaming=True
+        )
+        yield from (dict(row) for row in rows)
+    except Exception as error:  # datasets raises a dozen unrelated types, network errors among them
+        raise PromptError(
+            f"Hub dataset {source.dataset!r} (subset {source.subset}, split {source.split}, revision "
+            f"{source.revision}) cannot be read: {type(error).__name__}: {as_sentence(str(error))} "
+            "Check the names, and HF_TOKEN for gated ones."
+        ) from None
