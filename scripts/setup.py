@@ -107,7 +107,7 @@ class Environment:
 
     def describe(self, dev: bool) -> dict[str, Any]:
         """Contents of setup.json after an installation now."""
-        files = [*sorted(self.root.glob("locks/*.txt")), self.root / "pyproject.toml"]
+        files = [*sorted(self.root.glob("locks/*.txt")), self.root / "pyproject.toml", Path(__file__)]
         digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
         made_for = {"folder": str(self.folder), "python": str(self.python.resolve()), "target": self.target}
         return {**made_for, "dev": dev, "digest": digest}
@@ -207,10 +207,10 @@ def mend_torchvision(folder: Path) -> None:
     """
     for path in folder.glob("lib/python3*/site-packages/torchvision/extension.py"):
         text = path.read_text(encoding="utf-8")
-        if TORCHVISION_LINES not in text:
-            new = path.with_suffix(".new")  # the file may be a link to uv's cache, which stays as it is
-            new.write_text(text + TORCHVISION_LINES, encoding="utf-8")
-            new.replace(path)
+        new = path.with_suffix(".new")  # the file may be a link to uv's cache, which stays as it is
+        # Declared twice, they end the import: lines that an earlier set-up added go.
+        new.write_text(text.partition("\n\n# Added by assayline")[0] + TORCHVISION_LINES, encoding="utf-8")
+        new.replace(path)
 
 
 def fetch_wheels(root: Path, folder: Path, target: str, python: str) -> None:
