@@ -11,22 +11,22 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from assayline.spec import criteria, engine, evaluation, load, prompts  # noqa: E402
+from assayline.spec import criteria, engine, evaluation, load, prompts, sources  # noqa: E402
 
 PARTS: list[tuple[str, type[BaseModel]]] = [
     ("The spec", evaluation.EvalSpec),
     ("prompts", prompts.PromptSpec),
-    ("prompts.source, kind: file", prompts.FileSource),
-    ("prompts.source, kind: inline", prompts.InlineSource),
-    ("prompts.source, kind: hub", prompts.HubSource),
-    ("prompts.source, kind: synthetic", prompts.SyntheticSource),
-    ("prompts.source, kind: sharegpt", prompts.ShareGptSource),
-    ("prompts.source, kind: trace", prompts.TraceSource),
-    ("prompts.source, kind: lm_eval", prompts.LmEvalSource),
-    ("prompts.source, kind: openai_batch", prompts.OpenAiBatchSource),
-    ("prompts.source.prompt_tokens and output_tokens", prompts.TokenLength),
-    ("prompts.source.images", prompts.SyntheticImages),
-    ("prompts.source.audios", prompts.SyntheticAudio),
+    ("prompts.source, kind: file", sources.FileSource),
+    ("prompts.source, kind: inline", sources.InlineSource),
+    ("prompts.source, kind: hub", sources.HubSource),
+    ("prompts.source, kind: synthetic", sources.SyntheticSource),
+    ("prompts.source, kind: sharegpt", sources.ShareGptSource),
+    ("prompts.source, kind: trace", sources.TraceSource),
+    ("prompts.source, kind: lm_eval", sources.LmEvalSource),
+    ("prompts.source, kind: openai_batch", sources.OpenAiBatchSource),
+    ("prompts.source.prompt_tokens and output_tokens", sources.TokenLength),
+    ("prompts.source.images", sources.SyntheticImages),
+    ("prompts.source.audios", sources.SyntheticAudio),
     ("prompts.columns", prompts.Columns),
     ("prompts.media", prompts.MediaSpec),
     ("prompts.template, as a list", prompts.MessageTemplate),

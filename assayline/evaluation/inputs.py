@@ -14,7 +14,7 @@ from assayline.model import identify_model
 from assayline.prompts.sources import find_files
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.load import Trace
-from assayline.spec.prompts import FileSource, HubSource, LmEvalSource, OpenAiBatchSource, ShareGptSource, TraceSource
+from assayline.spec.sources import FileSource, HubSource, LmEvalSource, OpenAiBatchSource, ShareGptSource, TraceSource
 
 
 def digest_inputs(spec: EvalSpec) -> dict[str, str] | None:

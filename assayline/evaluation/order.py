@@ -27,7 +27,7 @@ from assayline.files import MAKE_ROOM, replace_file
 from assayline.records import Request
 from assayline.requests.build import Prepared
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import ShareGptSource
+from assayline.spec.sources import ShareGptSource
 
 LENGTHS_NAME = "lengths.parquet"
 HORIZON_SHARDS = 16

@@ -33,7 +33,7 @@ from assayline.requests.placeholders import find_placeholders
 from assayline.requests.served_chat import ServedChat
 from assayline.runs.manifest import PromptCounts
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import LmEvalSource
+from assayline.spec.sources import LmEvalSource
 from assayline.store.answers import Answers
 from assayline.store.parts import list_part_names, part_unreadable, parts_dir, write_part
 from assayline.store.tables import Record, to_arrow

@@ -31,7 +31,7 @@ from assayline.runs.scorers import read_run_scorers
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json
-from assayline.spec.prompts import LmEvalSource
+from assayline.spec.sources import LmEvalSource
 from assayline.store.answers import Answers
 from assayline.store.database import Connection, transaction
 from assayline.store.ingest import load_parts

@@ -15,7 +15,8 @@ from assayline.requests.build import Prepared
 from assayline.requests.chat import ChatRenderer
 from assayline.requests.served_chat import ServedChat
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import ChatSpec, LmEvalSource
+from assayline.spec.prompts import ChatSpec
+from assayline.spec.sources import LmEvalSource
 from assayline.store.judged import FOLDER_NAME, StoredAnswer, write_judged
 
 RESULTS_NAME = "results.json"

@@ -14,7 +14,7 @@ from assayline.errors import StoreError
 from assayline.harness.build import identify_document, name_document
 from assayline.harness.tasks import ApplyTemplate, judge
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import LmEvalSource
+from assayline.spec.sources import LmEvalSource
 from assayline.store.judged import Judged, JudgedScore, StoredAnswer
 
 KIND = "lm_eval"

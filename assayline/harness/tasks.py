@@ -20,7 +20,7 @@ import numpy as np
 
 from assayline.errors import PromptError, SpecError
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import LmEvalSource
+from assayline.spec.sources import LmEvalSource
 from assayline.words import nearest
 
 INSTALL = "pip install 'assayline[lm-eval]'"

@@ -14,7 +14,7 @@ from assayline.prompts.sources import read_rows
 from assayline.prompts.traces import COLUMNS
 from assayline.prompts.values import UNITS_PER_S, read_stamp
 from assayline.spec.load import LoadSpec, Trace
-from assayline.spec.prompts import AnySource, FileSource, TraceSource
+from assayline.spec.sources import AnySource, FileSource, TraceSource
 
 EXAMPLES = {
     "s": "a number of s, such as 1690000000.25. For dates, set load.arrival.unit to date",

@@ -30,11 +30,11 @@ from assayline.prompts.traces import TracePrompts, read_trace
 from assayline.prompts.turns import cut_first_turn, split_turns
 from assayline.prompts.values import RowError
 from assayline.records import Prompt
-from assayline.spec.prompts import (
+from assayline.spec.prompts import PromptSpec
+from assayline.spec.sources import (
     FileSource,
     LmEvalSource,
     OpenAiBatchSource,
-    PromptSpec,
     ShareGptSource,
     SyntheticSource,
     TraceSource,

@@ -22,7 +22,8 @@ from assayline.prompts.media import identify_media
 from assayline.prompts.sources import find_files, read_rows
 from assayline.prompts.templates import PromptTemplate
 from assayline.prompts.values import RowError, RowShapeError
-from assayline.spec.prompts import FewShotSpec, FileSource, HubSource, InlineSource, PromptSpec
+from assayline.spec.prompts import FewShotSpec, PromptSpec
+from assayline.spec.sources import FileSource, HubSource, InlineSource
 
 POOL_EXAMPLES = 1000
 """Of so many drawn examples, each prompt gets some of its own where `per_prompt` is on."""

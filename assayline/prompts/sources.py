@@ -12,7 +12,7 @@ from pathlib import Path
 from assayline.errors import PromptError
 from assayline.prompts.files import Row, UnreadableRow, read_csv, read_jsonl
 from assayline.prompts.json_array import read_json_array
-from assayline.spec.prompts import FileSource, HubSource, InlineSource, OpenAiBatchSource
+from assayline.spec.sources import FileSource, HubSource, InlineSource, OpenAiBatchSource
 from assayline.words import as_sentence
 
 FORMATS = {

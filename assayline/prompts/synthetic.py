@@ -20,7 +20,7 @@ from assayline.errors import ModelError, SpecError
 from assayline.media.synthetic import refer_synthetic
 from assayline.prompts.columns import PromptParts
 from assayline.records import Media
-from assayline.spec.prompts import SyntheticSource, TokenLength
+from assayline.spec.sources import SyntheticSource, TokenLength
 
 WORD = re.compile(r"[Ġ▁][A-Za-z]+")
 """A token that begins with a space, as byte-level BPE and SentencePiece write it."""

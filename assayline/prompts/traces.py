@@ -25,7 +25,7 @@ from assayline.prompts.files import Row, UnreadableRow
 from assayline.prompts.sources import read_rows
 from assayline.prompts.synthetic import stable_words, usable_ids
 from assayline.prompts.values import UNITS_PER_S, RowError, find_column, read_stamp
-from assayline.spec.prompts import FileSource, TraceSource
+from assayline.spec.sources import FileSource, TraceSource
 
 LEAST_WORDS = 64
 MOST_TOKENS = 2**24

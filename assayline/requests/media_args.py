@@ -10,7 +10,7 @@ from typing import Any
 from assayline.records import Json, MediaKind
 from assayline.requests.placeholders import names_media
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import SyntheticSource
+from assayline.spec.sources import SyntheticSource
 
 KINDS: tuple[MediaKind, ...] = ("image", "audio", "video")
 

@@ -16,7 +16,7 @@ from assayline.prompts import load_prompts
 from assayline.records import Prompt
 from assayline.settings import Settings
 from assayline.spec.file import load_spec
-from assayline.spec.prompts import HubSource
+from assayline.spec.sources import HubSource
 from assayline.store.database import connect
 
 REQUESTS = {"arithmetic": 155, "gsm8k_style": 10, "json_style": 8, "mmlu_loglikelihood": 40, "mmlu_style": 10}

@@ -19,7 +19,7 @@ from assayline.errors import SpecError
 from assayline.load.arrivals import list_offsets
 from assayline.load.traces import check_trace
 from assayline.spec.load import Arrival, LoadSpec
-from assayline.spec.prompts import TraceSource
+from assayline.spec.sources import TraceSource
 
 GAPS = 20_000
 SUSPICIOUS = 1e-3

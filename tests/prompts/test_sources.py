@@ -21,7 +21,8 @@ from assayline.prompts.columns import RowReader
 from assayline.prompts.files import UnreadableRow
 from assayline.prompts.sources import read_rows, split_head
 from assayline.prompts.values import RowError
-from assayline.spec.prompts import Columns, FileSource, HubSource, InlineSource
+from assayline.spec.prompts import Columns
+from assayline.spec.sources import FileSource, HubSource, InlineSource
 
 ROWS = [
     {"prompt": "one, two", "target": "3"},

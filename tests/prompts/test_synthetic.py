@@ -14,7 +14,8 @@ from assayline.prompts.synthetic import SyntheticPrompts, stable_words, usable_i
 from assayline.records import Prompt
 from assayline.requests.build import build_requests
 from assayline.requests.chat import ChatRenderer
-from assayline.spec.prompts import PromptSpec, SyntheticSource
+from assayline.spec.prompts import PromptSpec
+from assayline.spec.sources import SyntheticSource
 
 
 def source(count: int = 50, prompt_tokens: Any = 32, output_tokens: Any = 8, **more: Any) -> SyntheticSource:

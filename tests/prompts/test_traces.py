@@ -15,7 +15,8 @@ from assayline.records import Prompt
 from assayline.requests.build import build_requests
 from assayline.requests.chat import ChatRenderer
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import ChatSpec, PromptSpec, TraceSource
+from assayline.spec.prompts import ChatSpec, PromptSpec
+from assayline.spec.sources import TraceSource
 
 BLOCK = 16
 
