@@ -10,7 +10,7 @@ from typing import Any
 __version__ = "0.2.0"
 __all__ = ["Answer", "Ask", "Engine", "__version__", "evaluate"]
 
-_HOMES = {"Answer": "answers", "Ask": "answers", "Engine": "engine", "evaluate": "evaluation"}
+_HOMES = {"Answer": "engine", "Ask": "engine", "Engine": "engine", "evaluate": "evaluation"}
 
 
 def __getattr__(name: str) -> Any:

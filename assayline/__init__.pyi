@@ -1,5 +1,5 @@
-from assayline.api.answers import Answer as Answer
-from assayline.api.answers import Ask as Ask
+from assayline.api.engine import Answer as Answer
+from assayline.api.engine import Ask as Ask
 from assayline.api.engine import Engine as Engine
 from assayline.api.evaluation import evaluate as evaluate
 

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,6 +32,15 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
     sync_folder(path.parent)
 
 
+@contextlib.contextmanager
+def storing(failure: str, hint: str) -> Iterator[None]:
+    """Raises StoreError for an OSError of the block: what failed, why, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{failure}: {error}. {hint}") from error
+
+
 def write_text(path: Path, text: str, hint: str) -> None:
     """Makes or replaces a file with a text; half a surrogate pair becomes a question mark.
 
@@ -42,10 +51,8 @@ def write_text(path: Path, text: str, hint: str) -> None:
 
 def write_bytes(path: Path, content: bytes, hint: str) -> None:
     """Makes or replaces a file. Raises StoreError if the file system refuses, as `write_text` does."""
-    try:
+    with storing(f"{path} cannot be written", hint):
         replace_file(path, lambda file: file.write(content))
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error}. {hint}") from error
 
 
 def write_json(path: Path, value: Any, hint: str) -> None:

@@ -44,7 +44,7 @@ class AskedBody:
     """Answers wanted, each a request of its own."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
     """One row of a prompt set, after its columns became chat messages.
 
@@ -88,7 +88,7 @@ class EarlierTurn:
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One thing to generate: a prompt occurrence × a repeat, rendered to token ids; × a turn, of a conversation."""
 
@@ -125,7 +125,7 @@ class Request:
     """As its shard has them; not stored with it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """The outcome of one request: a result, or an error row. Never absent, never both."""
 
@@ -200,10 +200,10 @@ class EngineEvent:
     duration_s: float | None = None
     message: str | None = None
     details: Mapping[str, Json] = field(default_factory=dict)
-    """Of the event's own kind, as in `engines/event_details.py`."""
+    """Of the event's own kind, as in `engines/base.py`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetrySample:
     """The engine's counters at one moment, about once a second. Counters grow from 0 per engine generation."""
 
@@ -225,7 +225,7 @@ class TelemetrySample:
     flight; None of an engine without such a loop."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
     """What the sensors of a worker's device, or of its machine, say about once a second; None: it has no sensor."""
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.level_shifts [--pages 1000] [--seed 1]
 
-Pages are invented: five metrics each, judged by the page's own code (`assayline.report.history.rows`), which shares the
+Pages are invented: five metrics each, judged by the page's own code (`assayline.report.history`), which shares the
 false alarms that it allows out among them.
 
 Stable pages have no shift, so each that shows one is a false alarm. Nights are normal, of heavy tails (Student's t with
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from assayline.report.history.rows import METRICS, LevelShift, find_level_shifts
+from assayline.report.history_rows import METRICS, LevelShift, find_level_shifts
 
 Dice = np.random.Generator
 NEAR_NIGHTS = 3

@@ -32,8 +32,7 @@ import psutil
 
 from assayline.report.run.rows import read_report
 from assayline.store.database import Connection, connect
-from assayline.store.kept import forget_metrics, keep_metrics, list_unkept, read_kept, stage_run
-from assayline.store.metric_table import read_metric_table
+from assayline.store.metrics import forget_metrics, keep_metrics, list_unkept, read_kept, read_metric_table, stage_run
 from benchmarks.invented_runs import CONFIGURATIONS, invent_runs
 
 GOAL_CPU_S = 10.0

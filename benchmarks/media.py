@@ -26,9 +26,9 @@ from PIL import Image
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
+from assayline.engines.client import OfflineEngine
 from assayline.engines.environment import engine_environment
 from assayline.engines.messages import Open
-from assayline.engines.offline import OfflineEngine
 from assayline.engines.process import HostSetup
 from assayline.media.shelf import Shelf
 from assayline.records import Request, TelemetrySample
@@ -123,7 +123,15 @@ def make_requests(model: Path, pictures: Iterable[Path], output_tokens: int, pre
     for number, path in enumerate(pictures):
         content = [{"type": "image"}, {"type": "text", "text": "What colour is the image?"}]
         ids = renderer.render([{"role": "user", "content": content}]).token_ids
-        yield Request(f"{prefix}{number}", "", 0, 0, ids, sampling, media=[shelf.refer("image", path)])
+        yield Request(
+            request_id=f"{prefix}{number}",
+            prompt_id="",
+            occurrence=0,
+            repeat_index=0,
+            prompt_token_ids=ids,
+            sampling=sampling,
+            media=[shelf.refer("image", path)],
+        )
 
 
 def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:

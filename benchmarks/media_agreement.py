@@ -20,9 +20,9 @@ from PIL import Image
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
+from assayline.engines.client import OfflineEngine
 from assayline.engines.environment import engine_environment
 from assayline.engines.messages import Open
-from assayline.engines.offline import OfflineEngine
 from assayline.engines.process import HostSetup
 from assayline.evaluation.prepare import Preparation
 from assayline.model import identify_model

@@ -31,13 +31,12 @@ import psutil
 from assayline.engines import open_engine
 from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.devices.claims import list_devices
-from assayline.engines.devices.memory import DeviceMemory
+from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.environment import engine_environment
 from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup
 from assayline.engines.recovery.engine import AdaptiveEngine
-from assayline.engines.recovery.policy import RecoveryPolicy
-from assayline.engines.recovery.sizes import Sizes, sizes_of
+from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, sizes_of
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.drive import Listener, drive_worker
 from assayline.evaluation.resume import NEVER

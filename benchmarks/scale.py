@@ -31,7 +31,7 @@ from typing import Any
 
 from assayline.clock import RunClock
 from assayline.engines.fake import FakeEngine
-from assayline.evaluation import opening
+from assayline.evaluation import worker as worker_module
 from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.drive import Listener, drive_worker
 from assayline.evaluation.worker import Exchanger, News, Worker, WorkOrder
@@ -89,14 +89,21 @@ class PacedEngine(FakeEngine):
                 in_flight -= 1
                 now_s = self._clock.now_s()
                 yield Completion(
-                    name, self._worker, 0, WINDOW, sent_at_s=now_s, finished_at_s=now_s, output_tokens=TOKENS,
-                    text=text, output_token_ids=ids,
-                )  # fmt: skip
+                    request_id=name,
+                    worker=self._worker,
+                    engine_generation=0,
+                    window_requests=WINDOW,
+                    sent_at_s=now_s,
+                    finished_at_s=now_s,
+                    output_tokens=TOKENS,
+                    text=text,
+                    output_token_ids=ids,
+                )
         pipe.send(None)
 
 
 def open_paced(per_s: float) -> Any:
-    """In place of `opening.open_engine`."""
+    """In place of `worker_module.open_engine`."""
     PacedEngine.per_s = per_s
     return lambda opened, sizes, setup, hooks, **_: PacedEngine(
         opened.clock, worker=opened.worker, window=WINDOW, hooks=hooks
@@ -171,7 +178,18 @@ def begin(folder: Path, shards: int) -> Flow:
     for shard in range(shards):
         numbers = range(shard * PER_SHARD, (shard + 1) * PER_SHARD)
         ids = list(range(200))
-        requests = [Request(f"request-{n:08d}", f"prompt-{n:08d}", 0, 0, ids, {}, f"{n}") for n in numbers]
+        requests = [
+            Request(
+                request_id=f"request-{n:08d}",
+                prompt_id=f"prompt-{n:08d}",
+                occurrence=0,
+                repeat_index=0,
+                prompt_token_ids=ids,
+                sampling={},
+                rendered=f"{n}",
+            )
+            for n in numbers
+        ]
         dispatcher.add_shard(write_part(folder, "requests", f"shard-{shard:06d}", requests), PER_SHARD)
     dispatcher.close()
     base = WorkOrder(
@@ -219,7 +237,15 @@ def measure_load(folder: Path, parts: int, rows: int) -> float:
     run_dir = folder / f"load-{parts}-{rows}"
     for part in range(parts):
         answers = [
-            Completion(f"{part}-{n}", "worker-0", 0, 8, finished_at_s=1.0, text="word", output_token_ids=[1] * TOKENS)
+            Completion(
+                request_id=f"{part}-{n}",
+                worker="worker-0",
+                engine_generation=0,
+                window_requests=8,
+                finished_at_s=1.0,
+                text="word",
+                output_token_ids=[1] * TOKENS,
+            )
             for n in range(rows)
         ]
         write_part(run_dir, "completions", f"part-{part:06d}", answers)
@@ -234,14 +260,14 @@ def start_ray(workers: int, per_s: float) -> Any:
     """A Ray cluster on this machine, and what launches a paced worker on it."""
     import ray
 
-    from benchmarks import scale  # by its name, as the engine's process cannot import it as __main__
+    from benchmarks import scale  # noqa: PLW0406 by its name, as the engine's process has another __main__
     from tasks.ray_cluster import RayWorker, _NodeWorker
 
     class PacedNode(_NodeWorker):
         """An actor whose engine is paced."""
 
         def __init__(self, order: WorkOrder) -> None:
-            opening.open_engine = scale.open_paced(per_s)
+            worker_module.open_engine = scale.open_paced(per_s)
             super().__init__(order)
 
     ray.init(address="local", num_cpus=workers, include_dashboard=False, log_to_driver=False)
@@ -258,7 +284,7 @@ def main() -> None:
     options = parser.parse_args()
     per_s = BUSY_PER_S if options.busy else STEADY_PER_S
     counts = [BUSY_WORKERS] if options.busy else options.workers
-    opening.open_engine = open_paced(per_s)
+    worker_module.open_engine = open_paced(per_s)
     kind = "ray actors" if options.ray else "threads"
     launch = start_ray(max(counts), per_s) if options.ray else Worker
     rows = []

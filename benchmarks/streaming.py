@@ -26,11 +26,11 @@ import psutil
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
+from assayline.engines.client import StreamingEngine
 from assayline.engines.devices.claims import list_devices
 from assayline.engines.environment import engine_environment
 from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup
-from assayline.engines.streaming import StreamingEngine
 from assayline.load.course import LoadCourse
 from assayline.records import Request
 from assayline.settings import Settings
@@ -123,7 +123,14 @@ class Ours:
     def measure(self, requests: list[dict[str, Any]]) -> Measurement:
         number = next(self._count)
         asked = [
-            Request(f"{number}-{n}", "p", 0, 0, request["prompt_token_ids"], request["sampling"])
+            Request(
+                request_id=f"{number}-{n}",
+                prompt_id="p",
+                occurrence=0,
+                repeat_index=0,
+                prompt_token_ids=request["prompt_token_ids"],
+                sampling=request["sampling"],
+            )
             for n, request in enumerate(requests)
         ]
         steps, before, started = self._steps, self._read_cpu_s(), time.monotonic()

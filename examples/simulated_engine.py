@@ -110,7 +110,16 @@ def _work(
             told.completions.append(_answer(running, night, generation, window, told.now_s))
         if told.now_s - sampled_s >= 1.0 or not live:
             sampled_s = told.now_s
-            told.samples.append(TelemetrySample(WORKER, generation, told.now_s, steps, len(live), tokens))
+            told.samples.append(
+                TelemetrySample(
+                    worker=WORKER,
+                    engine_generation=generation,
+                    at_s=told.now_s,
+                    engine_steps=steps,
+                    in_flight_requests=len(live),
+                    output_tokens=tokens,
+                )
+            )
         if generation == 0 and night.dies_after is not None and len(told.completions) >= night.dies_after:
             return len(live)
 
@@ -118,10 +127,10 @@ def _work(
 def _answer(running: _Running, night: Night, generation: int, window: int, now_s: float) -> Completion:
     text = str(int(running.target) + 1) if running.row in night.wrong else running.target
     return Completion(
-        running.request.request_id,
-        WORKER,
-        generation,
-        window,
+        request_id=running.request.request_id,
+        worker=WORKER,
+        engine_generation=generation,
+        window_requests=window,
         sent_at_s=running.arrived_at_s,
         arrived_at_s=running.arrived_at_s,
         queued_at_s=running.arrived_at_s,
@@ -175,10 +184,10 @@ def _isolate(told: Told, generation: int, window: int, request: Request) -> None
     told.events.append(EngineEvent(WORKER, 1, generation, "isolated", told.now_s, None, words, details))
     told.completions.append(
         Completion(
-            request.request_id,
-            WORKER,
-            generation,
-            window,
+            request_id=request.request_id,
+            worker=WORKER,
+            engine_generation=generation,
+            window_requests=window,
             finished_at_s=told.now_s,
             prompt_tokens=len(request.prompt_token_ids),
             error_kind="engine_died",

@@ -142,14 +142,30 @@ def read_prompts(limit: int | None) -> Iterator[Prompt]:
         data = json.loads(line)
         messages = [{"role": "user", "content": data["question"]}]
         prompt_id = digest_json({"messages": messages, "target": data["answer"]})
-        yield Prompt(prompt_id, 0, row, None, messages, data["answer"], {"operation": data["operation"]})
+        yield Prompt(
+            prompt_id=prompt_id,
+            occurrence=0,
+            source_row=row,
+            source_id=None,
+            messages=messages,
+            target=data["answer"],
+            metadata={"operation": data["operation"]},
+        )
 
 
 def ask(prompt: Prompt, sampling: dict[str, Any]) -> Request:
     """The request for a prompt, one invented token per four characters."""
     rendered = f"<user>{prompt.messages[0]['content']}<assistant>"
     request_id = make_request_id(prompt.prompt_id, 0, 0)
-    return Request(request_id, prompt.prompt_id, 0, 0, list(range(len(rendered) // 4)), sampling, rendered)
+    return Request(
+        request_id=request_id,
+        prompt_id=prompt.prompt_id,
+        occurrence=0,
+        repeat_index=0,
+        prompt_token_ids=list(range(len(rendered) // 4)),
+        sampling=sampling,
+        rendered=rendered,
+    )
 
 
 if __name__ == "__main__":

@@ -10,22 +10,154 @@ it stopped.
 """
 
 import contextlib
+import json
+from dataclasses import asdict
 from typing import Any, Literal
 
-from prefect import flow
+from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
+from rich.console import Console
 
-from assayline.benchmark.configurations import plan_benchmark, read_plan
+from assayline.benchmark.configurations import add_rates, list_left, plan_benchmark, read_plan
 from assayline.benchmark.plan import Configuration, Plan, benchmark_dir, write_plan
-from assayline.benchmark.profile import choose_profile, choose_repeats
+from assayline.benchmark.profile import ENDS, choose_profile, choose_repeats
+from assayline.benchmark.result import Measured, read_measured
 from assayline.engines.parking import park_engines
-from assayline.errors import RunFailedError, SpecError, StoreError
+from assayline.errors import AssaylineError, EngineError, RunFailedError, SpecError, StoreError
+from assayline.evaluation.resume import NEVER
+from assayline.report.document import Document, tabulate
+from assayline.report.make import HTML_NAME, Written, put_on_page
+from assayline.report.sweep import POINTS, BenchmarkRows, label_points, read_achieved_rates, read_benchmark_rows
 from assayline.runs.locks import lock_run, name_holder
 from assayline.settings import Settings, load_settings
-from flows.benchmark_end import conclude_benchmark
-from flows.benchmark_runs import do_all_runs
-from flows.evaluate import SpecParameter, as_spec, check_deployed_spec
+from assayline.store.thread import DatabaseThread
+from flows.cli.tables import print_benchmark
+from flows.cli.words import plain_console, print_table, print_text
+from flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
 from flows.live.logs import speak_in_sentences
+from tasks.artifacts import publish
+
+RATES = "rates"
+"""Stands for the points of a sweep whose rates cannot be told."""
+
+
+def do_all_runs(
+    plan: Plan, configurations: list[Configuration], settings: Settings
+) -> tuple[Plan, list[Configuration], dict[str, str]]:
+    """Does what is left. Returns the plan and its configurations, complete now, and why which of them failed."""
+    failed = _do_runs(plan, configurations, settings)
+    if plan.planned and not failed:
+        try:
+            plan, configurations = _find_rates(plan, settings)
+        except RunFailedError as error:
+            return plan, configurations, {RATES: str(error)}
+        failed = _do_runs(plan, configurations, settings)
+    return plan, configurations, failed
+
+
+def _do_runs(plan: Plan, configurations: list[Configuration], settings: Settings) -> dict[str, str]:
+    """Does what is left of these. Returns why configurations did not complete, by label."""
+    failed: dict[str, str] = {}
+    log = get_run_logger()
+    left = list_left(plan, configurations, settings)
+    log.info("Benchmark %s: %d of %d runs to do", plan.benchmark_id, len(left) + plan.planned, plan.total)
+    for number, configuration in enumerate(left, plan.total - plan.planned - len(left) + 1):
+        if configuration.label in failed:
+            continue
+        log.info("Run %d of %d: %s", number, plan.total, configuration.label)
+        try:
+            named = evaluate.with_options(flow_run_name=f"{configuration.label} · {number} of {plan.total}")
+            named(configuration.spec, NEVER, plan.benchmark_id)
+        except (EngineError, RunFailedError) as error:  # that of a size that does not fit, say
+            failed[configuration.label] = str(error)
+            log.error("%s is left out from here on: %s", configuration.label, error)
+    return failed
+
+
+def _find_rates(plan: Plan, settings: Settings) -> tuple[Plan, list[Configuration]]:
+    """The plan of a sweep whose ends are measured, with the rates between them, which it keeps from now on."""
+    achieved = DatabaseThread(settings).run(
+        lambda connection: read_achieved_rates(connection, plan.benchmark_id, plan.config_ids[:ENDS])
+    )
+    plan, configurations = add_rates(plan, achieved)
+    write_plan(plan, settings)
+    labels = ", ".join(configuration.label for configuration in configurations[ENDS:])
+    get_run_logger().info("Rates between what the two ends achieved: %s", labels)
+    return plan, configurations
+
+
+POINT_HEADERS = (
+    "load",
+    "answered /s",
+    "tokens /s",
+    "first token p50",
+    "first token p99",
+    "end to end p50",
+    "in flight",
+    "note",
+)
+
+
+def conclude_benchmark(plan: Plan, configurations: list[Configuration], settings: Settings) -> dict[str, Any]:
+    """Reads what was measured, and shows it. Returns it as the flow's result."""
+    measured = _measure(plan, configurations, settings)
+    report = _write_report(plan, settings)
+    if report:
+        _publish(json.loads(plan.spec_json)["name"], report.document)
+    found = {"benchmark_id": plan.benchmark_id, "measured": [asdict(one) for one in measured]}
+    return {**found, "report": str(report.html.absolute())} if report else found
+
+
+def print_conclusion(benchmark_id: str, settings: Settings) -> None:
+    """Tables at the end of a command."""
+    plan, configurations = read_plan(benchmark_id, settings)
+    console = plain_console()
+    if plan.profile is None:
+        print_benchmark(benchmark_id, _measure(plan, configurations, settings), console)
+    else:
+        rows = DatabaseThread(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id))
+        print_points(rows, console)
+    report = benchmark_dir(settings, benchmark_id) / HTML_NAME
+    if report.exists():
+        print_text(f"Report: {report}", console)
+
+
+def print_points(rows: BenchmarkRows, console: Console) -> None:
+    """The points of a sweep, in as many columns as a terminal has room for."""
+    print_text(f"\nBenchmark {rows.benchmark_id}: latency under load", console)
+    columns = [column for column in POINTS if column.header in POINT_HEADERS]
+    print_table(tabulate("Points", columns, label_points(rows.points)), console)
+
+
+def _measure(plan: Plan, configurations: list[Configuration], settings: Settings) -> list[Measured]:
+    labels = {one.config_id: one.label for one in configurations}
+    limits = {str(name): limit for name, limit in configurations[0].spec.gate.max_slowdown.items()}
+    return DatabaseThread(settings).run(lambda connection: read_measured(connection, plan.benchmark_id, labels, limits))
+
+
+def _write_report(plan: Plan, settings: Settings) -> Written | None:
+    """The report, in the benchmark's folder. One that cannot be written is a warning, as the runs are stored."""
+    from assayline.report.make import make_benchmark_report
+
+    try:
+        written = make_benchmark_report(settings, plan.benchmark_id)
+    except (AssaylineError, OSError) as error:
+        get_run_logger().warning(
+            "The report was not written: %s `assayline report --benchmark %s` tries again.",
+            error,
+            plan.benchmark_id,
+        )
+        return None
+    get_run_logger().info("Report: %s", written.html.absolute())
+    return written
+
+
+def _publish(name: str, document: Document) -> None:
+    """The results are stored: an API that cannot take their picture does not fail the benchmark."""
+    try:
+        publish("benchmark", name, put_on_page(document), document.headline[0])
+    except Exception as error:
+        get_run_logger().error("The benchmark's page has no table: %s: %s", type(error).__name__, error)
 
 
 def name_benchmark() -> str:

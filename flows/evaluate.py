@@ -36,15 +36,10 @@ from assayline.spec.file import SpecFile, find_lost_template, load_spec, parse_s
 from assayline.store.mirror import mirroring, open_mirror
 from flows.cli.tables import tabulate_metrics
 from flows.live.logs import speak_in_sentences
-from flows.live.progress import Progress
-from flows.live.reporting import Reporting
-from flows.live.screen import Screen, open_screen
-from flows.live.states import completed, describe_figures
-from flows.live.watched import Watched, wait_for_one
-from flows.live.workers import WorkersReport
-from tasks.generate import generate
-from tasks.prepare import prepare_prompts
-from tasks.publish import publish
+from flows.live.reporting import Reporting, completed, describe_figures
+from flows.live.watch import ProgressReport, Screen, Watched, WorkersReport, open_screen, wait_for_one
+from tasks.artifacts import publish
+from tasks.evaluate import generate, prepare_prompts
 from tasks.ray_cluster import Cluster, open_cluster
 
 POLL_INTERVAL_S = 0.5
@@ -201,7 +196,7 @@ def _watch(evaluation: Evaluation, work: _Work, screen: Screen | None) -> bool:
 
     Returns whether all progress could be shown.
     """
-    progress = Progress(get_run_logger())
+    progress = ProgressReport(get_run_logger())
     workers = WorkersReport(get_run_logger())
     loaded_s = time.monotonic()
 
@@ -230,7 +225,7 @@ def _watch(evaluation: Evaluation, work: _Work, screen: Screen | None) -> bool:
     return progress.close()
 
 
-def _try_to(show: Callable[[], None], progress: Progress) -> None:
+def _try_to(show: Callable[[], None], progress: ProgressReport) -> None:
     """Shows how far the run is. What cannot be shown now stops no run: the next look tries again."""
     try:
         show()

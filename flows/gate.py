@@ -12,14 +12,12 @@ from typing import Any
 from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
-from assayline.comparison.gate import GateFailedError, GateReport, judge_run
-from assayline.comparison.verdicts import save_verdicts
+from assayline.comparison.gate import GateFailedError, GateReport, judge_run, save_verdicts
 from assayline.settings import Settings, load_settings
 from assayline.store.database import Connection
 from assayline.store.thread import DatabaseThread
-from flows.live.judged import publish_gate
 from flows.live.logs import speak_in_sentences
-from flows.live.states import completed, worse
+from flows.live.reporting import completed, publish_gate, worse
 
 
 def name_gate() -> str:

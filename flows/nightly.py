@@ -15,9 +15,7 @@ from assayline.comparison.gate import GateFailedError, GateReport
 from assayline.settings import Settings, load_settings
 from flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
 from flows.gate import judge
-from flows.live.judged import publish_night
-from flows.live.leaderboard import write_leaderboard
-from flows.live.states import completed, describe_figures, worse
+from flows.live.reporting import completed, describe_figures, publish_night, worse, write_leaderboard
 
 
 def name_night() -> str:

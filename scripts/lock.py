@@ -10,11 +10,12 @@ Each lock is the whole set of packages for one purpose, installed with `--no-dep
     uv    what installs the others
 torch-cpu.txt has no hash: the files of torch's CPU build differ from index to index.
 torchaudio and torchcodec are left out of cpu and dev: the registry has CUDA builds of them only, which fail beside a
-CPU torch. So does torchvision's, until set-up has mended it: installing/torchvision_build.py.
+CPU torch. So does torchvision's, until set-up has mended it: `mend_torchvision` in setup.py.
 """
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,8 +28,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from installing.lock_files import normalize, read_pins
-from installing.pip_settings import read_pip_settings, uv_variables
+from pip_settings import read_pip_settings, uv_variables
 
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = {"torchaudio", "torchcodec", "triton"}
@@ -67,8 +67,8 @@ def add(target: str, names: list[str]) -> None:
     ranges = {canonicalize_name(Requirement(text).name): text for text in project["dependencies"]}
     for table in ("dev", "ray", "hub"):
         ranges |= {canonicalize_name(Requirement(text).name): text for text in project["optional-dependencies"][table]}
-    kept = {normalize(pin.name): pin.version.partition("+")[0] for pin in read_pins(target)}
-    below = {normalize(pin.name): pin.version.partition("+")[0] for pin in read_pins("cpu")} if target == "dev" else {}
+    kept = read_versions(target)
+    below = read_versions("cpu") if target == "dev" else {}
     fixed = {name: version for name, version in {**below, **kept}.items() if name not in names}
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
@@ -77,6 +77,13 @@ def add(target: str, names: list[str]) -> None:
         found = resolve([*requirements, "--constraint", str(constraints)], cpu_torch=target != "cuda")
     wanted = {name: version for name, version in found.items() if name not in LEFT_OUT and name not in below}
     write_lock(target, {**kept, **wanted})
+
+
+def read_versions(target: str) -> dict[str, str]:
+    """Locked versions by package, without local parts such as `+cpu`."""
+    names = ["torch-cpu", "cpu"] if target == "cpu" else [target]
+    text = "\n".join((ROOT / "locks" / f"{name}.txt").read_text() for name in names)
+    return dict(re.findall(r"^([\w.-]+)==([^\s+]+)", text, flags=re.MULTILINE))
 
 
 def write_lock(target: str, pins: dict[str, str]) -> None:

@@ -1,24 +1,311 @@
-"""Makes .venv from the lock files: vLLM's CUDA build where an NVIDIA driver answers, its CPU build elsewhere.
+"""Make .venv from the lock files: vLLM's CUDA build if an NVIDIA driver answers, otherwise its CPU build.
 
-    python3 scripts/setup.py [--dev] [--wheels FOLDER]
+    python3 scripts/setup.py [--dev] [--target cpu|cuda] [--wheels FOLDER]
+    python3 scripts/setup.py wheels [--target cpu|cuda] [--python 3.12] [--wheels FOLDER]
     python3 scripts/setup.py --check
-    python3 scripts/setup.py wheels [--wheels FOLDER] [--target cpu|cuda] [--python 3.12]
 
-Needs Python 3.11 or newer and nothing else. What is installed is written to .venv/installed; a second call with the
-same lock files does nothing. `wheels` fills a folder for machines without internet. `--check` installs nothing and says
-which vLLM is there, and which ones are known to work.
+Needs Python 3.11 or newer with venv and pip: pip installs the uv of locks/uv.txt, and uv installs everything else.
+`wheels` fills a folder for machines without internet. `--check` prints which vLLM is installed and which ones work.
 """
 
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
 import sys
+import time
+from pathlib import Path
+from typing import Any
 
-# This file must be readable for any Python, so that an old one gets a sentence and no SyntaxError.
+# Any Python must be able to read this file, so that an old one prints a message and no SyntaxError.
 if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit(
-        "setup: this is Python %d.%d (%s). Expected: 3.11 or newer. Try: make demo PYTHON=python3.12"  # noqa: UP031
+        "setup: this is Python %d.%d (%s), and 3.11 or newer is needed. hint: make setup PYTHON=python3.12"  # noqa: UP031
         % (sys.version_info[0], sys.version_info[1], sys.executable)
     )
 
-from installing.main import main
+from pip_settings import read_pip_settings, uv_variables
+
+ROOT = Path(__file__).resolve().parents[1]
+CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+"""Asked only if pip's own indexes do not have torch's CPU build."""
+PIP = ["-m", "pip", "--disable-pip-version-check"]
+NEEDED_GB = {"cpu": 4, "cuda": 12}
+NEWEST_GLIBC = 31
+"""2.31 (Debian 11, Ubuntu 20.04) is the oldest for which every locked package has a wheel."""
+HIDDEN = (" + ", " - ", " ~ ", "Looking in ", "Saved ", "Checked ", "Using Python ", "Processing ", "Success")
+"""Lines of uv and pip that begin like this are not shown."""
+PATTERNS = {
+    "disk": r"No space left on device|os error 28\b|Errno 28\b|Disk quota exceeded|os error 122\b",
+    "certificate": r"CERTIFICATE_VERIFY_FAILED|invalid peer certificate|UnknownIssuer",
+    "network": r"dns error|name resolution|Name or service not known|tcp connect error|Connection (refused|reset)"
+    r"|Network is unreachable|No route to host|error sending request|NewConnectionError|ConnectTimeout|ProxyError"
+    r"|operation timed out|ReadTimeout|Read timed out|Network connectivity is disabled",
+    "hash": r"hash mismatch|DO NOT MATCH THE HASHES",
+    "not_found": r"no version of|No matching distribution|(was|were) not found|has no wheels with|no usable wheels",
+    "no_pip": r"No module named '?(pip|ensurepip)|ensurepip is (not available|disabled)",
+}
+"""Of uv's or pip's output, by kind of failure. The first that fits counts."""
+HINTS = {
+    "disk": "no space is left. Free some, or set TMPDIR and UV_CACHE_DIR to folders on a larger disk.",
+    "certificate": "if a proxy of yours signs the index's certificate: `pip config set global.cert FILE`.",
+    "network": "the index cannot be reached. Set a proxy or an index in pip's configuration, which uv gets, too. "
+    "Without internet: `make wheels` elsewhere and `make setup WHEELS=folder` here (docs/installing.md).",
+    "hash": "a file is not the locked one. If `.venv/bin/uv cache clean` does not help, the index serves another file.",
+    "not_found": "a locked package is neither on pip's indexes, which must have what PyPI has, nor in WHEELS, which "
+    f"`make wheels PYTHON_VERSION={sys.version_info[0]}.{sys.version_info[1]}` fills; Python must be 3.11 to 3.13.",
+    "no_pip": "use a Python with venv and pip; on Debian and Ubuntu: `apt install python3-venv python3-pip`.",
+}
+TORCHVISION_LINES = """
+
+# Added by assayline's set-up: declared if they could not be loaded.
+if not _has_ops():
+    _declared = torch.library.Library("torchvision", "DEF")
+    for _name in ("nms", "qnms"):
+        _declared.define(_name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+"""
+
+
+class SetupError(Exception):
+    """The message for the user, and the kind of failure as in PATTERNS."""
+
+    def __init__(self, message: str, kind: str = "other") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Environment:
+    """.venv of a repository. Its setup.json says what is installed, and is empty while something is installed."""
+
+    def __init__(self, root: Path, target: str) -> None:
+        self.root = root
+        self.target = target
+        self.folder = root / ".venv"
+        self.python = self.folder / "bin" / "python"
+        self.stamp = self.folder / "setup.json"
+
+    def is_ready(self, dev: bool) -> bool:
+        """Whether it works and has what the locks name now."""
+        return self.python.exists() and self.read_stamp() in (self.describe(dev), self.describe(dev=True))
+
+    def is_broken(self) -> bool:
+        """Whether it must be made again. One without setup.json is the user's own and stays."""
+        stamp, now = self.read_stamp(), self.describe(dev=False)
+        same = self.python.exists() and all(
+            (stamp or {}).get(key) == now[key] for key in ("folder", "python", "target")
+        )
+        return stamp is not None and not same
+
+    def read_stamp(self) -> dict[str, Any] | None:
+        """Contents of setup.json, empty if an installation was interrupted."""
+        return json.loads(self.stamp.read_text(encoding="utf-8") or "{}") if self.stamp.exists() else None
+
+    def describe(self, dev: bool) -> dict[str, Any]:
+        """Contents of setup.json after an installation now."""
+        files = [*sorted(self.root.glob("locks/*.txt")), self.root / "pyproject.toml"]
+        digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+        made_for = {"folder": str(self.folder), "python": str(self.python.resolve()), "target": self.target}
+        return {**made_for, "dev": dev, "digest": digest}
+
+
+def set_up(environment: Environment, dev: bool, wheels: Path | None) -> None:
+    """Make .venv what it should be, unless it is."""
+    if environment.is_ready(dev):
+        return
+    path = environment.root / ".cache" / "setup.lock"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("setup: another set-up is at work in this folder; waiting for it", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        os.set_inheritable(lock.fileno(), True)  # an installer that outlives a killed set-up keeps the lock
+        if not environment.is_ready(dev):
+            install(environment, dev, wheels)
+
+
+def install(environment: Environment, dev: bool, wheels: Path | None) -> None:
+    """Install the locks; the dev lock if it is wanted, or was installed before."""
+    started = time.monotonic()
+    print(f"setup: installing into {environment.folder}", flush=True)
+    if environment.is_broken():
+        print("setup: .venv is unfinished, moved, or for another Python or vLLM; making it again", flush=True)
+        shutil.rmtree(environment.folder)
+    before = environment.read_stamp()
+    dev = dev or bool(before and before["dev"])
+    if not environment.folder.exists():
+        check_machine(environment.target, shutil.disk_usage(environment.root).free, Path("/proc/cpuinfo"))
+        environment.folder.mkdir()
+    environment.stamp.write_text("")
+    try:
+        make_environment(environment, wheels)
+        install_locks(environment, dev, wheels)
+    except SetupError as error:
+        if error.kind not in ("disk", "other"):  # uv fetches everything before it changes anything
+            environment.stamp.write_text(json.dumps(before)) if before else environment.stamp.unlink()
+        raise
+    environment.stamp.write_text(json.dumps(environment.describe(dev)), encoding="utf-8")
+    print(f"setup: done after {time.monotonic() - started:.0f} s", flush=True)
+
+
+def check_machine(target: str, free_bytes: int, cpuinfo: Path) -> None:
+    """Raise SetupError if the locks cannot be installed or vLLM cannot run here."""
+    problem = None
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        problem = (
+            f"this is {sys.platform} on {platform.machine()}; the locks are for Linux on x86-64. hint: measuring a "
+            "server needs no vLLM (docs/serving.md): `pip install -e .`."
+        )
+    elif target == "cpu" and not re.search(r"\bavx2\b", cpuinfo.read_text()):
+        problem = "vLLM's CPU build needs AVX2, which this processor lacks, and no NVIDIA driver answers."
+    elif free_bytes < NEEDED_GB[target] * 10**9:
+        problem = f"{free_bytes / 1e9:.1f} GB of disk are free; a first set-up needs {NEEDED_GB[target]} GB."
+    if problem and os.environ.get("ASSAYLINE_SETUP_CHECKS") != "off":
+        raise SetupError(f"{problem} ASSAYLINE_SETUP_CHECKS=off skips this check.")
+
+
+def make_environment(environment: Environment, wheels: Path | None) -> None:
+    """Make .venv with pip and the locked uv, unless they are there."""
+    if not environment.python.exists():
+        run([sys.executable, "-m", "venv", "--without-pip", str(environment.folder)], "making .venv", {})
+        # In a step of its own, since `venv` hides why it failed.
+        run([str(environment.python), "-Im", "ensurepip", "--default-pip"], "installing pip", {})
+    command = [str(environment.python), *PIP, "install", "-q", "--require-hashes"]
+    command += ["--isolated", "--no-index", "--find-links", str(wheels)] if wheels else []
+    variables = {"PIP_CONFIG_FILE": os.devnull} if wheels else {}
+    run([*command, "-r", str(environment.root / "locks" / "uv.txt")], "installing uv", variables)
+
+
+def install_locks(environment: Environment, dev: bool, wheels: Path | None) -> None:
+    """Install the locks and the repository itself, by uv."""
+    command = [str(environment.folder / "bin" / "uv"), "pip", "install", "--no-deps"]
+    command += ["--python", str(environment.python)]
+    variables = {} if wheels else uv_variables(read_pip_settings(environment.python), os.environ)
+    if wheels:
+        command += ["--no-config", "--offline", "--no-index", "--find-links", str(wheels)]
+    locks = environment.root / "locks"
+    if environment.target == "cpu":
+        otherwise = [] if wheels else ["--default-index", CPU_TORCH_INDEX]
+        run([*command, "-r", str(locks / "torch-cpu.txt")], "installing torch's CPU build", variables, otherwise)
+    for name in [environment.target, "dev"] if dev else [environment.target]:
+        run([*command, "--require-hashes", "-r", str(locks / f"{name}.txt")], f"installing {name}.txt", variables)
+    mend_torchvision(environment.folder)
+    run([*command, "--no-build-isolation", "-e", str(environment.root)], "installing assayline", variables)
+
+
+def mend_torchvision(folder: Path) -> None:
+    """Make torchvision in an environment importable beside torch's CPU build.
+
+    PyPI has its CUDA build only, which then cannot load its operators, but refers to two of them when it is imported.
+    Declared, they need not be there. If they are, the added lines do nothing.
+    """
+    for path in folder.glob("lib/python3*/site-packages/torchvision/extension.py"):
+        text = path.read_text(encoding="utf-8")
+        if TORCHVISION_LINES not in text:
+            new = path.with_suffix(".new")  # the file may be a link to uv's cache, which stays as it is
+            new.write_text(text + TORCHVISION_LINES, encoding="utf-8")
+            new.replace(path)
+
+
+def fetch_wheels(root: Path, folder: Path, target: str, python: str) -> None:
+    """Fetch what a set-up with `--dev` needs into a folder, unless it is there; by pip, as uv cannot download."""
+    print(f"wheels: fetching for {target}, Python {python}, Linux on x86-64, into {folder}", flush=True)
+    tags = [*(f"manylinux_2_{minor}" for minor in range(NEWEST_GLIBC, 4, -1)), "manylinux2014", "linux"]
+    command = [sys.executable, *PIP, "download", "--progress-bar", "off", "--no-deps", "--only-binary", ":all:"]
+    command += [option for tag in tags for option in ("--platform", f"{tag}_x86_64")]
+    command += ["--python-version", python, "--dest", str(folder)]
+    if target == "cpu":
+        torch = [*command, "-r", str(root / "locks" / "torch-cpu.txt")]
+        run(torch, "fetching torch's CPU build", {}, ["--index-url", CPU_TORCH_INDEX])
+    locks = [option for name in ("uv", target, "dev") for option in ("-r", str(root / "locks" / f"{name}.txt"))]
+    run([*command, "--require-hashes", *locks], "fetching wheels", {})
+    print(f"wheels: done. On the other machine, with this repository and that folder: make setup WHEELS={folder.name}")
+
+
+def run(command: list[str], doing: str, variables: dict[str, str], otherwise: list[str] | None = None) -> None:
+    """Run a command with more variables and show its output. Raise SetupError if it fails.
+
+    If a package is not found, run it again with the options `otherwise`.
+    """
+    # Locked versions are exact. Beside a constraint, pip reports a missing file as a conflict.
+    environ = {**os.environ, **variables, "PIP_CONSTRAINT": os.devnull}
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    output = ""
+    with subprocess.Popen(command, env=environ, close_fds=False, text=True, errors="replace", **streams) as process:
+        for line in process.stdout:
+            output += line
+            if not line.startswith(HIDDEN):
+                print(line, end="", flush=True)
+    if process.returncode:
+        error = explain(output, doing)
+        if error.kind != "not_found" or not otherwise:
+            raise error
+        run([*command, *otherwise], doing, variables)
+
+
+def explain(output: str, doing: str) -> SetupError:
+    """The error for output that was shown."""
+    for kind, pattern in PATTERNS.items():
+        if re.search(pattern, output, re.IGNORECASE):
+            return SetupError(f"{doing} failed. hint: {HINTS[kind]}", kind)
+    return SetupError(f"{doing} failed; the reason is above.")
+
+
+def describe_versions(root: Path) -> str:
+    """Which vLLM is installed, and which ones are known to work."""
+    source = (root / "assayline" / "engines" / "host" / "vllm" / "internals.py").read_text(encoding="utf-8")
+    known = re.findall(r'"([\d.]+)"', re.findall(r"^KNOWN_VERSIONS = (.*)$", source, re.MULTILINE)[0])
+    installed = [path.stem for path in root.glob(".venv/lib/python3*/site-packages/vllm*.dist-info")]
+    return (
+        f"installed in .venv: {', '.join(installed) or 'no vLLM; `make setup` installs it'}\n"
+        f"known to work: {', '.join(known)} (docs/compatibility.md)"
+    )
+
+
+def guess_target() -> str:
+    """`cuda` if nvidia-smi lists a GPU."""
+    tool = shutil.which("nvidia-smi")
+    listed = subprocess.run([tool, "-L"], capture_output=True, check=False).stdout if tool else b""
+    return "cuda" if b"GPU 0" in listed else "cpu"
+
+
+def main(arguments: list[str], root: Path = ROOT) -> int:
+    """Return the exit code; print what went wrong to stderr."""
+    parser = argparse.ArgumentParser(prog="scripts/setup.py", description="Make .venv from the lock files.")
+    parser.add_argument("action", nargs="?", choices=["setup", "wheels"], default="setup")
+    parser.add_argument("--check", action="store_true", help="only print which vLLM is installed and which ones work")
+    parser.add_argument("--dev", action="store_true", help="with what tests and linters need")
+    parser.add_argument("--wheels", help="folder of wheels: the only source of `setup`, what `wheels` fills")
+    parser.add_argument("--target", choices=["cpu", "cuda", ""], help="which vLLM; default: the one for this machine")
+    parser.add_argument("--python", help="for `wheels`: 3.11, 3.12 or 3.13; default: the one that runs this")
+    options = parser.parse_args(arguments)
+    wheels = Path(options.wheels).expanduser().resolve() if options.wheels else None
+    target = options.target or guess_target()
+    try:
+        if options.check:
+            print(describe_versions(root))
+        elif options.action == "wheels":
+            python = options.python or f"{sys.version_info[0]}.{sys.version_info[1]}"
+            fetch_wheels(root, wheels or root / "wheels", target, python)
+        else:
+            set_up(Environment(root, target), options.dev, wheels)
+    except SetupError as error:
+        print(f"{options.action}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{error}\n{options.action}: {explain(str(error), 'writing')}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\n{options.action}: interrupted; the same command resumes with what was fetched", file=sys.stderr)
+        return 130
+    return 0
+
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

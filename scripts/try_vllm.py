@@ -18,9 +18,9 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from installing.lock_files import read_pins
-from installing.pip_settings import read_pip_settings, uv_variables
-from installing.torchvision_build import declare_operators
+from lock import read_versions
+from pip_settings import read_pip_settings, uv_variables
+from setup import mend_torchvision
 
 ROOT = Path(__file__).resolve().parents[1]
 UV = Path(sys.executable).parent / "uv"
@@ -56,7 +56,7 @@ class Environment:
         self._run(
             "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--python", str(self.python), "-e", str(ROOT)
         )
-        declare_operators(self.python)
+        mend_torchvision(self.folder)
         (self.folder / "installed").touch()
 
     def _resolve(self) -> Path:
@@ -67,7 +67,8 @@ class Environment:
         (self.folder / "wanted.txt").write_text("\n".join(requirements))
         pins = self.folder / "pins.txt"
         for overrides in (LEFT_OUT, [*LEFT_OUT, *self._usual_torch()]):
-            pins.write_text("\n".join(f"{pin.name}=={pin.version}" for pin in read_pins("cpu", "dev")))
+            locked = read_versions("cpu") | read_versions("dev")
+            pins.write_text("\n".join(f"{name}=={version}" for name, version in locked.items()))
             (self.folder / "overrides.txt").write_text("\n".join(overrides))
             command = ["pip", "compile", "-q", "--no-header", "--no-annotate", "--python", str(self.python)]
             files = ["--override", str(self.folder / "overrides.txt"), "-o", str(pins), str(self.folder / "wanted.txt")]

@@ -28,7 +28,8 @@ import yaml
 
 from assayline.engines.fake import FakeEngine
 from assayline.errors import Death, EngineDiedError
-from assayline.evaluation import drive, opening
+from assayline.evaluation import drive
+from assayline.evaluation import worker as worker_module
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.worker import Worker
 from assayline.records import Completion, Request
@@ -96,7 +97,7 @@ def run_flow(spec_path: str) -> None:
 
     settings = load_settings()
     drive.REPLACEMENT_PAUSES_S = (0.1, 0.2, 0.4)
-    opening.open_engine = partial(open_noting_engine, settings.data_dir)  # type: ignore[assignment]
+    worker_module.open_engine = partial(open_noting_engine, settings.data_dir)  # type: ignore[assignment]
     evaluation = begin_evaluation(load_spec(spec_path), settings)
     dispatcher = evaluation.dispatcher
     try:

@@ -10,7 +10,7 @@ import ray
 
 from assayline.engines.fake import FakeEngine
 from assayline.errors import Death, EngineDiedError
-from assayline.evaluation import opening, worker
+from assayline.evaluation import worker as worker_module
 from assayline.evaluation.worker import WorkOrder
 from assayline.records import Request
 from tasks.ray_cluster import _NodeWorker
@@ -41,7 +41,7 @@ class NotingNodeWorker(_NodeWorker):
     def __init__(self, order: WorkOrder) -> None:
         from fault_kit import open_noting_engine
 
-        opening.open_engine = partial(open_noting_engine, order.log_folder.parents[2])  # type: ignore[assignment]
+        worker_module.open_engine = partial(open_noting_engine, order.log_folder.parents[2])  # type: ignore[assignment]
         super().__init__(order)
 
 
@@ -49,7 +49,7 @@ class NodeWorker(_NodeWorker):
     """A worker with such an engine, whatever its spec says, and without a device."""
 
     def __init__(self, order: WorkOrder) -> None:
-        opening.open_engine = lambda opened, sizes, setup, hooks, **_: NodeEngine(  # type: ignore[assignment]
+        worker_module.open_engine = lambda opened, sizes, setup, hooks, **_: NodeEngine(  # type: ignore[assignment]
             opened.clock,
             worker=opened.worker,
             generation=opened.engine_generation,
@@ -59,8 +59,8 @@ class NodeWorker(_NodeWorker):
             hooks=hooks,
         )
         if "DIES" in order.spec.engine.env:
-            opening.open_engine = die
-        worker.claim_device = lambda *_, **__: opening.NO_DEVICE  # type: ignore[attr-defined]
+            worker_module.open_engine = die
+        worker_module.claim_device = lambda *_, **__: worker_module.NO_DEVICE  # type: ignore[attr-defined]
         super().__init__(order)
         args = order.spec.engine.args
         self._notes.append(f"GPUs {ray.get_gpu_ids()}, executor {args.get('distributed_executor_backend')}")

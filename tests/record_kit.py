@@ -25,11 +25,19 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def request_of(number: int, prompt_token_ids: Sequence[int] = (1, 2, 3), **sampling: Any) -> Request:
     ids, name = [*prompt_token_ids], f"{number:05d}"
-    return Request(f"request-{name}", f"prompt-{name}", 0, 0, ids, sampling, f"say {number}")
+    return Request(
+        request_id=f"request-{name}",
+        prompt_id=f"prompt-{name}",
+        occurrence=0,
+        repeat_index=0,
+        prompt_token_ids=ids,
+        sampling=sampling,
+        rendered=f"say {number}",
+    )
 
 
 def completion_of(request_id: str, **values: Any) -> Completion:
-    return Completion(request_id, "worker-0", 0, 8, **values)
+    return Completion(request_id=request_id, worker="worker-0", engine_generation=0, window_requests=8, **values)
 
 
 def write_shards(run_dir: Path, shards: int, per_shard: int, **sampling: Any) -> list[str]:

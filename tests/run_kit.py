@@ -13,7 +13,7 @@ from record_kit import completion_of
 
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
 from assayline.evaluation.drive import Listener, drive_worker
-from assayline.evaluation.shards import heaviest_first, read_shard
+from assayline.evaluation.order import heaviest_first, read_shard
 from assayline.records import EngineEvent, Request
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec

@@ -8,26 +8,26 @@ import contextlib
 import itertools
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from assayline.api.answers import Answer, Ask, Content
-from assayline.api.asking import Asking, wait_for
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
 from assayline.errors import EngineError
-from assayline.evaluation.opening import Opening, claim_device, locate_model
 from assayline.evaluation.prepare import open_renderer
-from assayline.evaluation.worker import WorkOrder, write_engine_order
+from assayline.evaluation.worker import Opening, WorkOrder, claim_device, locate_model, write_engine_order
 from assayline.load.course import LoadCourse
 from assayline.media.shelf import Shelf
 from assayline.model import identify_spec_model
 from assayline.prompts import BadRow, RowError
 from assayline.prompts.columns import RowReader
 from assayline.prompts.media import separate_media
-from assayline.records import EngineEvent, Json, Prompt, Request
+from assayline.records import Completion, EngineEvent, Json, Prompt, Request
 from assayline.requests.build import Prepared, build_requests
 from assayline.requests.media_args import may_have_media
 from assayline.requests.warm_up import write_warm_up
@@ -35,6 +35,130 @@ from assayline.settings import Settings, load_settings
 from assayline.spec.checks import check_arguments
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
+
+Message = Mapping[str, Any]
+"""As in OpenAI's chats: {"role": "user", "content": "..."}; content may have parts with pictures, sounds and videos."""
+
+Content = str | Sequence[Message] | Sequence[int]
+"""What is asked: a text, a chat, or token ids that are sent as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A prompt with more to it than its content."""
+
+    content: Content
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Of this prompt alone, over what `generate` was given; all arguments of vllm.SamplingParams but n."""
+    tag: Any = None
+    """Anything of the caller's; comes back with each answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One answer to one prompt, or why there is none: then `error` is set, and text and tokens are None."""
+
+    index: int
+    """Of the prompt, 0 for the first that was asked."""
+    sample: int
+    """0 to n - 1."""
+    content: Content
+    """What was asked."""
+    tag: Any
+    prompt_token_ids: list[int]
+    """What the engine was given; empty where a server renders the chat, and where there was nothing to give."""
+    text: str | None
+    reasoning: str | None
+    """What a model thought before it answered, where the engine was told that it reasons."""
+    token_ids: list[int] | None
+    logprobs: list[float] | None
+    """Log-probability of each of `token_ids`, natural logarithm; None where `logprobs` was not asked for."""
+    finish_reason: str | None
+    """stop or length, as vLLM has them."""
+    error: str | None
+    """Why there is no answer, in a sentence."""
+    completion: Completion
+    """The whole row: times, cached tokens, which engine answered, all log-probabilities, the kind of error."""
+
+
+def make_answer(index: int, sample: int, ask: Ask, prompt_token_ids: list[int], row: Completion) -> Answer:
+    """An answer from an engine's row."""
+    return Answer(
+        index=index,
+        sample=sample,
+        content=ask.content,
+        tag=ask.tag,
+        prompt_token_ids=prompt_token_ids,
+        text=row.text,
+        reasoning=row.reasoning,
+        token_ids=row.output_token_ids,
+        logprobs=_read_logprobs(row),
+        finish_reason=row.finish_reason,
+        error=row.error_message if row.error_kind else None,
+        completion=row,
+    )
+
+
+def _read_logprobs(row: Completion) -> list[float] | None:
+    """Of the tokens that were chosen; the row has those that might have been, too."""
+    if not row.logprobs or not row.output_token_ids:
+        return None
+    return [by_token[_key(by_token, token)] for by_token, token in zip(row.logprobs, row.output_token_ids, strict=True)]
+
+
+def _key(by_token: Mapping[Any, float], token: int) -> Any:
+    return token if token in by_token else str(token)
+
+
+IDLE_S = 0.02
+
+
+class Asking:
+    """What is in flight of one `generate`: which prompt and sample a request is."""
+
+    def __init__(self, spec: EvalSpec, prepare: Callable[[EvalSpec, int, Ask], Prepared]) -> None:
+        """`prepare` makes requests, or error rows, of the prompt with a number."""
+        self.spec = spec
+        self._prepare = prepare
+        self._waiting: dict[str, tuple[int, int, Ask, list[int]]] = {}
+        self._refused: deque[Completion] = deque()
+
+    def read(self, prompts: Iterable[Ask | Content | None]) -> Iterator[Request | None]:
+        """The prompts as requests, one by one; None where there is nothing now."""
+        index = 0
+        for prompt in prompts:
+            if prompt is None:
+                yield None
+                continue
+            ask = prompt if isinstance(prompt, Ask) else Ask(prompt)
+            prepared = self._prepare(self.spec, index, ask)
+            for request in prepared.requests:
+                self._waiting[request.request_id] = (index, request.repeat_index, ask, request.prompt_token_ids)
+            index += 1
+            self._refused.extend(prepared.errors)
+            if prepared.ready:
+                yield from prepared.ready
+            else:
+                yield None  # so that what is refused is passed on before more is read
+
+    def answer(self, completion: Completion) -> Answer:
+        """The answer that a row is."""
+        return make_answer(*self._waiting.pop(completion.request_id), completion)
+
+    def take_refused(self) -> Iterator[Answer]:
+        """Prompts that no engine could be given."""
+        while self._refused:
+            yield self.answer(self._refused.popleft())
+
+
+def wait_for(requests: Iterator[Request | None]) -> Iterator[Request]:
+    """Requests alone: waits where there is nothing now."""
+    for request in requests:
+        if request is None:
+            time.sleep(IDLE_S)
+        else:
+            yield request
+
 
 LOG = logging.getLogger("assayline")
 WORKER = "engine"
@@ -205,7 +329,15 @@ class Engine:
 
     def _read(self, index: int, ask: Ask) -> Prompt | BadRow:
         def make(messages: list[dict[str, Json]], **values: Any) -> Prompt:
-            return Prompt(str(index), 0, index, None, messages, sampling=dict(ask.sampling), **values)
+            return Prompt(
+                prompt_id=str(index),
+                occurrence=0,
+                source_row=index,
+                source_id=None,
+                messages=messages,
+                sampling=dict(ask.sampling),
+                **values,
+            )
 
         content: Any = ask.content
         if isinstance(content, str):

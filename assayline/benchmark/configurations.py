@@ -24,7 +24,7 @@ from assayline.benchmark.plan import (
 from assayline.benchmark.profile import ENDS, SweepProfile, check_profile, list_points, space_rates
 from assayline.clock import RunClock
 from assayline.errors import SpecError
-from assayline.load.traces import check_trace
+from assayline.load.arrivals import check_trace
 from assayline.model import identify_spec_model
 from assayline.runs.manifest import new_run_id
 from assayline.settings import Settings

@@ -8,6 +8,7 @@ few repeats, is said and breaks nothing: a gate that cries wolf is soon ignored.
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from assayline.comparison.baselines import check_run, resolve_baseline
@@ -26,7 +27,7 @@ from assayline.errors import AssaylineError, ComparisonError, SpecError
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_spec
 from assayline.spec.identity import use_current_names
-from assayline.store.database import Connection
+from assayline.store.database import Connection, transaction
 from assayline.store.scoring import list_stale
 from assayline.words import count, show_value
 
@@ -278,3 +279,28 @@ class GateFailedError(AssaylineError):
     def __init__(self, message: str, report: "GateReport") -> None:
         super().__init__(message)
         self.report = report
+
+
+def save_verdicts(connection: Connection, report: GateReport, flow_run_id: str | None = None) -> None:
+    """Stores a gate's report beside earlier ones. `flow_run_id`: the flow run that the gate is part of, if it is."""
+    judged_at = datetime.now(UTC).replace(tzinfo=None)
+    rows = [
+        [
+            report.candidate,
+            report.baseline,
+            judged_at,
+            ordinal,
+            check.check,
+            check.verdict,
+            check.candidate,
+            check.baseline,
+            check.limit,
+            check.unit,
+            check.words,
+            json.dumps(report.limits, sort_keys=True),
+            flow_run_id,
+        ]
+        for ordinal, check in enumerate(report.checks)
+    ]
+    with transaction(connection):
+        connection.executemany(f"insert into verdicts values ({', '.join('?' * 13)})", rows)  # noqa: S608 - marks alone

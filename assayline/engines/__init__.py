@@ -1,13 +1,12 @@
 """Engines: what answers requests. `open_engine` makes the one that an order asks for."""
 
 from assayline.engines.base import Engine, EngineHooks
+from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.fake import FakeEngine
 from assayline.engines.messages import Open
-from assayline.engines.offline import OfflineEngine
 from assayline.engines.parking import ParkingLot
 from assayline.engines.process import HostSetup
-from assayline.engines.recovery.sizes import Sizes
-from assayline.engines.streaming import StreamingEngine
+from assayline.engines.recovery.policy import Sizes
 from assayline.load.course import LoadCourse
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assayline.clock import RunClock
-from assayline.engines.base import EngineFacts, EngineHooks
-from assayline.engines.event_details import OpenedDetails
+from assayline.engines.base import EngineFacts, EngineHooks, OpenedDetails
 from assayline.engines.reasoning import thinks
 from assayline.errors import EngineInterruptedError
 from assayline.records import Completion, Request, TelemetrySample
@@ -132,12 +131,12 @@ class FakeEngine:
             self._sampled_s = now_s
             seated = min(len(live), self._max_num_seqs)
             sample = TelemetrySample(
-                self._worker,
-                self._generation,
-                now_s,
-                self._steps,
-                len(live),
-                self._output_tokens,
+                worker=self._worker,
+                engine_generation=self._generation,
+                at_s=now_s,
+                engine_steps=self._steps,
+                in_flight_requests=len(live),
+                output_tokens=self._output_tokens,
                 running_requests=seated,
                 waiting_requests=len(live) - seated,
                 preemptions=0,
@@ -149,10 +148,10 @@ class FakeEngine:
         prompt_tokens = len(request.prompt_token_ids)
         if request.request_id in self._fail_ids:
             return Completion(
-                request.request_id,
-                self._worker,
-                self._generation,
-                self._window_requests,
+                request_id=request.request_id,
+                worker=self._worker,
+                engine_generation=self._generation,
+                window_requests=self._window_requests,
                 sent_at_s=running.sent_s,
                 arrived_at_s=running.sent_s,
                 finished_at_s=now_s,
@@ -170,10 +169,10 @@ class FakeEngine:
             if thinks(self._reasoning, request.rendered):
                 answer["reasoning"] = "It is the fake engine's thinking."
         return Completion(
-            request.request_id,
-            self._worker,
-            self._generation,
-            self._window_requests,
+            request_id=request.request_id,
+            worker=self._worker,
+            engine_generation=self._generation,
+            window_requests=self._window_requests,
             sent_at_s=running.sent_s,
             arrived_at_s=running.sent_s,
             queued_at_s=running.sent_s,

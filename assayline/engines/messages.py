@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from assayline.clock import RunClock
-from assayline.engines.event_details import OpenedDetails
+from assayline.engines.base import OpenedDetails
 from assayline.errors import DeviceError, ServerError, SpecError, Witness
 from assayline.records import NOT_SENT, Completion, Json, Request, TelemetrySample
 from assayline.spec.engine import BACKENDS, Backend, ReasoningSpec, ServerSpec
@@ -175,7 +175,14 @@ class Close:
 
 def unsent(request_id: str, worker: str, engine_generation: int, reason: str) -> Completion:
     """The row of a request whose turn never came."""
-    return Completion(request_id, worker, engine_generation, None, error_kind=NOT_SENT, error_message=reason)
+    return Completion(
+        request_id=request_id,
+        worker=worker,
+        engine_generation=engine_generation,
+        window_requests=None,
+        error_kind=NOT_SENT,
+        error_message=reason,
+    )
 
 
 def pack(message: Any) -> bytes:

@@ -15,12 +15,11 @@ from assayline.clock import RunClock
 from assayline.digests import digest_json
 from assayline.engines.devices.claims import count_workers as count_devices_here
 from assayline.errors import SpecError, StoreError
-from assayline.evaluation.inputs import digest_inputs
 from assayline.evaluation.order import keep_lengths
-from assayline.evaluation.resume import AUTO, choose_run
+from assayline.evaluation.resume import AUTO, choose_run, digest_inputs
 from assayline.evaluation.run import Evaluation, RunResult
 from assayline.files import MAKE_ROOM, write_text
-from assayline.load.traces import check_trace
+from assayline.load.arrivals import check_trace
 from assayline.model import ModelIdentity, identify_spec_model
 from assayline.runs.locks import lock_run
 from assayline.runs.manifest import LAYOUT, SPEC_NAME, Manifest, new_run_id, write_manifest
@@ -32,8 +31,7 @@ from assayline.spec.identity import canonical_json, config_id, spec_hash
 from assayline.store.answers import Answers, survey_answers
 from assayline.store.database import TABLE_VERSION, Connection, transaction
 from assayline.store.ingest import load_parts
-from assayline.store.lengths import recall_lengths
-from assayline.store.parts import remove_unfinished
+from assayline.store.parts import recall_lengths, remove_unfinished
 from assayline.store.runs import save_run
 from assayline.store.scoring import check_scorers
 from assayline.store.thread import DatabaseThread, describe_stand_in
@@ -73,9 +71,19 @@ def begin_evaluation(
         lock = lock_run(runs_dir / fresh.run_id)
         if lock is None:
             raise StoreError(f"Another process holds the new run {fresh.run_id}. Give the same command again.")
-        evaluation = Evaluation(fresh, spec, settings, model, database, lock, choice.notes)
+        evaluation = Evaluation(
+            manifest=fresh, spec=spec, settings=settings, model=model, database=database, lock=lock, notes=choice.notes
+        )
     else:
-        evaluation = Evaluation(choice.manifest, spec, settings, model, database, choice.lock, choice.notes)
+        evaluation = Evaluation(
+            manifest=choice.manifest,
+            spec=spec,
+            settings=settings,
+            model=model,
+            database=database,
+            lock=choice.lock,
+            notes=choice.notes,
+        )
     if held := describe_stand_in(database):
         evaluation.notes.append(held)
     try:

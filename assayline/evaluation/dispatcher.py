@@ -20,10 +20,8 @@ from pathlib import Path
 
 from assayline.engines.messages import unsent
 from assayline.errors import EngineError
-from assayline.evaluation.conversations import Conversations, OpenRenderer
+from assayline.evaluation.order import Conversations, OpenRenderer, Repeats, heaviest_first, most_held, read_shard
 from assayline.evaluation.progress import Progress, Standing
-from assayline.evaluation.repeats import Repeats, most_held
-from assayline.evaluation.shards import heaviest_first, read_shard
 from assayline.records import Completion, Request
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.parts import read_texts

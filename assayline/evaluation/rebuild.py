@@ -11,19 +11,16 @@ from pathlib import Path
 
 from assayline.clock import utc_now
 from assayline.errors import DamagedPartsError, DatabaseUnusableError, StoreError
-from assayline.evaluation.conclusion import conclude_run
+from assayline.evaluation.run import conclude_run
+from assayline.files import storing
 from assayline.runs.locks import lock_run, name_holder
-from assayline.runs.manifest import Manifest, read_manifest, read_spec_json, write_manifest
-from assayline.runs.scorers import read_run_scorers
+from assayline.runs.manifest import Manifest, read_manifest, read_run_scorers, read_spec_json, write_manifest
 from assayline.store.database import TABLE_VERSION, Connection, connect, is_readable, transaction
-from assayline.store.ingest import reload_parts
-from assayline.store.integrity import Verdict, judge_run
-from assayline.store.judged import read_judged
-from assayline.store.kept import keep_metrics, stage_run
+from assayline.store.ingest import Verdict, judge_run, reload_parts, rescue_part
+from assayline.store.metrics import keep_metrics, stage_run
 from assayline.store.parts import list_parts, set_part_aside
-from assayline.store.repair import rescue_part
 from assayline.store.runs import save_run
-from assayline.store.scoring import score_run
+from assayline.store.scoring import read_judged, score_run
 
 
 @dataclass(slots=True)
@@ -62,13 +59,11 @@ def prepare_database(path: Path, wait_s: float, set_aside: bool) -> Path | None:
 def set_database_aside(path: Path) -> Path:
     """Renames a database, and what was not yet merged into it. Raises StoreError."""
     aside = path.with_name(f"{path.name}.aside-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-    try:
+    with storing(f"{path} cannot be renamed to {aside.name}", "Fix its folder's rights."):
         path.rename(aside)
         journal = path.with_name(f"{path.name}.wal")
         if journal.exists():
             journal.rename(aside.with_name(f"{aside.name}.wal"))
-    except OSError as error:
-        raise StoreError(f"{path} cannot be renamed to {aside.name}: {error}. Fix its folder's rights.") from error
     return aside
 
 

@@ -12,14 +12,12 @@ from typing import Any
 
 from assayline.errors import SpecError, StoreError
 from assayline.runs.locks import lock_run, name_holder
-from assayline.runs.manifest import Manifest, read_manifest, read_spec_json
-from assayline.runs.scorers import keep_added, lay_over, read_run_scorers
+from assayline.runs.manifest import Manifest, keep_added, lay_over, read_manifest, read_run_scorers, read_spec_json
 from assayline.settings import Settings
 from assayline.spec.criteria import Loglikelihood, Scorer, name_scorers
 from assayline.store.database import Connection, read_rows, transaction
-from assayline.store.judged import read_judged
-from assayline.store.kept import keep_metrics, stage_run
-from assayline.store.scoring import WrongAnswer, check_scorers, list_stale, read_wrong_answers, score_run
+from assayline.store.metrics import keep_metrics, stage_run
+from assayline.store.scoring import WrongAnswer, check_scorers, list_stale, read_judged, read_wrong_answers, score_run
 from assayline.store.thread import DatabaseThread
 
 

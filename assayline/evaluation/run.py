@@ -16,33 +16,86 @@ from typing import Any
 
 from assayline.clock import RunClock, utc_now
 from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, StoreError
-from assayline.evaluation.conclusion import conclude_run
 from assayline.evaluation.dispatcher import Dispatcher
-from assayline.evaluation.opening import locate_model
-from assayline.evaluation.prepare import Preparation, open_renderer, open_tokenizer
-from assayline.evaluation.task import judge_task, plan_chat
-from assayline.evaluation.worker import WorkOrder
+from assayline.evaluation.prepare import Preparation, judge_task, open_renderer, open_tokenizer, plan_chat
+from assayline.evaluation.worker import WorkOrder, locate_model
 from assayline.model import ModelIdentity
 from assayline.requests.chat import ChatRenderer
 from assayline.requests.media_args import may_have_media
 from assayline.runs.locks import RunLock
-from assayline.runs.manifest import Manifest, PromptCounts, write_manifest
-from assayline.runs.scorers import read_run_scorers
+from assayline.runs.manifest import Manifest, PromptCounts, read_run_scorers, write_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json
 from assayline.spec.sources import LmEvalSource
 from assayline.store.answers import Answers
 from assayline.store.database import Connection, transaction
-from assayline.store.ingest import load_parts
-from assayline.store.integrity import judge_run
-from assayline.store.judged import StoredAnswer, read_answers, read_judged
-from assayline.store.kept import keep_metrics, stage_run
-from assayline.store.metric_table import read_metric_table
+from assayline.store.ingest import Verdict, judge_run, load_parts
+from assayline.store.metrics import keep_metrics, read_metric_table, stage_run
 from assayline.store.parts import PartWriter, list_parts
 from assayline.store.runs import save_run
-from assayline.store.scoring import score_run
+from assayline.store.scoring import StoredAnswer, read_answers, read_judged, score_run
 from assayline.store.thread import DatabaseThread, describe_stand_in
+
+_ADVICE = (
+    "What was answered is stored; see error_breakdown. An error row is an answer, so the run is not resumed: find the "
+    "cause, then start a new one with --fresh."
+)
+
+
+def conclude_run(run: Manifest, verdict: Verdict, max_error_fraction: float) -> Manifest:
+    """The manifest of a run whose prompts are all prepared and whose parts are all loaded, at its end."""
+    if run.prompts is None:
+        raise ValueError(f"{run.run_id} was concluded before its prompts were counted")
+    message = _describe_failure(run.run_id, run.prompts.requests, verdict, max_error_fraction)
+    return replace(
+        run,
+        state="failed" if message else "completed",
+        message=message,
+        is_final=bool(message) and not verdict.broken.get("missing_requests"),
+        finished_at=utc_now(),
+    )
+
+
+def _describe_failure(run_id: str, requests: int, verdict: Verdict, max_error_fraction: float) -> str | None:
+    if verdict.broken:
+        more = (
+            "The same command resumes the run and asks again for what is missing."
+            if verdict.broken.get("missing_requests")
+            else "Nothing is left to ask: start a new run with --fresh."
+        )
+        return (
+            f"Run {run_id} does not add up: {verdict.broken}. Expected {requests} requests, each answered once. What "
+            f"was answered is stored; see request_integrity and error_breakdown. {more}"
+        )
+    if "max_errors" in verdict.load_ends:
+        return (
+            f"Run {run_id} was stopped by its errors. {verdict.load_ends['max_errors']} {_count_unsent(verdict)} "
+            f"{_count_kinds(verdict)} {_ADVICE}"
+        )
+    if verdict.unsent and not verdict.sent:
+        why = " ".join(verdict.load_ends.values()) or "No event says why."
+        return (
+            f"Run {run_id} sent nothing: its load ended before the first of {requests} requests. {why} Change load so "
+            "that at least one request is sent, then start a new run."
+        )
+    asked = requests - verdict.unsent
+    if verdict.error_rows > max_error_fraction * asked:
+        among = f"{asked} requests" if not verdict.unsent else f"{asked} requests that were not left unsent"
+        return (
+            f"Run {run_id} has {verdict.error_rows} error rows among {among}, more than the share of "
+            f"{max_error_fraction:g} that max_error_fraction allows. {_count_kinds(verdict)} {_ADVICE}"
+        )
+    return None
+
+
+def _count_kinds(verdict: Verdict) -> str:
+    kinds = ", ".join(f"{kind} {count}" for kind, count in verdict.errors.items())
+    return f"Errors by kind: {kinds}."
+
+
+def _count_unsent(verdict: Verdict) -> str:
+    return f"{verdict.unsent} requests were left unsent." if verdict.unsent else "Nothing was left unsent."
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +121,7 @@ def read_result(run: Manifest, settings: Settings) -> RunResult:
     return RunResult(run.run_id, str(database.path), answered, metrics, notes=notes)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Evaluation:
     """A run under way, locked for this process. Make one with `begin_evaluation`."""
 

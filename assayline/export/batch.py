@@ -16,8 +16,7 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Any, NamedTuple, TextIO
 
-from assayline.export.logprobs import TokenNames
-from assayline.export.rows import ExportedRun
+from assayline.export.rows import ExportedRun, TokenNames
 from assayline.prompts.batch import CHAT_URL, COMPLETIONS_URL
 from assayline.records import NOT_SENT
 from assayline.requests.build import WORKER

@@ -1,22 +1,182 @@
 """From the harness's requests to ours: a prompt per document, a request per request, repeats and windows included.
 
 Count in = count out, as in `requests/build.py`: a document that cannot be encoded is an error row for each repeat.
+Where context and continuation part, and what stands before an empty context, is decided by the harness's `TemplateLM`.
+A context that is too long is cut on its left, as there: scores of tasks with long prompts would else be others.
 """
 
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from assayline.digests import digest_text
 from assayline.errors import SpecError
-from assayline.harness.encode import Encoded, HarnessEncoder
 from assayline.prompts import RowError
 from assayline.prompts.values import check_text
 from assayline.records import Completion, Prompt, Request
 from assayline.requests.build import WORKER, Prepared, make_request_id, seed_repeat
+
+DEFAULT_MAX_TOKENS = 256
+"""Of the harness, where a task does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One request of the engine's."""
+
+    text: str
+    token_ids: list[int]
+    sampling: dict[str, Any]
+    option: str | None = None
+    option_tokens: int | None = None
+    """None where text is generated."""
+    cut_tokens: int = 0
+    """Tokens on its left that did not fit into the context."""
+
+
+class HarnessEncoder:
+    """Encodes requests of the harness for one tokenizer."""
+
+    def __init__(self, tokenizer: Any, max_model_len: int | None, sampling: Mapping[str, Any]) -> None:
+        """`sampling` is the spec's, laid over a task's own."""
+        self._tokenizer = tokenizer
+        self._max_model_len = max_model_len
+        self._sampling = dict(sampling)
+        self._template = _make_template(tokenizer)
+        self._eos = tokenizer.decode(tokenizer.eos_token_id) if tokenizer.eos_token_id is not None else None
+
+    def encode(self, instance: Any) -> list[Encoded]:
+        """The engine's requests for one of the harness's: one, but for a long text in windows. Raises RowError."""
+        if len(instance.args) > 2:
+            raise RowError("row_error", "The task asks about images or sounds, which are not passed on yet.")
+        match instance.request_type:
+            case "generate_until":
+                return [self._encode_generation(*instance.args)]
+            case "loglikelihood":
+                return [self._encode_pair(instance)]
+            case "loglikelihood_rolling":
+                return self._encode_windows(instance.args[0])
+        raise RowError("row_error", f"The task makes requests of the kind {instance.request_type}, which is not known.")
+
+    def check_room(self, instance: Any) -> None:
+        """Raises SpecError if the text that the harness asks for takes all of the context."""
+        most = self._plan_sampling(instance.args[1])["max_tokens"] or 1
+        if self._max_model_len is not None and most >= self._max_model_len:
+            raise SpecError(
+                f"The task {instance.task_name} asks for up to {most} tokens, and the context has "
+                f"{self._max_model_len}: no prompt fits beside them. hint: raise engine.args.max_model_len, or set "
+                "sampling.max_tokens to less."
+            )
+
+    def _plan_sampling(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
+
+        wanted = dict(normalize_gen_kwargs(arguments, default_max_gen_toks=DEFAULT_MAX_TOKENS))
+        until = handle_stop_sequences(wanted.pop("until", None), eos=self._eos)
+        most = int(wanted.pop("max_gen_toks", DEFAULT_MAX_TOKENS))
+        wanted.pop("do_sample", None)
+        return {
+            "skip_special_tokens": False, "spaces_between_special_tokens": False, **wanted,
+            "max_tokens": most, "stop": until, **self._sampling,
+        }  # fmt: skip
+
+    def _encode_generation(self, context: str, arguments: dict[str, Any]) -> Encoded:
+        sampling = self._plan_sampling(arguments)
+        ids = self._template.tok_encode(context)
+        if not ids:
+            raise RowError("empty_prompt", "The prompt has no tokens, expected at least one. Is its text empty?")
+        most = int(sampling["max_tokens"] or 1)
+        kept = self._keep_right(ids, None if self._max_model_len is None else self._max_model_len - most)
+        return Encoded(context, kept, sampling, cut_tokens=len(ids) - len(kept))
+
+    def _keep_right(self, ids: list[int], room: int | None) -> list[int]:
+        if room is None or len(ids) <= room:
+            return ids
+        if room < 1:
+            raise RowError(
+                "prompt_too_long",
+                f"The answer may have all of the context's {self._max_model_len} tokens (max_model_len), so that no "
+                "prompt fits beside it. Raise engine.args.max_model_len, or set sampling.max_tokens to less.",
+            )
+        return ids[-room:]
+
+    def _encode_pair(self, instance: Any) -> Encoded:
+        context, continuation = instance.args
+        ((_, context_ids, continuation_ids),) = self._template.loglikelihood([instance], disable_tqdm=True)
+        return self._score(context + continuation, continuation, context_ids, continuation_ids, top_tokens=1)
+
+    def _encode_windows(self, text: str) -> list[Encoded]:
+        from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+        ids = self._template.tok_encode(text)
+        windows = get_rolling_token_windows(
+            token_list=ids,
+            prefix_token=self._template.prefix_token_id,
+            max_seq_len=(self._max_model_len or len(ids) + 4) - 2,
+            context_len=1,
+        )
+        pairs = [make_disjoint_window(window) for window in windows]
+        texts = [text] if len(pairs) == 1 else [self._tokenizer.decode(window) for _, window in pairs]
+        return [self._score(part, part, *pair, top_tokens=0) for part, pair in zip(texts, pairs, strict=True)]
+
+    def _score(
+        self, text: str, option: str, context_ids: list[int], option_ids: list[int], *, top_tokens: int
+    ) -> Encoded:
+        """`top_tokens`: how many of the likeliest come back beside each of the option's, which tells whether it is."""
+        everything = [*context_ids, *option_ids]
+        ids = self._keep_right(everything, None if self._max_model_len is None else self._max_model_len - 1)
+        sampling = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": top_tokens, "detokenize": False}
+        cut = len(everything) - len(ids)
+        return Encoded(text, ids, sampling, option, min(len(option_ids), len(ids) - 1), cut)
+
+
+def _make_template(tokenizer: Any) -> Any:
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.models.utils import has_bos_prefix
+
+    class Template(TemplateLM):  # type: ignore[misc]
+        """What the harness needs to know of a tokenizer; its own code does the rest."""
+
+        @property
+        def eot_token_id(self) -> int:
+            return int(tokenizer.eos_token_id)
+
+        @property
+        def prefix_token_id(self) -> int:
+            bos = tokenizer.bos_token_id
+            return int(tokenizer.eos_token_id if bos is None else bos)
+
+        def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+            if not string:
+                return []
+            if add_special_tokens is None and has_bos_prefix(string, tokenizer.decode(self.prefix_token_id)):
+                add_special_tokens = False
+            given = {} if add_special_tokens is None else {"add_special_tokens": add_special_tokens}
+            ids: list[int] = tokenizer(string, verbose=False, **given)["input_ids"]
+            return ids
+
+        def _loglikelihood_tokens(self, requests: list[Any], **_: Any) -> list[Any]:
+            return requests
+
+        def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> Any:
+            raise _asked("loglikelihood_rolling")
+
+        def generate_until(self, requests: Any, disable_tqdm: bool = False) -> Any:
+            raise _asked("generate_until")
+
+    return Template()
+
+
+def _asked(method: str) -> RowError:
+    """The harness's class wants these methods; its way to encode calls none of them in the versions that are known."""
+    return RowError(
+        "row_error",
+        f"lm-evaluation-harness asked for {method} where it was to encode a text. The installed version does so in "
+        "another way than the one that this was made for (0.4.13): install that.",
+    )
 
 
 def name_document(task: str, document: int) -> str:

@@ -15,7 +15,7 @@ from assayline.harness.build import identify_document, name_document
 from assayline.harness.tasks import ApplyTemplate, judge
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.sources import LmEvalSource
-from assayline.store.judged import Judged, JudgedScore, StoredAnswer
+from assayline.store.scoring import Judged, JudgedScore, StoredAnswer
 
 KIND = "lm_eval"
 """What its scorers are in the table scorers."""

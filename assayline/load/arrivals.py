@@ -5,12 +5,84 @@ from one of its arrivals, which changes nothing about the gaps. The same seed gi
 is resumed in the middle continues exactly as it would have: what was drawn before is drawn again, and skipped.
 """
 
+import datetime
 import itertools
+import math
 import random
 from collections.abc import Iterator
 
-from assayline.load.traces import read_offsets
-from assayline.spec.load import AllAtOnce, Arrival, Concurrency, ConstantRate, Gamma, Poisson, Trace
+from assayline.errors import PromptError, SpecError
+from assayline.prompts.files import UnreadableRow
+from assayline.prompts.sources import read_rows
+from assayline.prompts.traces import COLUMNS
+from assayline.prompts.values import UNITS_PER_S, read_stamp
+from assayline.spec.load import AllAtOnce, Arrival, Concurrency, ConstantRate, Gamma, LoadSpec, Poisson, Trace
+from assayline.spec.sources import AnySource, FileSource, TraceSource
+
+EXAMPLES = {
+    "s": "a number of s, such as 1690000000.25. For dates, set load.arrival.unit to date",
+    "ms": "a number of ms, such as 1690000000250. For dates, set load.arrival.unit to date",
+    "date": "a date with a time, such as 2023-11-16 18:01:50.995",
+}
+
+
+def check_trace(load: LoadSpec | None, source: AnySource | None = None) -> None:
+    """Reads a load's trace, or that of the prompts' source, to its end. Raises SpecError for what is wrong with it."""
+    if load is None or not isinstance(trace := load.arrival, Trace):
+        return
+    if trace.path is None:
+        assert isinstance(source, TraceSource), "the spec refuses another one"
+        columns = COLUMNS[source.format]
+        trace = Trace(path=source.path, column=columns.stamp, unit=columns.unit, speed=trace.speed)
+    stamps = sum(1 for _ in read_offsets(trace))
+    if not stamps:
+        raise SpecError(f"load.arrival: the trace {trace.path} has no rows. Expected a stamp per request.")
+
+
+def read_offsets(trace: Trace) -> Iterator[float]:
+    """Seconds since the trace's first stamp, at its speed. Raises SpecError at a row without one or out of order."""
+    scale = UNITS_PER_S[trace.unit] * trace.speed
+    first: float | None = None
+    last = -math.inf
+    for number, stamp in enumerate(_read_stamps(trace), start=1):
+        first = stamp if first is None else first
+        if stamp < last:
+            raise SpecError(
+                f"load.arrival: row {number} of the trace {trace.path} has {trace.column} {_show(stamp, trace)}, less "
+                f"than the {_show(last, trace)} above it. Expected stamps in the order of the requests: sort the file."
+            )
+        last = stamp
+        yield (stamp - first) / scale
+
+
+def _read_stamps(trace: Trace) -> Iterator[float]:
+    """In the trace's unit."""
+    try:
+        for number, row in enumerate(read_rows(FileSource(path=str(trace.path))), start=1):
+            if isinstance(row, UnreadableRow):
+                raise SpecError(f"load.arrival.path: {row.message}")
+            if trace.column not in row:
+                raise SpecError(
+                    f"load.arrival: row {number} of the trace {trace.path} has no column {trace.column!r}, given "
+                    f"{', '.join(map(str, row)) or 'nothing'}. Set load.arrival.column."
+                )
+            yield _parse_stamp(row[trace.column], f"row {number} of the trace {trace.path}", trace)
+    except PromptError as error:
+        raise SpecError(f"load.arrival.path: {error}") from error
+
+
+def _parse_stamp(value: object, where: str, trace: Trace) -> float:
+    stamp = read_stamp(value, trace.unit)
+    if stamp is None:
+        raise SpecError(f"load.arrival: {where} has {trace.column} {value!r:.80}, expected {EXAMPLES[trace.unit]}.")
+    return stamp
+
+
+def _show(stamp: float, trace: Trace) -> str:
+    """As the file has it."""
+    if trace.unit == "date":
+        return datetime.datetime.fromtimestamp(stamp, datetime.UTC).isoformat(" ")
+    return f"{stamp:.17g}"
 
 
 def list_offsets(arrival: Arrival, first: int = 0) -> Iterator[float]:

@@ -124,7 +124,14 @@ def _read_prompts(
             prompt_id = _digest_row(row)
             occurrence = seen.count_before(prompt_id)
             source_id, target = (None, None) if isinstance(row, UnreadableRow) else identify(row)
-            prompt = Prompt(prompt_id, occurrence, source_row, source_id, messages=[], target=target)
+            prompt = Prompt(
+                prompt_id=prompt_id,
+                occurrence=occurrence,
+                source_row=source_row,
+                source_id=source_id,
+                messages=[],
+                target=target,
+            )
             yield BadRow(prompt, error.kind, str(error))
         else:
             prompt_id = _identify(parts, asked, turn_sizes)

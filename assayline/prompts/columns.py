@@ -31,7 +31,7 @@ from assayline.spec.prompts import Columns, MediaSpec, MessageTemplate
 Message = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptParts:
     """What a row says, before it has an identity."""
 

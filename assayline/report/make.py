@@ -9,30 +9,37 @@ from assayline.benchmark.plan import benchmark_dir, count_left
 from assayline.comparison.baselines import check_run, resolve_baseline
 from assayline.digests import digest_json
 from assayline.errors import SpecError, StoreError
-from assayline.files import replace_file
-from assayline.report.board.compose import compose_board
-from assayline.report.board.rows import BoardRows, read_board
+from assayline.files import replace_file, storing
+from assayline.report.board import BoardRows, compose_board, read_board
 from assayline.report.document import Chart, Document
-from assayline.report.history.compose import compose_history
-from assayline.report.history.rows import HistoryRows, read_history
+from assayline.report.history import compose_history
+from assayline.report.history_rows import HistoryRows, read_history
 from assayline.report.html import draw_picture, render_html
 from assayline.report.markdown import render_markdown
-from assayline.report.run.about import describe_run, list_metrics
 from assayline.report.run.accuracy import describe_accuracy, describe_prompts
-from assayline.report.run.comparison import describe_comparison, is_worse, say_limits, say_verdict
-from assayline.report.run.comparison_rows import ComparisonRows, read_comparison
-from assayline.report.run.cost import describe_cost
-from assayline.report.run.engines import describe_engines
-from assayline.report.run.errors import describe_errors
-from assayline.report.run.headline import choose_figures, describe_state, write_headline
-from assayline.report.run.latency import describe_latency, describe_time
-from assayline.report.run.load import describe_load
+from assayline.report.run.comparison import (
+    ComparisonRows,
+    describe_comparison,
+    is_worse,
+    read_comparison,
+    say_limits,
+    say_verdict,
+)
+from assayline.report.run.engines import describe_engines, describe_errors
+from assayline.report.run.page import (
+    choose_figures,
+    describe_cost,
+    describe_run,
+    describe_state,
+    list_metrics,
+    write_headline,
+)
 from assayline.report.run.rows import ReportRows, read_report
-from assayline.report.sweep.compose import compose_benchmark
-from assayline.report.sweep.rows import read_benchmark_rows
+from assayline.report.run.speed import describe_latency, describe_load, describe_time
+from assayline.report.sweep import compose_benchmark, read_benchmark_rows
 from assayline.settings import Settings
 from assayline.store.database import Connection
-from assayline.store.kept import is_kept, read_computed, read_kept
+from assayline.store.metrics import is_kept, read_computed, read_kept
 from assayline.store.thread import DatabaseThread
 
 HTML_NAME = "report.html"
@@ -111,13 +118,9 @@ def write_report(document: Document, folder: Path, cache_folder: Path) -> Writte
     """Writes both forms. Raises StoreError where the folder does not take them."""
     html, markdown = render_html(document, cache_folder), render_markdown(document)
     html, markdown = (text.replace("\0", "\ufffd") for text in (html, markdown))  # no form has a sign for it
-    try:
+    with storing(f"The report cannot be written to {folder}", "Give another folder with --out."):
         replace_file(folder / HTML_NAME, lambda file: file.write(html.encode("utf-8", "replace")))
         replace_file(folder / MARKDOWN_NAME, lambda file: file.write(markdown.encode("utf-8", "replace")))
-    except OSError as error:
-        raise StoreError(
-            f"The report cannot be written to {folder}: {error}. Give another folder with --out."
-        ) from error
     return Written(folder / HTML_NAME, folder / MARKDOWN_NAME, markdown, document)
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 
-from assayline.report.document import Block, Chart, Document, Paragraph, Quote, Sample, Section
-from assayline.report.table import Column, Table, tabulate
+from assayline.report.document import Block, Chart, Column, Document, Paragraph, Quote, Sample, Section, Table, tabulate
 from assayline.words import as_block, as_code, escape_markdown
 
 FIGURES = (Column("", attrgetter("label")), Column("value", attrgetter("value")), Column("", attrgetter("detail")))

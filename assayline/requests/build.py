@@ -4,7 +4,7 @@ Count in = count out: every prompt gives exactly `repeats_per_prompt` requests, 
 is asked for, times its turns where those are asked one by one (a bad row, of which neither is known, counts once). Each
 request either goes to an engine or has its error here. vLLM fails a whole call for one bad prompt, so what can be known
 before is answered before; the engine's own check stays the authority. Of a conversation's later turns nothing is known
-before, not even the prompt: they leave here without one (`evaluation/conversations.py` renders them).
+before, not even the prompt: they leave here without one (`evaluation/order.py` renders them).
 """
 
 from collections.abc import Iterable, Iterator, Mapping

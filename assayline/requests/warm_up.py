@@ -42,7 +42,15 @@ def write_warm_up(
     filler = first[0].prompt_token_ids[:1] * (MIN_WARM_UP_TOKENS - len(prefix))
     messages = first[0].messages  # a server renders messages itself
     ids = (prefix + filler)[:room]
-    return Request(f"warm-up-{worker}", "", 0, 0, ids, _shorten(sampling), messages=messages), len(prefix)
+    return Request(
+        request_id=f"warm-up-{worker}",
+        prompt_id="",
+        occurrence=0,
+        repeat_index=0,
+        prompt_token_ids=ids,
+        sampling=_shorten(sampling),
+        messages=messages,
+    ), len(prefix)
 
 
 def _write_bare(first: Request, sampling: Mapping[str, Json], worker: str) -> Request:
@@ -52,7 +60,15 @@ def _write_bare(first: Request, sampling: Mapping[str, Json], worker: str) -> Re
     """
     ids = [min(first.prompt_token_ids, default=0)] * MIN_WARM_UP_TOKENS if first.messages is None else []
     messages = None if first.messages is None else [{"role": "user", "content": "Hello"}]
-    return Request(f"warm-up-{worker}", "", 0, 0, ids, _shorten(sampling), messages=messages)
+    return Request(
+        request_id=f"warm-up-{worker}",
+        prompt_id="",
+        occurrence=0,
+        repeat_index=0,
+        prompt_token_ids=ids,
+        sampling=_shorten(sampling),
+        messages=messages,
+    )
 
 
 def _shorten(sampling: Mapping[str, Json]) -> dict[str, Json]:

@@ -12,10 +12,8 @@ from pathlib import Path
 import duckdb
 
 from assayline.records import EARLIER_TURN, NOT_SENT
-from assayline.store.ingest import list_new_parts
-from assayline.store.parts import list_parts
-from assayline.store.repair import describe_damage, find_damaged
-from assayline.store.tables import TABLES
+from assayline.store.ingest import describe_damage, find_damaged, list_new_parts
+from assayline.store.parts import TABLES, list_parts
 from assayline.store.views import quote_text
 
 ROWS_PER_FETCH = 10_000
@@ -33,7 +31,7 @@ SENT_QUERY = """
 WORKER_TABLES = ("completions", "engine_events", "telemetry")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
     """What is there of a run."""
 

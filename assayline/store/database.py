@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,32 @@ import duckdb
 
 from assayline import __version__
 from assayline.errors import DatabaseLockedError, DatabaseUnusableError, StoreError
-from assayline.store.migrations import OLDEST_VERSION, list_added_columns, list_migrations
 from assayline.store.views import KEPT, LAYERS_VERSION, LIVE, make_models, name_model, read_model
 from assayline.words import as_sentence
+
+OLDEST_VERSION = 4
+"""Databases and parts of an older version are refused: no file takes them further."""
+
+_ADDED = re.compile(r"^alter table (?:if exists )?(?P<table>\w+) add column (?P<column>\w+) ", re.M)
+
+
+def list_migrations(folder: Path, version: int, wanted: int) -> list[Path]:
+    """The files that take tables of `version` to `wanted`, in their order. Raises KeyError where one is not there."""
+    files = _find_files(folder)
+    return [files[number] for number in range(version + 1, wanted + 1)]
+
+
+@cache
+def list_added_columns(folder: Path, table: str) -> frozenset[str]:
+    """Columns of a table that migrations have added: parts written before them do not have these."""
+    texts = [file.read_text(encoding="utf-8") for file in _find_files(folder).values()]
+    added = [found for text in texts for found in _ADDED.finditer(text)]
+    return frozenset(found["column"] for found in added if found["table"] == table)
+
+
+def _find_files(folder: Path) -> dict[int, Path]:
+    return {int(file.name.partition("_")[0]): file for file in folder.glob("*.sql")}
+
 
 Connection = duckdb.DuckDBPyConnection
 """For annotations elsewhere: only this package imports DuckDB."""

@@ -1,4 +1,4 @@
-"""From part files to the database: every part exactly once, however often this is called or killed.
+"""From part files to the database, every part exactly once, however often this is called or killed.
 
 The rows of new parts and their ledger rows go in by one transaction, so a part is in the database with its ledger row
 or not at all. A part that is written again under its name holds the same rows (`prepare.py` sees to it), so the ledger
@@ -6,17 +6,136 @@ need not know that it was.
 """
 
 from pathlib import Path
+from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from assayline.store.database import transaction
-from assayline.store.kept import forget_metrics
-from assayline.store.parts import ANSWERS, ledger_name, list_part_names, list_parts, parts_dir
-from assayline.store.repair import compare_columns, describe_damage, find_damaged
+from assayline.errors import DamagedPartsError
+from assayline.files import replace_file, storing
+from assayline.store.database import list_optional_columns, transaction
+from assayline.store.metrics import forget_metrics
+from assayline.store.parts import ANSWERS, TABLES, ledger_name, list_part_names, list_parts, parts_dir
 from assayline.store.runs import delete_run
-from assayline.store.tables import TABLES
+
+
+class Verdict(NamedTuple):
+    """What is wrong with a run."""
+
+    broken: dict[str, int]
+    """The counts of `request_integrity` that should be 0 and are not."""
+    errors: dict[str, int]
+    """Error rows by kind, most first."""
+    unsent: int
+    """Requests that the end of the load left unsent."""
+    sent: int
+    """Results and errors of requests that reached an engine."""
+    load_ends: dict[str, str]
+    """Why the load ended before its requests did, by reason: what the worker said of it."""
+
+    @property
+    def error_rows(self) -> int:
+        """All error rows."""
+        return sum(self.errors.values())
+
+
+def judge_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> Verdict:
+    """Looks at a run whose parts are loaded."""
+    broken = {name: count for name, count in read_integrity(connection, run_id).items() if count}
+    rows = connection.execute(
+        "select error_kind, sum(error_requests)::bigint as requests from error_breakdown where run_id = ? "
+        "group by error_kind order by requests desc, error_kind",
+        [run_id],
+    ).fetchall()
+    errors = {str(kind): int(count) for kind, count in rows}
+    [(unsent, sent)] = connection.execute(
+        "select count(*) filter (status = 'unsent'), "
+        "count(*) filter (status in ('ok', 'error') and worker <> 'prepare') from stg_requests where run_id = ?",
+        [run_id],
+    ).fetchall()
+    ends = connection.execute(
+        "select details_json ->> '$.reason', message from engine_events where run_id = ? and event = 'load_ended' "
+        "order by at_s",
+        [run_id],
+    ).fetchall()
+    return Verdict(broken, errors, unsent, sent, {str(reason): str(message or "") for reason, message in ends})
+
+
+def read_integrity(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, int]:
+    """The run's counts of what must not be, by name; all 0 for a run that adds up."""
+    found = connection.execute("select * exclude (run_id, is_sound) from request_integrity where run_id = ?", [run_id])
+    names = [column[0] for column in found.description or ()]
+    rows = found.fetchall()
+    return dict(zip(names, rows[0], strict=True)) if rows else {"wrong_run_rows": 1}
+
+
+def find_damaged(table: str, parts: list[Path]) -> dict[Path, str]:
+    """Parts that cannot be read to their end, or are no parts of this table, each with the reason."""
+    found = {}
+    with duckdb.connect() as reader:
+        for part in parts:
+            if reason := _find_damage(reader, table, part):
+                found[part] = reason
+    return found
+
+
+def describe_damage(run_id: str, damaged: dict[Path, str]) -> DamagedPartsError:
+    """The error that names damaged parts and what helps."""
+    (first, reason), more = next(iter(damaged.items())), len(damaged) - 1
+    others = f" {more} more are damaged too." if more else ""
+    return DamagedPartsError(
+        f"Part {first} could not be loaded: {reason}.{others} Nothing of this load was stored; the parts are kept. "
+        f"`assayline rebuild {run_id} --set-aside` renames what is damaged and loads the rest anew; after that "
+        "the run can be resumed, and asks again for what was lost.",
+        damaged,
+    )
+
+
+def _find_damage(reader: duckdb.DuckDBPyConnection, table: str, part: Path) -> str | None:
+    try:
+        described = reader.execute("describe select * from read_parquet(?)", [str(part)]).fetchall()
+        if difference := compare_columns(table, [str(name) for name, *_ in described]):
+            return difference
+        reader.execute("select bit_xor(hash(part)) from read_parquet(?) as part", [str(part)]).fetchall()
+    except duckdb.Error as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+def compare_columns(table: str, names: list[str]) -> str | None:
+    """How a part's columns differ from those of its table, in words; those of later versions may be missing."""
+    expected, optional = TABLES[table].names, list_optional_columns(table)
+    if names == [name for name in expected if name in names or name not in optional]:
+        return None
+    more = [name for name in names if name not in expected]
+    less = [name for name in expected if name not in names and name not in optional]
+    return f"its columns are not those of {table} (too many: {more or 'none'}, missing: {less or 'none'})"
+
+
+def rescue_part(
+    connection: duckdb.DuckDBPyConnection, run_id: str, table: str, damaged: Path, good: list[Path]
+) -> bool:
+    """Writes `damaged` anew, in place, from loaded rows. Returns whether that was possible. Raises StoreError."""
+    query = "select loaded_rows from loaded_parts where run_id = ? and part = ?"
+    ledger = connection.execute(query, [run_id, ledger_name(damaged.parent.name, damaged.name)]).fetchall()
+    if not ledger:
+        return False
+    columns = ", ".join(TABLES[table].names)
+    rest = f"select {columns} from {table} where run_id = ?"  # noqa: S608 - names are ours
+    values: list[object] = [run_id]
+    if good:
+        none = f"select {columns} from {table} where false"  # noqa: S608 - names are ours
+        every = f"{none} union all by name select * from read_parquet(?, union_by_name = true)"  # noqa: S608
+        rest += f" except all select {columns} from ({every})"  # noqa: S608 - names are ours
+        values.append([str(part) for part in good])
+    rows = connection.sql(rest, params=values).to_arrow_table()
+    if rows.num_rows != ledger[0][0]:
+        return False
+    with storing(f"Part {damaged} cannot be written anew", "Free space, then try again."):
+        replace_file(damaged, lambda file: pq.write_table(rows.cast(TABLES[table]), file, compression="zstd"))
+    return True
+
 
 FILES_PER_LOAD = 500
 """Parts per transaction, so that a run of a million requests loads in steps."""

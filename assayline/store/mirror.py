@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from assayline.errors import SpecError, StoreError
-from assayline.files import MAKE_ROOM, write_bytes
+from assayline.files import MAKE_ROOM, storing, write_bytes
 from assayline.media.shelf import SHELF_NAME
 from assayline.runs.locks import FLOW_LOCK
 from assayline.runs.manifest import MANIFEST_NAME
 from assayline.settings import Settings
-from assayline.store.judged import FOLDER_NAME as JUDGED
 from assayline.store.parts import PARTS
+from assayline.store.scoring import FOLDER_NAME as JUDGED
 from assayline.words import count, hide_secrets
 
 AnyLogger = logging.Logger | logging.LoggerAdapter[logging.Logger]
@@ -163,7 +163,7 @@ class RunCopy:
     def update(self) -> None:
         """Copies what is left: the manifest last, as it was before the parts were listed. Raises StoreError."""
         manifest = self.run_dir / MANIFEST_NAME
-        try:
+        with storing(f"Run {self.run_id} cannot be read for its mirror", f"hint: {MAKE_ROOM}"):
             stamp, content = _stamp(manifest), manifest.read_bytes()
             left = self.list_left()
 
@@ -177,8 +177,6 @@ class RunCopy:
 
             self.mirror.for_each(put, left.keys() - {MANIFEST_NAME})
             self.mirror.for_each(put, left.keys() & {MANIFEST_NAME})
-        except OSError as error:
-            raise StoreError(f"Run {self.run_id} cannot be read for its mirror: {error}. hint: {MAKE_ROOM}") from None
 
     def fetch(self, names: Iterable[str]) -> None:
         """Downloads files, the manifest last. Raises StoreError."""

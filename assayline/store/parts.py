@@ -1,28 +1,124 @@
-"""Part files: how a run makes results durable without touching the database.
+"""Part files: how a run makes results durable without touching the database; and which record is a row of which table.
 
 A part is a Parquet file of one table's rows: a reader sees a whole part or none. A writer's parts have the number of
 their rows in their names, so that counting them needs no look into them.
 `PartWriter` buffers rows and flushes them after `flush_rows` rows or `flush_interval_s` seconds, whichever is first:
 that interval is the most work that a crash can cost.
+
+Columns are read from `sql/schema/`. Each is a field of the record, or a field's JSON where it is named `<field>_json`;
+`run_id` is not repeated in every part, the loader adds it.
 """
 
+import json
 import os
 import re
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
-from assayline.files import MAKE_ROOM, UNFINISHED, replace_file
-from assayline.store.tables import TABLES, Record, table_of, to_arrow
+from assayline.files import MAKE_ROOM, UNFINISHED, replace_file, storing
+from assayline.records import Completion, DeviceSample, EngineEvent, Json, Prompt, Request, TelemetrySample
+
+Record = Prompt | Request | Completion | EngineEvent | TelemetrySample | DeviceSample
+
+_SCHEMA_FOLDER = Path(__file__).resolve().parents[2] / "sql" / "schema"
+_COLUMN = re.compile(r"^    (?P<name>\w+) (?P<type>\w+)(?P<list>\[\])?", re.M)
+_TYPES = {"varchar": pa.string(), "integer": pa.int32(), "bigint": pa.int64(), "double": pa.float64()}
+
+
+def _read_schema(table: str) -> pa.Schema:
+    """Columns and types as the table's file in `sql/schema/` has them, but for `run_id`."""
+    (file,) = _SCHEMA_FOLDER.glob(f"[0-9][0-9]_{table}.sql")
+    columns = file.read_text(encoding="utf-8").partition(");")[0]
+    return pa.schema(
+        (found["name"], pa.list_(_TYPES[found["type"]]) if found["list"] else _TYPES[found["type"]])
+        for found in _COLUMN.finditer(columns)
+        if found["name"] != "run_id"
+    )
+
+
+TABLES: dict[str, pa.Schema] = {
+    table: _read_schema(table)
+    for table in ("prompts", "requests", "completions", "engine_events", "telemetry", "device_telemetry")
+}
+"""In the order in which they are loaded."""
+
+_TABLE_OF: dict[type[Record], str] = {
+    Prompt: "prompts",
+    Request: "requests",
+    Completion: "completions",
+    EngineEvent: "engine_events",
+    TelemetrySample: "telemetry",
+    DeviceSample: "device_telemetry",
+}
+
+
+def table_of(record: Record) -> str:
+    """Name of the table that holds such a record."""
+    return _TABLE_OF[type(record)]
+
+
+def to_arrow(table: str, records: Iterable[Record]) -> pa.Table:
+    """Records of one table as Arrow. JSON-like fields become text in `<name>_json`."""
+    schema = TABLES[table]
+    rows = [[_value(record, name) for name in schema.names] for record in records]
+    columns = [
+        pa.array(list(column), type=kind) for column, kind in zip(zip(*rows, strict=True), schema.types, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema) if rows else schema.empty_table()
+
+
+def request_from_row(row: dict[str, Any]) -> Request:
+    """A Request from a row of a `requests` part. What an older part does not have is as the dataclass says."""
+    values = {
+        name.removesuffix("_json"): json.loads(value) if value and name.endswith("_json") else value
+        for name, value in row.items()
+    }
+    return Request(**values | {"prompt_token_ids": values["prompt_token_ids"] or []})
+
+
+def _value(record: Record, column: str) -> Any:
+    read = _READERS[type(record)].get(column)
+    return read(record) if read else clean(getattr(record, column))
+
+
+def clean(value: Any) -> Any:
+    """Lone surrogates, which JSON input can smuggle in, have no UTF-8 form: they become question marks."""
+    if isinstance(value, str) and not value.isascii():
+        return value.encode("utf-8", "replace").decode("utf-8")
+    return value
+
+
+def _dump(value: Json) -> str:
+    return str(clean(json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)))
+
+
+def _json_reader(name: str) -> Callable[[Any], str | None]:
+    def read(record: Any) -> str | None:
+        value = getattr(record, name)
+        return None if value is None else _dump(value)
+
+    return read
+
+
+def _json_readers(record: type[Record]) -> dict[str, Callable[[Any], str | None]]:
+    return {f"{field.name}_json": _json_reader(field.name) for field in fields(record)}
+
+
+_READERS: dict[type[Record], dict[str, Callable[[Any], Any]]] = {record: _json_readers(record) for record in _TABLE_OF}
+_READERS[Request]["prompt_token_ids"] = lambda record: record.prompt_token_ids or None
+
 
 ANSWERS = "completions"
 PARTS = "parts"
@@ -37,13 +133,9 @@ def parts_dir(run_dir: Path, table: str) -> Path:
 def write_part(run_dir: Path, table: str, name: str, records: Iterable[Record]) -> Path:
     """Writes one part durably. Raises StoreError if the file system refuses."""
     path = parts_dir(run_dir, table) / f"{name}.parquet"
-    try:
+    hint = f"{MAKE_ROOM} Then give the same command again: it resumes the run, whose parts written so far are kept."
+    with storing(f"Part file {path} cannot be written", hint):
         replace_file(path, lambda file: pq.write_table(to_arrow(table, records), file, compression="zstd"))
-    except OSError as error:
-        raise StoreError(
-            f"Part file {path} cannot be written: {error}. {MAKE_ROOM} Then give the same command again: it resumes "
-            "the run, whose parts written so far are kept."
-        ) from error
     return path
 
 
@@ -64,12 +156,11 @@ def list_parts(run_dir: Path, table: str) -> list[Path]:
 def list_part_names(run_dir: Path, table: str) -> list[str]:
     """List the names of a table's finished parts, without making a path of each. Raises StoreError."""
     folder = parts_dir(run_dir, table)
-    try:
-        names = os.listdir(folder)  # noqa: PTH208 - names are needed, no paths
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StoreError(f"The parts in {folder} cannot be listed: {error}. hint: fix the folder's rights.") from error
+    with storing(f"The parts in {folder} cannot be listed", "hint: fix the folder's rights."):
+        try:
+            names = os.listdir(folder)  # noqa: PTH208 - names are needed, no paths
+        except FileNotFoundError:
+            return []
     return sorted(name for name in names if name.endswith(".parquet"))
 
 
@@ -108,22 +199,18 @@ def _read_answers(part: Path, columns: list[str], request_ids: Collection[str]) 
 def set_part_aside(part: Path) -> Path:
     """Rename a damaged part, so that no list has it any more. Returns its new path. Raises StoreError."""
     number, aside = 1, part.with_name(f"{part.name}.damaged")
-    try:
+    with storing(f"{part} cannot be renamed to {aside.name}", MAKE_ROOM):
         while aside.exists():
             number += 1
             aside = part.with_name(f"{part.name}.damaged-{number}")
         return part.rename(aside)
-    except OSError as error:
-        raise StoreError(f"{part} cannot be renamed to {aside.name}: {error}. {MAKE_ROOM}") from error
 
 
 def remove_unfinished(run_dir: Path) -> None:
     """Removes what a killed writer had begun: nobody may be writing. Raises StoreError."""
-    try:
+    with storing(f"Unfinished files of {run_dir} cannot be removed", "Fix its rights."):
         for path in run_dir.glob(f"parts/*/.*{UNFINISHED}"):
             path.unlink(missing_ok=True)
-    except OSError as error:
-        raise StoreError(f"{error}: unfinished files of {run_dir} cannot be removed. Fix its rights.") from error
 
 
 def count_rows(part: Path) -> int:
@@ -197,3 +284,15 @@ class PartWriter:
 def ledger_name(table: str, name: str) -> str:
     """What `loaded_parts` calls a part."""
     return f"{table}/{name}"
+
+
+def recall_lengths(
+    connection: duckdb.DuckDBPyConnection, model_id: str, prompt_set: str, benchmark_id: str | None
+) -> pa.Table:
+    """One row per prompt that was answered, in the order of their ids: prompt_id and output_tokens (median).
+
+    `benchmark_id` is that of the run that asks, if it is part of one: what the others of its benchmark found is left
+    out.
+    """
+    query = "select prompt_id, output_tokens from recall_lengths(?, ?, ?) order by prompt_id"
+    return connection.sql(query, params=[model_id, prompt_set, benchmark_id]).to_arrow_table()

@@ -16,7 +16,7 @@ from assayline.runs.locks import is_worked_on
 from assayline.runs.manifest import Manifest, read_manifest
 from assayline.spec.criteria import LIMITS
 from assayline.store.database import transaction
-from assayline.store.kept import forget_metrics
+from assayline.store.metrics import forget_metrics
 
 LOAD_COLUMNS = ("warmup_s", "cooldown_s", "max_requests", "max_duration_s", "max_errors")
 

@@ -1,7 +1,7 @@
 """The views of the database, in three schemas, from one file each.
 
 A run's metrics do not change once it has ended, and computing those of a thousand runs anew for every question takes
-minutes. So they are kept (`kept.py`), and a model is made of two parts under the name that people query:
+minutes. So they are kept (`metrics.py`), and a model is made of two parts under the name that people query:
 
     main.run_summary            kept_metrics.run_summary union all live_metrics.run_summary
     kept_metrics.run_summary    a table: the rows of runs whose metrics are kept

@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 
 from assayline.clock import utc_now
-from assayline.engines.devices.memory import DeviceMemory
 from assayline.engines.devices.nvidia import list_gpus
+from assayline.engines.devices.watch import DeviceMemory
 from benchmarks.gpu.machine import describe_machine
 from benchmarks.gpu.page import write_page
 from benchmarks.gpu.parts import CPU_PATIENCE, PARTS, Part, run_part

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from assayline.engines.devices.memory import SLACK_BYTES, DeviceMemory
 from assayline.engines.devices.nvidia import read_free_bytes
+from assayline.engines.devices.watch import SLACK_BYTES, DeviceMemory
 from assayline.records import EngineEvent
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from assayline.report.table import Column, tabulate
+from assayline.report.document import Column, tabulate
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage
 from flows.cli.words import complete_run_id, plain_console, print_table, print_text

@@ -58,8 +58,7 @@ def run(arguments: list[str]) -> int:
     if known.resume is None:
         write_plan(plan, settings)
     with prefect_api():
-        from flows.benchmark import benchmark
-        from flows.benchmark_end import print_conclusion
+        from flows.benchmark import benchmark, print_conclusion
 
         collect_garbage()
         try:

@@ -34,7 +34,7 @@ def run(arguments: list[str]) -> int:
         parser.error("give RUN_IDs, or --all")
 
     from assayline.settings import load_settings
-    from assayline.store.kept import list_unkept
+    from assayline.store.metrics import list_unkept
     from assayline.store.thread import DatabaseThread
 
     collect_garbage()
@@ -59,7 +59,7 @@ def _keep_all(database: "DatabaseThread", run_ids: list[str]) -> int:
 
 
 def _keep_run(connection: "Connection", run_id: str) -> bool:
-    from assayline.store.kept import keep_metrics, stage_run
+    from assayline.store.metrics import keep_metrics, stage_run
 
     with stage_run(connection, run_id):
         return keep_metrics(connection, run_id)

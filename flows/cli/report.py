@@ -23,8 +23,8 @@ from flows.cli.words import complete_run_id, plain_console, print_table, print_t
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from assayline.report.board.rows import BoardRows
-    from assayline.report.history.rows import HistoryRows
+    from assayline.report.board import BoardRows
+    from assayline.report.history_rows import HistoryRows
     from assayline.report.make import Written
     from assayline.settings import Settings
 
@@ -101,8 +101,7 @@ def _write(known: argparse.Namespace, settings: "Settings") -> "Written":
 
 def print_history(rows: "HistoryRows", console: "Console") -> None:
     """What a reader must know, and the newest runs as a table."""
-    from assayline.report.history.compose import tabulate_nights
-    from assayline.report.history.headline import write_headline
+    from assayline.report.history import tabulate_nights, write_headline
 
     print_table(tabulate_nights(rows, NEWEST_RUNS), console)
     if (more := len(rows.runs) - NEWEST_RUNS) > 0:
@@ -113,8 +112,7 @@ def print_history(rows: "HistoryRows", console: "Console") -> None:
 
 def print_board(rows: "BoardRows", console: "Console") -> None:
     """Models and tasks as tables, and who wins what, if anybody does."""
-    from assayline.report.board.compose import tabulate_board, tabulate_task
-    from assayline.report.board.headline import write_headline
+    from assayline.report.board import tabulate_board, tabulate_task, write_headline
 
     if len(rows.tasks) > 1:
         print_table(tabulate_board(rows), console)

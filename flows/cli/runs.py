@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from assayline.report.table import Column
+from assayline.report.document import Column
 from assayline.words import nearest, show_share, show_value
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage
@@ -65,7 +65,7 @@ def list_runs(settings: "Settings", name: str | None, limit: int) -> list[dict[s
     from assayline.runs.locks import is_worked_on
     from assayline.runs.manifest import list_manifests
     from assayline.store.database import connect, read_rows
-    from assayline.store.kept import read_kept
+    from assayline.store.metrics import read_kept
 
     runs_dir = settings.data_dir / "runs"
     manifests = list_manifests(runs_dir)

@@ -8,7 +8,7 @@ No Prefect flow: it takes seconds, and what it writes is one transaction.
 import argparse
 from typing import TYPE_CHECKING
 
-from assayline.report.table import Column, tabulate
+from assayline.report.document import Column, tabulate
 from assayline.words import DASH, show_number, show_range, show_value
 from flows.cli.options import make_parser
 from flows.cli.process import collect_garbage
@@ -50,8 +50,7 @@ def run(arguments: list[str]) -> int:
         parser.error(f"--show {known.show}: expected 0 or more examples")
 
     from assayline.evaluation.rescore import list_stale_runs, rescore_run
-    from assayline.runs.manifest import find_run
-    from assayline.runs.scorers import parse_scorer
+    from assayline.runs.manifest import find_run, parse_scorer
     from assayline.settings import load_settings
 
     collect_garbage()

@@ -16,8 +16,8 @@ from rich.console import Console
 from assayline.benchmark.result import Measured
 from assayline.comparison.gate import GateReport
 from assayline.evaluation.run import RunResult
-from assayline.report.sweep.comparison import say_trades, tabulate_comparisons, tabulate_medians
-from assayline.report.table import Column, Table, tabulate
+from assayline.report.comparison import say_trades, tabulate_comparisons, tabulate_medians
+from assayline.report.document import Column, Table, tabulate
 from assayline.spec.evaluation import EvalSpec
 from assayline.words import (
     show_known,

@@ -12,7 +12,7 @@ from assayline.words import make_visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from assayline.report.table import Table
+    from assayline.report.document import Table
     from assayline.settings import Settings
 
 CONSOLE_LEVEL = "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"

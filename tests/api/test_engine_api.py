@@ -15,7 +15,7 @@ from assayline import Answer, Ask, Engine, evaluate
 from assayline.engines import open_engine
 from assayline.engines.base import Engine as AnyEngine
 from assayline.errors import Death, EngineDiedError, EngineError, ModelError, SpecError
-from assayline.evaluation import opening
+from assayline.evaluation import worker as worker_module
 from assayline.records import Completion, EngineEvent
 from assayline.settings import Settings
 
@@ -143,7 +143,7 @@ def test_an_engines_death_is_an_event_and_every_prompt_is_answered_once(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lives = iter([40, 10**9])
-    monkeypatch.setattr(opening, "open_engine", lambda *a, **k: Mortal(open_engine(*a, **k), next(lives)))
+    monkeypatch.setattr(worker_module, "open_engine", lambda *a, **k: Mortal(open_engine(*a, **k), next(lives)))
     events: list[EngineEvent] = []
     with (
         caplog.at_level(logging.WARNING, "assayline"),

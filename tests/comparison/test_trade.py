@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from assayline.comparison.trade import say_trade
+from assayline.comparison.queries import say_trade
 
 
 def say(**changes: tuple[float | None, str]) -> str:

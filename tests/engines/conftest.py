@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from engine_helpers import Asker, Control, Reference, open_engine
 
-from assayline.engines.offline import OfflineEngine
+from assayline.engines.client import OfflineEngine
 
 
 @pytest.fixture(scope="session")

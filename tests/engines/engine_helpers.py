@@ -15,12 +15,11 @@ from forked_hosts import HOSTS
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
+from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.environment import engine_environment
 from assayline.engines.host.vllm.internals import find_version
 from assayline.engines.messages import Open
-from assayline.engines.offline import OfflineEngine
 from assayline.engines.process import HostSetup
-from assayline.engines.streaming import StreamingEngine
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.prompts import load_prompts
 from assayline.records import Completion, Request, TelemetrySample
@@ -104,7 +103,16 @@ def open_async(model: Path | str, log_path: Path, control: Control | None = None
     """vLLM's async engine, warmed up: its first prefill must not be a short one (docs/decisions.md)."""
     parts = parts_of("async", model, log_path, record_token_times=True, **changes)
     engine = StreamingEngine(hooks=(control or Control()).hooks, **parts)
-    engine.warm_up(Request("warm-up", "", 0, 0, [1] * 32, {**GREEDY, "max_tokens": 2}))
+    engine.warm_up(
+        Request(
+            request_id="warm-up",
+            prompt_id="",
+            occurrence=0,
+            repeat_index=0,
+            prompt_token_ids=[1] * 32,
+            sampling={**GREEDY, "max_tokens": 2},
+        )
+    )
     return engine
 
 
@@ -166,7 +174,14 @@ class Asker:
     def send(self, prompt_token_ids: list[int], **sampling: Any) -> Request:
         self._count += 1
         as_stored = json.loads(json.dumps({**GREEDY, **sampling}))  # a shard holds it as JSON, whose keys are text
-        return Request(f"request-{self._count}", "prompt", 0, 0, prompt_token_ids, as_stored)
+        return Request(
+            request_id=f"request-{self._count}",
+            prompt_id="prompt",
+            occurrence=0,
+            repeat_index=0,
+            prompt_token_ids=prompt_token_ids,
+            sampling=as_stored,
+        )
 
     def fresh_prompt(self, tokens: int) -> list[int]:
         """Token ids that no request before had as its beginning."""

@@ -31,13 +31,11 @@ from engine_helpers import (
 )
 
 from assayline.clock import RunClock
-from assayline.engines.devices.memory import DeviceMemory
-from assayline.engines.offline import OfflineEngine
+from assayline.engines.client import OfflineEngine, StreamingEngine
+from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.parking import park_engines
 from assayline.engines.recovery.engine import AdaptiveEngine
-from assayline.engines.recovery.policy import RecoveryPolicy
-from assayline.engines.recovery.sizes import Sizes, sizes_of
-from assayline.engines.streaming import StreamingEngine
+from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, sizes_of
 from assayline.errors import EngineDiedError
 from assayline.load.course import LoadCourse
 from assayline.records import NOT_SENT, Completion, Request
@@ -232,7 +230,15 @@ def test_the_likelihood_of_options_is_that_of_the_offline_engine(
     for option in ("7", "8"):
         request = asker.send([*ids, asker.token(option)], **sampling)
         requests.append(
-            Request(request.request_id, "p", 0, 0, request.prompt_token_ids, request.sampling, option_tokens=1)
+            Request(
+                request_id=request.request_id,
+                prompt_id="p",
+                occurrence=0,
+                repeat_index=0,
+                prompt_token_ids=request.prompt_token_ids,
+                sampling=request.sampling,
+                option_tokens=1,
+            )
         )
     ours, theirs = by_id(async_engine.generate(requests)), by_id(engine.generate(requests))
     for request in requests:
@@ -312,7 +318,16 @@ def test_a_killed_engine_core_is_replaced_and_nothing_is_lost_or_doubled(
     with ExitStack() as at_error:
         engine = AdaptiveEngine(open_next, policy, record, DeviceMemory(()), first_generation=before)
         at_error.callback(engine.close)
-        engine.warm_up(Request("warm-up", "", 0, 0, [1] * 32, {"max_tokens": 2}))
+        engine.warm_up(
+            Request(
+                request_id="warm-up",
+                prompt_id="",
+                occurrence=0,
+                repeat_index=0,
+                prompt_token_ids=[1] * 32,
+                sampling={"max_tokens": 2},
+            )
+        )
         short = [asker.ask() for _ in range(5)]
         long = [asker.ask(max_tokens=150, ignore_eos=True) for _ in range(60)]
         answers, killed = {}, False

@@ -12,9 +12,8 @@ import psutil
 import pytest
 from engine_helpers import ARGS, ONE_CORE, ROOT, Control, by_id, open_async, open_engine, parts_of, words_of
 
-from assayline.engines.host.media import PREPARERS
-from assayline.engines.offline import OfflineEngine
-from assayline.engines.streaming import StreamingEngine
+from assayline.engines.client import OfflineEngine, StreamingEngine
+from assayline.engines.host.core import PREPARERS
 from assayline.errors import EngineDiedError, EngineInterruptedError
 from assayline.evaluation.prepare import Preparation
 from assayline.media.shelf import Shelf

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from engine_helpers import ARGS, NO_PREEMPTIONS, Asker, Control, Feed, by_id, stamps_of
 
-from assayline.engines.offline import OfflineEngine
+from assayline.engines.client import OfflineEngine
 from assayline.errors import EngineInterruptedError, SpecError
 from assayline.records import Completion
 

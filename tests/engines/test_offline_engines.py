@@ -36,7 +36,7 @@ from engine_helpers import (
 )
 
 from assayline.engines import client
-from assayline.engines.offline import OfflineEngine
+from assayline.engines.client import OfflineEngine
 from assayline.engines.process import HostProcess
 from assayline.errors import EngineError
 from assayline.records import Request
@@ -313,7 +313,7 @@ from pathlib import Path
 from assayline.clock import RunClock
 from assayline.engines.environment import engine_environment
 from assayline.engines.messages import Open
-from assayline.engines.offline import OfflineEngine
+from assayline.engines.client import OfflineEngine
 from assayline.engines.process import HostSetup
 from assayline.records import Request
 from assayline.settings import Settings

@@ -6,8 +6,8 @@ import pytest
 from engine_helpers import Asker, Reference, by_id, prepare_options
 
 from assayline.clock import RunClock
+from assayline.engines.client import OfflineEngine
 from assayline.engines.fake import FakeEngine
-from assayline.engines.offline import OfflineEngine
 from assayline.requests.build import Prepared
 
 pytestmark = pytest.mark.vllm

@@ -12,19 +12,20 @@ from fake_server import FakeServer
 
 from assayline.clock import RunClock
 from assayline.engines import client
+from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.devices.claims import Device, claim_device
 from assayline.engines.environment import engine_environment
 from assayline.engines.messages import Open
-from assayline.engines.offline import OfflineEngine
 from assayline.engines.parking import Parked, ParkingLot, find_lot, own_variables, park_engines
 from assayline.engines.process import HostProcess
-from assayline.engines.streaming import StreamingEngine
 from assayline.errors import DeviceError
 from assayline.records import Request
 from assayline.settings import Settings
 from assayline.spec.engine import ServerSpec
 
-ASKED = Request("r", "p", 0, 0, [5] * 8, {"max_tokens": 4})
+ASKED = Request(
+    request_id="r", prompt_id="p", occurrence=0, repeat_index=0, prompt_token_ids=[5] * 8, sampling={"max_tokens": 4}
+)
 DEVICE = Device("cpu-0-1", {}, ("cpu-0", "cpu-1"))
 
 

@@ -24,13 +24,11 @@ from engine_helpers import (
     words_of,
 )
 
-from assayline.engines.devices.memory import DeviceMemory
+from assayline.engines.client import OfflineEngine, StreamingEngine
+from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.environment import engine_environment
-from assayline.engines.offline import OfflineEngine
 from assayline.engines.recovery.engine import AdaptiveEngine
-from assayline.engines.recovery.policy import RecoveryPolicy
-from assayline.engines.recovery.sizes import Sizes
-from assayline.engines.streaming import StreamingEngine
+from assayline.engines.recovery.policy import RecoveryPolicy, Sizes
 from assayline.errors import EngineDiedError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.drive import Listener, drive_worker
@@ -147,7 +145,15 @@ def test_chats_are_rendered_by_the_server(
     server = ServerSpec(url=find_url(served), endpoint="chat", api_key_env="SERVED_KEY")
     question = asker.rows[0]["question"]
     message = {"role": "user", "content": question}
-    chat = Request("chat", "prompt", 0, 0, [], {"temperature": 0, "max_tokens": None}, messages=[message])
+    chat = Request(
+        request_id="chat",
+        prompt_id="prompt",
+        occurrence=0,
+        repeat_index=0,
+        prompt_token_ids=[],
+        sampling={"temperature": 0, "max_tokens": None},
+        messages=[message],
+    )
     with closing(open_server(tiny_model, tmp_path / "chat.log", server=server, env=env, args={})) as remote:
         [answer] = remote.generate([chat])
         [same] = served.generate([asker.ask(question, max_tokens=None)])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from engine_helpers import ARGS, NO_PREEMPTIONS, Asker, by_id, open_engine
 
-from assayline.engines.offline import OfflineEngine
+from assayline.engines.client import OfflineEngine
 from assayline.records import Completion, Request
 
 pytestmark = [pytest.mark.vllm, pytest.mark.skipif(NO_PREEMPTIONS is None, reason="this vLLM counts no preemptions")]

@@ -19,17 +19,16 @@ from engine_helpers import course_of
 from assayline.clock import RunClock
 from assayline.engines import client as hosted
 from assayline.engines.base import EngineHooks
-from assayline.engines.messages import AbortAll, Aborted, Beat, Finished, Generate, Open, Opened, StopSending, unsent
-from assayline.engines.process import HostSetup
-from assayline.engines.streaming import (
+from assayline.engines.client import (
     LOOKAHEAD_S,
     MIN_SURPLUS_REQUESTS,
     TURN_INTERVAL_S,
     StreamingEngine,
 )
+from assayline.engines.messages import AbortAll, Aborted, Beat, Finished, Generate, Open, Opened, StopSending, unsent
+from assayline.engines.process import HostSetup
 from assayline.errors import Death, EngineDiedError, Witness
-from assayline.load.course import LoadCourse, LoadEnd
-from assayline.load.schedule import LEAD_S
+from assayline.load.course import LEAD_S, LoadCourse, LoadEnd
 from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
 
 
@@ -72,7 +71,16 @@ class PlayedHost:
         next_s = self._queue[0][0] if self._queue else math.inf
         if self._beat_s <= min(until_s, next_s):
             self.now_s, self._beat_s = max(self.now_s, self._beat_s), self._beat_s + 1
-            return Beat(TelemetrySample("w", 0, self.now_s, None, self._count_sent(), len(self.sent)))
+            return Beat(
+                TelemetrySample(
+                    worker="w",
+                    engine_generation=0,
+                    at_s=self.now_s,
+                    engine_steps=None,
+                    in_flight_requests=self._count_sent(),
+                    output_tokens=len(self.sent),
+                )
+            )
         if next_s <= until_s:
             self.now_s = max(self.now_s, next_s)
             return Finished([heapq.heappop(self._queue)[2]])
@@ -103,7 +111,15 @@ class PlayedHost:
             heapq.heappush(self._free, start_s + self.service_s)
         name = message.request.request_id
         error = "bad" if name in self.bad else None
-        row = Completion(name, "w", 0, message.window_requests, message.due_at_s, start_s, error_kind=error)
+        row = Completion(
+            request_id=name,
+            worker="w",
+            engine_generation=0,
+            window_requests=message.window_requests,
+            due_at_s=message.due_at_s,
+            sent_at_s=start_s,
+            error_kind=error,
+        )
         heapq.heappush(self._queue, (start_s + self.service_s, number, row))
 
     def _give_back(self, reason: str) -> None:
@@ -152,7 +168,10 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Play]
 
 
 def requests(count: int) -> Iterator[Request]:
-    return (Request(str(number), "p", 0, 0, [1], {}) for number in range(count))
+    return (
+        Request(request_id=str(number), prompt_id="p", occurrence=0, repeat_index=0, prompt_token_ids=[1], sampling={})
+        for number in range(count)
+    )
 
 
 def split(rows: list[Completion]) -> tuple[list[str], list[str]]:
@@ -211,7 +230,22 @@ class TestOpenLoop:
 
     def test_input_is_looked_at_again_soon_while_the_engine_works(self, play: Any) -> None:
         it = play(course_of({"kind": "all_at_once"}), service_s=300.0)
-        it.rows(itertools.chain(requests(1), [None] * 10, [Request("late", "p", 0, 0, [1], {})]))
+        it.rows(
+            itertools.chain(
+                requests(1),
+                [None] * 10,
+                [
+                    Request(
+                        request_id="late",
+                        prompt_id="p",
+                        occurrence=0,
+                        repeat_index=0,
+                        prompt_token_ids=[1],
+                        sampling={},
+                    )
+                ],
+            )
+        )
         assert it.host.handed_s[1] - it.host.handed_s[0] <= 11 * TURN_INTERVAL_S + 1e-6
 
     def test_another_engine_goes_on_in_the_pattern(self, play: Any) -> None:
@@ -244,7 +278,18 @@ class TestOpenLoop:
 
 def requests_at(*offsets_s: float) -> Iterator[Request]:
     """Of a trace: each brings its own time."""
-    return (Request(str(n), "p", 0, 0, [1], {}, due_offset_s=offset_s) for n, offset_s in enumerate(offsets_s))
+    return (
+        Request(
+            request_id=str(n),
+            prompt_id="p",
+            occurrence=0,
+            repeat_index=0,
+            prompt_token_ids=[1],
+            sampling={},
+            due_offset_s=offset_s,
+        )
+        for n, offset_s in enumerate(offsets_s)
+    )
 
 
 OWN_TIMES = {"kind": "trace", "speed": 2.0}

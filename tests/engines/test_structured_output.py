@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from engine_helpers import SCHEMA, VLLM, Asker, answers_in, by_id
 
-from assayline.engines.offline import OfflineEngine
+from assayline.engines.client import OfflineEngine
 from assayline.spec.file import parse_spec
 
 pytestmark = pytest.mark.vllm

@@ -33,15 +33,13 @@ from engine_helpers import (
     words_of,
 )
 
+from assayline.engines.client import OfflineEngine
 from assayline.engines.devices.claims import claim_device, list_devices
-from assayline.engines.devices.memory import DeviceMemory
-from assayline.engines.devices.orphans import end_orphans, locks_variable, note_engine
+from assayline.engines.devices.watch import DeviceMemory, end_orphans, locks_variable, note_engine
 from assayline.engines.environment import engine_environment
-from assayline.engines.offline import OfflineEngine
 from assayline.engines.recovery.causes import classify
 from assayline.engines.recovery.engine import AdaptiveEngine
-from assayline.engines.recovery.policy import RecoveryPolicy
-from assayline.engines.recovery.sizes import Sizes
+from assayline.engines.recovery.policy import RecoveryPolicy, Sizes
 from assayline.errors import EngineDiedError
 from assayline.settings import Settings
 
@@ -91,7 +89,7 @@ from assayline.clock import RunClock
 from assayline.engines.devices.claims import claim_device, list_devices
 from assayline.engines.environment import engine_environment
 from assayline.engines.messages import Open
-from assayline.engines.offline import OfflineEngine
+from assayline.engines.client import OfflineEngine
 from assayline.engines.process import HostSetup
 from assayline.settings import Settings
 with claim_device(list_devices("cpu", 1), Path(sys.argv[3]), 0) as device:
@@ -130,7 +128,7 @@ def test_what_a_killed_worker_and_a_killed_host_leave_behind_is_ended_by_the_nex
 
 SLEEPER = """
 import os, time
-from assayline.engines.devices.orphans import note_engine
+from assayline.engines.devices.watch import note_engine
 note_engine(os.environ)
 if os.fork() == 0:
     time.sleep(600)
@@ -242,7 +240,15 @@ flag, prompts = Path(order["flag"]), order["prompts"]
 core = VllmCore(Open(backend="offline", model=order["model"], args=order["args"], clock=RunClock.start()))
 def ask(name):
     for i, ids in enumerate(prompts):
-        core.add(Generate(Request(f"{name}-{i}", "", 0, 0, ids, order["sampling"]), 0.0, 8))
+        request = Request(
+            request_id=f"{name}-{i}",
+            prompt_id="",
+            occurrence=0,
+            repeat_index=0,
+            prompt_token_ids=ids,
+            sampling=order["sampling"],
+        )
+        core.add(Generate(request, 0.0, 8))
 def answers():
     found = {}
     while core.in_flight:

@@ -10,7 +10,7 @@ from engine_helpers import ARGS, by_id, open_engine
 from PIL import Image
 from random_video_model import build_video_model
 
-from assayline.engines.offline import OfflineEngine
+from assayline.engines.client import OfflineEngine
 from assayline.media.shelf import Shelf
 from assayline.records import Request
 from assayline.requests.chat import ChatRenderer, load_tokenizer
@@ -74,10 +74,41 @@ def test_videos_reach_the_model_and_a_broken_one_is_one_row(model: Path, engine:
     Image.new("RGB", (SIDE, SIDE), "green").save(tmp_path / "green.png")
     shelf = Shelf(None)
     video = {name: shelf.refer("video", tmp_path / f"{name}.mp4") for name in films}
-    requests = [Request(name, "p", 0, 0, alone.token_ids, GREEDY, media=[one]) for name, one in video.items()]
-    requests.append(Request("again", "p", 0, 0, alone.token_ids, GREEDY, media=[video["turning"]]))
+    requests = [
+        Request(
+            request_id=name,
+            prompt_id="p",
+            occurrence=0,
+            repeat_index=0,
+            prompt_token_ids=alone.token_ids,
+            sampling=GREEDY,
+            media=[one],
+        )
+        for name, one in video.items()
+    ]
+    requests.append(
+        Request(
+            request_id="again",
+            prompt_id="p",
+            occurrence=0,
+            repeat_index=0,
+            prompt_token_ids=alone.token_ids,
+            sampling=GREEDY,
+            media=[video["turning"]],
+        )
+    )
     picture = shelf.refer("image", tmp_path / "green.png")
-    requests.append(Request("beside", "p", 0, 0, both.token_ids, GREEDY, media=[picture, video["turning"]]))
+    requests.append(
+        Request(
+            request_id="beside",
+            prompt_id="p",
+            occurrence=0,
+            repeat_index=0,
+            prompt_token_ids=both.token_ids,
+            sampling=GREEDY,
+            media=[picture, video["turning"]],
+        )
+    )
     answers = by_id(engine.generate(requests))
 
     broken = answers.pop("broken")

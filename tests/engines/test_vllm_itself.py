@@ -24,7 +24,7 @@ from assayline.clock import RunClock
 from assayline.engines.host.__main__ import Host
 from assayline.engines.host.channel import Channel
 from assayline.engines.host.server.process import list_flags
-from assayline.engines.host.vllm.checks import check_before_load
+from assayline.engines.host.vllm.rows import check_before_load
 from assayline.engines.messages import Failed, Open, Refused
 
 from vllm import EngineArgs, SamplingParams

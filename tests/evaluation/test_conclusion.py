@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from assayline.clock import RunClock
-from assayline.evaluation.conclusion import conclude_run
+from assayline.evaluation.run import conclude_run
 from assayline.runs.manifest import Manifest, PromptCounts
-from assayline.store.integrity import Verdict
+from assayline.store.ingest import Verdict
 
 REQUESTS = 100
 SOUND: dict[str, Any] = {"broken": {}, "errors": {}, "unsent": 0, "sent": REQUESTS, "load_ends": {}}

@@ -14,9 +14,10 @@ from run_kit import FAKE, complete, query, vanish, work
 from assayline.digests import digest_text
 from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError, SpecError
-from assayline.evaluation import drive, opening
+from assayline.evaluation import drive
+from assayline.evaluation import worker as worker_module
 from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.conversations import Conversations
+from assayline.evaluation.order import Conversations
 from assayline.evaluation.prepare import open_renderer
 from assayline.export.make import export_run
 from assayline.model import identify_spec_model
@@ -52,7 +53,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         generation = opened.engine_generation
         return FakeEngine(opened.clock, worker=opened.worker, generation=generation, hooks=hooks, **arguments)
 
-    monkeypatch.setattr(opening, "open_engine", open_fake)
+    monkeypatch.setattr(worker_module, "open_engine", open_fake)
     return more
 
 
@@ -238,12 +239,12 @@ class Words:
 def turn_of(name: str, turn_index: int, turns: int, earlier: list[EarlierTurn] | None = None) -> Request:
     said = [{"role": "user", "content": f"{name}{turn_index}"}]
     return Request(
-        f"{name}{turn_index}",
-        name,
-        0,
-        0,
-        [] if turn_index else [1],
-        {},
+        request_id=f"{name}{turn_index}",
+        prompt_id=name,
+        occurrence=0,
+        repeat_index=0,
+        prompt_token_ids=[] if turn_index else [1],
+        sampling={},
         turn_index=turn_index,
         turns=turns,
         turn_messages=said,

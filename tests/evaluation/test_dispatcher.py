@@ -22,7 +22,7 @@ from record_kit import completion_of, fake_spec, request_of, write_shards
 
 from assayline.errors import EngineError
 from assayline.evaluation.dispatcher import KILLED_WORKER, Dispatcher
-from assayline.evaluation.shards import name_shard
+from assayline.evaluation.order import name_shard
 from assayline.records import EARLIER_TURN, Completion, Request
 from assayline.store.parts import count_rows, list_parts, write_part
 

@@ -19,8 +19,7 @@ from assayline.runs.manifest import PromptCounts, read_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.database import connect
-from assayline.store.parts import list_parts
-from assayline.store.tables import TABLES
+from assayline.store.parts import TABLES, list_parts
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,10 @@ from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
 from assayline.engines.fake import FakeEngine
 from assayline.errors import SpecError
-from assayline.evaluation import opening
+from assayline.evaluation import worker as worker_module
 from assayline.evaluation.begin import begin_evaluation, plan_run
-from assayline.evaluation.inputs import digest_inputs
-from assayline.evaluation.shards import read_shard
+from assayline.evaluation.order import read_shard
+from assayline.evaluation.resume import digest_inputs
 from assayline.load.course import LoadCourse
 from assayline.records import NOT_SENT
 from assayline.settings import Settings
@@ -88,7 +88,9 @@ def test_the_end_of_a_load_is_an_event_and_a_line(
     shared.spec = shared.spec.model_copy(update={"load": load})
     shared.sent_before = 4
     monkeypatch.setattr(
-        opening, "open_engine", lambda order, sizes, setup, hooks, *, course, **_: Following(order.clock, hooks, course)
+        worker_module,
+        "open_engine",
+        lambda order, sizes, setup, hooks, *, course, **_: Following(order.clock, hooks, course),
     )
     shared.drive()
     kinds = [row["error_kind"] for row in rows_of(tmp_path, "completions")]

@@ -12,8 +12,14 @@ from run_kit import complete, query, vanish, work
 from assayline.errors import StoreError
 from assayline.evaluation import begin
 from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.order import LENGTHS_NAME, UNKNOWN_TOKENS, ExpectedLengths, read_lengths, sort_rows
-from assayline.evaluation.shards import name_shard
+from assayline.evaluation.order import (
+    LENGTHS_NAME,
+    UNKNOWN_TOKENS,
+    ExpectedLengths,
+    name_shard,
+    read_lengths,
+    sort_rows,
+)
 from assayline.records import Prompt
 from assayline.requests.build import Prepared
 from assayline.settings import Settings
@@ -202,7 +208,9 @@ def test_a_load_that_would_measure_other_requests_keeps_the_order(
 
 def row_of(number: int, tokens: list[int], expected: int) -> Prepared:
     request = dataclasses.replace(request_of(number, tokens), expected_output_tokens=expected)
-    return Prepared(Prompt(request.prompt_id, 0, number, None, []), [request])
+    return Prepared(
+        Prompt(prompt_id=request.prompt_id, occurrence=0, source_row=number, source_id=None, messages=[]), [request]
+    )
 
 
 def documents(count: int, questions: int, seed: int, common: int = 20) -> list[Prepared]:

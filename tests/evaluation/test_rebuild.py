@@ -17,10 +17,8 @@ from assayline.evaluation.rebuild import prepare_database, rebuild_run
 from assayline.runs.manifest import read_manifest, write_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.store.database import TABLE_VERSION, connect
-from assayline.store.migrations import OLDEST_VERSION
-from assayline.store.parts import list_parts, write_part
-from assayline.store.tables import TABLES
+from assayline.store.database import OLDEST_VERSION, TABLE_VERSION, connect
+from assayline.store.parts import TABLES, list_parts, write_part
 from flows.cli import run
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_kit import complete, query
 
-from assayline.evaluation.repeats import Repeats
+from assayline.evaluation.order import Repeats
 from assayline.records import Completion, Request
 from assayline.settings import Settings
 
@@ -22,7 +22,9 @@ def name_requests(lengths: dict[str, int]) -> Iterator[Request]:
     """Requests as a shard has them."""
     for name in lengths:
         prompt, _, repeat = name.partition("/")
-        yield Request(name, prompt, 0, int(repeat), [1], {})
+        yield Request(
+            request_id=name, prompt_id=prompt, occurrence=0, repeat_index=int(repeat), prompt_token_ids=[1], sampling={}
+        )
 
 
 def feed(repeats: Repeats, requests: Iterator[Request | None]) -> Iterator[Request | None]:
@@ -74,7 +76,9 @@ def play(lengths: dict[str, int], seats: int, order: Repeats) -> int:
 
 
 def answer(name: str, output_tokens: int | None) -> Completion:
-    return Completion(name, "worker-0", 0, 8, output_tokens=output_tokens)
+    return Completion(
+        request_id=name, worker="worker-0", engine_generation=0, window_requests=8, output_tokens=output_tokens
+    )
 
 
 def take(requests: Iterator[Request | None], count: int) -> list[str | None]:
@@ -97,7 +101,18 @@ def test_each_prompt_is_asked_once_then_the_unanswered_then_the_longest() -> Non
 
 def test_a_limit_counts_where_it_is_lower_than_the_first_answer() -> None:
     limits = {"a": 9, "b": 90}
-    rows = [Request(f"{p}/{n}", p, 0, n, [1], {"max_tokens": limits[p]}) for p in limits for n in range(2)]
+    rows = [
+        Request(
+            request_id=f"{p}/{n}",
+            prompt_id=p,
+            occurrence=0,
+            repeat_index=n,
+            prompt_token_ids=[1],
+            sampling={"max_tokens": limits[p]},
+        )
+        for p in limits
+        for n in range(2)
+    ]
     repeats = Repeats(MANY)
     requests = feed(repeats, iter(rows))
     assert take(requests, 2) == ["a/0", "b/0"]
@@ -107,8 +122,30 @@ def test_a_limit_counts_where_it_is_lower_than_the_first_answer() -> None:
 
 
 def test_what_has_an_expected_length_or_is_an_option_is_not_held() -> None:
-    known = [Request(f"a/{n}", "a", 0, n, [1], {}, expected_output_tokens=7) for n in range(3)]
-    options = [Request(f"b/{n}", "b", 0, 0, [1], {}, option_index=n) for n in range(3)]
+    known = [
+        Request(
+            request_id=f"a/{n}",
+            prompt_id="a",
+            occurrence=0,
+            repeat_index=n,
+            prompt_token_ids=[1],
+            sampling={},
+            expected_output_tokens=7,
+        )
+        for n in range(3)
+    ]
+    options = [
+        Request(
+            request_id=f"b/{n}",
+            prompt_id="b",
+            occurrence=0,
+            repeat_index=0,
+            prompt_token_ids=[1],
+            sampling={},
+            option_index=n,
+        )
+        for n in range(3)
+    ]
     found = list(feed(Repeats(MANY), iter([*known, *options])))
     assert found == [*known, *options]
 

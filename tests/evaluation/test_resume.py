@@ -27,9 +27,9 @@ from assayline.errors import (
     StoreError,
 )
 from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.order import read_shard
 from assayline.evaluation.prepare import _Shard
 from assayline.evaluation.resume import describe_left, find_driven_here, find_unfinished_here
-from assayline.evaluation.shards import read_shard
 from assayline.runs.locks import is_worked_on, lock_run
 from assayline.runs.manifest import read_manifest, write_manifest
 from assayline.settings import Settings

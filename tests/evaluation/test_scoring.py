@@ -12,15 +12,15 @@ from run_kit import FAKE, begin_and_vanish, complete, query
 
 from assayline.errors import PromptError, SpecError
 from assayline.evaluation.begin import Evaluation, begin_evaluation, plan_run
+from assayline.evaluation.order import read_shard
 from assayline.evaluation.rebuild import rebuild_run
-from assayline.evaluation.shards import read_shard
 from assayline.runs.locks import lock_run
-from assayline.runs.scorers import SCORERS_NAME, parse_scorer
+from assayline.runs.manifest import SCORERS_NAME, parse_scorer
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store import database, scoring
 from assayline.store.database import SQL_FOLDER, connect
-from assayline.store.kept import is_kept
+from assayline.store.metrics import is_kept
 from assayline.store.parts import write_part
 from flows.cli import run
 

@@ -19,9 +19,9 @@ from assayline.engines.base import EngineFacts
 from assayline.engines.devices.claims import CLAIM_POLL_INTERVAL_S, claim_device, list_devices
 from assayline.engines.fake import FakeEngine
 from assayline.engines.messages import Open
-from assayline.engines.recovery.sizes import Sizes
+from assayline.engines.recovery.policy import Sizes
 from assayline.errors import Death, DeviceError, EngineDiedError, EngineError, SpecError
-from assayline.evaluation import opening
+from assayline.evaluation import worker as worker_module
 from assayline.records import Completion, Request
 from assayline.requests.warm_up import MIN_WARM_UP_TOKENS, WARM_UP_OUTPUT_TOKENS, shared_prefix
 from assayline.settings import Settings
@@ -87,7 +87,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def install(**options: Any) -> Spy:
         engine = Spy(clock=RunClock.start(), **options)
-        monkeypatch.setattr(opening, "open_engine", lambda *_, **__: engine)
+        monkeypatch.setattr(worker_module, "open_engine", lambda *_, **__: engine)
         return engine
 
     return install
@@ -213,7 +213,7 @@ def test_an_engine_that_runs_out_of_memory_is_followed_by_a_smaller_one(
         opened.append(sizes.window_requests)
         return Narrow(order.clock, generation=order.engine_generation, window=sizes.window_requests or 32)
 
-    monkeypatch.setattr(opening, "open_engine", open_narrow)
+    monkeypatch.setattr(worker_module, "open_engine", open_narrow)
     shared = Work(tmp_path, settings)
     shared.attempt, shared.generations = 3, {"worker-0": 5}
     shared.drive()
@@ -242,7 +242,7 @@ def test_more_killers_than_the_spec_allows_end_the_worker(
     def open_frail(order: Open, sizes: Sizes, *_: Any, **__: Any) -> FakeEngine:
         return Frail(order.clock, window=sizes.window_requests or 4)
 
-    monkeypatch.setattr(opening, "open_engine", open_frail)
+    monkeypatch.setattr(worker_module, "open_engine", open_frail)
     with pytest.raises(
         EngineError, match="5 requests killed what was to answer them, more than max_error_fraction allows"
     ):
@@ -265,7 +265,7 @@ def test_an_engine_that_does_not_open_is_an_event_too(
     def refuse(*_: Any, **__: Any) -> None:
         raise EngineError("it did not start")
 
-    monkeypatch.setattr(opening, "open_engine", refuse)
+    monkeypatch.setattr(worker_module, "open_engine", refuse)
     write_shards(tmp_path, shards=1, per_shard=2)
     with pytest.raises(EngineError, match="did not start"):
         Work(tmp_path, settings).drive()

@@ -13,9 +13,8 @@ from openai.types.chat import ChatCompletion
 
 from assayline.errors import SpecError
 from assayline.export.batch import write_batch as write_lines
-from assayline.export.logprobs import TokenNames
 from assayline.export.make import export_run, name_errors
-from assayline.export.rows import ExportedRun
+from assayline.export.rows import ExportedRun, TokenNames
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec

@@ -12,9 +12,8 @@ import pytest
 import run_kit
 
 from assayline.errors import SpecError, StoreError
-from assayline.export import make, tables
-from assayline.export.make import FORMATS, export_run
-from assayline.export.place import new_file, new_folder
+from assayline.export import make
+from assayline.export.make import FORMATS, export_run, new_file, new_folder
 from assayline.export.rows import RowStream
 from assayline.settings import Settings
 from flows.cli import export as command
@@ -81,7 +80,7 @@ def test_tables_have_what_stg_requests_has(run: Run, tmp_path: Path) -> None:
 def test_parquet_is_files_of_bounded_size_with_one_schema(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "FILE_ROWS", 5)
+    monkeypatch.setattr(make, "FILE_ROWS", 5)
     monkeypatch.setattr(RowStream.read_pieces, "__defaults__", ("*", 2))
     folder = run.export("parquet", tmp_path / "lake")
     counts = duckdb.connect().execute(

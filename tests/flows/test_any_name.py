@@ -26,16 +26,14 @@ from assayline.benchmark.result import Measured
 from assayline.comparison.baselines import Pin
 from assayline.comparison.gate import Check, GateReport
 from assayline.evaluation.begin import RunResult
-from assayline.report.document import Document
+from assayline.report.comparison import choose_comparison_figures, describe_comparisons, say_comparisons
+from assayline.report.document import Document, tabulate
 from assayline.report.html import render_html
 from assayline.report.make import compose_report
 from assayline.report.markdown import render_markdown, render_table
 from assayline.report.run.comparison import LIMITS
 from assayline.report.run.rows import ReportRows, read_report
-from assayline.report.sweep.comparison import choose_comparison_figures, describe_comparisons, say_comparisons
-from assayline.report.sweep.compose import compose_benchmark
-from assayline.report.sweep.rows import BenchmarkRows
-from assayline.report.table import tabulate
+from assayline.report.sweep import BenchmarkRows, compose_benchmark
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
@@ -50,7 +48,7 @@ from flows.cli.tables import (
 )
 from flows.cli.words import print_table, print_text
 from flows.live.logs import speak_in_sentences
-from flows.live.screen import log_console
+from flows.live.watch import log_console
 
 MARKUP = (
     "[/b]",

@@ -139,8 +139,8 @@ def test_page_that_cannot_be_written_does_not_fail_the_run(
     def refuse(**_: Any) -> None:
         raise ConnectionError("the API is away")
 
-    monkeypatch.setattr("tasks.publish.create_markdown_artifact", refuse)
-    monkeypatch.setattr("flows.live.progress.create_progress_artifact", refuse)
+    monkeypatch.setattr("tasks.artifacts.create_markdown_artifact", refuse)
+    monkeypatch.setattr("flows.live.watch.create_progress_artifact", refuse)
     state = run(fake_spec)
     assert state.is_completed()
     assert state.result()["answered_requests"] == 40
@@ -194,7 +194,7 @@ def test_each_reduction_is_on_the_runs_page(
     def open_narrow(order: Any, sizes: Any, *_: Any, **__: Any) -> FakeEngine:
         return Narrow(order.clock, generation=order.engine_generation, window=sizes.window_requests or 32)
 
-    monkeypatch.setattr("assayline.evaluation.opening.open_engine", open_narrow)
+    monkeypatch.setattr("assayline.evaluation.worker.open_engine", open_narrow)
     fake_spec["prompts"]["limit"] = 30
     state = run(fake_spec)
     assert state.is_completed()

@@ -16,7 +16,7 @@ from assayline.report.markdown import render_table
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
 from flows.cli.tables import print_result, tabulate_metrics
-from tasks.publish import make_key
+from tasks.artifacts import make_key
 
 HOSTILE = """d'a"t;a $(touch pwned) `touch pwned` [x]*{y} ''); drop table runs; -- [red] :smile: $$ %s ! é
 line two"""

@@ -40,7 +40,7 @@ from assayline.runs.locks import name_holder
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
-from assayline.store.standin import find_stand_in
+from assayline.store.thread import find_stand_in
 
 pytestmark = pytest.mark.prefect
 

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from assayline.settings import load_settings
 from flows.cli.words import has_bar
-from flows.live.screen import Screen
+from flows.live.watch import Screen
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 TIMEOUT_S = 120

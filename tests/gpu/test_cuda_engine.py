@@ -14,7 +14,7 @@ from assayline.engines.base import EngineHooks
 from assayline.engines.devices.claims import claim_device, cuda_driver_answers, list_devices
 from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup
-from assayline.engines.recovery.sizes import Sizes
+from assayline.engines.recovery.policy import Sizes
 from assayline.records import Request
 from assayline.settings import Settings
 
@@ -47,7 +47,17 @@ def test_a_cuda_spec_is_answered_on_the_gpu_and_its_memory_comes_back(
         with contextlib.closing(engine):
             assert engine.facts.details["device"] == "cuda"
             sampling = {"max_tokens": 8, "ignore_eos": True}
-            requests = [Request(f"r{i}", "", 0, 0, [5 + i] * 40, sampling) for i in range(64)]
+            requests = [
+                Request(
+                    request_id=f"r{i}",
+                    prompt_id="",
+                    occurrence=0,
+                    repeat_index=0,
+                    prompt_token_ids=[5 + i] * 40,
+                    sampling=sampling,
+                )
+                for i in range(64)
+            ]
             completions = list(engine.generate(iter(requests)))
             assert sorted(c.request_id for c in completions) == sorted(r.request_id for r in requests)
             assert all(c.error_kind is None and c.output_tokens == 8 for c in completions)

@@ -16,15 +16,14 @@ from assayline.errors import SpecError, StoreError
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.evaluation.rescore import rescore_run
 from assayline.harness import judge, tasks
-from assayline.harness.build import build_harness_requests, identify_document
-from assayline.harness.encode import Encoded
+from assayline.harness.build import Encoded, build_harness_requests, identify_document
 from assayline.settings import Settings
 from assayline.spec.criteria import Contains
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import spec_hash
 from assayline.store.database import connect
-from assayline.store.judged import Judged, JudgedScore, StoredAnswer, insert_judged, read_judged, write_judged
-from assayline.store.metric_table import read_metric_table
+from assayline.store.metrics import read_metric_table
+from assayline.store.scoring import Judged, JudgedScore, StoredAnswer, insert_judged, read_judged, write_judged
 
 SPEC = {"model": "m", "prompts": {"source": {"kind": "lm_eval", "task": "sums"}}, "engine": {"backend": "fake"}}
 DOCUMENTS: list[dict[str, Any]] = [{"question": "1 + 1"}, {"question": "2 + 2"}]
@@ -45,7 +44,17 @@ class Instance:
 
 def answer_of(document: int, repeat: int = 0, option: int | None = None, **values: Any) -> StoredAnswer:
     prompt_id = identify_document("sums", DOCUMENTS[document])
-    row = StoredAnswer(prompt_id, 0, f"sums/{document}", repeat, option, None, None, None, None)
+    row = StoredAnswer(
+        prompt_id=prompt_id,
+        occurrence=0,
+        source_id=f"sums/{document}",
+        repeat_index=repeat,
+        option_index=option,
+        text=None,
+        option_logprob=None,
+        prompt_logprobs=None,
+        error_kind=None,
+    )
     return replace(row, **values)
 
 

@@ -13,7 +13,7 @@ from run_kit import FAKE, complete, list_runs, query, work
 from assayline.errors import PromptError, SpecError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.export.make import export_run
-from assayline.harness.encode import HarnessEncoder
+from assayline.harness.build import HarnessEncoder
 from assayline.prompts import RowError
 from assayline.requests.chat import load_tokenizer
 from assayline.settings import Settings

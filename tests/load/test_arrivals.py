@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from assayline.errors import SpecError
-from assayline.load.arrivals import list_offsets
-from assayline.load.traces import check_trace
+from assayline.load.arrivals import check_trace, list_offsets
 from assayline.spec.load import Arrival, LoadSpec
 from assayline.spec.sources import TraceSource
 

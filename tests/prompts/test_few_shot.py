@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from assayline import prompts
 from assayline.errors import PromptError
-from assayline.evaluation.inputs import digest_inputs, list_input_changes
+from assayline.evaluation.resume import digest_inputs, list_input_changes
 from assayline.prompts import BadRow, few_shot, load_prompts
 from assayline.records import Prompt
 from assayline.spec.evaluation import EvalSpec

@@ -92,7 +92,9 @@ def test_a_bad_row_is_one_row() -> None:
     bad, worse = items[2], items[4]
     assert isinstance(bad, BadRow) and isinstance(worse, BadRow)
     assert (bad.kind, bad.message) == ("row_error", "The prompt is null, expected text.")
-    assert bad.prompt == Prompt(digest_json({"bad_row": rows[2]}), 0, 2, "bad", messages=[])
+    assert bad.prompt == Prompt(
+        prompt_id=digest_json({"bad_row": rows[2]}), occurrence=0, source_row=2, source_id="bad", messages=[]
+    )
     assert (worse.prompt.source_row, worse.prompt.source_id) == (4, None)
 
 

@@ -14,12 +14,12 @@ from history_kit import PROMPTS, NightOf, given_nights
 from report_kit import text_of
 
 from assayline.errors import SpecError
-from assayline.report.board.rows import BoardRows, find_suffix
+from assayline.report.board import BoardRows, find_suffix
 from assayline.report.make import Written, make_leaderboard
 from assayline.settings import Settings
 from assayline.store.database import connect
 from flows.cli import run
-from flows.live import leaderboard
+from flows.live import reporting
 
 pytestmark = pytest.mark.slow
 
@@ -207,17 +207,17 @@ def test_a_night_shows_the_leaderboard_of_its_prompts_if_another_model_was_asked
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     shown: list[tuple[str, str, str, str]] = []
-    monkeypatch.setattr(leaderboard, "publish", lambda *page: shown.append(page))
-    monkeypatch.setattr(leaderboard, "get_run_logger", lambda: logging.getLogger("night"))
-    monkeypatch.setattr(leaderboard, "load_settings", lambda: settings)
+    monkeypatch.setattr(reporting, "publish", lambda *page: shown.append(page))
+    monkeypatch.setattr(reporting, "get_run_logger", lambda: logging.getLogger("night"))
+    monkeypatch.setattr(reporting, "load_settings", lambda: settings)
     winner, other = models_of([40, 12])
     given_nights(settings, [winner])
-    leaderboard.write_leaderboard("sums")
+    reporting.write_leaderboard("sums")
     assert shown == [] and caplog.messages == [] and not (settings.data_dir / "leaderboards").exists()
-    leaderboard.write_leaderboard("products")
+    reporting.write_leaderboard("products")
     assert "The leaderboard was not written: SpecError: There is no run" in caplog.messages[0]
     given_nights(settings, [other], first=1)
-    leaderboard.write_leaderboard("sums")
+    reporting.write_leaderboard("sums")
     [(kind, name, text, headline)] = shown
     assert (kind, name) == ("leaderboard", "sums") and "a is better than every other model" in headline
     assert headline in text.replace("\\", "")

@@ -16,7 +16,7 @@ from assayline.media.sounds import encode_wav
 from assayline.report.document import Document, Exhibit, Sample, Section
 from assayline.report.html import render_html
 from assayline.report.markdown import render_markdown
-from assayline.report.run.media import MOST_EXHIBITS, SOUND_S, show_media
+from assayline.report.run.accuracy import MOST_EXHIBITS, SOUND_S, show_media
 
 SECRET = b"GPS: 52.5 N, 13.4 E"
 

@@ -14,7 +14,7 @@ from report_kit import text_of
 
 from assayline.comparison.baselines import pin_baseline
 from assayline.errors import SpecError
-from assayline.report.history.rows import METRICS
+from assayline.report.history_rows import METRICS
 from assayline.report.make import Written, make_history_report
 from assayline.settings import Settings
 from assayline.store.database import connect

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from assayline.report.charts import LETTER_PIXELS, LINE_PIXELS, MOST_LINES, NARROWEST_PIXELS, draw_line, name_marks
-from assayline.report.document import Document, Figure, Section
+from assayline.report.document import Column, Document, Figure, Section, tabulate
 from assayline.report.html import render_html
-from assayline.report.table import Column, tabulate
 from assayline.words import show_money, show_name, show_note, show_seconds, show_value
 
 

@@ -222,7 +222,7 @@ def test_bodies_mean_what_they_mean_to_vllms_server() -> None:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
-    from assayline.engines.host.vllm.checks import build_sampling_params
+    from assayline.engines.host.vllm.rows import build_sampling_params
 
     shared: dict[str, Any] = {
         "temperature": 0.3, "top_p": 0.9, "top_k": 4, "min_p": 0.1, "seed": 11, "stop": ["x", "y"], "min_tokens": 2,

@@ -165,7 +165,13 @@ def test_prompts_are_taken_one_at_a_time(tokenizer: Any) -> None:
     def million() -> Iterator[Prompt]:
         for number in range(1_000_000):
             taken.append(number)
-            yield Prompt(f"{number:032x}", 0, number, None, [{"role": "user", "content": "bako"}])
+            yield Prompt(
+                prompt_id=f"{number:032x}",
+                occurrence=0,
+                source_row=number,
+                source_id=None,
+                messages=[{"role": "user", "content": "bako"}],
+            )
 
     spec = spec_of([GOOD])
     prepared = build_requests(spec, million(), ChatRenderer(spec.chat, tokenizer), None)

@@ -12,7 +12,7 @@ from record_kit import read_line, start_python
 
 from assayline.clock import RunClock
 from assayline.errors import SpecError, StoreError
-from assayline.evaluation.inputs import digest_inputs, list_input_changes
+from assayline.evaluation.resume import digest_inputs, list_input_changes
 from assayline.files import replace_file
 from assayline.runs.manifest import (
     MANIFEST_NAME,
@@ -41,9 +41,23 @@ while True:
 
 
 def manifest_of(run_id: str = "run", **values: Any) -> Manifest:
-    clock = RunClock(1000.5, 3.25, "boot")
-    ids = ("spec", "set", "model", "model-id", "tokenizer-id", "sampling-id")
-    return Manifest(run_id, "name", *ids, {"a": "1"}, "digest", clock, "host", "0.1.0", 2, **values)
+    return Manifest(
+        run_id=run_id,
+        name="name",
+        spec_hash="spec",
+        prompt_set="set",
+        model="model",
+        model_id="model-id",
+        tokenizer_id="tokenizer-id",
+        sampling_id="sampling-id",
+        inputs={"a": "1"},
+        inputs_digest="digest",
+        clock=RunClock(1000.5, 3.25, "boot"),
+        host_name="host",
+        assayline_version="0.1.0",
+        table_version=2,
+        **values,
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from installing.failures import redact  # noqa: E402
-from installing.lock_files import lock_path  # noqa: E402
-from installing.pip_settings import read_pip_settings, uv_variables  # noqa: E402
-from installing.wheels import NEWEST_GLIBC  # noqa: E402
+from pip_settings import read_pip_settings, uv_variables  # noqa: E402
+from setup import NEWEST_GLIBC  # noqa: E402
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 IMPORTS = (
@@ -71,7 +69,7 @@ def test_without_network_and_without_wheels_a_sentence_says_what_to_do(clone: Pa
     done = make(clone, "setup", offline=True)
     print(done.stderr)
     assert done.returncode
-    assert "the package index cannot be reached" in done.stderr and "make setup WHEELS=folder" in done.stderr
+    assert "the index cannot be reached" in done.stderr and "make setup WHEELS=folder" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -96,14 +94,14 @@ def test_the_whole_cpu_lock_is_installed_without_network(clone: Path, filled: Pa
     print(f"second: {time.monotonic() - started:.1f} s")
 
 
-def test_a_folder_that_lacks_one_file_says_which(clone: Path, filled: Path, tmp_path: Path) -> None:
+def test_a_missing_wheel_is_named(clone: Path, filled: Path, tmp_path: Path) -> None:
     for wheel in filled.glob("*.whl"):
         if not wheel.name.startswith("duckdb-"):
             (tmp_path / wheel.name).symlink_to(wheel)
     shutil.rmtree(clone / ".venv", ignore_errors=True)
     done = make(clone, "setup", f"WHEELS={tmp_path}", offline=True)
-    print(done.stderr)
-    assert done.returncode and "lacks 1 of" in done.stderr and "duckdb" in done.stderr
+    print(done.stdout, done.stderr)
+    assert done.returncode and "duckdb" in done.stdout and "`make wheels PYTHON_VERSION=" in done.stderr
 
 
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
@@ -114,7 +112,7 @@ def test_each_lock_resolves_for_each_python(lock: str, python: str, tmp_path: Pa
     assert uv, "`make setup-dev` brings uv"
     platform = f"x86_64-manylinux_2_{NEWEST_GLIBC}"
     options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--python-platform", platform]
-    wanted = ["--python-version", python, "--target", str(tmp_path), "-r", str(lock_path(lock))]
+    wanted = ["--python-version", python, "--target", str(tmp_path), "-r", str(ROOT / "locks" / f"{lock}.txt")]
     done = subprocess.run(
         [uv, "pip", "install", "--dry-run", *options, *wanted],
         env={**os.environ, **uv_variables(read_pip_settings(Path(sys.executable)), os.environ)},
@@ -122,5 +120,5 @@ def test_each_lock_resolves_for_each_python(lock: str, python: str, tmp_path: Pa
         text=True,
         check=False,
     )
-    assert done.returncode == 0, redact(done.stderr)
+    assert done.returncode == 0, done.stderr
     print(f"{lock} for Python {python}: {next(line for line in done.stderr.splitlines() if 'Resolved' in line)}")

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from installing import main as command  # noqa: E402
+import setup as script  # noqa: E402
 
 
 def read_instructions() -> list[tuple[str, str]]:
@@ -84,7 +84,7 @@ def test_it_is_run_by_an_ordinary_user_and_starts_a_command_of_the_project() -> 
 def test_set_up_takes_the_target_that_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """An image is built where no GPU is."""
     wanted = []
-    monkeypatch.setattr(command.Environment, "is_ready", lambda self, groups: wanted.append(groups) or True)
-    monkeypatch.setattr(command, "guess_target", lambda: "cpu")
-    assert command.main(["--target", "cuda", "--wheels", ""]) == 0 and command.main([]) == 0
-    assert wanted == [["cuda"], ["cpu"]]
+    monkeypatch.setattr(script.Environment, "is_ready", lambda self, dev: wanted.append(self.target) or True)
+    monkeypatch.setattr(script, "guess_target", lambda: "cpu")
+    assert script.main(["--target", "cuda", "--wheels", ""]) == 0 and script.main([]) == 0
+    assert wanted == ["cuda", "cpu"]

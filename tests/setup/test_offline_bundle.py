@@ -15,7 +15,6 @@ for folder in (ROOT / "scripts", ROOT / "scripts" / "offline"):
     sys.path.insert(0, str(folder))
 
 import pack  # noqa: E402
-from installing import known_versions  # noqa: E402
 from trim_kernels import ENTRY, HEADER, MACHINE_CODE, MAGIC, PTX, trim  # noqa: E402
 
 from assayline.engines.host.vllm.internals import KNOWN_VERSIONS  # noqa: E402
@@ -100,7 +99,6 @@ def test_packages_are_pinned_and_include_vllm_for_that_torch() -> None:
 
 
 def test_set_up_says_which_versions_work() -> None:
-    assert known_versions.read_known_versions() == KNOWN_VERSIONS
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "setup.py"), "--check"], capture_output=True, text=True, check=True
     )

@@ -12,7 +12,7 @@ import duckdb
 import pyarrow
 import pytest
 
-from assayline.store.tables import TABLES
+from assayline.store.parts import TABLES
 
 Row = dict[str, Any]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from assayline.engines.event_details import (
+from assayline.engines.base import (
     Change,
     FailedDetails,
     IsolatedDetails,
@@ -13,7 +13,7 @@ from assayline.engines.event_details import (
     OpenedDetails,
     WarmedUpDetails,
 )
-from assayline.engines.recovery.sizes import Sizes
+from assayline.engines.recovery.policy import Sizes
 
 ROOT = Path(__file__).parents[2]
 READING = re.compile(r"(opened|failed|details)_json ->> '\$\.([\w.]+)'")
@@ -29,7 +29,7 @@ READERS = [
 
 def test_the_readers_are_found() -> None:
     names = {path.name for path in READERS}
-    assert {"55_engine_history.sql", "66_saturation.sql", "20_run_conditions.sql", "integrity.py"} <= names
+    assert {"55_engine_history.sql", "66_saturation.sql", "20_run_conditions.sql", "ingest.py"} <= names
 
 
 @pytest.mark.parametrize("path", READERS, ids=lambda path: path.name)

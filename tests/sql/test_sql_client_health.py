@@ -13,7 +13,7 @@ from assayline.clock import RunClock
 from assayline.engines.host.pacing import StreamHost
 from assayline.engines.messages import Generate, Open, Opened
 from assayline.records import Completion, Request, TelemetrySample
-from assayline.report.run.load import judge_clients
+from assayline.report.run.speed import judge_clients
 
 ORDER = Open(backend="async", model="model", clock=RunClock(0.0, 0.0, ""), worker="w", engine_generation=0)
 
@@ -31,10 +31,12 @@ class BlockingCore:
         await asyncio.sleep(0.4)
         time.sleep(self._blocked_s)
         await asyncio.sleep(0.4)
-        return Completion(message.request.request_id, "w", 0, 1)
+        return Completion(request_id=message.request.request_id, worker="w", engine_generation=0, window_requests=1)
 
     def sample(self) -> TelemetrySample:
-        return TelemetrySample("w", 0, 0.0, None, 0, 0)
+        return TelemetrySample(
+            worker="w", engine_generation=0, at_s=0.0, engine_steps=None, in_flight_requests=0, output_tokens=0
+        )
 
 
 def sample_a_host(blocked_s: float) -> TelemetrySample:
@@ -42,7 +44,13 @@ def sample_a_host(blocked_s: float) -> TelemetrySample:
         told: list[Any] = []
         host = StreamHost(BlockingCore(blocked_s), ORDER, told.append)  # type: ignore[arg-type]
         await host.open()
-        host.take(Generate(Request("r", "p", 0, 0, [1], {}), 0.0, 1))
+        host.take(
+            Generate(
+                Request(request_id="r", prompt_id="p", occurrence=0, repeat_index=0, prompt_token_ids=[1], sampling={}),
+                0.0,
+                1,
+            )
+        )
         await asyncio.sleep(0.9 + blocked_s)
         return next(message.sample for message in told if hasattr(message, "sample"))
 
@@ -98,7 +106,19 @@ def test_client_health_has_percentiles_of_all_samples_as_numpy_has_them(store: S
 )
 def test_client_health_is_judged_by_ttft_and_tpot(store: Store, lag_s: float, ttft_s: float, is_healthy: bool) -> None:
     """TPOT is a tenth of TTFT here, so that a lag which is always there is held against that first."""
-    given_sample(store, TelemetrySample("w", 0, 0.0, None, 0, 0, loop_lags_s=[lag_s] * 50), ttft_s)
+    given_sample(
+        store,
+        TelemetrySample(
+            worker="w",
+            engine_generation=0,
+            at_s=0.0,
+            engine_steps=None,
+            in_flight_requests=0,
+            output_tokens=0,
+            loop_lags_s=[lag_s] * 50,
+        ),
+        ttft_s,
+    )
     row = store.row("client_health")
     assert row["is_healthy"] is is_healthy
     assert row["tpot_share"] == pytest.approx(lag_s / (ttft_s / 10))

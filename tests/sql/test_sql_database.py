@@ -12,8 +12,7 @@ import pytest
 
 from assayline.errors import DatabaseLockedError, StoreError
 from assayline.store import database
-from assayline.store.database import SQL_FOLDER, TABLE_VERSION, connect
-from assayline.store.migrations import OLDEST_VERSION
+from assayline.store.database import OLDEST_VERSION, SQL_FOLDER, TABLE_VERSION, connect
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,7 @@
 import pytest
 
 from assayline.errors import StoreError
-from assayline.store.metric_table import METRIC_ROWS, LatencyRow, read_metric_table, read_run_summary
+from assayline.store.metrics import METRIC_ROWS, LatencyRow, read_metric_table, read_run_summary
 
 
 def test_a_run_that_is_not_there_is_said_so(store):

@@ -10,7 +10,7 @@ import pytest
 from given_rows import Store
 
 from assayline.store.database import connect
-from assayline.store.kept import keep_metrics
+from assayline.store.metrics import keep_metrics
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from assayline.report.run.load import judge_throughput
+from assayline.report.run.speed import judge_throughput
 
 UNDEFINED = (
     "error_share",

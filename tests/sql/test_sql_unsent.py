@@ -3,7 +3,7 @@
 import pytest
 
 from assayline.spec.criteria import ExactMatch
-from assayline.store.integrity import judge_run
+from assayline.store.ingest import judge_run
 from assayline.store.scoring import score_run
 
 ANSWER = {"sent_at_s": 1.0, "arrived_at_s": 1.0, "finished_at_s": 2.0, "text": "yes", "output_tokens": 1}

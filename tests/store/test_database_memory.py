@@ -10,8 +10,7 @@ from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.drive import Listener, drive_worker
 from assayline.settings import Settings
 from assayline.store.database import Connection, connect
-from assayline.store.kept import forget_metrics, stage_run
-from assayline.store.metric_table import read_metric_table
+from assayline.store.metrics import forget_metrics, read_metric_table, stage_run
 from assayline.store.thread import GENEROUS, DatabaseThread
 
 LITTLE = 2**26

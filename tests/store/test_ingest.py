@@ -13,8 +13,7 @@ from assayline.errors import StoreError
 from assayline.records import EngineEvent, Prompt, Request, TelemetrySample
 from assayline.store.database import connect, transaction
 from assayline.store.ingest import load_parts, reload_parts
-from assayline.store.parts import write_part
-from assayline.store.tables import TABLES, table_of
+from assayline.store.parts import TABLES, table_of, write_part
 
 pytestmark = pytest.mark.slow
 
@@ -33,14 +32,33 @@ SECRET = "a\ud800 naïve 🙂 \n'\""
 STORED = SECRET.replace("\ud800", "?")
 RECORDS: list[tuple[Any, dict[str, Any]]] = [
     (
-        Prompt("p", 1, 2, None, [{"role": "user", "content": SECRET}], None, {"k": [1, None]}),
+        Prompt(
+            prompt_id="p",
+            occurrence=1,
+            source_row=2,
+            source_id=None,
+            messages=[{"role": "user", "content": SECRET}],
+            target=None,
+            metadata={"k": [1, None]},
+        ),
         {"prompt_id": "p", "occurrence": 1, "source_row": 2, "source_id": None, "target": None},
     ),
     (
-        Request("r", "p", 1, 0, [5, 6], {"stop": [SECRET], "seed": None}, SECRET),
+        Request(
+            request_id="r",
+            prompt_id="p",
+            occurrence=1,
+            repeat_index=0,
+            prompt_token_ids=[5, 6],
+            sampling={"stop": [SECRET], "seed": None},
+            rendered=SECRET,
+        ),
         {"request_id": "r", "prompt_token_ids": [5, 6], "rendered": STORED},
     ),
-    (Request("failed", "p", 0, 0, [], {}), {"request_id": "failed", "prompt_token_ids": None, "rendered": None}),
+    (
+        Request(request_id="failed", prompt_id="p", occurrence=0, repeat_index=0, prompt_token_ids=[], sampling={}),
+        {"request_id": "failed", "prompt_token_ids": None, "rendered": None},
+    ),
     (
         completion_of("r", text=SECRET, output_token_ids=[1, 2], token_at_s=[0.5, 0.25], logprobs=[{}]),
         {
@@ -57,7 +75,12 @@ RECORDS: list[tuple[Any, dict[str, Any]]] = [
         EngineEvent("w", 1, 1, "failed", 1.5, None, SECRET, {"a": None}),
         {"event": "failed", "duration_s": None, "message": STORED, "details_json": '{"a": null}'},
     ),
-    (TelemetrySample("w", 0, 1.0, 2**40, 3, 4), {"engine_steps": 2**40, "in_flight_requests": 3}),
+    (
+        TelemetrySample(
+            worker="w", engine_generation=0, at_s=1.0, engine_steps=2**40, in_flight_requests=3, output_tokens=4
+        ),
+        {"engine_steps": 2**40, "in_flight_requests": 3},
+    ),
 ]
 
 
@@ -177,7 +200,9 @@ def test_a_damaged_part_is_named_and_nothing_of_its_load_is_stored(tmp_path: Pat
         damaged = write_part(tmp_path, "completions", name, rows)
         if name == "b":
             damage(damaged)
-    write_part(tmp_path, "prompts", "fine", [Prompt("p", 0, 0, None, [])])
+    write_part(
+        tmp_path, "prompts", "fine", [Prompt(prompt_id="p", occurrence=0, source_row=0, source_id=None, messages=[])]
+    )
     with pytest.raises(StoreError, match=r"Part \S*/b\.parquet could not .*`assayline rebuild run --set-aside`"):
         load(database, tmp_path)
     assert count(database, "completions") == count(database, "loaded_parts where target_table = 'completions'") == 0

@@ -17,12 +17,10 @@ from assayline.spec.criteria import Contains
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.database import Connection, connect, transaction
 from assayline.store.ingest import load_parts, reload_parts
-from assayline.store.kept import is_kept, keep_metrics
-from assayline.store.metric_table import read_run_summary
-from assayline.store.parts import write_part
+from assayline.store.metrics import is_kept, keep_metrics, read_run_summary
+from assayline.store.parts import TABLES, write_part
 from assayline.store.runs import delete_run, save_run
 from assayline.store.scoring import score_run
-from assayline.store.tables import TABLES
 from flows.cli import run
 
 pytestmark = pytest.mark.slow

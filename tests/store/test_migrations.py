@@ -21,12 +21,10 @@ from assayline.records import Completion
 from assayline.runs.manifest import LAYOUT, read_manifest, read_spec_json, write_manifest
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
-from assayline.store import database, tables
-from assayline.store.database import SQL_FOLDER, TABLE_VERSION, connect, transaction
-from assayline.store.migrations import OLDEST_VERSION, list_added_columns
-from assayline.store.parts import list_parts
+from assayline.store import database, parts
+from assayline.store.database import OLDEST_VERSION, SQL_FOLDER, TABLE_VERSION, connect, list_added_columns, transaction
+from assayline.store.parts import TABLES, list_parts
 from assayline.store.runs import delete_run
-from assayline.store.tables import TABLES
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +73,7 @@ def next_sql(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPat
     for module in (database, begin, rebuild):
         monkeypatch.setattr(module, "TABLE_VERSION", NEXT)
     monkeypatch.setitem(TABLES, "completions", TABLES["completions"].append(pa.field("mood", pa.string())))
-    monkeypatch.setitem(tables._READERS[Completion], "mood", lambda record: "bright")
+    monkeypatch.setitem(parts._READERS[Completion], "mood", lambda record: "bright")
     return folder
 
 

@@ -17,8 +17,17 @@ from record_kit import completion_of, request_of, rows_of, start_python
 
 from assayline.errors import StoreError
 from assayline.records import EngineEvent, Prompt, Request, TelemetrySample
-from assayline.store.parts import PartWriter, count_rows, count_table, list_parts, write_part
-from assayline.store.tables import TABLES, request_from_row, table_of, to_arrow
+from assayline.store.parts import (
+    TABLES,
+    PartWriter,
+    count_rows,
+    count_table,
+    list_parts,
+    request_from_row,
+    table_of,
+    to_arrow,
+    write_part,
+)
 
 WRITE_FOREVER = """
 import itertools, sys
@@ -26,7 +35,10 @@ from pathlib import Path
 from assayline.records import Completion
 from assayline.store.parts import write_part
 for number in itertools.count():
-    rows = [Completion(f"{number}-{i}", "w", 0, 1, text="x" * 500) for i in range(200)]
+    rows = [
+        Completion(request_id=f"{number}-{i}", worker="w", engine_generation=0, window_requests=1, text="x" * 500)
+        for i in range(200)
+    ]
     write_part(Path(sys.argv[1]), "completions", f"part-{number:06d}", rows)
 """
 
@@ -35,7 +47,15 @@ for number in itertools.count():
 @given(st.lists(st.integers(0, 2**31 - 1), min_size=1), st.text(), st.floats(allow_nan=False))
 def test_a_request_comes_back_as_it_was(ids: list[int], text: str, number: float) -> None:
     sampling = {"stop": [text], "logit_bias": {"3": 1.5}, "seed": None, "temperature": number if abs(number) < 9 else 1}
-    request = Request("r", "p", 2, 3, ids, sampling, text)
+    request = Request(
+        request_id="r",
+        prompt_id="p",
+        occurrence=2,
+        repeat_index=3,
+        prompt_token_ids=ids,
+        sampling=sampling,
+        rendered=text,
+    )
     [row] = to_arrow("requests", [request]).to_pylist()
     assert request_from_row(row) == request
 
@@ -63,11 +83,13 @@ def test_a_request_of_an_older_part_is_read_with_defaults() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        Prompt("p", 0, 0, None, []),
+        Prompt(prompt_id="p", occurrence=0, source_row=0, source_id=None, messages=[]),
         request_of(0),
         completion_of("r"),
         EngineEvent("w", 1, 0, "opened", 0.0),
-        TelemetrySample("w", 0, 0.0, 0, 0, 0),
+        TelemetrySample(
+            worker="w", engine_generation=0, at_s=0.0, engine_steps=0, in_flight_requests=0, output_tokens=0
+        ),
     ],
 )
 def test_what_was_not_measured_is_null(record: Any) -> None:
@@ -85,7 +107,22 @@ def test_what_was_not_measured_is_null(record: Any) -> None:
 )
 def test_any_text_can_be_stored(tmp_path: Path, text: str, stored: str) -> None:
     write_part(tmp_path, "completions", "x", [completion_of("r", text=text, error_message=text)])
-    write_part(tmp_path, "prompts", "x", [Prompt("p", 0, 0, text, [{"content": text}], text, {text: text})])
+    write_part(
+        tmp_path,
+        "prompts",
+        "x",
+        [
+            Prompt(
+                prompt_id="p",
+                occurrence=0,
+                source_row=0,
+                source_id=text,
+                messages=[{"content": text}],
+                target=text,
+                metadata={text: text},
+            )
+        ],
+    )
     [completion], [prompt] = rows_of(tmp_path, "completions"), rows_of(tmp_path, "prompts")
     assert completion["text"] == completion["error_message"] == prompt["target"] == prompt["source_id"] == stored
     assert json.loads(prompt["messages_json"]) == [{"content": stored}]
@@ -180,7 +217,11 @@ def test_the_writer_flushes_old_buffers_of_every_table(tmp_path: Path) -> None:
     with PartWriter(tmp_path, "w", flush_rows=1000, flush_interval_s=0.05) as writer:
         writer.add(completion_of("old"))
         time.sleep(0.06)
-        writer.add(TelemetrySample("w", 0, 0.0, 0, 0, 0))
+        writer.add(
+            TelemetrySample(
+                worker="w", engine_generation=0, at_s=0.0, engine_steps=0, in_flight_requests=0, output_tokens=0
+            )
+        )
         assert len(rows_of(tmp_path, "completions")) == len(rows_of(tmp_path, "telemetry")) == 1
 
 
@@ -207,7 +248,16 @@ def test_a_request_costs_less_than_a_kilobyte_with_its_text_apart(tmp_path: Path
         names = ("sent_at_s", "arrived_at_s", "queued_at_s", "scheduled_at_s", "finished_at_s")
         stamps = {name: round(value, 6) for name, value in zip(names, at, strict=False)}
         ids = [draw.randrange(128_000) for _ in range(64)]
-        requests.append(Request(f"{draw.getrandbits(128):032x}", f"{draw.getrandbits(128):032x}", 0, 0, ids, {}))
+        requests.append(
+            Request(
+                request_id=f"{draw.getrandbits(128):032x}",
+                prompt_id=f"{draw.getrandbits(128):032x}",
+                occurrence=0,
+                repeat_index=0,
+                prompt_token_ids=ids,
+                sampling={},
+            )
+        )
         counts = {"prompt_tokens": 64, "cached_tokens": 0, "output_tokens": 64, "preemptions": 0}
         answer = {**stamps, **counts, "finish_reason": "length", "output_token_ids": ids[::-1]}
         completions.append(completion_of(requests[-1].request_id, **answer))

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from assayline.engines.devices.nvidia import Gpu, can_ask, identify_gpus, list_gpus
-from assayline.engines.devices.orphans import end_orphans, locks_variable
+from assayline.engines.devices.watch import end_orphans, locks_variable
 from assayline.errors import DeviceError
 
 CLAIM_POLL_INTERVAL_S = 0.5

@@ -19,16 +19,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from assayline.engines.devices.orphans import note_engine
+from assayline.engines.devices.watch import note_engine
 from assayline.engines.environment import MEMORY_LIMIT
 from assayline.engines.host.channel import Channel
 from assayline.engines.host.core import EngineGoneError, StreamCore
 from assayline.engines.host.pacing import StreamHost
 from assayline.engines.host.server import process as serving
 from assayline.engines.host.vllm import preparers
-from assayline.engines.host.vllm.checks import check_before_load
 from assayline.engines.host.vllm.internals import is_engine_dead
 from assayline.engines.host.vllm.offline_core import Ready, VllmCore
+from assayline.engines.host.vllm.rows import check_before_load
 from assayline.engines.messages import (
     AbortAll,
     Aborted,

@@ -8,19 +8,55 @@ bisection and becomes an error row.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from assayline.engines.base import Engine, EngineFacts
-from assayline.engines.devices.memory import DeviceMemory
-from assayline.engines.event_details import FailedDetails, IsolatedDetails, OpenedDetails, WarmedUpDetails
+from assayline.engines.base import Engine, EngineFacts, FailedDetails, IsolatedDetails, OpenedDetails, WarmedUpDetails
+from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.recovery.causes import Cause, classify
-from assayline.engines.recovery.ledger import Ledger
-from assayline.engines.recovery.policy import Isolate, Rebuild, RecoveryPolicy, Stop
-from assayline.engines.recovery.sizes import Sizes, describe_changes
+from assayline.engines.recovery.policy import Isolate, Rebuild, RecoveryPolicy, Sizes, Stop, describe_changes
 from assayline.errors import EngineDiedError, EngineError, EngineInterruptedError, Kind
 from assayline.records import NOT_SENT, Completion, Json, Request
+
+
+class Ledger:
+    """An input that can be sent again. Iterate over it, `settle` what is answered; None passes through."""
+
+    def __init__(self, requests: Iterable[Request | None]) -> None:
+        self._source = iter(requests)
+        self._unanswered: dict[str, Request] = {}
+        self._again: deque[Request] = deque()
+
+    def __iter__(self) -> Iterator[Request | None]:
+        return self
+
+    def __next__(self) -> Request | None:
+        if self._again:
+            return self._again.popleft()
+        request = next(self._source)
+        if request is not None:
+            self._unanswered[request.request_id] = request
+        return request
+
+    def settle(self, request_id: str) -> None:
+        """The request is answered and will not be sent again."""
+        del self._unanswered[request_id]
+
+    def unanswered(self) -> list[Request]:
+        """What was taken and is not settled, oldest first."""
+        return list(self._unanswered.values())
+
+    def in_flight(self) -> list[Request]:
+        """Those of them that went to the engine since the last `send_again`."""
+        waiting = {request.request_id for request in self._again}
+        return [request for request in self._unanswered.values() if request.request_id not in waiting]
+
+    def send_again(self) -> None:
+        """Whoever reads on gets the unanswered ones first."""
+        self._again = deque(self._unanswered.values())
+
 
 KILLED_ENGINE = "killed_engine"
 """error_kind of a request that kills an engine that has nothing else to do."""
@@ -205,10 +241,10 @@ class AdaptiveEngine:
             undone = f"The reductions were that request's doing: back to {describe_changes(changes)}"
             self._record(self.generation, "restored", message=undone, details=changes)
         return Completion(
-            request.request_id,
-            self._worker,
-            self.generation,
-            window_requests,
+            request_id=request.request_id,
+            worker=self._worker,
+            engine_generation=self.generation,
+            window_requests=window_requests,
             prompt_tokens=len(request.prompt_token_ids) or None,
             error_kind=KILLED_ENGINE,
             error_message=f"{words}: {cause.summary}",

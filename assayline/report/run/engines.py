@@ -1,12 +1,11 @@
-"""The section about engines: what became of each, and what was reduced when memory ran out."""
+"""Sections about engines, what was reduced when memory ran out, and errors with one example of each kind."""
 
 import json
 
-from assayline.report.document import Paragraph, Section
-from assayline.report.run.rows import ENGINES, EVENTS, ReportRows
-from assayline.report.table import Column, tabulate
+from assayline.report.document import Column, Paragraph, Quote, Sample, Section, tabulate
+from assayline.report.run.rows import ENGINES, ERROR_KINDS, EVENTS, ReportRows
 from assayline.store.database import Row
-from assayline.words import count, show_number, show_seconds, show_value
+from assayline.words import count, show_number, show_seconds, show_share, show_value
 
 MESSAGE_CHARACTERS = 300
 
@@ -95,3 +94,48 @@ EVENT_COLUMNS = (
     Column("event", "event"),
     Column("what", _cut_message),
 )
+
+
+ERROR_CHARACTERS = 200
+COLUMNS = (
+    Column("kind", "error_kind"),
+    Column("worker", "worker"),
+    Column("requests", "error_requests", show_value),
+    Column("of all", "error_share", show_share),
+    Column("first at", "first_at_s", show_seconds),
+    Column("example", lambda row: " ".join((row["example_message"] or "").split())[:ERROR_CHARACTERS]),
+)
+
+
+def describe_errors(rows: ReportRows) -> Section:
+    """How many of which kind, and what a request that failed looked like."""
+    section = Section("errors", "Errors")
+    unsent = rows.summary["unsent_requests"]
+    if unsent:
+        said = f"{count(unsent, 'request was', 'requests were')} not sent, as the load had ended. That is no error."
+        section.blocks.append(Paragraph(said))
+    if not rows.errors:
+        section.blocks.append(Paragraph("No request ended in an error."))
+        return section
+    section.blocks.append(tabulate("Errors by kind", COLUMNS, rows.errors))
+    if len(rows.errors) == ERROR_KINDS:
+        section.blocks.append(Paragraph(f"Only the {ERROR_KINDS} most frequent are shown; error_breakdown has all."))
+    section.blocks.extend(_show_example(row) for row in rows.error_samples)
+    missing = rows.summary["missing_requests"]
+    if missing:
+        section.blocks.append(
+            Paragraph(f"{count(missing, 'more request has', 'more requests have')} no answer at all.")
+        )
+    return section
+
+
+def _show_example(row: Row) -> Sample:
+    return Sample(
+        f"Example of {row['error_kind']}"
+        + (f": row {row['source_row']:,} of the source" if row["source_row"] is not None else ""),
+        [("request", row["request_id"])],
+        [
+            Quote("Message", row["error_message"], row["error_message_characters"]),
+            Quote("Rendered prompt", row["rendered"], row["rendered_characters"]),
+        ],
+    )

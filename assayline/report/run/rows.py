@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.metric_table import read_metric_table, read_run_summary
+from assayline.store.metrics import read_metric_table, read_run_summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ OPTIONS = 26
 OPTION_CHARACTERS = 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRows:
     """One run's rows, each list in the order in which it is shown."""
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from assayline.clock import RunClock
-from assayline.engines.devices import telemetry
+from assayline.engines.devices import watch
 from assayline.engines.devices.nvidia import GpuSensors, hold_driver, name_reasons
-from assayline.engines.devices.telemetry import DeviceSampler
+from assayline.engines.devices.watch import DeviceSampler
 from assayline.records import DeviceSample
 
 GIB = 2**30
@@ -143,7 +143,7 @@ def test_a_thread_that_fails_says_so_once_and_ends_nothing(no_driver: None, monk
     def fail() -> None:
         raise RuntimeError("no such file")
 
-    monkeypatch.setattr(telemetry.psutil, "virtual_memory", fail)
+    monkeypatch.setattr(watch.psutil, "virtual_memory", fail)
     said: list[str] = []
     with DeviceSampler((), "worker-0", RunClock.start(), interval_s=0.01) as sampler:
         wait_until(lambda: sampler.hand_over(pytest.fail, said.append) or bool(said))
@@ -155,7 +155,7 @@ def test_a_driver_that_hangs_does_not_hold_up_the_end(show_gpus: Show, monkeypat
     show_gpus(WHOLE)
     import pynvml
 
-    monkeypatch.setattr(telemetry, "END_WAIT_S", 0.05)
+    monkeypatch.setattr(watch, "END_WAIT_S", 0.05)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", lambda handle: time.sleep(2))
     began = time.monotonic()
     with DeviceSampler(("0",), "worker-0", RunClock.start()):

@@ -18,7 +18,7 @@ from record_kit import fake_spec, read_line, start_python
 from assayline.engines.devices import claims as devices
 from assayline.engines.devices.claims import Device, claim_device, count_workers, list_devices
 from assayline.errors import DeviceError
-from assayline.evaluation import opening
+from assayline.evaluation import worker as worker_module
 from assayline.settings import Settings
 
 CLAIM = """
@@ -66,9 +66,9 @@ def test_claim_device_names_the_run_that_holds_the_device_and_since_when(tmp_pat
     holder = rf"run 20261125-021200-nightly-d8fd \(nightly\), process {os.getpid()}, since 20.{{14}} UTC"
     told = rf"Every device is taken: cpu-\S+ by {holder}\. hint: wait for that run or stop it, or set ASSAYLINE_DEVICE"
     with contextlib.ExitStack() as stack:
-        opening.claim_device(spec, settings, stack, "run 20261125-021200-nightly-d8fd (nightly)")
+        worker_module.claim_device(spec, settings, stack, "run 20261125-021200-nightly-d8fd (nightly)")
         with pytest.raises(DeviceError, match=told):
-            opening.claim_device(spec, settings, contextlib.ExitStack(), "another run")
+            worker_module.claim_device(spec, settings, contextlib.ExitStack(), "another run")
     assert [lock.read_text() for lock in settings.lock_dir.glob("*.lock")][:1] == [""]
 
 
@@ -181,9 +181,13 @@ def test_only_visible_gpus_are_used(
 
 def test_waiting_ends_when_it_was_said_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    now = time.monotonic()
+    now, here, sleep = time.monotonic(), threading.current_thread(), time.sleep
+
+    def pretend_to_sleep(seconds: float) -> None:
+        slept.append(seconds) if threading.current_thread() is here else sleep(seconds)
+
     monkeypatch.setattr(time, "monotonic", lambda: now + sum(slept))
-    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", pretend_to_sleep)
     with claim_device(ALONE, tmp_path, 0), pytest.raises(DeviceError):
         claim_device(ALONE, tmp_path, 5).__enter__()
     assert sum(slept) == pytest.approx(5, abs=devices.CLAIM_POLL_INTERVAL_S)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from assayline.engines.devices.memory import read_free_main_memory
+from assayline.engines.devices.watch import read_free_main_memory
 
 GIB = 2**30
 

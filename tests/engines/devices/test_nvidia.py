@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from assayline.engines.devices import memory
+from assayline.engines.devices import watch
 from assayline.engines.devices.claims import list_devices
-from assayline.engines.devices.memory import DeviceMemory
 from assayline.engines.devices.nvidia import (
     GpuProcess,
     list_gpus,
@@ -18,6 +17,7 @@ from assayline.engines.devices.nvidia import (
     read_driver_version,
     read_free_bytes,
 )
+from assayline.engines.devices.watch import DeviceMemory
 from assayline.errors import DeviceError
 
 GIB = 2**30
@@ -79,7 +79,7 @@ def test_memory_is_back_when_about_as_much_is_free_as_before(show_gpus: Show, mo
         waits.append(seconds)
         show_gpus({**BIG, "free": (10 + 20 * len(waits)) * GIB}, DUMB)
 
-    monkeypatch.setattr(memory.time, "sleep", free_more)
+    monkeypatch.setattr(watch.time, "sleep", free_more)
     show_gpus({**BIG, "free": 10 * GIB}, DUMB)
     assert held.wait_until_back(60.0, lambda: False) and len(waits) == 3
     show_gpus({**BIG, "free": 10 * GIB}, DUMB)

@@ -18,7 +18,22 @@ PICTURE = Media(kind="image", path="/a.png", digest="d")
 
 
 def live_of(media: list[Media] | None) -> Live:
-    return Live(Generate(Request("r", "p", 0, 0, [1], {}, media=media), 0.0, 1), 0.0)
+    return Live(
+        Generate(
+            Request(
+                request_id="r",
+                prompt_id="p",
+                occurrence=0,
+                repeat_index=0,
+                prompt_token_ids=[1],
+                sampling={},
+                media=media,
+            ),
+            0.0,
+            1,
+        ),
+        0.0,
+    )
 
 
 def given_up(live: Live) -> Completion:
@@ -44,7 +59,11 @@ def test_with_media_it_is_asked_once_more_and_counted(
 
     async def ask(live: Live) -> Completion:
         tries.append(live)
-        return given_up(live) if len(tries) <= failures else Completion("r", "w", 0, 1, text="red")
+        return (
+            given_up(live)
+            if len(tries) <= failures
+            else Completion(request_id="r", worker="w", engine_generation=0, window_requests=1, text="red")
+        )
 
     core._ask = ask  # type: ignore[method-assign]
     row: Any = asyncio.run(core._answer(live_of(media)))

@@ -12,8 +12,8 @@ import pytest
 
 from assayline.clock import RunClock
 from assayline.engines import client as hosted
-from assayline.engines.base import EngineHooks
-from assayline.engines.event_details import OpenedDetails
+from assayline.engines.base import EngineHooks, OpenedDetails
+from assayline.engines.client import OfflineEngine
 from assayline.engines.host.__main__ import tell_failure
 from assayline.engines.host.core import EngineGoneError
 from assayline.engines.messages import (
@@ -29,7 +29,6 @@ from assayline.engines.messages import (
     Refused,
     Resolved,
 )
-from assayline.engines.offline import OfflineEngine
 from assayline.engines.process import HostProcess, HostSetup
 from assayline.engines.recovery.causes import classify
 from assayline.errors import (
@@ -47,7 +46,11 @@ from assayline.records import Completion, Request, TelemetrySample
 
 
 def beat_of(steps: int) -> Beat:
-    return Beat(TelemetrySample("w", 0, 0.0, steps, 0, 0))
+    return Beat(
+        TelemetrySample(
+            worker="w", engine_generation=0, at_s=0.0, engine_steps=steps, in_flight_requests=0, output_tokens=0
+        )
+    )
 
 
 BEAT = beat_of(0)
@@ -122,7 +125,10 @@ def converse(
 
 
 def requests(count: int) -> list[Request]:
-    return [Request(str(number), "p", 0, 0, [1], {}) for number in range(count)]
+    return [
+        Request(request_id=str(number), prompt_id="p", occurrence=0, repeat_index=0, prompt_token_ids=[1], sampling={})
+        for number in range(count)
+    ]
 
 
 def prompt_host(message: Any) -> list[Any]:
@@ -130,9 +136,18 @@ def prompt_host(message: Any) -> list[Any]:
         case Open():
             return [Opened(8, 64)]
         case Generate(request):
-            return [BEAT, Finished([Completion(request.request_id, "w", 0, 4)])]
+            return [
+                BEAT,
+                Finished(
+                    [Completion(request_id=request.request_id, worker="w", engine_generation=0, window_requests=4)]
+                ),
+            ]
         case AbortAll():
-            return [BEAT, Finished([Completion("late", "w", 0, 4)]), Aborted()]
+            return [
+                BEAT,
+                Finished([Completion(request_id="late", worker="w", engine_generation=0, window_requests=4)]),
+                Aborted(),
+            ]
     return []
 
 
@@ -173,7 +188,13 @@ def test_generate_takes_nobody_for_dead_when_the_job_was_suspended(converse: Any
             host.now_s += 3600
             return beat_of(0) if host_is_first else None
         quiet(timeout_s)
-        return Finished([Completion("0", "w", 0, 4)]) if turn == 20 else beat_of(0) if turn % 3 == 0 else None
+        return (
+            Finished([Completion(request_id="0", worker="w", engine_generation=0, window_requests=4)])
+            if turn == 20
+            else beat_of(0)
+            if turn % 3 == 0
+            else None
+        )
 
     host.receive = receive
     assert next(answers).request_id == "0" and host.now_s > 3600
@@ -187,7 +208,7 @@ def test_a_host_that_beats_is_alive_however_long_a_request_takes(converse: Any) 
     def receive(timeout_s: float) -> Any:
         quiet(timeout_s)
         if host.now_s > 1000:
-            return Finished([Completion("0", "w", 0, 4)])
+            return Finished([Completion(request_id="0", worker="w", engine_generation=0, window_requests=4)])
         return beat_of(int(host.now_s)) if int(host.now_s * 10) % 10 == 0 else None
 
     host.receive = receive
@@ -241,7 +262,11 @@ def test_a_rank_whose_failure_the_engine_survives_is_left_alone(converse: Any) -
         if host.now_s < 2:
             host.on_log(RANK_LINE)
         quiet(timeout_s)
-        return beat_of(int(host.now_s)) if host.now_s < 200 else Finished([Completion("0", "w", 0, 4)])
+        return (
+            beat_of(int(host.now_s))
+            if host.now_s < 200
+            else Finished([Completion(request_id="0", worker="w", engine_generation=0, window_requests=4)])
+        )
 
     host.receive = receive
     assert [answer.request_id for answer in engine.generate(requests(1))] == ["0"]

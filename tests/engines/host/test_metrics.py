@@ -9,8 +9,8 @@ from fake_server import FakeServer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from assayline.clock import RunClock
-from assayline.engines.host.metrics import EngineStats, parse_stats
-from assayline.engines.host.server import watch
+from assayline.engines.host.flight import EngineStats, parse_stats
+from assayline.engines.host.server import client
 from assayline.engines.host.server.core import ServerCore
 from assayline.engines.messages import Open
 from assayline.records import Request, TelemetrySample
@@ -63,7 +63,16 @@ def watch_server(server: FakeServer, done: Callable[[TelemetrySample], bool]) ->
         core = ServerCore(order)
         await core.open()
         try:
-            await core.warm_up(Request("warm-up", "prompt", 0, 0, [1, 2, 3], {"max_tokens": 4}))
+            await core.warm_up(
+                Request(
+                    request_id="warm-up",
+                    prompt_id="prompt",
+                    occurrence=0,
+                    repeat_index=0,
+                    prompt_token_ids=[1, 2, 3],
+                    sampling={"max_tokens": 4},
+                )
+            )
             deadline = time.monotonic() + 20
             while not done(sample := core.sample()) and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)
@@ -75,7 +84,7 @@ def watch_server(server: FakeServer, done: Callable[[TelemetrySample], bool]) ->
 
 
 def test_a_servers_samples_have_what_it_says_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(client, "WATCH_INTERVAL_S", 0.01)
     with FakeServer().running() as server:
         server.metrics = write_page((0.25, 12, 3, 40))
 
@@ -91,7 +100,7 @@ def test_a_servers_samples_have_what_it_says_of_itself(monkeypatch: pytest.Monke
 
 
 def test_a_server_without_the_page_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(client, "WATCH_INTERVAL_S", 0.01)
     with FakeServer(is_vllm=False).running() as server:
         sample = watch_server(server, lambda sample: sample.at_s > 0.5)
         assert server.metrics_read == 1

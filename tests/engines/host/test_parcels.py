@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assayline.engines.host.vllm.parcels import LARGE_BYTES, pack, receive, send
+from assayline.engines.host.vllm.preparers import LARGE_BYTES, pack, receive, send
 
 torch = pytest.importorskip("torch")
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from assayline.clock import RunClock
-from assayline.engines.host.media import Prepared
+from assayline.engines.host.core import Prepared
 from assayline.engines.host.vllm.preparers import NAME, Preparers
 from assayline.engines.messages import Open
 from assayline.errors import MediaError
@@ -65,7 +65,9 @@ class Asking:
         self._poll.register(self.preparers, select.POLLIN)
 
     def submit(self, request_id: str, name: str = "one") -> bool:
-        request = Request(request_id, "", 0, 0, [1], {})
+        request = Request(
+            request_id=request_id, prompt_id="", occurrence=0, repeat_index=0, prompt_token_ids=[1], sampling={}
+        )
         return self.preparers.submit(request, "a configuration", partial(self.outcomes.__setitem__, name))
 
     def collect(self, count: int) -> dict[str, Any]:
@@ -133,7 +135,9 @@ def test_a_long_request_waits_until_its_process_reads() -> None:
     asking = Asking(1)
     long = [1] * 10**6
     for number in range(4):
-        request = Request("echo", "", 0, 0, long, {})
+        request = Request(
+            request_id="echo", prompt_id="", occurrence=0, repeat_index=0, prompt_token_ids=long, sampling={}
+        )
         asking.preparers.submit(request, "a configuration", partial(asking.outcomes.__setitem__, str(number)))
     found = asking.collect(4)
     assert [len(one.form["ids"]) for one in found.values()] == [10**6] * 4

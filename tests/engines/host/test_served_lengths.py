@@ -36,7 +36,16 @@ def count_tokens(body: Any) -> int:
 def write_request(text: str, *media: Media, number: int = 0) -> Request:
     content = [*({"type": one["kind"]} for one in media), {"type": "text", "text": text}]
     messages = [{"role": "user", "content": content}]
-    return Request(f"{number}", "prompt", 0, 0, [], {"max_tokens": 8}, messages=messages, media=list(media) or None)
+    return Request(
+        request_id=f"{number}",
+        prompt_id="prompt",
+        occurrence=0,
+        repeat_index=0,
+        prompt_token_ids=[],
+        sampling={"max_tokens": 8},
+        messages=messages,
+        media=list(media) or None,
+    )
 
 
 def ask(server: FakeServer, *requests: Request, **changes: Any) -> list[Completion]:

@@ -15,9 +15,9 @@ from fake_server import ANSWER, FakeServer, Script
 
 from assayline.clock import RunClock
 from assayline.engines.host.core import EngineGoneError
-from assayline.engines.host.server import failures as served_failure
+from assayline.engines.host.server import client as served_client
 from assayline.engines.host.server.core import ServerCore
-from assayline.engines.host.server.events import EventReader, MalformedStreamError
+from assayline.engines.host.server.stream import EventReader, MalformedStreamError
 from assayline.engines.messages import Generate, Open, Opened
 from assayline.errors import ServerError, SpecError
 from assayline.records import Completion, Request
@@ -30,7 +30,7 @@ GREEDY = {"temperature": 0, "max_tokens": 8}
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served_failure, "FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr(served_client, "FIRST_WAIT_S", 0.02)
 
 
 @pytest.fixture
@@ -59,12 +59,27 @@ def make_order(url: str, reasoning: ReasoningSpec | None = None, chat_kwargs: An
 
 
 def make_request(number: int = 0, **sampling: Any) -> Request:
-    return Request(f"request-{number}", "prompt", 0, 0, [1, 2, 3], {**GREEDY, **sampling})
+    return Request(
+        request_id=f"request-{number}",
+        prompt_id="prompt",
+        occurrence=0,
+        repeat_index=0,
+        prompt_token_ids=[1, 2, 3],
+        sampling={**GREEDY, **sampling},
+    )
 
 
 def make_chat(number: int = 0, **sampling: Any) -> Request:
     messages = [{"role": "user", "content": "Count to four."}]
-    return Request(f"request-{number}", "prompt", 0, 0, [], {**GREEDY, **sampling}, messages=messages)
+    return Request(
+        request_id=f"request-{number}",
+        prompt_id="prompt",
+        occurrence=0,
+        repeat_index=0,
+        prompt_token_ids=[],
+        sampling={**GREEDY, **sampling},
+        messages=messages,
+    )
 
 
 def ask(order: Open, *requests: Request) -> list[Completion]:
@@ -334,7 +349,7 @@ def test_answer_waits_for_a_server_that_is_away_in_a_closed_loop(
     server: FakeServer, proxy: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However few retries are allowed; what a proxy says of it counts too."""
-    monkeypatch.setattr(served_failure, "LONGEST_WAIT_S", 0.2)
+    monkeypatch.setattr(served_client, "LONGEST_WAIT_S", 0.2)
 
     def leave() -> None:
         server.stop()

@@ -67,14 +67,22 @@ class SleepingCore:
             self.live -= 1
         if request.sampling.get("kills"):
             raise RuntimeError("the engine is gone")
-        return Completion(request.request_id, "w", 3, message.window_requests, sent_at_s=sent_at_s)
+        return Completion(
+            request_id=request.request_id,
+            worker="w",
+            engine_generation=3,
+            window_requests=message.window_requests,
+            sent_at_s=sent_at_s,
+        )
 
     async def warm_up(self, request: Request) -> None:
         if request.sampling.get("bad"):
             raise SpecError("refused")
 
     def sample(self) -> TelemetrySample:
-        return TelemetrySample("w", 3, 0.0, None, self.live, 0)
+        return TelemetrySample(
+            worker="w", engine_generation=3, at_s=0.0, engine_steps=None, in_flight_requests=self.live, output_tokens=0
+        )
 
     async def close(self) -> None:
         self.closed = True
@@ -128,7 +136,9 @@ def stage() -> Stage:
 
 def ask(number: int, service_s: float = 1.0, **values: Any) -> Generate:
     sampling = {"service_s": service_s, "kills": values.pop("kills", False)}
-    request = Request(str(number), "p", 0, 0, [1], sampling)
+    request = Request(
+        request_id=str(number), prompt_id="p", occurrence=0, repeat_index=0, prompt_token_ids=[1], sampling=sampling
+    )
     return Generate(request, 0.0, values.pop("window_requests", None), **values)
 
 
@@ -219,7 +229,17 @@ def test_what_finishes_together_is_told_together_after_the_last_counters(stage: 
 
 @pytest.mark.parametrize(("sampling", "error"), [({}, None), ({"bad": True}, "refused")])
 def test_a_warm_up_is_answered(stage: Stage, sampling: dict[str, Any], error: str | None) -> None:
-    stage.play((0.0, WarmUp(Request("w", "", 0, 0, [1], sampling))), (1.0, Close()))
+    stage.play(
+        (
+            0.0,
+            WarmUp(
+                Request(
+                    request_id="w", prompt_id="", occurrence=0, repeat_index=0, prompt_token_ids=[1], sampling=sampling
+                )
+            ),
+        ),
+        (1.0, Close()),
+    )
     assert stage.told[1] == Warm(error)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from assayline.engines.event_details import OpenedDetails
+from assayline.engines.base import OpenedDetails
 from assayline.engines.host.vllm import internals
 from assayline.engines.host.vllm.internals import SUPPORTED, check_installed, find_version
 from assayline.errors import DeviceError

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from record_kit import request_of
 
 from assayline.clock import RunClock
-from assayline.engines.devices.memory import DeviceMemory
+from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.fake import FakeEngine
-from assayline.engines.recovery.engine import KILLED_ENGINE, AdaptiveEngine
-from assayline.engines.recovery.ledger import Ledger
-from assayline.engines.recovery.policy import RecoveryPolicy
-from assayline.engines.recovery.sizes import Sizes
+from assayline.engines.recovery.engine import KILLED_ENGINE, AdaptiveEngine, Ledger
+from assayline.engines.recovery.policy import RecoveryPolicy, Sizes
 from assayline.errors import Death, EngineDiedError, EngineInterruptedError
 from assayline.records import NOT_SENT, Completion, Request
 
@@ -329,7 +327,7 @@ TAKEN = Death(
 def test_memory_that_others_give_back_is_waited_for_whatever_was_free_at_first(
     monkeypatch: pytest.MonkeyPatch, free_gib: list[int]
 ) -> None:
-    monkeypatch.setattr("assayline.engines.devices.memory.POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr("assayline.engines.devices.watch.POLL_INTERVAL_S", 0.01)
     memory = Shared([20 << 30])
     bench = Bench(more_than(8), memory=memory)
     bench.engine._memory_wait_s = 5
@@ -387,7 +385,13 @@ def test_what_was_not_sent_is_passed_on_and_says_nothing_of_the_engine() -> None
         def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
             for request in requests:
                 assert request is not None
-                yield Completion(request.request_id, "w", 0, None, error_kind=NOT_SENT)
+                yield Completion(
+                    request_id=request.request_id,
+                    worker="w",
+                    engine_generation=0,
+                    window_requests=None,
+                    error_kind=NOT_SENT,
+                )
 
     bench.engine._current = Unsent(bench.rule)
     assert len(bench.answers(requests(1000))) == 1000

@@ -14,9 +14,9 @@ from assayline.engines.recovery.policy import (
     Isolate,
     Rebuild,
     RecoveryPolicy,
+    Sizes,
     Stop,
 )
-from assayline.engines.recovery.sizes import Sizes
 from assayline.errors import MEMORY_KINDS, Kind
 
 OPENED = {

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from engine_helpers import course_of
 
-from assayline.engines.recovery.sizes import choose_window
+from assayline.engines.recovery.policy import choose_window
 from assayline.load.course import LoadCourse
 from assayline.spec.engine import EngineSpec
 

@@ -1,7 +1,7 @@
 """ServerCore: an OpenAI-compatible server as an engine.
 
 A server that runs already is asked as it is; without `engine.server.url` our own is started (`process.py`) and
-ends with the engine. A request is sent the moment it is handed over, and again where that may help (`failures.py`
+ends with the engine. A request is sent the moment it is handed over, and again where that may help (`client.py`
 says where); whatever comes of it is one completion, whose times begin with its first sending.
 """
 
@@ -13,16 +13,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from assayline.engines.host.media import MediaPool
-from assayline.engines.host.server.body import RequestWriter
-from assayline.engines.host.server.client import ServedClient, allow_many_connections
-from assayline.engines.host.server.events import ServedAnswer
-from assayline.engines.host.server.failures import TIMED_OUT, ServedFailure, choose_wait
-from assayline.engines.host.server.length import PromptLengths
-from assayline.engines.host.server.media import fill_messages
+from assayline.engines.host.core import MediaPool
+from assayline.engines.host.server.client import (
+    TIMED_OUT,
+    PromptLengths,
+    ServedClient,
+    ServedFailure,
+    ServerWatch,
+    allow_many_connections,
+    choose_wait,
+)
 from assayline.engines.host.server.model import describe_server, find_model
 from assayline.engines.host.server.process import ServeProcess
-from assayline.engines.host.server.watch import ServerWatch
+from assayline.engines.host.server.stream import RequestWriter, ServedAnswer, fill_messages
 from assayline.engines.messages import Generate, Open, Opened
 from assayline.engines.reasoning import split_reasoning, thinks
 from assayline.errors import MediaError, ServerError, SpecError
@@ -122,9 +125,16 @@ class ServerCore:
         with self._counting:
             tokens = self._output_tokens + sum(call.answer.tokens for call in self._live)
             in_flight = len(self._live)
-        order, counters = self._order, (None, in_flight, tokens)
-        now_s = order.clock.now_s()
-        return TelemetrySample(order.worker, order.engine_generation, now_s, *counters, **self._watch.stats._asdict())
+        order = self._order
+        return TelemetrySample(
+            worker=order.worker,
+            engine_generation=order.engine_generation,
+            at_s=order.clock.now_s(),
+            engine_steps=None,
+            in_flight_requests=in_flight,
+            output_tokens=tokens,
+            **self._watch.stats._asdict(),
+        )
 
     async def close(self) -> None:
         """Ends the connections, and our own server."""

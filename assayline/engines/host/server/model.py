@@ -11,12 +11,11 @@ from typing import cast
 
 import openai
 
+from assayline.engines.base import OpenedDetails
 from assayline.engines.devices.claims import name_cpu
 from assayline.engines.devices.nvidia import list_gpus, name_gpu, read_driver_version
-from assayline.engines.event_details import OpenedDetails
-from assayline.engines.host.server.body import ENDPOINT_PATHS
-from assayline.engines.host.server.client import ServedClient
-from assayline.engines.host.server.failures import find_cause, is_certificate_error, read_body
+from assayline.engines.host.server.client import ServedClient, find_cause, is_certificate_error, read_body
+from assayline.engines.host.server.stream import ENDPOINT_PATHS
 from assayline.engines.messages import Open
 from assayline.errors import ServerError, SpecError
 from assayline.records import Json

@@ -12,14 +12,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from assayline.engines.host.flight import Live
-from assayline.engines.host.media import Prepared
-from assayline.engines.host.metrics import EngineStats, read_own_stats
-from assayline.engines.host.vllm.checks import build_nested_configs, check_before_load
+from assayline.engines.host.core import Prepared
+from assayline.engines.host.flight import EngineStats, Live, read_own_stats
 from assayline.engines.host.vllm.internals import open_async, take_over_outputs
-from assayline.engines.host.vllm.media import VllmMedia, fork_preparers
 from assayline.engines.host.vllm.preparers import Preparers
-from assayline.engines.host.vllm.rows import GAVE_UP, VllmRows, describe_engine
+from assayline.engines.host.vllm.rows import (
+    GAVE_UP,
+    VllmMedia,
+    VllmRows,
+    build_nested_configs,
+    check_before_load,
+    describe_engine,
+    fork_preparers,
+)
 from assayline.engines.messages import Generate, Open, Opened, Resolved
 from assayline.errors import SpecError
 from assayline.records import Completion, Request, TelemetrySample
@@ -83,9 +88,15 @@ class AsyncCore:
     def sample(self) -> TelemetrySample:
         """The counters now. Read by another thread: each is a number of its own, so none is torn."""
         order, stats = self._order, read_own_stats().since(self._stats_before)
-        steps, tokens = self._steps - self._steps_before, self._output_tokens - self._tokens_before
-        counters = (steps, self._in_flight, tokens)
-        return TelemetrySample(order.worker, order.engine_generation, order.clock.now_s(), *counters, **stats._asdict())
+        return TelemetrySample(
+            worker=order.worker,
+            engine_generation=order.engine_generation,
+            at_s=order.clock.now_s(),
+            engine_steps=self._steps - self._steps_before,
+            in_flight_requests=self._in_flight,
+            output_tokens=self._output_tokens - self._tokens_before,
+            **stats._asdict(),
+        )
 
     async def close(self) -> None:
         """Ends vLLM's own processes."""

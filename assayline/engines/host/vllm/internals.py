@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from assayline.engines.devices.memory import read_free_main_memory
-from assayline.engines.event_details import OpenedDetails
+from assayline.engines.base import OpenedDetails
+from assayline.engines.devices.watch import read_free_main_memory
 from assayline.errors import DeviceError
 
 KNOWN_VERSIONS = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0")

@@ -9,12 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from assayline.engines.host.flight import Live
-from assayline.engines.host.media import Prepared
-from assayline.engines.host.metrics import EngineStats, read_own_stats
+from assayline.engines.host.core import Prepared
+from assayline.engines.host.flight import EngineStats, Live, read_own_stats
 from assayline.engines.host.vllm.internals import adapting, is_engine_dead, shut_down
-from assayline.engines.host.vllm.media import VllmMedia, fork_preparers
-from assayline.engines.host.vllm.rows import VllmRows, describe_engine
+from assayline.engines.host.vllm.rows import VllmMedia, VllmRows, describe_engine, fork_preparers
 from assayline.engines.messages import Generate, Open, Opened, Resolved
 from assayline.errors import SpecError
 from assayline.records import Completion, Request, TelemetrySample
@@ -64,8 +62,15 @@ class VllmCore:
     def sample(self) -> TelemetrySample:
         """The counters now. Read by another thread: each is a number of its own, so none is torn."""
         order, stats = self._order, read_own_stats().since(self._stats_before)
-        counters = (self.steps, self.in_flight, self.output_tokens)
-        return TelemetrySample(order.worker, order.engine_generation, order.clock.now_s(), *counters, **stats._asdict())
+        return TelemetrySample(
+            worker=order.worker,
+            engine_generation=order.engine_generation,
+            at_s=order.clock.now_s(),
+            engine_steps=self.steps,
+            in_flight_requests=self.in_flight,
+            output_tokens=self.output_tokens,
+            **stats._asdict(),
+        )
 
     def describe(self) -> Opened:
         """What the engine resolved: sizes, versions, device."""

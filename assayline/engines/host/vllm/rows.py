@@ -1,19 +1,135 @@
-"""From a request to vLLM's sampling parameters, and from vLLM's outputs to a completion: the same for both engines."""
+"""From a request to vLLM's sampling parameters and media, and from vLLM's outputs to a completion; and what is checked
+before a model is loaded. The same for both engines.
+"""
 
+import dataclasses
+import math
+import shutil
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from assayline.engines.base import OpenedDetails
 from assayline.engines.devices.claims import name_cpu
-from assayline.engines.devices.nvidia import list_gpus, name_gpu, read_driver_version
-from assayline.engines.event_details import OpenedDetails
+from assayline.engines.devices.nvidia import list_gpus, name_gpu, read_cuda_version, read_driver_version
+from assayline.engines.host.core import MediaPool, Prepared
 from assayline.engines.host.flight import Live
-from assayline.engines.host.vllm.checks import build_sampling_params
-from assayline.engines.host.vllm.internals import read_config
+from assayline.engines.host.vllm.internals import (
+    check_installed,
+    find_feature_extractor,
+    make_renderer,
+    read_config,
+    render_media,
+)
+from assayline.engines.host.vllm.preparers import Preparers
 from assayline.engines.messages import Open, Opened
 from assayline.engines.reasoning import AnswerStops
-from assayline.errors import MediaError, SpecError
-from assayline.records import Completion, Request
+from assayline.errors import DeviceError, MediaError, SpecError
+from assayline.media.load import Hearing, Loaded
+from assayline.records import Completion, Json, Request
+
+NESTED_CONFIGS = ("structured_outputs_config", "profiler_config", "attention_config", "compilation_config")
+"""Arguments for which `vllm.LLM` drops unknown keys of a mapping without a word."""
+
+NESTED_SAMPLING = {
+    "structured_outputs": "StructuredOutputsParams",
+    "repetition_detection": "RepetitionDetectionParams",
+}
+"""Sampling parameters that are objects in vLLM and mappings in a spec, with their classes."""
+
+
+SHARED_MEMORY = Path("/dev/shm")
+LEAST_SHARED_BYTES = 2**27
+"""A model that is split over processes needs more than the 64 MiB of a container that nobody gave a size."""
+
+
+def check_before_load(order: Open) -> None:
+    """Fails for what would fail after minutes of loading: a strange vLLM, the device, misspelt arguments, sampling."""
+    check_installed()
+    from vllm.platforms import current_platform
+
+    built_for = current_platform.device_type or "no device that it can find"
+    if order.device != "auto" and order.device != built_for:
+        raise DeviceError(
+            f"The spec asks for device {order.device!r}, but vLLM here runs on {built_for}. Set engine.device to "
+            f"auto, or install vLLM's build for {order.device} and check that its driver answers."
+        )
+    if built_for == "cuda":
+        _check_driver()
+    _check_shared_memory(order.args)
+    for name, kind in _nested_kinds(order.args).items():
+        known = {field.name for field in dataclasses.fields(kind)}
+        if unknown := sorted(set(order.args[name]) - known):
+            raise SpecError(f"engine.args.{name} has unknown keys {unknown}. Known: {', '.join(sorted(known))}.")
+    build_sampling_params(order.sampling, record_token_times=False)
+
+
+def _check_driver() -> None:
+    """Raises DeviceError for a torch that is built for a newer CUDA than the driver has. No context is opened."""
+    import torch
+
+    built_for, offered = torch.version.cuda, read_cuda_version()
+    if built_for and offered and int(built_for.partition(".")[0]) > offered[0]:
+        raise DeviceError(
+            f"torch {torch.__version__} is built for CUDA {built_for}, but the NVIDIA driver {read_driver_version()} "
+            f"runs CUDA {offered[0]}.{offered[1]} at most. hint: update the driver, or install builds of torch and "
+            f"vLLM for CUDA {offered[0]}."
+        )
+
+
+def _check_shared_memory(args: dict[str, Json]) -> None:
+    """Raises DeviceError if the processes of a split model have too little shared memory to talk through."""
+    processes = math.prod(int(args.get(name) or 1) for name in ("tensor_parallel_size", "pipeline_parallel_size"))
+    if processes == 1 or not SHARED_MEMORY.is_dir():
+        return
+    total_bytes = shutil.disk_usage(SHARED_MEMORY).total
+    if total_bytes < LEAST_SHARED_BYTES:
+        raise DeviceError(
+            f"{SHARED_MEMORY} has {total_bytes >> 20} MiB, too little for a model split over {processes} processes. "
+            "hint: start the container with --shm-size=8g (Docker) or mount an emptyDir with medium: Memory on "
+            f"{SHARED_MEMORY} (Kubernetes)."
+        )
+
+
+def build_nested_configs(args: dict[str, Json]) -> dict[str, Any]:
+    """The arguments, with vLLM's objects where mappings are given. `vllm.LLM` does so itself."""
+    return {**args, **{name: kind(**args[name]) for name, kind in _nested_kinds(args).items()}}
+
+
+def _nested_kinds(args: dict[str, Json]) -> dict[str, Any]:
+    """Classes of the nested configurations that are given as mappings."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    fields = {field.name: field for field in dataclasses.fields(EngineArgs)}
+    factories = {
+        name: fields[name].default_factory
+        for name in NESTED_CONFIGS
+        if name in fields and isinstance(args.get(name), dict)
+    }
+    return {name: type(make()) for name, make in factories.items() if make is not dataclasses.MISSING}
+
+
+def build_sampling_params(sampling: dict[str, Json], *, record_token_times: bool) -> Any:
+    """`vllm.SamplingParams` from plain values. Raises SpecError with vLLM's own reason."""
+    from vllm import sampling_params
+
+    values = dict(sampling)
+    try:
+        for name, kind in NESTED_SAMPLING.items():
+            if isinstance(values.get(name), dict):
+                values[name] = getattr(sampling_params, kind)(**values[name])
+        if isinstance(bias := values.get("logit_bias"), dict):
+            values["logit_bias"] = {int(token): value for token, value in bias.items()}  # JSON's keys are text
+        params = sampling_params.SamplingParams(**values)
+    except Exception as error:  # vLLM's validation errors share no base across the supported versions
+        raise SpecError(f"Sampling parameters {sampling} are not usable: {error}") from error
+    kinds = sampling_params.RequestOutputKind
+    params.output_kind = kinds.DELTA if record_token_times else kinds.FINAL_ONLY
+    return params
+
 
 FINISHED_IN_ERROR = "error"
 """vLLM's finish_reason of a request that failed in the engine core alone: it has no text, and raises nothing."""
@@ -120,3 +236,108 @@ def _device_name() -> str:
     except Exception:  # a plugin's platform that has none; NVML's errors, as vLLM takes a MIG slice for a whole GPU
         names = (name_gpu(gpu) for gpu in list_gpus())
         return next(filter(None, names), str(current_platform.device_type))
+
+
+class VllmMedia:
+    """Makes engine inputs of requests with media, in processes where there are `preparers`, and else in threads."""
+
+    def __init__(self, order: Open, renderer: Any, config: Any, preparers: Preparers | None = None) -> None:
+        self._renderer = renderer
+        self._config = config
+        self._preparers = preparers
+        self._hearing = _find_hearing(renderer)
+        # One at a time, as in vLLM itself: processors and tokenizers of models are not made for threads.
+        self._rendering = threading.Lock()
+        self.pool: MediaPool[dict[str, Any]] = MediaPool(order, self._hearing, self._render)
+
+    def submit(self, request: Request, done: Callable[[Prepared[dict[str, Any]] | Exception], object]) -> None:
+        """Has a request's media prepared beside the engine. Any thread may call `done`: with the input, or an error."""
+
+        def take(outcome: Prepared[dict[str, Any]] | Exception | None) -> None:
+            if outcome is None:
+                self._prepare_here(request, done)
+            else:
+                done(outcome)
+
+        if self._preparers is None or not self._preparers.submit(request, self._config, take):
+            self._prepare_here(request, done)
+
+    def _prepare_here(self, request: Request, done: Callable[[Prepared[dict[str, Any]] | Exception], object]) -> None:
+        def prepare() -> None:
+            outcome: Prepared[dict[str, Any]] | Exception
+            try:
+                outcome = self.prepare(request)
+            except Exception as error:  # decoders and processors of models raise anything
+                outcome = error
+            done(outcome)
+
+        self.pool.threads.submit(prepare)
+
+    def prepare(self, request: Request) -> Prepared[dict[str, Any]]:
+        """The input that `add_request` takes. Raises MediaError, and what vLLM raises for media it cannot use."""
+        prepared = self.pool.prepare(request)
+        placed = prepared.form["mm_placeholders"]
+        media_tokens = sum(place.length for places in placed.values() for place in places)
+        return Prepared(prepared.form, {**prepared.columns, "media_tokens": media_tokens})
+
+    def _render(self, request: Request, loaded: list[Loaded]) -> dict[str, Any]:
+        prompt = {
+            "prompt_token_ids": request.prompt_token_ids,
+            "multi_modal_data": self._group(loaded, self._convert),
+            # Digests of the content: vLLM's caches need not hash the pixels, and what is equal is known as equal.
+            "multi_modal_uuids": self._group(loaded, lambda one: one.media["digest"]),
+        }
+        with self._rendering:
+            rendered = render_media(self._renderer, prompt)
+        expanded = len(rendered["prompt_token_ids"])
+        max_model_len = self._config.model_config.max_model_len
+        if expanded + 1 > max_model_len:
+            raise MediaError(
+                f"The prompt has {expanded} tokens with its media ({len(request.prompt_token_ids)} without), but the "
+                f"context is {max_model_len} tokens (max_model_len), at least one of them for the answer. "
+                "Shorten it, or make its images smaller with prompts.media.max_pixels.",
+                kind="prompt_too_long",
+            )
+        return rendered
+
+    def _convert(self, one: Loaded) -> Any:
+        match one.media["kind"]:
+            case "audio":
+                return one.value, self._hearing.rate_hz
+            case "video":
+                return one.value.frames, one.value.metadata
+        return one.value
+
+    def _group(self, loaded: list[Loaded], read: Callable[[Loaded], Any]) -> dict[str, list[Any]]:
+        grouped: dict[str, list[Any]] = {}
+        for one in loaded:
+            grouped.setdefault(one.media["kind"], []).append(read(one))
+        return grouped
+
+
+def fork_preparers(order: Open) -> Preparers | None:
+    """Before the engine opens: the processes that will prepare its media, if it is to have any."""
+    if not order.has_media:
+        return None
+    from vllm import LLM
+
+    assert LLM  # what is imported before the fork is shared
+    return Preparers(order, _make_prepare)
+
+
+def _make_prepare(order: Open, config: Any) -> Callable[[Request], Prepared[dict[str, Any]]]:
+    import torch
+
+    torch.set_num_threads(1)  # the engine's own threads have the cores
+    return VllmMedia(order, make_renderer(config), config).prepare
+
+
+def _find_hearing(renderer: Any) -> Hearing:
+    """Rate and longest sound of the model's own feature extractor; the usual ones where it has none."""
+    extractor = find_feature_extractor(renderer)
+    rate_hz, longest_s = getattr(extractor, "sampling_rate", None), getattr(extractor, "chunk_length", None)
+    hearing = Hearing()
+    return Hearing(
+        rate_hz if isinstance(rate_hz, int) else hearing.rate_hz,
+        float(longest_s) if isinstance(longest_s, (int, float)) else None,
+    )

@@ -1,0 +1,288 @@
+"""A device from outside: its use over time, who holds its memory, and engines that outlived their flow.
+
+In main memory a process's share is back when the process is gone, so there is nothing to wait for; the largest
+processes are named all the same, and how much is free is read from the control groups as well.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import psutil
+
+from assayline.clock import RunClock
+from assayline.engines.devices.nvidia import GpuProcess, GpuSensors, hold_driver, list_processes, read_free_bytes
+from assayline.records import DeviceSample
+
+POLL_INTERVAL_S = 0.5
+SLACK_BYTES = 2**29
+"""Free memory may stay this much below what it was, since other processes on the device breathe too."""
+
+NAMED_PROCESSES = 3
+GROUP_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+"""Limit and use of a control group, in version 2 and 1."""
+
+
+class DeviceMemory:
+    """The memory of the GPUs that an engine has, or of the machine where it has none."""
+
+    def __init__(self, gpus: tuple[str, ...]) -> None:
+        self._gpus = gpus
+        self._free_before = self._read_free_bytes()
+
+    def wait_until_back(self, timeout_s: float, should_stop: Callable[[], bool]) -> bool:
+        """Waits until about as much is free as when this object was made. False if that did not happen in time."""
+        deadline = time.monotonic() + timeout_s
+        while not self._is_back():
+            if time.monotonic() >= deadline or should_stop():
+                return False
+            time.sleep(POLL_INTERVAL_S)
+        return True
+
+    def wait_until_free(self, wanted_bytes: int, timeout_s: float, should_stop: Callable[[], bool]) -> bool:
+        """Waits until each GPU has as much free memory. False if that does not happen in time or nothing tells."""
+        deadline = time.monotonic() + timeout_s
+        while not self.is_free(wanted_bytes):
+            if time.monotonic() >= deadline or should_stop() or not self._gpus:
+                return False
+            time.sleep(POLL_INTERVAL_S)
+        return True
+
+    def is_free(self, wanted_bytes: int) -> bool:
+        """Whether each GPU has as much free memory."""
+        return bool(self._gpus) and all(free is not None and free >= wanted_bytes for free in self._read_free_bytes())
+
+    def describe_holders(self) -> str:
+        """Who has memory, as one sentence; empty if that cannot be found out."""
+        holders = _list_gpu_processes(self._gpus) if self._gpus else _list_largest_processes()
+        return f"Memory is held by {', '.join(holders)}." if holders else ""
+
+    def _is_back(self) -> bool:
+        """GPUs that do not tell, before or now, count as back."""
+        pairs = zip(self._read_free_bytes(), self._free_before, strict=True)
+        return not any(free is not None and before and free < before - SLACK_BYTES for free, before in pairs)
+
+    def _read_free_bytes(self) -> list[int | None]:
+        return [read_free_bytes(gpu) for gpu in self._gpus]
+
+
+def read_free_main_memory(root: Path = Path("/")) -> int:
+    """Bytes that this process may still take: of the machine's memory, its control groups' and its own limit's."""
+    free = [psutil.virtual_memory().available, *_list_group_room(root)]
+    if (most := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
+        free.append(most - psutil.Process().memory_info().vms)
+    return max(0, min(free))
+
+
+def _list_group_room(root: Path) -> list[int]:
+    """What is left in each control group that limits this process's memory, version 1 or 2."""
+    room = []
+    for folder in _list_memory_groups(root):
+        for limit, used in GROUP_FILES:
+            with contextlib.suppress(OSError, ValueError):  # it is of the other version, or has no limit
+                sizes = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                cached = int(sizes.get("total_inactive_file") or sizes["inactive_file"])  # the kernel gives it up
+                room.append(int((folder / limit).read_text()) - int((folder / used).read_text()) + cached)
+    return room
+
+
+def _list_memory_groups(root: Path) -> list[Path]:
+    """The folders of this process's control groups of memory, and of those around them."""
+    folders = []
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            if controllers in ("", "memory"):
+                base = root / "sys/fs/cgroup" / controllers
+                group = base / name.lstrip("/")
+                folders += [group, *(folder for folder in group.parents if folder.is_relative_to(base))]
+    return folders
+
+
+def _list_gpu_processes(gpus: tuple[str, ...]) -> list[str]:
+    found = [process for gpu in gpus for process in list_processes(gpu)]
+    found.sort(key=lambda process: process.used_bytes or 0, reverse=True)
+    return [_describe(process) for process in found[:NAMED_PROCESSES]]
+
+
+def _describe(process: GpuProcess) -> str:
+    used = "unknown" if process.used_bytes is None else f"{process.used_bytes >> 20} MiB"
+    return f"process {process.pid} ({process.name}, {used})"
+
+
+def _list_largest_processes() -> list[str]:
+    found = []
+    for process in psutil.process_iter(["pid", "name", "memory_info"]):
+        memory = process.info["memory_info"]
+        if memory is not None:
+            found.append((memory.rss, process.info["pid"], process.info["name"]))
+    found.sort(reverse=True)
+    return [f"process {pid} ({name}, {rss >> 20} MiB)" for rss, pid, name in found[:NAMED_PROCESSES]]
+
+
+LOCKS = "ASSAYLINE_DEVICE_LOCKS"
+"""Variable that tells a host which locks its worker holds."""
+
+EXIT_WAIT_S = 10.0
+START_SLACK_S = 2.0
+"""Start times come from two readings of the clock."""
+
+
+def locks_variable(locks: Iterable[Path]) -> dict[str, str]:
+    """The environment that tells an engine's host which locks its device has."""
+    return {LOCKS: ":".join(str(lock.absolute()) for lock in locks)}
+
+
+def note_engine(environ: Mapping[str, str]) -> None:
+    """Notes the session of a host that starts, whose number is its own, beside the locks of its device."""
+    note = json.dumps(
+        {"session": os.getsid(0), "started_s": psutil.Process().create_time(), "numbered_by": _numbered_by()}
+    )
+    for lock in filter(None, environ.get(LOCKS, "").split(":")):
+        try:
+            descriptor = os.open(_note_of(Path(lock)), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(note)
+        except OSError as error:
+            print(f"Cannot note this engine, which nobody will end if it is orphaned: {error}", file=sys.stderr)
+
+
+def end_orphans(locks: Iterable[Path]) -> list[str]:
+    """Kills what still runs in a session noted beside one of these locks, and waits until it is gone.
+
+    Only for whoever has just got hold of all of them. Returns who was killed, in words.
+    """
+    sessions = {session for lock in locks for session in _sessions_of(lock)} - {0, 1, os.getsid(0)}
+    if not sessions:
+        return []
+    orphans = [process for process in psutil.process_iter() if _session_of(process) in sessions]
+    killed = []
+    for orphan in orphans:
+        with contextlib.suppress(psutil.Error):
+            name = orphan.name()
+            orphan.kill()
+            killed.append(f"process {orphan.pid} ({name})")
+    psutil.wait_procs(orphans, timeout=EXIT_WAIT_S)
+    return killed
+
+
+def _note_of(lock: Path) -> Path:
+    return lock.with_name(f"{lock.stem}.{os.getuid()}.engine")
+
+
+def _sessions_of(lock: Path) -> list[int]:
+    """The session noted beside a lock; none if its number belongs to somebody else by now."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        path = _note_of(lock)
+        if path.lstat().st_uid != os.getuid():
+            return []
+        note = json.loads(path.read_text(encoding="utf-8"))
+        session, started_s = int(note["session"]), float(note["started_s"])
+        if note["numbered_by"] != _numbered_by():
+            return []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if abs(psutil.Process(session).create_time() - started_s) > START_SLACK_S:
+                return []
+        return [session]
+    return []
+
+
+def _numbered_by() -> str:
+    """Who gives numbers to processes here: this start of the machine, this container."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def _session_of(process: psutil.Process) -> int | None:
+    try:
+        return os.getsid(process.pid) if process.status() != psutil.STATUS_ZOMBIE else None
+    except (OSError, psutil.Error):
+        return None
+
+
+INTERVAL_S = 1.0
+END_WAIT_S = 2.0
+"""How long the last sample may take: calls of the driver's library have no time-out."""
+
+HOST = "host"
+"""Name of the machine itself among the devices."""
+
+
+class DeviceSampler:
+    """One thread that samples some GPUs and the machine. Use it as a context manager."""
+
+    def __init__(self, gpus: tuple[str, ...], worker: str, clock: RunClock, interval_s: float = INTERVAL_S) -> None:
+        """`gpus` are named as in CUDA_VISIBLE_DEVICES; without any, the machine alone is sampled."""
+        self._gpus = gpus
+        self._worker = worker
+        self._clock = clock
+        self._interval_s = interval_s
+        self._samples: deque[DeviceSample] = deque()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="device-telemetry", daemon=True)
+        self._trouble: str | None = None
+
+    def __enter__(self) -> "DeviceSampler":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(END_WAIT_S)
+
+    def hand_over(self, take: Callable[[DeviceSample], object], log: Callable[[str], object]) -> None:
+        """Gives `take` the samples since the last call, oldest first, and tells `log`, once, if there will be no more.
+
+        Both are called in the caller's thread.
+        """
+        while self._samples:
+            take(self._samples.popleft())
+        if self._trouble is not None:
+            trouble, self._trouble = self._trouble, None
+            log(f"Telemetry of the device has ended: {trouble}")
+
+    def _run(self) -> None:
+        try:
+            with hold_driver() as driver:
+                self._sample_on([GpuSensors(driver, gpu) for gpu in self._gpus])
+        except Exception as error:  # telemetry is never worth a run
+            self._trouble = f"{type(error).__name__}: {error}"
+
+    def _sample_on(self, gpus: list[GpuSensors]) -> None:
+        psutil.cpu_percent()  # it counts from the call before
+        due = time.monotonic()
+        is_first = True
+        while True:
+            is_last = self._ended.is_set()
+            for gpu in gpus:
+                self._samples.append(self._sample_gpu(gpu))
+            self._samples.append(self._sample_host(is_first))
+            if is_last:
+                return
+            is_first = False
+            due = max(due + self._interval_s, time.monotonic())  # late is late: nothing is caught up on
+            self._ended.wait(due - time.monotonic())
+
+    def _sample_gpu(self, gpu: GpuSensors) -> DeviceSample:
+        at_s = self._clock.now_s()
+        reading = gpu.read()
+        return DeviceSample(worker=self._worker, device=f"cuda-{gpu.name}", at_s=at_s, **reading)
+
+    def _sample_host(self, is_first: bool) -> DeviceSample:
+        memory = psutil.virtual_memory()
+        busy = psutil.cpu_percent()
+        return DeviceSample(
+            worker=self._worker,
+            device=HOST,
+            at_s=self._clock.now_s(),
+            utilization_share=None if is_first else busy / 100,
+            memory_used_bytes=memory.total - memory.available,
+            memory_total_bytes=memory.total,
+        )

@@ -1,0 +1,386 @@
+"""A request as the body of an HTTP call, and the answer's stream of events.
+
+A spec's `sampling` has vLLM's names and vLLM's meaning. A server with vLLM's extensions takes nearly all of them, and
+gets those that are unset too, as a model's generation_config.json would otherwise change them behind the spec's back.
+Any other server takes what OpenAI's interface has, and a name beyond that is an error rather than silently without
+effect.
+"""
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from assayline.errors import SpecError
+from assayline.media.images import encode_png
+from assayline.media.load import Loaded, read_content
+from assayline.media.sounds import RATE_HZ, encode_wav
+from assayline.records import Json, Request
+
+OPENAI = frozenset(
+    {"frequency_penalty", "logit_bias", "max_tokens", "presence_penalty", "seed", "stop", "temperature", "top_p"}
+)
+EXTENSIONS = frozenset(
+    {
+        "allowed_token_ids", "bad_words", "ignore_eos", "include_stop_str_in_output", "logprobs", "min_p", "min_tokens",
+        "repetition_detection", "repetition_penalty", "skip_special_tokens", "spaces_between_special_tokens",
+        "stop_token_ids", "structured_outputs", "thinking_token_budget", "top_k",
+    }
+)  # fmt: skip
+"""Parameters of vllm.SamplingParams that vLLM's server takes beyond OpenAI's."""
+
+NEUTRAL: dict[str, Json] = {
+    "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}  # fmt: skip
+"""What vllm.SamplingParams takes for unset, where a server might know something else."""
+
+ENDPOINT_PATHS = {"completions": "/completions", "chat": "/chat/completions"}
+"""Below the base URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestWriter:
+    """Writes bodies for one endpoint of one server."""
+
+    endpoint: str
+    """completions or chat."""
+    model: str
+    """As the server names it."""
+    has_extensions: bool
+    """Whether it takes vLLM's fields."""
+    max_model_len: int | None
+    """The context in tokens, where the server says."""
+    chat_kwargs: dict[str, Json]
+    """Variables of the chat template, where the server renders."""
+
+    @property
+    def path(self) -> str:
+        """Where requests go, below the base URL."""
+        return ENDPOINT_PATHS[self.endpoint]
+
+    def check(self, sampling: dict[str, Json]) -> None:
+        """Raises SpecError for parameters that the server does not take."""
+        self._list_parameters(sampling)
+
+    def check_room(self, request: Request) -> None:
+        """Raises SpecError where max_tokens is to be the room that is left, and nobody knows how much that is."""
+        is_open = self.endpoint == "completions" and request.sampling.get("max_tokens") is None
+        if is_open and self.max_model_len is None:
+            raise SpecError(
+                "The server does not say how long its model's context is, so that the room for an answer is not known. "
+                "Set sampling.max_tokens."
+            )
+
+    def write(self, request: Request) -> dict[str, Json]:
+        """The body of one request. Raises SpecError for a parameter that the server does not take."""
+        body: dict[str, Json] = {
+            "model": self.model,
+            **self._list_parameters(request.sampling),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if self.has_extensions:
+            body["return_token_ids"] = True
+        if self.endpoint == "completions" and request.media:
+            raise SpecError(
+                "Images, sounds and videos can be sent to chat completions alone. Set engine.server.endpoint to chat."
+            )
+        if self.endpoint == "completions":
+            body["prompt"] = request.prompt_token_ids
+            room = (self.max_model_len or 0) - len(request.prompt_token_ids)
+            body.setdefault("max_tokens", max(1, room))  # the server's own default is 16
+        else:
+            body["messages"] = request.messages
+            if self.chat_kwargs:
+                body["chat_template_kwargs"] = self.chat_kwargs
+        return body
+
+    def _list_parameters(self, sampling: dict[str, Json]) -> dict[str, Json]:
+        given = {name: value for name, value in sampling.items() if value is not None and name != "n"}
+        if given.get("seed") == -1:
+            del given["seed"]  # vLLM's way to write "no seed"
+        form = {} if self.has_extensions else self._shape_output(given.pop("structured_outputs", None))
+        known = OPENAI | EXTENSIONS if self.has_extensions else OPENAI
+        if unknown := sorted(set(given) - known):
+            raise SpecError(self._refuse(unknown))
+        if self.has_extensions:
+            given = {**NEUTRAL, **given, **self._ask_for_logprobs(given.get("logprobs"))}
+        return {**given, **form}
+
+    def _refuse(self, names: list[str]) -> str:
+        what = f"The sampling parameters {', '.join(names)}" if len(names) > 1 else f"The sampling parameter {names[0]}"
+        if self.has_extensions:
+            return f"{what} can be used with the engine itself and not over HTTP. Remove it, or take another backend."
+        return (
+            f"{what} goes beyond OpenAI's interface, and the server does not say that it is vLLM. Remove it, or set "
+            "engine.server.extensions to vllm if the server takes it all the same."
+        )
+
+    def _ask_for_logprobs(self, wanted: Any) -> dict[str, Json]:
+        if wanted is None:
+            return {}
+        asked: dict[str, Json] = {"logprobs": wanted} if self.endpoint == "completions" else {
+            "logprobs": True, "top_logprobs": wanted,
+        }  # fmt: skip
+        return {**asked, "return_tokens_as_token_ids": True}
+
+    def _shape_output(self, form: Any) -> dict[str, Json]:
+        """structured_outputs as OpenAI's response_format, which knows JSON alone and chat alone."""
+        if form is None:
+            return {}
+        if self.endpoint != "chat" or set(form) != {"json"}:
+            raise SpecError(
+                f"A form of the output ({', '.join(form)}) can be asked of a server that is not vLLM only as a JSON "
+                "schema, and with engine.server.endpoint: chat."
+            )
+        schema = {"name": "answer", "schema": form["json"], "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+LONGEST_EVENT_BYTES = 2**24
+DONE = b"[DONE]"
+
+
+class MalformedStreamError(Exception):
+    """Bytes that are no event stream, or events that are none of a completion."""
+
+
+class ServerReportedError(Exception):
+    """The server ended a stream that had begun well with an error."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class EventReader:
+    """Cuts a stream of bytes into the data of its events."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+        self.has_ended = False
+        """Whether the server said that nothing follows."""
+
+    def feed(self, chunk: bytes) -> Iterator[dict[str, Json]]:
+        """The events that this chunk completes. Raises MalformedStreamError."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if len(self._rest) > LONGEST_EVENT_BYTES:
+            raise MalformedStreamError(f"a line has more than {LONGEST_EVENT_BYTES} bytes")
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._data.append(line[5:].strip())
+            elif self._data and not line.strip():
+                data = b"\n".join(self._data)
+                self._data.clear()
+                if data == DONE:
+                    self.has_ended = True
+                else:
+                    yield _parse(data)
+
+
+def _parse(data: bytes) -> dict[str, Json]:
+    try:
+        event = json.loads(data)
+    except ValueError as error:
+        raise MalformedStreamError(f"an event is no JSON ({error}): {data[:80]!r}") from None
+    if not isinstance(event, dict):
+        raise MalformedStreamError(f"an event is no object: {data[:80]!r}")
+    return event
+
+
+class ServedAnswer:
+    """What has come of one answer. Where the server gives token ids, they say which tokens an event holds."""
+
+    __slots__ = (
+        "event_stamps",
+        "finish_reason",
+        "logprobs",
+        "reasoning",
+        "stop_reason",
+        "texts",
+        "token_ids",
+        "token_stamps",
+        "usage",
+    )
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.reasoning: list[str] = []
+        self.token_ids: list[int] = []
+        self.token_stamps: list[float] = []
+        self.event_stamps: list[float] = []
+        """One per event with text; kept where the server gives no token ids."""
+        self.logprobs: list[Any] = []
+        self.usage: dict[str, Json] | None = None
+        self.finish_reason: str | None = None
+        self.stop_reason: Any = None
+
+    def take(self, event: dict[str, Json], at: float) -> None:
+        """Adds one event that came at `at`. Raises MalformedStreamError or ServerReportedError."""
+        try:
+            if choices := event.get("choices"):
+                self._take_choice(choices[0], at)
+            elif error := event.get("error"):
+                raise ServerReportedError(*read_error(error))
+            if usage := event.get("usage"):
+                self.usage = dict(usage)
+        except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+            shown = json.dumps(event)[:200]
+            raise MalformedStreamError(f"an event is none of a completion ({error!r}): {shown}") from None
+
+    def _take_choice(self, choice: dict[str, Json], at: float) -> None:
+        delta = choice.get("delta") or choice
+        text = delta.get("text") or delta.get("content")
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        if text:
+            self.texts.append(text)
+        if thought:
+            self.reasoning.append(thought)
+        if ids := choice.get("token_ids"):
+            self.token_ids += ids
+            self.token_stamps += [at] * len(ids)
+        elif (text or thought) and not self.token_ids:
+            self.event_stamps.append(at)
+        if logprobs := choice.get("logprobs"):
+            self.logprobs.append(logprobs)
+        if finish_reason := choice.get("finish_reason"):
+            self.finish_reason = str(finish_reason)
+            self.stop_reason = choice.get("stop_reason")
+
+    @property
+    def tokens(self) -> int:
+        """Tokens received so far: exactly where the server gives ids, else the events that had text."""
+        return len(self.token_ids) or len(self.event_stamps)
+
+    @property
+    def stamps(self) -> list[float]:
+        """When tokens came, on the monotonic clock; one per event where the server does not count tokens."""
+        return self.token_stamps or self.event_stamps
+
+    def count_usage(self, name: str) -> int | None:
+        """A number of the server's own count, such as completion_tokens."""
+        value = (self.usage or {}).get(name)
+        return value if isinstance(value, int) else None
+
+    @property
+    def output_tokens(self) -> int | None:
+        """As the server counts them, else as their ids say."""
+        counted = self.count_usage("completion_tokens")
+        return (len(self.token_ids) or None) if counted is None else counted
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prompt tokens that the server had in its cache, where it says so."""
+        details = (self.usage or {}).get("prompt_tokens_details")
+        value = details.get("cached_tokens") if isinstance(details, dict) else None
+        return value if isinstance(value, int) else None
+
+    @property
+    def media_tokens(self) -> int | None:
+        """Prompt tokens that stand for media, where the server says so."""
+        details = (self.usage or {}).get("prompt_tokens_details")
+        counts = details.get("multimodal_tokens") if isinstance(details, dict) else None
+        return sum(counts.values()) if isinstance(counts, dict) else None
+
+    def stamp_tokens(self) -> list[float] | None:
+        """One stamp per output token; None where it is not known how many tokens an event held."""
+        return self.stamps if self.stamps and len(self.stamps) == self.output_tokens else None
+
+    def list_logprobs(self) -> tuple[list[dict[str, float]], float] | None:
+        """Per token {token id: log-probability}, and the sum over the tokens that were chosen; None where not asked."""
+        if not self.logprobs:
+            return None
+        positions: list[dict[str, float]] = []
+        total = 0.0
+        for part in self.logprobs:
+            for chosen, logprob, others in _list_positions(part):
+                positions.append({_id_of(token): value for token, value in {chosen: logprob, **others}.items()})
+                total += logprob
+        return positions, total
+
+
+def read_error(error: Json) -> tuple[str, int]:
+    """What an error object of a server says, and its HTTP-like code; 500 where it has none."""
+    if not isinstance(error, dict):
+        return str(error), 500
+    code = error.get("code")
+    return str(error.get("message") or error), code if isinstance(code, int) else 500
+
+
+def _list_positions(part: dict[str, Json]) -> Iterator[tuple[str, float, dict[str, float]]]:
+    """Token, log-probability and alternatives, in the form of chat completions or of completions."""
+    if "content" in part:
+        for entry in part["content"] or ():
+            others = {other["token"]: other["logprob"] for other in entry.get("top_logprobs") or ()}
+            yield entry["token"], entry["logprob"], others
+    else:
+        tops = part.get("top_logprobs") or [None] * len(part["tokens"])
+        for token, logprob, others in zip(part["tokens"], part["token_logprobs"], tops, strict=True):
+            yield token, logprob, others or {}
+
+
+def _id_of(token: str) -> str:
+    """vLLM writes token_id:42 where it is asked to."""
+    return token.removeprefix("token_id:")
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A request's messages with its media in them."""
+
+    messages: list[dict[str, Json]]
+    sizes: tuple[object, ...]
+    """Of its media, in order: where they are equal, a model makes the same number of tokens of them."""
+    text_bytes: int
+
+
+def fill_messages(request: Request, loaded: list[Loaded]) -> Filled:
+    """The request's messages with each part of a medium filled, in order."""
+    texts = [text for message in request.messages or () for text in _list_texts(message.get("content"))]
+    return Filled(_write_messages(request, loaded), tuple(map(_size_of, loaded)), sum(len(t.encode()) for t in texts))
+
+
+def _list_texts(content: Json) -> list[str]:
+    if isinstance(content, list):
+        return [part["text"] for part in content if part["type"] == "text"]
+    return [content] if isinstance(content, str) else []
+
+
+def _size_of(loaded: Loaded) -> object:
+    match loaded.media["kind"]:
+        case "image":
+            return "image", loaded.value.size
+        case "audio":
+            return "audio", len(loaded.value)
+    return "video", loaded.media["digest"]  # the server chooses frames of it
+
+
+def _write_messages(request: Request, loaded: list[Loaded]) -> list[dict[str, Json]]:
+    waiting = iter(loaded)
+    return [
+        {
+            **message,
+            "content": [part if part["type"] == "text" else _write_part(next(waiting)) for part in message["content"]],
+        }
+        if isinstance(message.get("content"), list)
+        else message
+        for message in request.messages or ()
+    ]
+
+
+def _write_part(loaded: Loaded) -> dict[str, Json]:
+    media = loaded.media
+    match media["kind"]:
+        case "image":
+            return {"type": "image_url", "image_url": {"url": _data_uri("image/png", encode_png(loaded.value))}}
+        case "audio":
+            data = base64.b64encode(encode_wav(loaded.value, RATE_HZ)).decode()
+            return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+    return {"type": "video_url", "video_url": {"url": _data_uri("video/mp4", read_content(media))}}
+
+
+def _data_uri(mime: str, content: bytes) -> str:
+    return f"data:{mime};base64,{base64.b64encode(content).decode()}"

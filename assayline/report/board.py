@@ -1,0 +1,430 @@
+"""The page of a leaderboard: models × tasks, and of each task its ranks, intervals, speeds, costs and pairs."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+
+import altair as alt
+
+from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing
+from assayline.errors import SpecError
+from assayline.report.charts import Spec, finish, inline
+from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Section, Table, tabulate
+from assayline.spec.criteria import GateSpec
+from assayline.spec.identity import list_changes
+from assayline.store.database import Connection, Row, read_rows
+from assayline.store.metrics import read_all_kept, read_kept
+from assayline.words import (
+    DASH,
+    SPACE,
+    count,
+    nearest,
+    show_money,
+    show_name,
+    show_note,
+    show_number,
+    show_points,
+    show_range,
+    show_seconds,
+    show_share,
+    show_value,
+)
+
+SETTINGS = ("sampling", "chat", "output", "reasoning", "prompts")
+"""Of a spec: what else than model and engine decides answers, as find_board holds it against other runs."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task: a prompt set as it was asked."""
+
+    name: str
+    cells: list[Row]
+    """Rows of find_board, the best score first; with best_rank, worst_rank and is_winner of rank_board, None where a
+    score is not compared, with the columns of speed and cost, and with `note`: why it is not compared, in words."""
+    pairs: list[Row]
+    """Rows of compare_board."""
+
+    @cached_property
+    def compared(self) -> list[Row]:
+        """The cells that are held against each other."""
+        return [cell for cell in self.cells if cell["obstacle"] is None]
+
+    @property
+    def leaders(self) -> list[Row]:
+        """The models that none is better than: of one, it is the winner only if is_winner says so."""
+        return [cell for cell in self.compared if cell["best_rank"] == 1]
+
+    def find_model(self, run_id: str) -> str:
+        """The model whose run it is."""
+        return next(str(cell["model"]) for cell in self.cells if cell["run_id"] == run_id)
+
+
+@dataclass(frozen=True)
+class BoardRows:
+    """A leaderboard's rows."""
+
+    names: tuple[str, ...]
+    """What it was asked for: empty for everything."""
+    tasks: list[Task]
+    suffix: str = ""
+    """What the names of all models end with, such as ", dtype float32", and is left out of each."""
+
+    @property
+    def models(self) -> list[str]:
+        """All of them, by name."""
+        return sorted({cell["model"] for task in self.tasks for cell in task.cells})
+
+    @property
+    def pairs(self) -> list[Row]:
+        """All that were compared: one family of tests."""
+        return [pair for task in self.tasks for pair in task.pairs]
+
+
+def read_board(connection: Connection, names: Sequence[str] = ()) -> BoardRows:
+    """Reads the leaderboard of these runs, specs, prompt sets or benchmarks; of all without any.
+
+    Raises SpecError for a name that no run that has ended has.
+    """
+    with read_all_kept(connection):
+        cells = read_rows(connection, "from find_board(?::varchar[])", list(names))
+    _check_names(connection, names, cells)
+    entries = [{key: cell[key] for key in ("task", "run_id", "scorer")} for cell in cells if cell["obstacle"] is None]
+    with read_kept(connection, *(cell["run_id"] for cell in cells)):
+        pairs = read_rows(connection, "from compare_board(?)", entries) if len(entries) > 1 else []
+        ranks = {
+            (row["task"], row["run_id"]): row
+            for row in (read_rows(connection, "from rank_board(?)", entries) if pairs else [])
+        }
+        speeds = _read_speeds(connection, [cell["run_id"] for cell in cells])
+    suffix = find_suffix({cell["model"] for cell in cells})
+    unranked = dict.fromkeys(("best_rank", "worst_rank", "is_winner"))
+    tasks: dict[str, Task] = {}
+    for cell in cells:
+        task = tasks.setdefault(cell["task"], Task(cell["task"], [], []))
+        rank = ranks.get((cell["task"], cell["run_id"]), unranked)
+        note = _say_obstacle(connection, cell) if cell["obstacle"] else ""
+        model = cell["model"].removesuffix(suffix)
+        task.cells.append({**speeds[cell["run_id"]], **unranked, **cell, **rank, "note": note, "model": model})
+    for pair in pairs:
+        tasks[pair["task"]].pairs.append(pair)
+    return BoardRows(tuple(names), list(tasks.values()), suffix)
+
+
+def find_suffix(models: set[str]) -> str:
+    """The settings that all of several models have behind their names, after a comma each."""
+    settings = (model.split(", ")[:0:-1] for model in models if len(models) > 1)
+    shared = [found[0] for found in takewhile(lambda found: len(set(found)) == 1, zip(*settings, strict=False))]
+    return "".join(f", {setting}" for setting in reversed(shared))
+
+
+def _read_speeds(connection: Connection, run_ids: list[str]) -> dict[str, Row]:
+    """Speed, cost and device of each run. View by view, as together they take DuckDB seconds to plan."""
+    found: dict[str, Row] = {run_id: {"ttft_p50_s": None} for run_id in run_ids}
+    for query in (
+        "select run_id, output_tokens_per_s, cost_per_right_answer, currency from run_cost",
+        "select run_id, device_name, obstacle as speed_obstacle from run_conditions",
+    ):
+        for row in read_rows(connection, f"{query} where list_contains(?::varchar[], run_id)", run_ids):
+            found[row["run_id"]].update(row)
+    for row in read_rows(
+        connection,
+        "select run_id, value_s as ttft_p50_s from latency_percentile "
+        "where list_contains(?::varchar[], run_id) and metric = 'ttft_s' and percentile = 0.5",
+        run_ids,
+    ):
+        found[row["run_id"]].update(row)
+    return found
+
+
+def _say_obstacle(connection: Connection, cell: Row) -> str:
+    """Why a score is not compared; of other prompts how many they are, of other settings which."""
+    words, reference = str(cell["obstacle"]), cell["reference_run_id"]
+    if reference is None:
+        return words
+    if "prompts" in words:
+        overlaps = read_overlaps(connection, cell["run_id"], reference, GateSpec().min_overlap)
+        shared, pairing = overlaps["prompt"], choose_pairing(overlaps, "auto")
+        whole = shared["prompts"] + shared["only_baseline"]
+        more = f"{shared['only_candidate']:,} more"
+        if pairing != "prompt":
+            specs = (_read_settings(connection, run_id) for run_id in (cell["run_id"], reference))
+            more += f"; `assayline gate` compares them {say_pairing(pairing, *specs)}"
+        return f"{words}: {shared['prompts']:,} of the task's {count(whole, 'prompt')}, {more}"
+    if "settings" in words:
+        mine, theirs = (_read_settings(connection, run_id) for run_id in (cell["run_id"], reference))
+        return f"{words}: {'; '.join(list_changes(theirs, mine))}"
+    return words
+
+
+def _read_settings(connection: Connection, run_id: str) -> Row:
+    (row,) = read_rows(connection, "select spec_json from runs where run_id = ?", run_id)
+    spec = json.loads(row["spec_json"])
+    return {key: spec[key] for key in SETTINGS if key in spec}
+
+
+def _check_names(connection: Connection, names: Sequence[str], cells: Sequence[Row]) -> None:
+    rows = read_rows(connection, "select run_id, name, prompt_set, benchmark_id, state from runs")
+    ended = [row for row in rows if row["state"] != "running"]
+    known = {row[key] for row in ended for key in ("run_id", "benchmark_id")}
+    known |= {row[key] for row in ended if row["benchmark_id"] is None for key in ("name", "prompt_set")}
+    for name in names:
+        if name in known:
+            continue
+        if any(row["run_id"] == name for row in rows):
+            raise SpecError(f"Run {name} has not finished, and a leaderboard is of runs that have.")
+        named = sorted({row[key] for row in ended for key in ("name", "prompt_set")})
+        hint = nearest(name, named) if named else "no run has ended yet"
+        raise SpecError(
+            f"There is no run, spec or prompt set {name!r} in the database: {hint}. Give ids of runs, names of specs "
+            "or prompt sets, or ids of benchmarks; nothing for all runs."
+        )
+    if not cells:
+        raise SpecError("There is no run to make a leaderboard of: none that is no part of a benchmark has ended yet.")
+
+
+MOST_TASKS = 8
+MOST_NAMES = 6
+
+
+def write_headline(rows: BoardRows) -> list[str]:
+    """A sentence per task, then what is not compared."""
+    sentences = [say_winner(task) for task in rows.tasks[:MOST_TASKS]]
+    if (more := len(rows.tasks) - MOST_TASKS) > 0:
+        sentences.append(f"{count(more, 'more task')} {'is' if more == 1 else 'are'} below.")
+    left = [(task, cell) for task in rows.tasks for cell in task.cells if cell["obstacle"]]
+    if left:
+        told = [f"{cell['model']} on {task.name}, {cell['note']}" for task, cell in left[:3]]
+        told += ["…"] if len(left) > 3 else []
+        sentences.append(f"{count(len(left), 'score is', 'scores are')} shown and not compared: {'; '.join(told)}.")
+    return sentences
+
+
+def say_winner(task: Task) -> str:
+    """Who is better than every other model, by how much; else who may be."""
+    compared = task.compared
+    if not compared:
+        return f"{task.name}: no run is complete, so there is nothing to compare."
+    if len(compared) == 1:
+        return f"{task.name}: only {compared[0]['model']} was asked this, so there is nothing to compare."
+    winner = next((cell for cell in compared if cell["is_winner"]), None)
+    if winner is not None:
+        pair, sign = min(
+            (
+                (pair, 1 if pair["candidate"] == winner["run_id"] else -1)
+                for pair in task.pairs
+                if winner["run_id"] in (pair["candidate"], pair["baseline"])
+            ),
+            key=lambda found: found[1] * found[0]["difference"],
+        )
+        second = task.find_model(pair["baseline"] if sign == 1 else pair["candidate"])
+        return (
+            f"{task.name}: {winner['model']} is better than every other model, {show_share(winner['mean'])}; than "
+            f"{second}, which is nearest, by {show_points(sign * pair['difference'])} (95{SPACE}% interval "
+            f"{show_difference_interval(pair, sign)}; p {pair['holm_p']:.2g} by Holm)."
+        )
+    if all(pair["verdict"] == "too_few" for pair in task.pairs):
+        return f"{task.name}: too few prompts to compare {count(len(compared), 'model')}: five are needed."
+    if not any(pair["verdict"] in ("better", "worse") for pair in task.pairs):
+        return f"{task.name}: no winner; nothing tells {count(len(compared), 'model')} apart."
+    leaders = [str(cell["model"]) for cell in task.leaders]
+    shown = ", ".join(leaders[:MOST_NAMES]) + (f" and {len(leaders) - MOST_NAMES} more" if leaders[MOST_NAMES:] else "")
+    return f"{task.name}: no winner; any of {count(len(leaders), 'model')} may be the best: {shown}."
+
+
+def show_difference_interval(pair: Row, sign: int = 1) -> str:
+    """The 95 % interval of a pair's difference; with -1 as the other side sees it. Empty where there is none."""
+    ends = sorted(sign * pair[end] for end in ("low", "high") if pair[end] is not None)
+    return show_range(*map(show_points, ends)) if ends else ""
+
+
+def show_rank(cell: Row) -> str:
+    """A rank as an interval: what the data cannot tell apart is one."""
+    best, worst = cell["best_rank"], cell["worst_rank"]
+    if best is None:
+        return DASH
+    return f"{best}" if best == worst else f"{best}–{worst}"
+
+
+ROW_HEIGHT = 22
+LONGEST_NAME_PIXELS = 220
+
+
+def draw_scores(cells: Sequence[Row]) -> Spec:
+    """`cells` are a task's, the best first, with a mean; what is not compared is pale."""
+    points = [
+        {
+            "model": cell["model"],
+            "mean": 100 * cell["mean"],
+            "low": None if cell["mean_low"] is None else 100 * cell["mean_low"],
+            "high": None if cell["mean_high"] is None else 100 * cell["mean_high"],
+            "shown": show_share(cell["mean"]),
+            "rank": show_rank(cell),
+            "is_compared": cell["obstacle"] is None,
+        }
+        for cell in cells
+    ]
+    models = [point["model"] for point in points]
+
+    def draw(rows: list[Row]) -> alt.Chart:
+        return alt.Chart(inline(rows)).encode(
+            y=alt.Y("model:N", sort=models, title=None, axis=alt.Axis(labelLimit=LONGEST_NAME_PIXELS)),
+            x=alt.X("mean:Q", title="score, %", scale=alt.Scale(zero=False, padding=8), axis=alt.Axis(tickCount=6)),
+        )
+
+    tips = [
+        alt.Tooltip("model:N", title="model"),
+        alt.Tooltip("shown:N", title="score"),
+        alt.Tooltip("rank:N", title="rank"),
+    ]
+    layers = []
+    if sure := [point for point in points if point["low"] is not None]:
+        layers.append(
+            draw(sure).mark_rule(style="night-interval").encode(x=alt.X("low:Q", title="score, %"), x2="high:Q")
+        )
+    for is_compared, style in ((True, "night"), (False, "night-uncounted")):
+        if shown := [point for point in points if point["is_compared"] == is_compared]:
+            layers.append(draw(shown).mark_point(style=style).encode(tooltip=tips))
+    return finish(alt.layer(*layers), ROW_HEIGHT * len(points))
+
+
+FOLDED_FROM = 10
+"""Pairs from which on their table is folded."""
+
+TOLD_APART = ("better", "worse")
+
+
+def _show_interval(cell: Row) -> str:
+    return show_range(show_share(cell["mean_low"]), show_share(cell["mean_high"]))
+
+
+def _show_cost(cell: Row) -> str:
+    return show_money(cell["cost_per_right_answer"], cell["currency"])
+
+
+def _show_p(pair: Row) -> str:
+    return DASH if pair["holm_p"] is None else f"{pair['holm_p']:.2g}"
+
+
+def _say_note(cell: Row) -> str:
+    notes = [f"not compared: {cell['note']}"] if cell["note"] else []
+    notes += [f"{count(cell['error_requests'], 'error')} count as 0"] if cell["error_requests"] else []
+    notes += [f"speed: {cell['speed_obstacle']}"] if cell["speed_obstacle"] and not cell["note"] else []
+    return "; ".join(notes)
+
+
+CELLS = (
+    Column("rank", show_rank, show_number),
+    Column("model", "model", show_name),
+    Column("score", "mean", show_share),
+    Column("95 % interval", _show_interval, show_number),
+    Column("prompts", "prompts", show_value),
+    Column("output tokens/s", "output_tokens_per_s", show_value),
+    Column("first token, median", "ttft_p50_s", show_seconds),
+    Column("per right answer", _show_cost, show_number),
+    Column("device", "device_name"),
+    Column("run", "run_id", show_name),
+    Column("note", _say_note, show_note),
+)
+HOW = (
+    "Scores are means of the first scorer, each with its own 95 % interval. Models are held against each other prompt "
+    "by prompt, on the same prompts, clustered by prompt where one was asked repeatedly. {pairs} one family of tests: "
+    "p is adjusted by Holm's step-down, and of pages on which all models are equal, at most 5 % call any difference. "
+    "The interval of a pair is of that pair alone. A rank is an interval: 1–3 means that three models may be the first "
+    "as far as these prompts tell. Only a model that is better than every other one of its task by more than chance "
+    "is called its winner. Speeds and costs are of one run each and are not compared: that takes repeats "
+    "(docs/comparison.md)."
+)
+
+
+def compose_board(rows: BoardRows) -> Document:
+    """The page before it has a form."""
+    sections = [Section("board", "Models and tasks", [tabulate_board(rows)])] if len(rows.tasks) > 1 else []
+    sections += [_describe_task(task, number) for number, task in enumerate(rows.tasks, 1)]
+    pairs = len(rows.pairs)
+    if pairs:
+        told = "The pair is" if pairs == 1 else f"All {count(pairs, 'pair')} of this page are"
+        sections.append(Section("how", "How to read it", [Paragraph(HOW.format(pairs=told))]))
+    return Document(
+        title="Leaderboard",
+        subtitle=f"{count(len(rows.models), 'model')}{rows.suffix}, {count(len(rows.tasks), 'task')}"
+        + (f": {', '.join(rows.names)}" if rows.names else ""),
+        state="leaderboard",
+        headline=write_headline(rows),
+        figures=_choose_figures(rows),
+        sections=sections,
+    )
+
+
+def _choose_figures(rows: BoardRows) -> list[Figure]:
+    winners = [task for task in rows.tasks if any(cell["is_winner"] for cell in task.cells)]
+    apart = sum(pair["verdict"] in TOLD_APART for pair in rows.pairs)
+    return [
+        Figure("Models", f"{len(rows.models)}"),
+        Figure("Tasks with a winner", f"{len(winners)} of {len(rows.tasks)}"),
+        Figure("Pairs told apart", f"{apart} of {len(rows.pairs)}", "by more than chance, all pairs together"),
+    ]
+
+
+def tabulate_board(rows: BoardRows) -> Table:
+    """Models × tasks: score, interval and rank in each cell."""
+    cells = {(task.name, cell["model"]): cell for task in rows.tasks for cell in task.cells}
+
+    def show_cell(task: Task) -> Callable[[str], str]:
+        def show(model: str) -> str:
+            cell = cells.get((task.name, model))
+            if cell is None:
+                return DASH
+            ends = _show_interval(cell)
+            rank = "not compared" if cell["obstacle"] else f"rank {show_rank(cell)}"
+            return f"{show_share(cell['mean'])}{f' ({ends})' if ends else ''}, {rank}"
+
+        return show
+
+    columns = [
+        Column("model", str, show_name),
+        *(Column(task.name, show_cell(task), show_number) for task in rows.tasks),
+    ]
+    return tabulate("Score with 95 % interval, and rank", columns, rows.models)
+
+
+def tabulate_task(task: Task) -> Table:
+    """A task's models, the best score first, with speed and cost beside."""
+    return tabulate(f"{task.name}: models, the highest score first", CELLS, task.cells)
+
+
+def _describe_task(task: Task, number: int) -> Section:
+    section = Section(f"task-{number}", task.name, [Paragraph(say_winner(task))])
+    drawn = [cell for cell in task.cells if cell["mean"] is not None]
+    if drawn:
+        pale = " A pale dot is not compared." if any(cell["obstacle"] for cell in drawn) else ""
+        section.blocks.append(
+            Chart(
+                f"Scores on {task.name}",
+                f"From {drawn[0]['model']}, {show_share(drawn[0]['mean'])}, to {drawn[-1]['model']}, "
+                f"{show_share(drawn[-1]['mean'])}.{pale}",
+                draw_scores(drawn),
+            )
+        )
+    section.blocks.append(tabulate_task(task))
+    if task.pairs:
+        section.blocks.append(_tabulate_pairs(task))
+    return section
+
+
+def _tabulate_pairs(task: Task) -> Table:
+    columns = (
+        Column("model", lambda pair: task.find_model(pair["candidate"]), show_name),
+        Column("against", lambda pair: task.find_model(pair["baseline"]), show_name),
+        Column("difference", "difference", show_points),
+        Column("95 % interval", show_difference_interval, show_number),
+        Column("better on", "better_prompts", show_value),
+        Column("worse on", "worse_prompts", show_value),
+        Column("p by Holm", _show_p, show_number),
+        Column("", lambda pair: pair["verdict"].replace("_", " ")),
+    )
+    return tabulate(
+        f"{task.name}: every pair, prompt by prompt", columns, task.pairs, is_folded=len(task.pairs) > FOLDED_FROM
+    )

@@ -1,0 +1,156 @@
+"""The report of a benchmark without loads: configurations over their repeats, each against the first one."""
+
+from collections.abc import Sequence
+
+from assayline.benchmark.result import SHOWN, Measured
+from assayline.comparison.queries import say_trade
+from assayline.report.charts import draw_repeats
+from assayline.report.document import Block, Chart, Column, Figure, Paragraph, Section, Table, tabulate
+from assayline.store.database import Row
+from assayline.words import count, show_change, show_name, show_number, show_range, show_value
+
+MOST_SENTENCES = 6
+APART = ("better", "worse")
+
+
+def _show_p(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}"
+
+
+def _show_interval(row: Row) -> str:
+    """The interval of the ratio as a change: by logarithms, so that none is a fall by more than all."""
+    return show_range(*(show_change(None if row[end] is None else row[end] - 1) for end in ("ratio_low", "ratio_high")))
+
+
+MEDIANS = (
+    Column("configuration", "label", show_name),
+    Column("metric", "metric"),
+    Column("repeats", "repeats", show_value),
+    Column("median", "median_value", show_value),
+    Column("lowest", "lowest_value", show_value),
+    Column("highest", "highest_value", show_value),
+    Column("unit", "unit"),
+)
+COMPARISONS = (
+    Column("configuration", "label", show_name),
+    Column("metric", "metric"),
+    Column("change", lambda row: show_change(None if row["ratio"] is None else row["ratio"] - 1), show_number),
+    Column("95 % interval", _show_interval, show_number),
+    Column("p", lambda row: _show_p(row["p_value"]), show_number),
+    Column("p (Holm)", lambda row: _show_p(row["holm_p"]), show_number),
+    Column("verdict", lambda row: row["verdict"].replace("_", " "), show_name),
+)
+
+
+def tabulate_medians(measured: Sequence[Measured], is_folded: bool = False) -> Table:
+    """One row per configuration and metric that it has a value of."""
+    rows = (
+        {**one.metrics[metric], "label": one.label, "metric": metric}
+        for metric in SHOWN
+        for one in measured
+        if metric in one.metrics and one.metrics[metric]["repeats"]
+    )
+    return tabulate("Medians over the repeats, and their range", MEDIANS, rows, is_folded)
+
+
+def tabulate_comparisons(measured: Sequence[Measured]) -> Table:
+    """One row per configuration after the first, and metric."""
+    rows = (
+        {**one.comparisons[metric], "label": one.label, "metric": metric}
+        for one in measured
+        for metric in SHOWN
+        if metric in one.comparisons
+    )
+    return tabulate(f"Against {measured[0].label}", COMPARISONS, rows)
+
+
+def say_trades(measured: Sequence[Measured]) -> list[str]:
+    """A line per configuration after the first that has a cost or an energy: how much slower, how much cheaper."""
+    said = ((one, say_trade(one.comparisons, "relative_shift")) for one in measured[1:])
+    return [f"{one.label}: {words} than {measured[0].label}." for one, words in said if words]
+
+
+def list_judged(one: Measured) -> list[Row]:
+    """Comparisons of the metrics that have a limit, one family of tests; without any, of all that are shown."""
+    rows = [one.comparisons[metric] for metric in one.comparisons if one.comparisons[metric]["in_family"]]
+    return rows or [one.comparisons[metric] for metric in SHOWN if metric in one.comparisons]
+
+
+def say_comparisons(measured: Sequence[Measured]) -> list[str]:
+    """A sentence per configuration after the first: what is better or worse by more than chance, or that nothing is."""
+    first, others = measured[0], measured[1:]
+    if not others:
+        return [f"{count(first.repeats, 'repeat')} of one configuration: there is nothing to compare it with."]
+    sentences = [_say_comparison(one, first) for one in others[:MOST_SENTENCES]]
+    more = len(others) - MOST_SENTENCES
+    return [*sentences, f"{count(more, 'more configuration')} below."] if more > 0 else sentences
+
+
+def _say_comparison(one: Measured, first: Measured) -> str:
+    field, space, value = first.label.rpartition(" ")
+    is_shared = space and one.label.startswith(f"{field} ")
+    pair = f"{one.label} against {value if is_shared else first.label}"
+    repeats = (
+        f"{count(one.repeats, 'repeat')} each"
+        if one.repeats == first.repeats
+        else f"{count(one.repeats, 'repeat')} against {first.repeats}"
+    )
+    judged = list_judged(one)
+    if not judged or all(row["verdict"] == "too_few" for row in judged):
+        return f"{pair}: too few repeats to tell them apart ({repeats}), five of each are needed."
+    apart = [f"{row['metric']} {row['verdict']}, {_say_change(row)}" for row in judged if row["verdict"] in APART]
+    same = "the same within the limits" if all(row["verdict"] == "same" for row in judged) else "not told apart"
+    return f"{pair}: {'; '.join(apart) or same}; {repeats}."
+
+
+def _say_change(row: Row) -> str:
+    span = _show_interval(row)
+    change = row["relative_shift"] if row["ratio"] is None else row["ratio"] - 1
+    return show_change(change) + (f" ({span})" if span else "")
+
+
+def choose_comparison_figures(measured: Sequence[Measured]) -> list[Figure]:
+    """How much was compared, and how much of it differs."""
+    judged = [row for one in measured[1:] for row in list_judged(one)]
+    apart = sum(row["verdict"] in APART for row in judged)
+    repeats = sorted({one.repeats for one in measured})
+    return [
+        Figure("Configurations", f"{len(measured):,}"),
+        Figure("Repeats", " to ".join(f"{number:,}" for number in dict.fromkeys((repeats[0], repeats[-1]))), "of each"),
+        Figure("Told apart", f"{apart:,} of {len(judged):,}", "comparisons, by more than chance"),
+    ]
+
+
+def describe_comparisons(measured: Sequence[Measured], values: Sequence[Row]) -> list[Section]:
+    """The verdicts, every repeat as a dot, and medians. `values` are rows of run_metric with config_id."""
+    verdicts = Section("verdicts", "Verdicts")
+    if any(one.comparisons for one in measured):
+        verdicts.blocks.append(tabulate_comparisons(measured))
+        verdicts.blocks.append(
+            Paragraph(
+                "A change is the ratio to the first configuration, estimated by logarithms over all pairs of repeats. "
+                "Metrics with a limit in gate.max_slowdown are one family of tests and are judged by p (Holm), the "
+                "others, which are for reading, by p: of twenty, one differs by chance."
+            )
+        )
+    else:
+        verdicts.blocks.append(Paragraph("There is nothing to compare: no second configuration has a run that counts."))
+    verdicts.blocks.extend(Paragraph(line) for line in say_trades(measured))
+    repeats = Section("repeats", "Repeats", [Paragraph("Each dot is a run, the line is the median of its repeats.")])
+    for metric in SHOWN:
+        rows = [row for row in values if row["metric"] == metric]
+        if rows:
+            repeats.blocks.append(_draw(metric, rows, measured))
+    repeats.blocks.append(tabulate_medians(measured, is_folded=True))
+    return [verdicts, repeats]
+
+
+def _draw(metric: str, rows: Sequence[Row], measured: Sequence[Measured]) -> Block:
+    dots = {one.label: [row["value"] for row in rows if row["config_id"] == one.config_id] for one in measured}
+    medians = {
+        one.label: one.metrics[metric]["median_value"]
+        for one in measured
+        if dots[one.label] and metric in one.metrics and one.metrics[metric]["repeats"]
+    }
+    told = "; ".join(f"{label} {show_value(value)}" for label, value in medians.items())
+    return Chart(metric, f"Medians: {told}.", draw_repeats(dots, medians, rows[0]["unit"]), is_small=True)

@@ -1,0 +1,456 @@
+"""The page of a history: what became of accuracy, speed, latency and cost over the nights, and since when.
+
+A level that shifted is named with the conditions that changed on its first night, or since the night before that
+counts: whether they are the cause, a reader knows better.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import altair as alt
+
+from assayline.comparison.levels import FEWEST_NIGHTS, SHORTEST_NIGHTS
+from assayline.report.charts import AXIS_ROOM, Spec, choose_unit, finish, inline, name_marks
+from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Section, Table, tabulate
+from assayline.report.history_rows import FALSE_ALARMS, HistoryRows, LevelShift, Metric, list_counted
+from assayline.store.database import Row
+from assayline.words import (
+    DASH,
+    count,
+    show_name,
+    show_note,
+    show_number,
+    show_range,
+    show_share,
+)
+
+MOST_SENTENCES = 4
+
+
+def write_headline(rows: HistoryRows) -> list[str]:
+    """What a reader must know, most important first."""
+    lasting = sorted((one for one in rows.shifts if one.until is None), key=lambda one: not one.is_worse)
+    over = [one for one in rows.shifts if one.until is not None]
+    is_broken = rows.newest["verdict"] == "broken"
+    sentences = [f"{_say_newest(rows)}"] if is_broken else []
+    sentences += [say_shift(one, rows) for one in lasting[:MOST_SENTENCES]]
+    if len(lasting) > MOST_SENTENCES:
+        sentences.append(f"{count(len(lasting) - MOST_SENTENCES, 'more shift')} of level is listed below.")
+    if over:
+        sentences.append(f"{count(len(over), 'earlier level', 'earlier levels')} ended again, and is listed below.")
+    if not rows.shifts:
+        sentences.append(say_no_shift(rows))
+    sentences.append(_say_verdicts(rows))
+    if rows.obstacle:
+        sentences.append(f"There is no baseline to show. {rows.obstacle}")
+    if rows.others:
+        sentences.append(
+            f"Other runs of this name are not shown: {', '.join(rows.others[:3])}. The id of one of them, in place of "
+            "the name, gives their history."
+        )
+    return [sentence for sentence in sentences if sentence]
+
+
+def say_shift(one: LevelShift, rows: HistoryRows) -> str:
+    """Since which night, by how much, and what else changed then."""
+    shift, metric = one.shift, one.metric
+    interval = show_interval(one)
+    told = f" (95 % interval {interval})" if interval else ""
+    return (
+        f"{metric.title} is {'worse' if one.is_worse else 'better'} since {show_night(one.run)}: "
+        f"{metric.show(shift.before)} before, {metric.show(shift.after)} since, by "
+        f"{metric.show_shift(shift.change, shift.before)}{told}.{_say_cause(one, rows)}"
+    )
+
+
+def _say_cause(one: LevelShift, rows: HistoryRows) -> str:
+    """Conditions that changed between the last counted night before and the first of the new level."""
+    counted = list_counted(rows.values[one.metric.key])
+    last = max(row["position"] for row in counted if row["position"] < one.run["position"])
+    changed = [row for row in rows.changes if last < row["position"] <= one.run["position"]]
+    if not changed:
+        return " No condition that is recorded changed then."
+    named = "; ".join(f"{row['condition']} ({row['words']})" for row in changed)
+    return f" Changed since the run before: {named}."
+
+
+def say_no_shift(rows: HistoryRows) -> str:
+    """Why none is shown."""
+    nights = max((len(list_counted(values)) for values in rows.values.values()), default=0)
+    if len(rows.runs) == 1:
+        return "This is the first run: a history begins with the second."
+    if nights < FEWEST_NIGHTS:
+        return (
+            f"{count(nights, 'run')} that {'counts' if nights == 1 else 'count'} cannot tell a shift of level from "
+            f"chance: {FEWEST_NIGHTS} are needed."
+        )
+    return f"No level has shifted by more than chance in {count(nights, 'run')}."
+
+
+def _say_verdicts(rows: HistoryRows) -> str:
+    judged = [run for run in rows.runs if run["verdict"]]
+    broken = [run for run in judged if run["verdict"] == "broken"]
+    if not judged:
+        return "No gate has judged any of these runs."
+    last = "" if rows.newest["verdict"] == "broken" else f" {_say_newest(rows)}"
+    return f"Of {count(len(judged), 'run')} that a gate judged, {len(broken)} broke a limit.{last}"
+
+
+def _say_newest(rows: HistoryRows) -> str:
+    state = rows.newest["state"]
+    verdict = {
+        "broken": f"broke its limits: {rows.newest['verdict_words']}",
+        "held": "was within its limits.",
+        "not judged": "could not be judged.",
+        None: f"was not judged{'' if state == 'completed' else ': it is ' + state}.",
+    }[rows.newest["verdict"]]
+    return f"The newest, {show_night(rows.newest)}, {verdict}"
+
+
+def show_night(run: Row) -> str:
+    """A run by when it started."""
+    return f"{run['started_at']:%Y-%m-%d %H:%M}"
+
+
+def show_interval(one: LevelShift) -> str:
+    """The 95 % interval of its change; empty where there is none."""
+    shift, metric = one.shift, one.metric
+    return show_range(*(metric.show_shift(end, shift.before) for end in (shift.low, shift.high)))
+
+
+FOLDED_FROM = 40
+"""Nights from which on the table of all of them is folded."""
+
+SHIFTS = (
+    Column("metric", lambda one: one.metric.title),
+    Column("since, UTC", lambda one: show_night(one.run), show_name),
+    Column("run", lambda one: one.run["run_id"], show_name),
+    Column("before", lambda one: one.metric.show(one.shift.before), show_number),
+    Column("after", lambda one: one.metric.show(one.shift.after), show_number),
+    Column("change", lambda one: one.metric.show_shift(one.shift.change, one.shift.before), show_number),
+    Column("95 % interval", show_interval, show_number),
+    Column("until", lambda one: show_night(one.until) if one.until else "now", show_name),
+    Column("p", lambda one: f"{one.shift.p_value:.2g}", show_number),
+    Column("", lambda one: "worse" if one.is_worse else "better"),
+)
+CHANGES = (
+    Column("since, UTC", show_night, show_name),
+    Column("run", "run_id", show_name),
+    Column("what", "condition"),
+    Column("from → to", "words"),
+)
+BAND = (
+    Column("metric", lambda pair: pair[0].title),
+    Column("baseline", lambda pair: pair[0].show(pair[1]["value"]), show_number),
+    Column(
+        "interval or range",
+        lambda pair: show_range(*(pair[0].show(pair[1][end]) for end in ("low", "high"))),
+        show_number,
+    ),
+    Column("runs", lambda pair: f"{pair[1]['repeats']}", show_number),
+)
+
+
+def compose_history(rows: HistoryRows) -> Document:
+    """The page before it has a form."""
+    run = rows.newest
+    return Document(
+        title=f"{run['name']} over time",
+        subtitle=f"{run['model']} on {run['prompt_set']}, {_say_span(rows.runs)}",
+        state="history",
+        headline=write_headline(rows),
+        figures=_choose_figures(rows),
+        sections=[
+            _draw_all(rows),
+            _list_shifts(rows),
+            _list_changes(rows),
+            _describe_baseline(rows),
+            _list_nights(rows),
+        ],
+    )
+
+
+def _say_span(runs: Sequence[Row]) -> str:
+    return f"{count(len(runs), 'run')}, {runs[0]['started_at']:%Y-%m-%d} to {runs[-1]['started_at']:%Y-%m-%d}"
+
+
+def _choose_figures(rows: HistoryRows) -> list[Figure]:
+    """The newest value of each metric, beside its baseline."""
+    worse = {one.metric.key for one in rows.shifts if one.is_worse and one.until is None}
+    figures = []
+    for metric in rows.metrics:
+        values = list_counted(rows.values.get(metric.key, []))
+        if not values:
+            continue
+        band = rows.band.get(metric.key)
+        detail = f"baseline {metric.show(band['value'])}" if band else f"on {values[-1]['started_at']:%Y-%m-%d}"
+        figures.append(Figure(metric.title, metric.show(values[-1]["value"]), detail, metric.key in worse))
+    judged = [run for run in rows.runs if run["verdict"]]
+    if judged:
+        broken = sum(run["verdict"] == "broken" for run in judged)
+        figures.append(Figure("Limits broken", f"{broken} of {len(judged)}", "runs that a gate judged", broken > 0))
+    return figures
+
+
+def _draw_all(rows: HistoryRows) -> Section:
+    """A chart per metric, all over the same days."""
+    section = Section("time", "Over time")
+    drawn = [metric for metric in rows.metrics if rows.values.get(metric.key)]
+    if not drawn:
+        section.blocks.append(Paragraph("No run has a value of any of the metrics that are shown here."))
+        return section
+    parts = ["Each dot is a run, with the 95 % interval of its own requests where there is one"]
+    if rows.band:
+        parts.append("the band is the baseline's interval, or the range of its repeats")
+    if rows.changes:
+        parts.append("dashed lines are where conditions changed")
+    parts.append("a ring is a broken limit on this metric, a pale dot a run that does not count")
+    if rows.shifts:
+        parts.append("lines through the dots are the levels that were found")
+    section.blocks.append(Paragraph(f"{'; '.join(parts)}."))
+    for metric in drawn:
+        values = rows.values[metric.key]
+        shifts = [one for one in rows.shifts if one.metric is metric]
+        section.blocks.append(
+            Chart(
+                metric.title,
+                _describe_chart(metric, values, shifts),
+                draw_metric(metric, values, rows.runs, shifts, rows.band.get(metric.key), rows.changes),
+            )
+        )
+    return section
+
+
+def _describe_chart(metric: Metric, values: Sequence[Row], shifts: Sequence[LevelShift]) -> str:
+    shown = [row["value"] for row in list_counted(values)] or [row["value"] for row in values]
+    told = "; ".join(
+        f"from {metric.show(one.shift.before)} to {metric.show(one.shift.after)} on {show_night(one.run)}"
+        for one in shifts
+    )
+    last = f"{metric.show(values[-1]['value'])} on {show_night(values[-1])}"
+    return f"Between {metric.show(min(shown))} and {metric.show(max(shown))}, {last}." + (
+        f" Shifted {told}." if told else ""
+    )
+
+
+def _list_shifts(rows: HistoryRows) -> Section:
+    section = Section("shifts", "Level shifts")
+    if rows.shifts:
+        section.blocks.append(tabulate("Levels that changed by more than chance", SHIFTS, rows.shifts))
+    else:
+        section.blocks.append(Paragraph(say_no_shift(rows)))
+    section.blocks.append(
+        Paragraph(
+            "A shift is called where the largest difference of means over all splits of the history is larger than "
+            "in all but a few of its own reorderings, which keep the correlation of neighbouring runs. Either side "
+            f"has at least {SHORTEST_NIGHTS} runs, so a single odd night is none. Of histories in which nothing "
+            f"shifts, at most {show_share(FALSE_ALARMS)} of the pages are to show a shift, all metrics together "
+            "(docs/history.md has the rates that were measured)."
+        )
+    )
+    return section
+
+
+def _list_changes(rows: HistoryRows) -> Section:
+    section = Section("changes", "Changed conditions")
+    if not rows.changes:
+        section.blocks.append(
+            Paragraph(
+                "Model, prompts, settings, vLLM, torch, driver, device, machine and assayline stayed as they were."
+            )
+        )
+        return section
+    section.blocks.append(tabulate("What changed, and since which run", CHANGES, rows.changes))
+    return section
+
+
+def _describe_baseline(rows: HistoryRows) -> Section:
+    section = Section("baseline", "Baseline")
+    if rows.baseline_run is None:
+        section.blocks.append(
+            Paragraph(
+                rows.obstacle
+                or "No baseline is named. `assayline baseline pin NAME RUN_ID` pins a run, and gate.baseline in the "
+                "spec names it."
+            )
+        )
+        return section
+    section.blocks.append(
+        Paragraph(
+            f"{rows.baseline}: run {rows.baseline_run['run_id']} of {show_night(rows.baseline_run)}. Of accuracy, its "
+            "own value with the 95 % interval; of speeds, median and range of its repeats."
+        )
+    )
+    pairs = [(metric, rows.band[metric.key]) for metric in rows.metrics if metric.key in rows.band]
+    section.blocks.append(tabulate("The baseline's level", BAND, pairs))
+    return section
+
+
+def _list_nights(rows: HistoryRows) -> Section:
+    section = Section("runs", "Runs")
+    section.blocks.append(tabulate_nights(rows))
+    return section
+
+
+def _show_verdict(run: Row) -> str:
+    """What the gate said, and which limits are broken."""
+    return ": ".join([run["verdict"] or DASH, *filter(None, [", ".join(run["broken_limits"] or ())])])
+
+
+def tabulate_nights(rows: HistoryRows, newest: int | None = None) -> Table:
+    """Every run, the newest first, or so many of them."""
+    shown = list(reversed(rows.runs))[:newest]
+    metrics = [metric for metric in rows.metrics if rows.values.get(metric.key)]
+    values = {(row["metric"], row["run_id"]): row["value"] for of in rows.values.values() for row in of}
+    changed: dict[str, list[str]] = {}
+    for row in rows.changes:
+        changed.setdefault(row["run_id"], []).append(row["condition"])
+    begun: dict[str, list[str]] = {}
+    for one in rows.shifts:
+        begun.setdefault(one.run["run_id"], []).append(one.metric.title)
+
+    def show_metric(metric: Metric) -> Column:
+        return Column(metric.title, lambda run: metric.show(values.get((metric.key, run["run_id"]))), show_number)
+
+    def say_note(run: Row) -> str:
+        notes = [run["obstacle"]] if run["obstacle"] else []
+        notes += [f"changed: {', '.join(changed[run['run_id']])}"] if run["run_id"] in changed else []
+        notes += [f"new level: {', '.join(begun[run['run_id']])}"] if run["run_id"] in begun else []
+        return "; ".join(notes)
+
+    columns = [
+        Column("started, UTC", show_night, show_name),
+        Column("run", "run_id", show_name),
+        Column("gate", _show_verdict),
+        *map(show_metric, metrics),
+        Column("note", say_note, show_note),
+    ]
+    return tabulate(
+        "Every run, the newest first", columns, shown, is_folded=newest is None and len(shown) > FOLDED_FROM
+    )
+
+
+HEIGHT = 190
+
+
+def draw_metric(
+    metric: Metric,
+    rows: Sequence[Row],
+    runs: Sequence[Row],
+    shifts: Sequence[LevelShift],
+    band: Row | None,
+    changes: Sequence[Row],
+) -> Spec:
+    """`rows` are the metric's of show_history, `runs` all of the history, whose ends are those of the axis."""
+    unit, factor = (metric.axis, metric.shown_as) if metric.axis else choose_unit([row["value"] for row in rows])
+    broken = {
+        run["run_id"] for run in runs if any(limit.startswith(metric.key) for limit in run["broken_limits"] or ())
+    }
+    points = [
+        {
+            "at": show_moment(row["started_at"]),
+            "night": f"{row['started_at']:%Y-%m-%d %H:%M}",
+            "value": row["value"] * factor,
+            "low": None if row["low"] is None else row["low"] * factor,
+            "high": None if row["high"] is None else row["high"] * factor,
+            "run": row["run_id"],
+            "shown": metric.show(row["value"]),
+            "is_broken": row["run_id"] in broken,
+            "is_counted": row["is_counted"],
+        }
+        for row in rows
+    ]
+    begin, end = runs[0]["started_at"], runs[-1]["started_at"]
+    first, last = show_moment(begin), show_moment(end)
+    axis = alt.Axis(tickCount=6, format=_choose_format(begin, end), labelOverlap=True)
+    x = alt.X("at:T", title=None, scale=alt.Scale(type="utc", padding=12), axis=axis)
+    y = alt.Y(
+        "value:Q", title=unit, scale=alt.Scale(zero=False, padding=8), axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM)
+    )
+
+    def draw(rows: list[Row]) -> alt.Chart:
+        return alt.Chart(inline(rows)).encode(x=x, y=y)
+
+    tips = [
+        alt.Tooltip("run:N", title="run"),
+        alt.Tooltip("night:N", title="started, UTC"),
+        alt.Tooltip("shown:N", title=metric.title),
+    ]
+    layers = [*_draw_band(band, factor, first, last), *_draw_changes(changes, begin, end)]
+    if sure := [point for point in points if point["low"] is not None]:
+        layers.append(draw(sure).mark_rule(style="night-interval").encode(y=alt.Y("low:Q", title=unit), y2="high:Q"))
+    for is_counted, style in ((True, "night"), (False, "night-uncounted")):
+        if shown := [point for point in points if point["is_counted"] == is_counted]:
+            layers.append(draw(shown).mark_point(style=style).encode(tooltip=tips))
+    if flagged := [point for point in points if point["is_broken"]]:
+        layers.append(draw(flagged).mark_point(style="flag"))
+    return finish(alt.layer(*layers, *_draw_levels(shifts, factor, first, last)), HEIGHT)
+
+
+def _choose_format(begin: datetime, end: datetime) -> str:
+    """Of the axis of time: hours where days alone would repeat themselves."""
+    if begin.date() == end.date():
+        return "%H:%M"
+    return "%d %b %H:%M" if end - begin < timedelta(days=6) else "%d %b"
+
+
+def show_moment(moment: datetime) -> str:
+    """UTC wall clock as a chart reads it."""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}Z"
+
+
+def _draw_band(band: Row | None, factor: float, first: str, last: str) -> list[alt.Chart]:
+    """The baseline's level as a line, and its interval or range behind everything."""
+    if band is None:
+        return []
+    level = {"at": first, "until": last, "value": band["value"] * factor}
+    line = alt.Chart(inline([level])).mark_rule(style="window").encode(x="at:T", x2="until:T", y="value:Q")
+    if band["low"] is None or band["high"] is None:
+        return [line]
+    span = {"at": first, "until": last, "low": band["low"] * factor, "high": band["high"] * factor}
+    area = alt.Chart(inline([span])).mark_rect(style="band").encode(x="at:T", x2="until:T", y="low:Q", y2="high:Q")
+    return [area, line]
+
+
+def _draw_levels(shifts: Sequence[LevelShift], factor: float, first: str, last: str) -> list[alt.Chart]:
+    """The medians before and after each shift, as lines from night to night."""
+    if not shifts:
+        return []
+    begins = [show_moment(one.run["started_at"]) for one in shifts]
+    levels = [{"at": first, "until": begins[0], "value": shifts[0].shift.before * factor}]
+    levels += [
+        {"at": begin, "until": until, "value": one.shift.after * factor}
+        for one, begin, until in zip(shifts, begins, [*begins[1:], last], strict=True)
+    ]
+    steps = [{"at": begin} for begin in begins]
+    return [
+        alt.Chart(inline(levels)).mark_rule(style="level").encode(x="at:T", x2="until:T", y="value:Q"),
+        alt.Chart(inline(steps)).mark_rule(style="event").encode(x="at:T"),
+    ]
+
+
+def _draw_changes(changes: Sequence[Row], begin: datetime, end: datetime) -> list[alt.Chart]:
+    """A line per run in which conditions changed, with their names at the top."""
+    together: dict[datetime, list[Row]] = {}
+    for change in changes:
+        together.setdefault(change["started_at"], []).append(change)
+    if not together:
+        return []
+    shown = [
+        {
+            "at": show_moment(at),
+            "night": f"{at:%Y-%m-%d %H:%M}",
+            "what": "; ".join(f"{row['condition']}: {row['words']}" for row in rows)[:300],
+        }
+        for at, rows in together.items()
+    ]
+    tips = [alt.Tooltip("night:N", title="since, UTC"), alt.Tooltip("what:N", title="changed")]
+    whole = (end - begin) or timedelta(days=1)
+    names = [
+        (show_moment(at), (at - begin) / whole, ", ".join(row["condition"] for row in rows))
+        for at, rows in together.items()
+    ]
+    return [
+        alt.Chart(inline(shown)).mark_rule(style="percentile").encode(x="at:T", tooltip=tips),
+        *name_marks(names, x="at:T"),
+    ]

@@ -1,1 +1,0 @@
-"""The page about a history: one configuration over its nights."""

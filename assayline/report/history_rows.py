@@ -1,0 +1,216 @@
+"""What a history's page reads: runs, values, changed conditions, the baseline's band; and the level shifts in them.
+
+`METRICS` are what the page is about. One more is a line there, once `run_metric` has it.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from assayline.comparison.baselines import resolve_baseline
+from assayline.comparison.levels import FEWEST_NIGHTS, Shift, find_shifts
+from assayline.errors import SpecError
+from assayline.spec.identity import list_setting_changes
+from assayline.store.database import Connection, Row, read_rows
+from assayline.store.metrics import read_all_kept, read_kept
+from assayline.words import (
+    nearest,
+    show_change,
+    show_money,
+    show_points,
+    show_rate,
+    show_seconds,
+    show_share,
+    show_value,
+)
+
+FALSE_ALARMS = 0.05
+"""How many pages of histories without a shift may show one: shared out among the metrics that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric of the page."""
+
+    key: str
+    """As in run_metric."""
+    title: str
+    show: Callable[[float | None], str]
+    shown_as: float = 1.0
+    """What a chart multiplies it by."""
+    axis: str = ""
+    """The chart's title of the vertical axis; empty: seconds, in the unit that suits them."""
+
+    def show_shift(self, change: float, before: float) -> str:
+        """A change of its level: points of a share, percent of anything else."""
+        return show_points(change) if self.key == "accuracy" else show_change(change / before if before else None)
+
+
+COST = "cost_per_right_answer"
+METRICS = (
+    Metric("accuracy", "Accuracy", show_share, 100, "%"),
+    Metric(
+        "output_tokens_per_s", "Output tokens per second", partial(show_rate, what="tokens"), 1, "tokens per second"
+    ),
+    Metric("ttft_p50_s", "Time to first token, median", show_seconds),
+    Metric("tpot_p50_s", "Time per output token, median", show_seconds),
+    Metric("e2e_p95_s", "End to end, 95th percentile", show_seconds),
+    Metric(COST, "Cost per right answer", show_value, 1, "in the price's currency"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LevelShift:
+    """A level shift of a metric, as the page names it."""
+
+    metric: Metric
+    shift: Shift
+    run: Row
+    """The first run of the new level, a row of show_history."""
+    until: Row | None
+    """The first run after it; None while it lasts."""
+    is_worse: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryRows:
+    """One history's rows, each list in the order of time."""
+
+    metrics: Sequence[Metric]
+    """METRICS, with the cost in the currency of the newest price."""
+    runs: list[Row]
+    values: dict[str, list[Row]]
+    """Rows of show_history by metric; metrics without any are left out."""
+    changes: list[Row]
+    """Rows of show_changes, with `words`: what changed, for people."""
+    shifts: list[LevelShift]
+    baseline: str | None = None
+    """The baseline as it was named, and its run."""
+    baseline_run: Row | None = None
+    band: dict[str, Row] = field(default_factory=dict)
+    """Rows of show_band by metric."""
+    obstacle: str | None = None
+    """Why there is no baseline where one was named."""
+    others: list[str] = field(default_factory=list)
+    """Models and prompt sets of other runs with this name, which are histories of their own."""
+
+    @property
+    def newest(self) -> Row:
+        """The last run."""
+        return self.runs[-1]
+
+
+def read_history(connection: Connection, name: str, baseline: str | None = None) -> HistoryRows:
+    """Reads a history by a spec's name, a run's id or a config_id.
+
+    `baseline` is a pinned name or a run's id (default: the one that the newest run's spec names, or that it was last
+    judged against). Raises SpecError for a history or a given baseline that is not there.
+    """
+    with read_all_kept(connection):
+        runs = read_rows(connection, "from find_history(?)", name)
+    if not runs:
+        raise SpecError(_say_unknown(connection, name))
+    values: dict[str, list[Row]] = {metric.key: [] for metric in METRICS}
+    with read_kept(connection, *(run["run_id"] for run in runs)):
+        shown = read_rows(connection, "from show_history(?)", name)
+        changes = read_rows(connection, "from show_changes(?)", name)
+    for row in shown:
+        if row["metric"] in values:
+            values[row["metric"]].append(row)
+    values = {key: rows for key, rows in values.items() if rows}
+    currency = values[COST][-1]["unit"] if COST in values else ""
+    metrics = [
+        replace(metric, show=partial(show_money, currency=currency)) if metric.key == COST else metric
+        for metric in METRICS
+    ]
+    named, obstacle, found = baseline or _find_named(connection, runs), None, None
+    if named is not None:
+        try:
+            found = resolve_baseline(connection, named)
+        except SpecError as error:
+            if baseline is not None:
+                raise
+            obstacle = str(error)
+    with read_all_kept(connection, *filter(None, [found])):
+        band = read_rows(connection, "from show_band(?)", found) if found else []
+    return HistoryRows(
+        metrics=metrics,
+        runs=runs,
+        values=values,
+        changes=[_describe_change(connection, row) for row in changes],
+        shifts=find_level_shifts(values, metrics),
+        baseline=named if found else None,
+        baseline_run=read_rows(connection, "select * from runs where run_id = ?", found)[0] if found else None,
+        band={row["metric"]: row for row in band},
+        obstacle=obstacle,
+        others=_list_others(connection, runs[-1]),
+    )
+
+
+def list_counted(rows: Sequence[Row]) -> list[Row]:
+    """Values that are judged."""
+    return [row for row in rows if row["is_counted"]]
+
+
+def find_level_shifts(values: dict[str, list[Row]], metrics: Sequence[Metric] = METRICS) -> list[LevelShift]:
+    """The shifts of every metric, the first one first; together they are false alarms on FALSE_ALARMS of pages."""
+    counted = {key: list_counted(rows) for key, rows in values.items()}
+    judged = [metric for metric in metrics if len(counted.get(metric.key, [])) >= FEWEST_NIGHTS]
+    found = []
+    for metric in judged:
+        rows = counted[metric.key]
+        for shift in find_shifts([row["value"] for row in rows], FALSE_ALARMS / len(judged)):
+            until = rows[shift.until] if shift.until < len(rows) else None
+            is_worse = (shift.change > 0) != rows[0]["higher_is_better"]
+            found.append(LevelShift(metric, shift, rows[shift.index], until, is_worse))
+    return sorted(found, key=lambda one: one.run["position"])
+
+
+def _find_named(connection: Connection, runs: Sequence[Row]) -> str | None:
+    """The baseline that the newest run's spec names, or that a gate used last."""
+    (row,) = read_rows(connection, "select spec_json from runs where run_id = ?", runs[-1]["run_id"])
+    named = (json.loads(row["spec_json"]).get("gate") or {}).get("baseline")
+    return named or next((run["baseline_run_id"] for run in reversed(runs) if run["baseline_run_id"]), None)
+
+
+def _describe_change(connection: Connection, row: Row) -> Row:
+    """The row with words: of settings, the fields that changed; of digests, their beginnings."""
+    if row["condition"] == "settings":
+        before, after = (
+            read_rows(connection, "select spec_json from runs where run_id = ?", run_id)[0]["spec_json"]
+            for run_id in (row["run_id_before"], row["run_id"])
+        )
+        return {**row, "words": "; ".join(list_setting_changes(before, after)) or "the configuration is another one"}
+    return {**row, "words": f"{_shorten(row['before'])} → {_shorten(row['after'])}"}
+
+
+LONGEST_CHARS = 40
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= LONGEST_CHARS else f"{text[: LONGEST_CHARS - 1]}…"
+
+
+def _list_others(connection: Connection, run: Row) -> list[str]:
+    rows = read_rows(
+        connection,
+        "select model, prompt_set, count(*) as runs from runs where benchmark_id is null and state <> 'running' "
+        "and name = ? and (model, prompt_set) <> (?, ?) group by all order by all",
+        run["name"],
+        run["model"],
+        run["prompt_set"],
+    )
+    return [f"{row['model']} on {row['prompt_set']}" for row in rows]
+
+
+def _say_unknown(connection: Connection, name: str) -> str:
+    rows = read_rows(
+        connection, "select distinct name from runs where benchmark_id is null and state <> 'running' order by name"
+    )
+    names = [row["name"] for row in rows]
+    hint = nearest(name, names) if names else "no run has ended yet"
+    return (
+        f"There is no history {name!r} in the database: {hint}. Give the name of a spec, or the id of a run that is no "
+        "part of a benchmark."
+    )

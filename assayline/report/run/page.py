@@ -1,0 +1,330 @@
+"""What a person reads first, in sentences and key figures; and the sections about what was run and what it cost."""
+
+import json
+from typing import Any
+
+from assayline.report.document import Column, Figure, Paragraph, Quote, Section, tabulate
+from assayline.report.run.rows import ReportRows
+from assayline.store.database import Row
+from assayline.words import (
+    count,
+    show_known,
+    show_money,
+    show_number,
+    show_range,
+    show_rate,
+    show_seconds,
+    show_share,
+    show_value,
+)
+
+SPEC_CHARACTERS = 6_000
+FACTS = (Column("what", 0), Column("value", 1))
+METRICS = (
+    Column("metric", "metric"),
+    Column("value", "value", show_value),
+    Column("unit", "unit"),
+    Column("95 % interval", ("low", "high"), show_value),
+    Column("n", "n", show_known),
+    Column("model.column", "source"),
+)
+
+
+def describe_run(rows: ReportRows) -> Section:
+    """Identities, versions and settings: what must be equal for two runs to be comparable."""
+    run, spec = rows.run, json.loads(rows.run["spec_json"])
+    section = Section("about", "What was run")
+    section.blocks.append(tabulate("The run", FACTS, _list_run(run, spec)))
+    opened = _read_facts(rows.first_opened)
+    if opened:
+        section.blocks.append(tabulate("The engine and its machine, as the first one opened", FACTS, opened))
+    else:
+        section.blocks.append(
+            Paragraph("No engine opened, so its resolved arguments, versions and device are not known.")
+        )
+    text = json.dumps(spec, indent=2, ensure_ascii=False)
+    section.blocks.append(Quote("The whole spec", text[:SPEC_CHARACTERS], len(text)))
+    return section
+
+
+def list_metrics(rows: ReportRows) -> Section:
+    """The table at the end of a run, with the SQL column of each number."""
+    section = Section("metrics", "All metrics")
+    section.blocks.append(
+        Paragraph(
+            "Every number is a column of a SQL model, named at the end of its line; docs/metrics.md explains each."
+        )
+    )
+    section.blocks.append(tabulate("Metrics of the run", METRICS, rows.metrics, is_folded=True))
+    return section
+
+
+def _list_run(run: Row, spec: dict[str, Any]) -> list[tuple[str, str]]:
+    engine = spec.get("engine", {})
+    pairs = {
+        "run": run["run_id"],
+        "name": run["name"],
+        "model": run["model"],
+        "model, digest of its content": run["model_id"],
+        "tokenizer, digest": run["tokenizer_id"],
+        "chat template, digest": run["template_id"],
+        "prompt set": run["prompt_set"],
+        "prompts": f"{show_value(run['prompt_rows'])}, {show_value(run['duplicate_prompts'])} of them repeated",
+        "sampling": _compact(spec.get("sampling")),
+        "engine arguments given": _compact(engine.get("args")),
+        "engine": f"{engine.get('backend')}, {engine.get('mode')}, {spec.get('workers')} side by side",
+        "spec, digest": run["spec_hash"],
+        "configuration, digest": run["config_id"],
+        "assayline": run["assayline_version"],
+        "machine": run["host_name"],
+        "started, UTC": _show_time(run["started_at"]),
+        "ended, UTC": _show_time(run["finished_at"]),
+        "attempts": run["attempt"],
+    }
+    return [(name, show_value(value)) for name, value in pairs.items()]
+
+
+def _read_facts(opened: Row | None) -> list[tuple[str, str]]:
+    if opened is None:
+        return []
+    facts = json.loads(opened["details_json"])
+    return [(name.replace("_", " "), _compact(value)) for name, value in sorted(facts.items())]
+
+
+def _compact(value: object) -> str:
+    if value is None or value == {}:
+        return "–"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _show_time(value: Any) -> str | None:
+    return None if value is None else f"{value:%Y-%m-%d %H:%M:%S}"
+
+
+GIB = 2**30
+
+
+def say_cost(rows: ReportRows) -> str:
+    """What it cost, in a sentence for the top; nothing without a price, or where what it is per was not measured."""
+    cost = rows.cost
+    if cost["cost"] is None:
+        return ""
+    each = ""
+    if cost["cost_per_right_answer"] is not None:
+        span = _show_interval(cost)
+        sure = f", with 95 % confidence {span}" if span else ""
+        each = f"; {show_money(cost['cost_per_right_answer'], cost['currency'])} per right answer at work{sure}"
+    return f"It cost {show_money(cost['cost'], cost['currency'])}, loading and downtime included{each}."
+
+
+def describe_cost(rows: ReportRows) -> Section | None:
+    """Devices, energy and cost, as far as there are any."""
+    has_price = rows.cost["currency"] is not None
+    if not rows.devices and not has_price:
+        return None
+    section = Section("cost", "Devices, energy and cost")
+    if has_price:
+        section.blocks.append(Paragraph(_introduce_cost(rows.cost), is_warning=rows.cost["cost"] is None))
+        section.blocks.append(tabulate(f"Cost in {rows.cost['currency']}", COSTS, _list_costs(rows.cost)))
+    if rows.energy is not None:
+        section.blocks.append(Paragraph(_say_energy(rows.energy, rows.cost)))
+    if rows.devices:
+        section.blocks.append(tabulate("Devices over all of their samples", DEVICES, rows.devices, is_folded=True))
+    return section
+
+
+def _introduce_cost(cost: Row) -> str:
+    if cost["cost"] is None:
+        return (
+            "The run has a price, and its cost is not known: what one of the rates is per, such as GPU-hours of a run "
+            "without a GPU or the energy of one without a sensor, was not measured."
+        )
+    return (
+        "At work is the window that throughput is of. The whole run counts from the start of the first engine to the "
+        "end of the last, loading, warm-up and downtime included. docs/cost.md says what is not counted."
+    )
+
+
+def _show_interval(cost: Row) -> str:
+    ends = (cost["cost_per_right_answer_low"], cost["cost_per_right_answer_high"])
+    return show_range(*(show_money(end, cost["currency"]) for end in ends))
+
+
+def _list_costs(cost: Row) -> list[tuple[str, str, str, str]]:
+    kinds = {
+        "the run": ("working_cost", "cost"),
+        "per million output tokens": ("cost_per_million_output_tokens", "full_cost_per_million_output_tokens"),
+        "per thousand requests": ("cost_per_thousand_requests", "full_cost_per_thousand_requests"),
+        "per right answer": ("cost_per_right_answer", "full_cost_per_right_answer"),
+    }
+    return [
+        (
+            what,
+            show_money(cost[at_work], cost["currency"]),
+            _show_interval(cost) if at_work == "cost_per_right_answer" else "",
+            show_money(cost[whole], cost["currency"]),
+        )
+        for what, (at_work, whole) in kinds.items()
+    ]
+
+
+def _say_energy(energy: Row, cost: Row) -> str:
+    if energy["energy_joules"] is None:
+        return (
+            "The GPUs' energy is not known: a sensor is missing, or samples of more than a twentieth of the work are."
+        )
+    if energy["energy_source"] == "counter":
+        how = "by their own counters"
+    else:
+        how = f"integrated from samples of their power, off by at most {show_value(energy['energy_error_joules'])} J"
+    each = ""
+    if cost["energy_per_output_token_joules"] is not None:
+        each = f" At work that is {show_value(cost['energy_per_output_token_joules'])} J per output token."
+    return (
+        f"{count(energy['gpus'], 'GPU')} used {show_value(energy['energy_joules'])} J ({how}), "
+        f"{show_value(energy['idle_joules'])} J of it with no engine at work.{each}"
+    )
+
+
+def _show_memory(row: Row) -> str:
+    if row["max_memory_used_bytes"] is None:
+        return show_value(None)
+    return f"{row['max_memory_used_bytes'] / GIB:.1f} of {(row['memory_total_bytes'] or 0) / GIB:.1f}"
+
+
+COSTS = (
+    Column("", 0),
+    Column("at work", 1, show_number),
+    Column("95 % interval", 2, show_number),
+    Column("whole run", 3, show_number),
+)
+DEVICES = (
+    Column("worker", "worker"),
+    Column("device", "device"),
+    Column("utilization, mean", "mean_utilization_share", show_share),
+    Column("memory, GiB at most", _show_memory),
+    Column("power, mean W", "mean_power_watts", show_value),
+    Column("most W", "max_power_watts", show_value),
+    Column("°C at most", "max_temperature_c", show_value),
+    Column("throttled", "throttled_share", show_share),
+    Column("by", "throttle_reasons", show_known),
+)
+
+
+def describe_state(rows: ReportRows) -> str:
+    """How the run ended."""
+    return str(rows.run["state"])
+
+
+def write_headline(rows: ReportRows) -> list[str]:
+    """Sentences, the most important first."""
+    sentences = [
+        _say_end(rows),
+        _say_quality(rows.summary),
+        _say_speed(rows),
+        say_cost(rows),
+        _say_trouble(rows.summary),
+    ]
+    return [sentence for sentence in sentences if sentence]
+
+
+def choose_figures(rows: ReportRows) -> list[Figure]:
+    """Six numbers. What was not measured is a dash and says why."""
+    summary = rows.summary
+    interval = show_range(show_share(summary["accuracy_low"]), show_share(summary["accuracy_high"]))
+    return [
+        Figure(
+            "Accuracy",
+            show_share(summary["accuracy"]),
+            (f"{interval}, n {summary['scored_samples']:,}" if interval else count(summary["scored_samples"], "score"))
+            + _say_unasked(summary),
+            is_bad=summary["unasked_rows"] > 0,
+        ),
+        Figure(
+            "Throughput",
+            show_rate(summary["output_tokens_per_s"], "tokens"),
+            f"{show_rate(summary['requests_per_s'], 'requests')}"
+            if summary["requests_per_s"] is not None
+            else "nothing was timed",
+        ),
+        _latency_figure(rows, "First token", "ttft_s"),
+        _latency_figure(rows, "End to end", "e2e_s"),
+        Figure(
+            "Errors",
+            f"{summary['error_requests']:,}",
+            f"of {count(summary['expected_requests'], 'request')}",
+            is_bad=summary["error_requests"] > 0,
+        ),
+        Figure(
+            "Engine failures",
+            f"{summary['engine_failures'] or 0:,}",
+            count(summary["reductions"], "memory reduction"),
+            is_bad=bool(summary["engine_failures"]),
+        ),
+    ]
+
+
+def find_percentile(rows: ReportRows, metric: str, percentile: float) -> Row | None:
+    """The row of latency_percentile, or None where nothing was measured."""
+    for row in rows.percentiles:
+        if (row["metric"], row["percentile"]) == (metric, percentile) and row["value_s"] is not None:
+            return row
+    return None
+
+
+def _latency_figure(rows: ReportRows, label: str, metric: str) -> Figure:
+    median, tail = find_percentile(rows, metric, 0.5), find_percentile(rows, metric, 0.95)
+    if median is None or tail is None:
+        return Figure(f"{label}, median", show_seconds(None), "nothing was timed")
+    return Figure(
+        f"{label}, median", show_seconds(median["value_s"]), f"95th percentile {show_seconds(tail['value_s'])}"
+    )
+
+
+def _say_end(rows: ReportRows) -> str:
+    summary, message = rows.summary, rows.run["message"]
+    answered = f"{summary['ok_requests']:,} of {count(summary['expected_requests'], 'request')} answered"
+    if rows.run["state"] == "completed":
+        return f"The run is complete: {answered}."
+    words = "The run failed" if rows.run["state"] == "failed" else f"The run was {rows.run['state']}"
+    reason = f": {str(message).splitlines()[0].rstrip('.')}" if message else ""
+    return f"{words}{reason}. {answered}."
+
+
+def _say_quality(summary: Row) -> str:
+    if summary["accuracy"] is None:
+        return "Nothing was scored."
+    interval = show_range(show_share(summary["accuracy_low"]), show_share(summary["accuracy_high"]))
+    sure = f", with 95 % confidence {interval}" if interval else ""
+    n = f"n {summary['scored_samples']:,}"
+    return f"{show_share(summary['accuracy'])} right by {summary['scorer']}{sure} ({n}{_say_unasked(summary)})."
+
+
+def _say_unasked(summary: Row) -> str:
+    """What makes an accuracy lower than the model's answers do."""
+    rows = summary["unasked_rows"]
+    return f"; {count(rows, 'row')} could not be asked" if rows else ""
+
+
+def _say_speed(rows: ReportRows) -> str:
+    tail = find_percentile(rows, "e2e_s", 0.95)
+    if rows.summary["output_tokens_per_s"] is None or tail is None:
+        return "" if rows.summary["ok_requests"] else "There is no result, and so no speed."
+    rate = show_rate(rows.summary["output_tokens_per_s"], "output tokens")
+    return f"{rate}; 19 of 20 requests took {show_seconds(tail['value_s'])} or less."
+
+
+def _say_trouble(summary: Row) -> str:
+    parts = []
+    if summary["error_requests"]:
+        parts.append(f"{count(summary['error_requests'], 'request')} ended in an error")
+    if summary["missing_requests"]:
+        parts.append(f"{count(summary['missing_requests'], 'request has', 'requests have')} no answer")
+    if summary["engine_failures"]:
+        reduced = f" and {count(summary['reductions'], 'reduction')}" if summary["reductions"] else ""
+        parts.append(f"{count(summary['engine_failures'], 'engine failure')}{reduced}")
+    if summary["context_limited_requests"]:
+        parts.append(
+            f"{count(summary['context_limited_requests'], 'answer was', 'answers were')} cut off by the context"
+        )
+    return f"Mind: {'; '.join(parts)}." if parts else "No errors, and no engine failed."

@@ -1,0 +1,269 @@
+"""A run while it is under way: a bar in the terminal, the workers' table on its page, and its submitted tasks.
+
+The bar shows what is left, speed, window and errors, and above it only what needs attention. Prefect's log lines, and
+the engine's, still go to the run's page and to files. Where the output is no terminal there is no bar, and all lines
+but the engine's are shown; with ASSAYLINE_BAR=false those are shown, too.
+
+Tasks are watched without the API: Prefect's own way to a task's state asks the server each time. So a server that is
+gone does not hide that a task has ended, and a run costs it fewer requests.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+from uuid import UUID
+
+from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
+from prefect.futures import PrefectFuture
+from prefect.logging.handlers import PrefectConsoleHandler
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
+
+from assayline.evaluation.progress import ALIVE, LOST, OPENING, Standing, WorkerStanding
+from assayline.settings import Settings
+from assayline.words import count
+from flows.cli.words import CONSOLE_LEVEL, has_bar, print_text
+from tasks.artifacts import Reports
+from tasks.evaluate import console_handlers
+
+AnyLogger = logging.Logger | logging.LoggerAdapter[logging.Logger]
+
+SHOW_INTERVAL_S = 2.0
+LOG_INTERVAL_S = 15.0
+
+
+class ProgressReport:
+    """Reports how far a run is. An API that does not answer holds nothing up, and is said at the end."""
+
+    def __init__(self, log: AnyLogger) -> None:
+        self._log = log
+        self._started_s = time.monotonic()
+        self._shown_s = self._logged_s = float("-inf")
+        self._said = ""
+        self._artifact: UUID | None = None
+        self._reports = Reports()
+        self._warned: set[str] = set()
+
+    def show(self, done: int, expected: int | None, *, last: bool = False) -> None:
+        """Updates bar and log, not more often than makes sense. Errors are done, too.
+
+        `expected` is None while prompts are still read.
+        """
+        now = time.monotonic()
+        if now - self._shown_s < SHOW_INTERVAL_S and not last:
+            return
+        self._shown_s = now
+        share = min(done / expected, 1.0) if expected else 0.0
+        of = "" if expected is None else f" of {expected}"
+        text = f"{done}{of} requests done"
+        self._reports.send("progress", lambda: self._update_artifact(100 * share, text))
+        if text != self._said and (last or now - self._logged_s >= LOG_INTERVAL_S):
+            self._said = text
+            self._logged_s = now
+            percent = f" ({100 * share:.0f} %)" if expected else ", prompts are still being read"
+            self._log.info("%s%s, after %.0f s", text, percent, now - self._started_s)
+
+    def warn_once(self, text: str) -> None:
+        """Logs a warning the first time it comes up."""
+        if text not in self._warned:
+            self._warned.add(text)
+            self._log.warning(text)
+
+    def close(self) -> bool:
+        """Waits a little for the last report, and says what did not arrive. Returns whether all did."""
+        self._reports.close()
+        for reason in self._reports.failures.values():
+            self.warn_once(f"The run's page does not show how far it came: {reason}")
+        return not self._reports.failures
+
+    def _update_artifact(self, percent: float, text: str) -> None:
+        if self._artifact is None:
+            created = create_progress_artifact(progress=percent, key="progress", description=text)
+            self._artifact = cast(UUID, created)
+        else:
+            update_progress_artifact(self._artifact, progress=percent, description=text)
+
+
+TABLE_INTERVAL_S = 15.0
+
+
+class WorkersReport:
+    """Shows the workers of a run, if it has several."""
+
+    def __init__(self, log: AnyLogger) -> None:
+        self._log = log
+        self._reports = Reports()
+        self._sent_s = float("-inf")
+        self._slow: set[str] = set()
+
+    def show(self, standing: Standing, *, is_last: bool = False) -> None:
+        """Logs which workers have become slow, and sends the table if it is time to."""
+        if len(standing.workers) < 2:
+            return
+        for worker in standing.workers:
+            if worker.is_slow and worker.worker not in self._slow:
+                self._slow.add(worker.worker)
+                self._log.warning(
+                    "%s on %s is slow: %.0f output tokens/s, less than half of the others' median",
+                    worker.worker,
+                    worker.device,
+                    worker.output_tokens_per_s,
+                )
+        if is_last or time.monotonic() - self._sent_s >= TABLE_INTERVAL_S:
+            self._sent_s = time.monotonic()
+            rows = [_row_of(worker) for worker in standing.workers]
+            self._reports.send("workers", lambda: _publish(rows, describe_workers(standing)))
+
+    def close(self) -> None:
+        """Waits a little for the last table."""
+        self._reports.close()
+
+
+def count_workers(standing: Standing) -> str:
+    """Workers by state, and how many are slow: `7 workers (1 opening, 1 lost, 1 slow)`."""
+    counts = {state: standing.count(state) for state in (OPENING, LOST)}
+    counts["slow"] = sum(worker.is_slow for worker in standing.workers)
+    troubles = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
+    return count(standing.count(ALIVE), "worker") + (f" ({troubles})" if troubles else "")
+
+
+def describe_workers(standing: Standing) -> str:
+    """The same, with the speed of all workers together."""
+    rate = standing.output_tokens_per_s
+    return count_workers(standing) + ("" if rate is None else f", {rate:,.0f} tokens/s")
+
+
+def _row_of(worker: WorkerStanding) -> dict[str, Any]:
+    rate = worker.output_tokens_per_s
+    return {
+        "worker": worker.worker,
+        "device": worker.device,
+        "state": worker.state + (", slow" if worker.is_slow else ""),
+        "answered": worker.answered,
+        "tokens/s": "" if rate is None else f"{rate:,.0f}",
+    }
+
+
+def _publish(rows: list[dict[str, Any]], line: str) -> None:
+    create_table_artifact(key="workers", table=rows, description=line)
+
+
+class Watched:
+    """One submitted task."""
+
+    def __init__(self, future: PrefectFuture[Any]) -> None:
+        self._future = future
+        self.ended = threading.Event()
+        future.add_done_callback(lambda _: self.ended.set())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.ended.is_set()
+
+    @property
+    def has_completed(self) -> bool:
+        """Whether it has ended well."""
+        return self.is_over and self._is_completed()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended, and not well."""
+        return self.is_over and not self._is_completed()
+
+    def _is_completed(self) -> bool:
+        try:
+            self._future.wait()  # takes the final state over from the runner, so that `state` need not ask for it
+        except Exception:
+            return False  # there is no final state; `result` raises the reason
+        return self._future.state.is_completed()
+
+
+def wait_for_one(tasks: Sequence[Watched], timeout_s: float) -> None:
+    """Waits until the first of those that still run has ended, or the time is over."""
+    running = [task for task in tasks if not task.is_over]
+    if running:
+        running[0].ended.wait(timeout_s)
+
+
+class Screen:
+    """The bar. Use as a context manager; log lines below WARNING stay off the terminal meanwhile."""
+
+    def __init__(self, run_dir: Path, console: Console) -> None:
+        self._run_dir = run_dir
+        self._console = console
+        self._handlers: list[tuple[PrefectConsoleHandler, Console, int]] = []
+        self._level_before = os.environ.get(CONSOLE_LEVEL)
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            # A narrow terminal cuts what has no min_width: the time left must be seen.
+            TaskProgressColumn(table_column=Column(no_wrap=True, min_width=4)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
+            TextColumn("left", table_column=Column(no_wrap=True, min_width=4)),
+            TextColumn("{task.fields[counts]}", markup=False),
+            TimeElapsedColumn(),
+            BarColumn(bar_width=None),
+            console=console,
+            transient=True,
+            expand=True,
+        )
+        self._task = self._bar.add_task("engine is loading", total=None, counts="")
+
+    def __enter__(self) -> "Screen":
+        for handler in console_handlers():
+            self._handlers.append((handler, handler.console, handler.level))
+            handler.console = self._console
+            handler.setLevel(max(handler.level, logging.WARNING))
+        os.environ[CONSOLE_LEVEL] = "WARNING"
+        print_text(f"Run {self._run_dir.name}, parts and logs in {self._run_dir}", self._console)
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+        for handler, console, level in self._handlers:
+            handler.console = console
+            handler.setLevel(level)
+        if self._level_before is None:
+            os.environ.pop(CONSOLE_LEVEL, None)
+        else:
+            os.environ[CONSOLE_LEVEL] = self._level_before
+
+    def show(self, standing: Standing, expected: int | None) -> None:
+        """Moves the bar. `expected` is how many requests there are; None while prompts are still read."""
+        has_window = standing.window_requests is not None  # an open loop has none
+        answering = standing.output_tokens_per_s is not None
+        counts = [f"{standing.answered:,}{'' if expected is None else f'/{expected:,}'}"]
+        if standing.output_tokens_per_s is not None:
+            counts.append(f"{standing.output_tokens_per_s:,.0f} tokens/s")
+        if has_window:
+            counts.append(f"window {standing.window_requests:,}")
+        if len(standing.workers) > 1:
+            counts.append(count_workers(standing))
+        counts.append(f"{standing.errors:,} errors" if standing.errors != 1 else "1 error")
+        self._bar.update(
+            self._task,
+            description="answering" if answering else "engine is loading",
+            completed=standing.answered,
+            total=expected,
+            counts=", ".join(counts) if standing.answered else "",
+        )
+
+
+def log_console() -> Console:
+    """Where the bar is and, above it, log lines: they name people's things, which are no markup."""
+    return Console(stderr=True, markup=False, emoji=False)
+
+
+def open_screen(run_dir: Path, settings: Settings) -> AbstractContextManager[Screen | None]:
+    """A screen where there is a terminal that can have one; otherwise None, in a context that does nothing."""
+    return Screen(run_dir, log_console()) if has_bar(settings) else nullcontext()

@@ -1,0 +1,91 @@
+"""The tasks of an evaluation: preparing its prompts, and one for each worker.
+
+vLLM says a page at each start. All of it is in the engine's log file and on the run's page, and in the terminal only
+what are errors.
+"""
+
+import logging
+import re
+from collections.abc import Callable
+
+from prefect import get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.logging.handlers import PrefectConsoleHandler
+
+from assayline.evaluation.begin import Evaluation
+from assayline.evaluation.drive import Listener, WorkerReport
+from assayline.runs.manifest import PromptCounts
+from tasks.artifacts import EngineReport
+
+ENGINE_MARK = "vLLM: "
+"""How an engine's line begins in the log of its task."""
+
+
+class _EngineFilter(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR or not record.getMessage().startswith(ENGINE_MARK)
+
+
+def hide_engine_lines() -> None:
+    """Installs the filter in this process. Safe to call often."""
+    for handler in console_handlers():
+        if not any(isinstance(present, _EngineFilter) for present in handler.filters):
+            handler.addFilter(_EngineFilter())
+
+
+def console_handlers() -> list[PrefectConsoleHandler]:
+    """Those of all loggers that write to the terminal."""
+    loggers = [logging.getLogger(), *(logging.getLogger(name) for name in list(logging.root.manager.loggerDict))]
+    found = {handler for logger in loggers for handler in logger.handlers if isinstance(handler, PrefectConsoleHandler)}
+    return list(found)
+
+
+@task(name="prepare-prompts", cache_policy=NO_CACHE, persist_result=False)
+def prepare_prompts(evaluation: Evaluation) -> PromptCounts:
+    """Writes every shard and says what was found."""
+    counts = evaluation.prepare()
+    log = get_run_logger()
+    log.info("%d prompts in %d shards, %d requests", counts.prompt_rows, counts.shards, counts.requests)
+    if counts.expected_requests:
+        log.info("Longest answers first, by earlier runs: known for %d requests", counts.expected_requests)
+    if counts.duplicate_prompts:
+        log.warning(
+            "%d of %d prompts repeat an earlier one (same messages and target); each is asked all the same",
+            counts.duplicate_prompts,
+            counts.prompt_rows,
+        )
+    if counts.failed_requests:
+        log.warning("%d requests cannot be generated and are error rows; see error_breakdown", counts.failed_requests)
+    for name, cut in counts.cut_prompts.items():
+        log.warning(
+            "%d prompts of the task %s were cut on their left to fit the context; raise engine.args.max_model_len to "
+            "ask all of them",
+            cut,
+            name,
+        )
+    return counts
+
+
+VLLM_LINE = re.compile(r"^(?:\([^)]*\) )?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[\S+\] ")
+
+
+@task(name="generate", task_run_name="generate-{worker}", cache_policy=NO_CACHE, persist_result=False)
+def generate(worker: str, drive: Callable[[Listener], WorkerReport], bar: bool = False) -> WorkerReport:
+    """Drives a worker; the log lines of its engine go to the task run's log, by level, and not beside a bar."""
+    log = get_run_logger()
+    if bar:
+        hide_engine_lines()
+    engines = EngineReport(worker, log)
+    try:
+        report = drive(Listener(log.info, log.warning, lambda line: log.log(*split_level(line)), engines.add))
+    finally:
+        engines.close()
+    log.info("%s answered %d requests on %s", report.worker, report.answered_requests, report.device)
+    return report
+
+
+def split_level(line: str) -> tuple[int, str]:
+    """A log line's level, and its text without what Prefect adds itself. Stray output of libraries is DEBUG."""
+    if match := VLLM_LINE.match(line):
+        return logging.getLevelNamesMapping()[match["level"]], ENGINE_MARK + line[match.end() :]
+    return logging.DEBUG, line
