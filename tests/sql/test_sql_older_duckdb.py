@@ -12,7 +12,7 @@ from row_kit import Store
 from assayline.store.database import connect
 from assayline.store.metrics import keep_metrics
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.rare]
 
 OLDER = "duckdb==1.5.6"
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
