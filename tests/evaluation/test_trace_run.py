@@ -8,7 +8,6 @@ import pytest
 from run_kit import complete, query
 from server_kit import FakeServer
 
-from assayline.errors import SpecError
 from assayline.settings import Settings
 
 BLOCK = 128
@@ -47,19 +46,6 @@ def test_requests_reach_a_server_when_the_trace_says(tmp_path: Path, settings: S
         settings, "select error_kind, error_message from completions where error_kind is not null"
     )
     assert kind == "row_error" and "input_length holds -1" in message
-
-
-def test_ids_are_for_servers_that_take_them(tmp_path: Path, settings: Settings, make_spec: Any) -> None:
-    talks = {"source": {"kind": "sharegpt", "path": "talks.json", "max_tokens": "recorded"}}
-    server = {"url": "http://127.0.0.1:9/v1", "endpoint": "chat"}
-    refusals = ("source trace makes token ids of exact length", "max_tokens counts tokens with the model's tokenizer")
-    for prompts, refusal in zip((trace_of(tmp_path, [(0, 20, [1])]), talks), refusals, strict=True):
-        spec = make_spec(
-            prompts={**prompts, "columns": {}, "template": None},
-            engine={"backend": "server", "server": server, "args": {}},
-        )
-        with pytest.raises(SpecError, match=refusal):
-            complete(spec, settings)
 
 
 @pytest.mark.vllm
