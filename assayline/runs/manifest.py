@@ -23,7 +23,6 @@ from assayline.errors import SpecError, StoreError
 from assayline.files import MAKE_ROOM, write_json
 from assayline.spec.criteria import ExactMatch, Scorer, list_kinds
 from assayline.spec.file import explain
-from assayline.spec.identity import use_current_names
 
 MANIFEST_NAME = "run.json"
 SPEC_NAME = "spec.json"
@@ -189,15 +188,17 @@ def unknown_run(run_id: str, run_ids: Sequence[str], where: str) -> SpecError:
 
 
 def read_spec_json(run_dir: Path) -> str:
-    """The canonical spec of a run, as JSON with current names. Raises StoreError."""
+    """The canonical spec of a run, as JSON: with the field names of its version. Raises StoreError."""
     _refuse_copy(run_dir)
     path = run_dir / SPEC_NAME
     try:
-        return use_current_names(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError) as error:
+        text = path.read_text(encoding="utf-8")
+        json.loads(text)
+    except (OSError, ValueError) as error:
         raise StoreError(
             f"The run's spec {path} cannot be read: {error}. Put a copy in its place, or start a new run."
         ) from None
+    return text
 
 
 def new_run_id(name: str, clock: RunClock) -> str:

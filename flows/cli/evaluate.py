@@ -138,6 +138,7 @@ def read_run_spec(settings: "Settings", run_id: str, overrides: dict[str, str]) 
     """The spec that a run has. Raises SpecError for an unknown run, and for overrides, which would change it."""
     from assayline.runs.manifest import SPEC_NAME, find_run, read_spec_json
     from assayline.spec.file import parse_spec
+    from assayline.spec.identity import use_current_names
 
     if overrides:
         raise SpecError(
@@ -145,7 +146,8 @@ def read_run_spec(settings: "Settings", run_id: str, overrides: dict[str, str]) 
             "has. Leave the field out, or start a new run with a SPEC."
         )
     run_dir = find_run(settings.data_dir / "runs", run_id)
-    return parse_spec(json.loads(read_spec_json(run_dir)), origin=str(run_dir / SPEC_NAME))
+    stored = use_current_names(read_spec_json(run_dir))
+    return parse_spec(json.loads(stored), origin=str(run_dir / SPEC_NAME))
 
 
 def _hint_how_to_go_on(fresh: bool, error: BaseException) -> str | None:

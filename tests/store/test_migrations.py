@@ -20,6 +20,7 @@ from assayline.records import Completion
 from assayline.runs.manifest import LAYOUT, read_manifest, read_spec_json, write_manifest
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
+from assayline.spec.identity import use_current_names
 from assayline.store import database, parts
 from assayline.store.database import OLDEST_VERSION, SQL_FOLDER, TABLE_VERSION, connect, list_added_columns, transaction
 from assayline.store.parts import TABLES, list_parts
@@ -264,7 +265,8 @@ def test_a_run_of_version_4_is_resumed_by_a_later_one_and_its_parts_are_of_both(
     write_manifest(run_dir, dataclasses.replace(read_manifest(run_dir), layout=LAYOUT))
     settings = Settings(data_dir=data, lock_dir=data / "locks", flush_interval_s=0.2, load_interval_s=0.5)
     runs = list_runs(settings)
-    assert complete(parse_spec(json.loads(read_spec_json(run_dir))), settings).run_id == run_dir.name
+    spec = parse_spec(json.loads(use_current_names(read_spec_json(run_dir))))
+    assert complete(spec, settings).run_id == run_dir.name
     assert list_runs(settings) == runs
     assert query(settings, f"select is_sound from request_integrity where run_id = '{run_dir.name}'") == [(True,)]
     assert read_manifest(run_dir).table_version == NEXT
