@@ -142,17 +142,23 @@ def test_a_form_becomes_a_sampling_parameter(output: dict[str, Any], structured_
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no schema": ({"output": {"json_schema": {"type": "objekt"}}}, "no JSON schema: at type, 'objekt' is not valid"),
+    "no schema": (
+        {"output": {"json_schema": {"type": "objekt"}}},
+        "not a valid JSON schema: at type, 'objekt' is not valid",
+    ),
     "a schema deep down": (
         {"output": {"json_schema": {"properties": {"a": {"minimum": "3"}}}}},
         "at properties/a/minimum",
     ),
-    "no expression": ({"output": {"regex": "[a-"}}, "no regular expression: unterminated character set"),
+    "no expression": ({"output": {"regex": "[a-"}}, "not a valid regular expression: unterminated character set"),
     "equal choices": ({"output": {"choice": ["a", "a"]}}, "different texts"),
     "an empty choice": ({"output": {"choice": ["a", ""]}}, "none of them empty"),
     "two forms": ({"output": {"choice": ["a"], "regex": "b"}}, "exactly one of"),
     "no form": ({"output": {}}, "exactly one of"),
-    "a form twice": ({"output": {"choice": ["a"]}, "sampling": {"structured_outputs": {"regex": "b"}}}, "both say"),
+    "a form twice": (
+        {"output": {"choice": ["a"]}, "sampling": {"structured_outputs": {"regex": "b"}}},
+        "both define the form of an answer",
+    ),
     "a form for thinking, in sampling": (
         {"sampling": {"structured_outputs": {"regex": "b"}}, "reasoning": {}},
         r"engine\.args\.reasoning_parser",
