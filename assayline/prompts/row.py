@@ -9,6 +9,7 @@ turn, only its questions are taken.
 import datetime
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -73,12 +74,12 @@ class PromptParts:
     due_offset_s: float | None = None
 
 
-class Reader:
+class Reader(ABC):
     """What each row of a source asks."""
 
+    @abstractmethod
     def read(self, row: Any) -> PromptParts:
         """Raises RowShapeError for what the row lacks, RowError for values that cannot be used."""
-        raise NotImplementedError
 
     def identify(self, row: Any) -> tuple[str | None, str | None]:
         """The own id and the target of a row that cannot be read, as far as it has them."""

@@ -25,15 +25,7 @@ def write_warm_up(
     filler = first[0].prompt_token_ids[:1] * (MIN_WARM_UP_TOKENS - len(prefix))
     messages = first[0].messages  # a server renders messages itself
     ids = (prefix + filler)[:room]
-    return Request(
-        request_id=f"warm-up-{worker}",
-        prompt_id="",
-        occurrence=0,
-        repeat_index=0,
-        prompt_token_ids=ids,
-        sampling=_shorten(sampling),
-        messages=messages,
-    ), len(prefix)
+    return _write(worker, ids, messages, sampling), len(prefix)
 
 
 def _write_bare(first: Request, sampling: Mapping[str, Json], worker: str) -> Request:
@@ -43,20 +35,22 @@ def _write_bare(first: Request, sampling: Mapping[str, Json], worker: str) -> Re
     """
     ids = [min(first.prompt_token_ids, default=0)] * MIN_WARM_UP_TOKENS if first.messages is None else []
     messages = None if first.messages is None else [{"role": "user", "content": "Hello"}]
+    return _write(worker, ids, messages, sampling)
+
+
+def _write(
+    worker: str, ids: list[int], messages: list[dict[str, Json]] | None, sampling: Mapping[str, Json]
+) -> Request:
+    kept = {name: value for name, value in sampling.items() if name != "min_tokens"}
     return Request(
         request_id=f"warm-up-{worker}",
         prompt_id="",
         occurrence=0,
         repeat_index=0,
         prompt_token_ids=ids,
-        sampling=_shorten(sampling),
+        sampling={**kept, "max_tokens": WARM_UP_OUTPUT_TOKENS},
         messages=messages,
     )
-
-
-def _shorten(sampling: Mapping[str, Json]) -> dict[str, Json]:
-    kept = {name: value for name, value in sampling.items() if name != "min_tokens"}
-    return {**kept, "max_tokens": WARM_UP_OUTPUT_TOKENS}
 
 
 def shared_prefix(prompts: list[list[int]]) -> list[int]:
