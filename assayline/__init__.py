@@ -1,4 +1,4 @@
-"""assayline: how good, how fast and how dear is this model at these settings on this hardware?
+"""assayline: how accurate, how fast and how expensive is this model at these settings on this hardware?
 
 The Prefect-free core. `flows/` compose it, `tasks/` wrap it, `sql/` defines every metric. What it is from Python
 (docs/python.md) is read when it is asked for, as commands begin sooner without; `__init__.pyi` has its types.

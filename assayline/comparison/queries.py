@@ -157,9 +157,11 @@ class Words(NamedTuple):
 
 SAID = {
     "output_tokens_per_s": Words("faster", "slower", "as fast"),
-    "cost_per_right_answer": Words("dearer per right answer", "cheaper per right answer", "as dear per right answer"),
+    "cost_per_right_answer": Words(
+        "more expensive per right answer", "cheaper per right answer", "as expensive per right answer"
+    ),
     "cost_per_million_output_tokens": Words(
-        "dearer per output token", "cheaper per output token", "as dear per output token"
+        "more expensive per output token", "cheaper per output token", "as expensive per output token"
     ),
     "energy_per_output_token_joules": Words(
         "more energy per output token", "less energy per output token", "the same energy per output token"

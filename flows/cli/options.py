@@ -23,7 +23,8 @@ COMMANDS = {
 """What each does, in the order in which a person meets them."""
 
 COMMON_CODES = """\
-Of any command: 10 Prefect's API cannot be reached, 11 an unexpected error, 130 and 143 interrupted."""
+Of any command: 10 Prefect's API cannot be reached, 11 an unexpected error, 130 and 143 interrupted,
+141 the output was closed, as by `head`."""
 
 
 def make_front_parser() -> argparse.ArgumentParser:
@@ -33,7 +34,7 @@ def make_front_parser() -> argparse.ArgumentParser:
     parser = _make_raw_parser(
         CONSOLE_COMMAND,
         "%(prog)s COMMAND ...",
-        "How good, how fast and how dear is a language model, and did it get worse?",
+        "How accurate, how fast and how expensive is a language model, and did it get worse?",
         f"commands:\n{listed}\n\n`%(prog)s COMMAND --help` has the options and exit codes of a command.\n"
         'Completion in bash: `eval "$(%(prog)s --completion bash)"`.',
     )

@@ -39,6 +39,9 @@ NO_BLOCKS = ("PREFECT_SERVER_REGISTER_BLOCKS_ON_START", "PREFECT_SERVER_MEMOIZE_
 _heirs: list["subprocess.Popen[bytes]"] = []
 """Kept for their pipes: a forgotten one would be closed."""
 
+CLOSED_OUTPUT_EXIT_CODE = 141
+"""As of a program that SIGPIPE ends."""
+
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM, as an exception: dying of it would lose what is under way."""
@@ -59,8 +62,9 @@ def leave_after(work: Callable[[], int]) -> NoReturn:
     code = UNEXPECTED_EXIT_CODE
     try:
         code = work()
-    except SystemExit as wish:  # of argparse
+    except SystemExit as wish:  # of argparse; 1 is rich's, when what reads the output has closed it
         code = wish.code if isinstance(wish.code, int) else UNEXPECTED_EXIT_CODE
+        code = CLOSED_OUTPUT_EXIT_CODE if code == 1 else code
     except BaseException as error:
         with contextlib.suppress(OSError):
             traceback.print_exc()

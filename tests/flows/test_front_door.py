@@ -125,6 +125,15 @@ def test_a_defect_is_a_traceback_and_exit_code_11() -> None:
     )
 
 
+def test_an_output_that_is_closed_is_exit_code_141() -> None:
+    prints = "from flows.cli.process import leave_after; from flows.cli.words import plain_console\n"
+    prints += "leave_after(lambda: plain_console().print('a table') or 0)"
+    with subprocess.Popen([sys.executable, "-c", prints], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(30)) == (b"", 141)
+
+
 def test_exit_code_1_belongs_to_the_gate_alone() -> None:
     """Every class of error in the package, wherever it is defined."""
     for module in pkgutil.walk_packages(assayline.__path__, "assayline."):
