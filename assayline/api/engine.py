@@ -76,7 +76,7 @@ class Answer:
     finish_reason: str | None
     """stop or length, as vLLM has them."""
     error: str | None
-    """Why there is no answer, in a sentence."""
+    """The error message; None for an answer."""
     completion: Completion
     """The whole row: times, cached tokens, which engine answered, all log-probabilities, the kind of error."""
 

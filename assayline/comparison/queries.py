@@ -148,7 +148,7 @@ DOUBTS = {"unclear": " (no more than chance)", "too_few": " (too few repeats to 
 
 
 class Words(NamedTuple):
-    """What is said of a metric that is higher, lower, or the same."""
+    """The wording for a metric that is higher, lower or unchanged."""
 
     higher: str
     lower: str

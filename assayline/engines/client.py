@@ -358,7 +358,7 @@ class OfflineEngine(HostedEngine):
             try:
                 self._host.send(Generate(request, self._order.clock.now_s(), window))
             except EngineError:
-                return  # it died: what it sent before is read first, and after that reading says so
+                return  # it died: the next read returns what it had sent, then raises
 
 
 LOOKAHEAD_S = 3.0
@@ -448,7 +448,7 @@ class StreamingEngine(HostedEngine):
         return self._in_flight < self._window_requests + surplus
 
     def _hand_over(self, message: Generate) -> bool:
-        """False if the host is gone: what it sent before is read first, and after that reading says so."""
+        """False if the host is gone; later reads return what it had sent, then raise."""
         self._in_flight += 1
         if self._watch is not None and message.due_at_s is not None:
             self._watch.expect(message.due_at_s)
@@ -462,7 +462,7 @@ class StreamingEngine(HostedEngine):
         """Takes back what waits in the host, if the end came suddenly."""
         if end.is_sudden and not self._is_stopping:
             self._is_stopping = True
-            with contextlib.suppress(EngineError):  # it died: reading says so
+            with contextlib.suppress(EngineError):  # it died: the next read raises
                 self._host.send(StopSending(end.message))
 
     def _settle(self, completion: Completion) -> Completion:

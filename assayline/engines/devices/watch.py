@@ -157,7 +157,7 @@ def note_engine(environ: Mapping[str, str]) -> None:
 def end_orphans(locks: Iterable[Path]) -> list[str]:
     """Kills what still runs in a session noted beside one of these locks, and waits until it is gone.
 
-    Only for whoever has just got hold of all of them. Returns who was killed, in words.
+    Call it only while holding all of these locks. Returns a description of each process killed.
     """
     sessions = {session for lock in locks for session in _sessions_of(lock)} - {0, 1, os.getsid(0)}
     if not sessions:

@@ -132,7 +132,7 @@ def read_own_stats() -> EngineStats:
 
 
 def parse_stats(text: str) -> EngineStats:
-    """Those of a server, from its `/metrics`. Raises ValueError for what is no such text."""
+    """A server's counters, from the text of its `/metrics`. Raises ValueError for any other text."""
     lines = (line for line in text.splitlines() if line.startswith(NAMES))  # a page of histograms is for others
     return _add_up(text_string_to_metric_families("\n".join(lines) + "\n"))
 

@@ -279,7 +279,7 @@ def _explain_end(response: httpx2.Response, reader: EventReader, answer: ServedA
 
 
 MOST_SIZES = 4096
-"""How many sizes are remembered; then it begins anew."""
+"""Sizes remembered before the memory is cleared."""
 
 
 class PromptLengths:
