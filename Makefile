@@ -5,8 +5,10 @@ VENV := .venv/bin
 WHEELS ?=
 # Without compiled modules every process would compile vLLM anew: three times the time to start.
 unexport PYTHONDONTWRITEBYTECODE
+# A test that hangs fails after so many seconds and shows what each of its threads was doing.
+TIMEOUT = --timeout 300
 # Tests of a file stay in one lane, as they share engines and servers; the heaviest files come first.
-LANES = -n 2 --dist loadfile --no-loadscope-reorder
+LANES = -n 2 --dist loadfile --no-loadscope-reorder $(TIMEOUT)
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
 .PHONY: help setup setup-dev wheels demo test test-rare test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-tasks-memory bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle clean
@@ -40,7 +42,7 @@ test-rare: setup-dev ## what is left out of test: vLLM on a Ray node that dies, 
 	@$(VENV)/python -m pytest $(LANES) -m rare
 
 test-again: setup-dev ## the tests that failed last, one after another, with nothing beside them
-	@$(VENV)/python -m pytest -n 0 --last-failed --last-failed-no-failures none
+	@$(VENV)/python -m pytest -n 0 $(TIMEOUT) --last-failed --last-failed-no-failures none
 
 test-airgap: setup-dev ## set-up from a folder of wheels, without any network; 6 GB of disk, some minutes
 	@$(VENV)/python -m pytest tests/setup/check_airgap.py -s --basetemp "$${TMPDIR:-/tmp}/assayline-airgap"
