@@ -9,7 +9,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from assayline.store.database import SQL_FOLDER, Connection, connect, list_models, name_model  # noqa: E402
+from assayline.store.database import SQL_FOLDER, Connection, connect  # noqa: E402
+from assayline.store.views import name_model  # noqa: E402
 
 FOLDERS = {
     "models/05_load": "Load: what of it is measured",
@@ -109,8 +110,7 @@ def render() -> str:
 
 
 def _list_files(folder: str) -> list[Path]:
-    files = sorted((SQL_FOLDER / "schema").glob("*.sql")) if folder == "schema" else list_models()
-    return [file for file in files if file.parent == SQL_FOLDER / folder]
+    return sorted((SQL_FOLDER / folder).glob("*.sql"))
 
 
 def _describe(connection: Connection, file: Path) -> list[str]:

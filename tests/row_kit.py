@@ -19,6 +19,7 @@ import pytest
 
 from assayline.settings import Settings
 from assayline.store.database import connect
+from assayline.store.metrics import forget_metrics, list_unmeasured, store_metrics
 from assayline.store.parts import TABLES
 
 Row = dict[str, Any]
@@ -76,6 +77,10 @@ SLOS = (
 )
 
 
+READ_METRICS = ("metric_values", "run_metric", "run_conditions", "sweep_point", "benchmark_metric")
+"""What is read from stored metrics."""
+
+
 class Store:
     """A database with the whole schema and, to begin with, no rows."""
 
@@ -91,6 +96,7 @@ class Store:
             self.connection.register("given_rows", values)
             self.connection.execute(f"insert into {table} ({', '.join(columns)}) from given_rows")
             self.connection.unregister("given_rows")
+        forget_metrics(self.connection, *{row["run_id"] for row in full})
         if table in TABLES:
             parts = [list({row["run_id"] for row in full}), table]
             self.connection.execute("insert into loaded_parts select distinct unnest(?), 'by hand', ?, 0", parts)
@@ -104,8 +110,15 @@ class Store:
         self.given("requests", *({**key, "request_id": key["prompt_id"]} for key in keys))
         self.given("completions", *({"run_id": run_id, **answer} for answer in named))
 
+    def measure(self) -> None:
+        """Store the metrics of the runs, as their ends do."""
+        if run_ids := list_unmeasured(self.connection):
+            store_metrics(self.connection, run_ids)
+
     def rows(self, view: str, *columns: str, run_id: str | None = RUN) -> list[Row]:
         """The view's rows, of one run or, with None, of all."""
+        if view in READ_METRICS:
+            self.measure()
         where = "" if run_id is None else "where run_id = ?"
         result = self.connection.execute(
             f"select {', '.join(columns) or '*'} from {view} {where}", [] if run_id is None else [run_id]

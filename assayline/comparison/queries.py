@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from assayline.errors import SpecError
 from assayline.store.database import Connection, read_rows
-from assayline.store.metrics import read_all_kept, read_benchmark_kept, read_kept
+from assayline.store.metrics import ensure_benchmark, ensure_metrics, ensure_repeats
 from assayline.words import SPACE
 
 
@@ -28,8 +28,8 @@ class Side:
 
 def read_side(connection: Connection, run_id: str) -> Side:
     """One run of a comparison. Raises SpecError where there is no such run."""
-    with read_kept(connection, run_id):
-        rows = read_rows(connection, _SIDE, run_id, run_id, run_id)
+    ensure_metrics(connection, [run_id])
+    rows = read_rows(connection, _SIDE, run_id, run_id, run_id)
     if not rows:
         raise SpecError(f"There is no run {run_id} in the database. `from runs` lists those that there are.")
     return Side(**rows[0])
@@ -44,7 +44,7 @@ _SIDE = """
         runs.benchmark_id,
         obstacle,
         (select coalesce(list(scorer order by ordinal, scorer), []) from scorers where run_id = ?) as scorers,
-        (select any_value(error_share) from run_summary where run_id = ?) as error_share
+        (select any_value(value) from metric_values where run_id = ? and metric = 'error_share') as error_share
     from runs
     join run_conditions using (run_id)
     where run_id = ?
@@ -79,15 +79,14 @@ def compare_scores(
     connection: Connection, candidate: str, baseline: str, pair_by: str = "prompt"
 ) -> dict[str, dict[str, Any]]:
     """Rows of compare_runs, by scorer."""
-    with read_kept(connection, candidate, baseline):
-        rows = read_rows(connection, "from compare_runs(?, ?, pair_by := ?)", candidate, baseline, pair_by)
+    rows = read_rows(connection, "from compare_runs(?, ?, pair_by := ?)", candidate, baseline, pair_by)
     return {row["scorer"]: row for row in rows}
 
 
 def choose_repeats(connection: Connection, candidate: str, baseline: str) -> tuple[list[str], list[str]]:
     """Repeats of either side's configuration that may be compared, as choose_repeats has them."""
-    with read_all_kept(connection, candidate, baseline):
-        rows = read_rows(connection, "from choose_repeats(?, ?)", candidate, baseline)
+    ensure_repeats(connection, candidate, baseline)
+    rows = read_rows(connection, "from choose_repeats(?, ?)", candidate, baseline)
     candidates, baselines = (
         [row["run_id"] for row in rows if row["side"] == side] for side in ("candidate", "baseline")
     )
@@ -98,33 +97,29 @@ def compare_speed(
     connection: Connection, candidates: Sequence[str], baselines: Sequence[str], limits: Mapping[str, float]
 ) -> dict[str, dict[str, Any]]:
     """Rows of compare_repeats, by metric. The metrics of `limits` are one family of tests."""
-    with read_kept(connection, *candidates, *baselines):
-        rows = read_rows(
-            connection,
-            "from compare_repeats(?::varchar[], ?::varchar[], limits := map(?::varchar[], ?::double[]))",
-            list(candidates),
-            list(baselines),
-            list(limits),
-            list(limits.values()),
-        )
+    ensure_metrics(connection, [*candidates, *baselines])
+    rows = read_rows(
+        connection,
+        "from compare_repeats(?::varchar[], ?::varchar[], limits := map(?::varchar[], ?::double[]))",
+        list(candidates),
+        list(baselines),
+        list(limits),
+        list(limits.values()),
+    )
     return {row["metric"]: row for row in rows}
 
 
 def read_costs(connection: Connection, run_id: str) -> dict[str, tuple[float | None, str]]:
     """What a run cost, in all and per unit of what it gave, each with its unit; nothing for one without a price."""
-    with read_kept(connection, run_id):
-        rows = read_rows(connection, "select metric, value, unit from run_metric where run_id = ?", run_id)
-        whole = read_rows(connection, "select cost, currency from run_cost where run_id = ?", run_id)
-    costs = {row["metric"]: (row["value"], row["unit"]) for row in rows}
-    for row in whole:
-        costs["cost"] = row["cost"], row["currency"]
-    return costs
+    ensure_metrics(connection, [run_id])
+    query = "select metric, value, unit from metric_values where run_id = ? and source = 'cost_value'"
+    return {row["metric"]: (row["value"], row["unit"]) for row in read_rows(connection, query, run_id)}
 
 
 def read_benchmark(connection: Connection, benchmark_id: str) -> dict[tuple[str, str], dict[str, Any]]:
     """Rows of benchmark_metric, by config_id and metric."""
-    with read_benchmark_kept(connection, benchmark_id):
-        rows = read_rows(connection, "from benchmark_metric where benchmark_id = ?", benchmark_id)
+    ensure_benchmark(connection, benchmark_id)
+    rows = read_rows(connection, "from benchmark_metric where benchmark_id = ?", benchmark_id)
     return {(row["config_id"], row["metric"]): row for row in rows}
 
 
@@ -134,8 +129,8 @@ def list_repeats(connection: Connection, benchmark_id: str) -> dict[str, list[st
         "select config_id, list(run_id order by started_at, run_id) as runs from run_conditions "
         "where benchmark_id = ? and obstacle is null group by config_id"
     )
-    with read_benchmark_kept(connection, benchmark_id):
-        rows = read_rows(connection, query, benchmark_id)
+    ensure_benchmark(connection, benchmark_id)
+    rows = read_rows(connection, query, benchmark_id)
     return {row["config_id"]: row["runs"] for row in rows}
 
 

@@ -17,7 +17,7 @@ from assayline.runs.locks import lock_run, name_holder
 from assayline.runs.manifest import Manifest, read_manifest, read_run_scorers, read_spec_json, write_manifest
 from assayline.store.database import TABLE_VERSION, Connection, connect, is_readable, transaction
 from assayline.store.ingest import Verdict, judge_run, reload_parts, rescue_part
-from assayline.store.metrics import keep_metrics, stage_run
+from assayline.store.metrics import store_metrics
 from assayline.store.parts import list_parts, set_part_aside
 from assayline.store.runs import save_run
 from assayline.store.scoring import read_judged, score_run
@@ -107,10 +107,9 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
         after = _judge_again(before, verdict, json.loads(spec_json).get("max_error_fraction", 1.0))
         save_run(connection, after, spec_json)
     scorers = read_run_scorers(run_dir, json.loads(spec_json))
-    with stage_run(connection, before.run_id):
-        with transaction(connection):
-            rebuilt.scores = score_run(connection, before.run_id, scorers, judged=read_judged(run_dir))
-        keep_metrics(connection, before.run_id)
+    with transaction(connection):
+        rebuilt.scores = score_run(connection, before.run_id, scorers, judged=read_judged(run_dir))
+        store_metrics(connection, [before.run_id])
     if after != before:
         write_manifest(run_dir, after)
     rebuilt.manifest, rebuilt.missing = after, verdict.broken.get("missing_requests", 0)

@@ -16,7 +16,7 @@ from assayline.runs.manifest import Manifest, keep_added, lay_over, read_manifes
 from assayline.settings import Settings
 from assayline.spec.criteria import Loglikelihood, Scorer, name_scorers
 from assayline.store.database import Connection, read_rows, transaction
-from assayline.store.metrics import keep_metrics, stage_run
+from assayline.store.metrics import store_metrics
 from assayline.store.scoring import WrongAnswer, check_scorers, list_stale, read_judged, read_wrong_answers, score_run
 from assayline.store.thread import DatabaseThread
 
@@ -119,20 +119,20 @@ def _rescore(connection: Connection, plan: _Plan) -> Rescored:
     if not connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchall():
         raise StoreError(f"Run {run_id} is not in the database. `assayline rebuild {run_id}` loads it.")
     rescored = Rescored(plan.run)
-    with stage_run(connection, run_id):
-        try:
-            with transaction(connection):
-                judged = read_judged(plan.run_dir)
-                counts = score_run(connection, run_id, plan.scorers, only=plan.asked, judged=judged)
-                _check_counts(run_id, counts, [scorer.label for scorer in plan.added])
-                _look_at(connection, plan, rescored)
-                if not plan.keep:
-                    raise _NotKept
-                if plan.added:
-                    keep_added(plan.run_dir, plan.added)
-        except _NotKept:
-            return rescored
-        keep_metrics(connection, run_id)
+    try:
+        with transaction(connection):
+            judged = read_judged(plan.run_dir)
+            counts = score_run(connection, run_id, plan.scorers, only=plan.asked, judged=judged)
+            _check_counts(run_id, counts, [scorer.label for scorer in plan.added])
+            _look_at(connection, plan, rescored)
+            if not plan.keep:
+                raise _NotKept
+            if plan.added:
+                keep_added(plan.run_dir, plan.added)
+    except _NotKept:
+        return rescored
+    with transaction(connection):
+        store_metrics(connection, [run_id])
     return rescored
 
 

@@ -30,7 +30,7 @@ from assayline.spec.identity import canonical_json
 from assayline.store.answers import Answers
 from assayline.store.database import Connection, transaction
 from assayline.store.ingest import Verdict, judge_run, load_parts
-from assayline.store.metrics import keep_metrics, read_metric_table, stage_run
+from assayline.store.metrics import compute_runs, read_metric_table, store_metrics
 from assayline.store.parts import PartWriter, list_parts
 from assayline.store.runs import save_run
 from assayline.store.scoring import StoredAnswer, read_answers, read_judged, score_run
@@ -311,11 +311,11 @@ class Evaluation:
     def _conclude(self, connection: Connection) -> tuple[Manifest, list[dict[str, Any]]]:
         """Puts the run's end into the database. Returns its manifest, to be written, and the metrics."""
         self._load_and_save(connection)
-        with stage_run(connection, self.run_id):
-            self._score(connection)
-            ended = conclude_run(self.manifest, judge_run(connection, self.run_id), self.spec.max_error_fraction)
-            self._save(connection, ended)
-            keep_metrics(connection, self.run_id)
+        self._score(connection)
+        ended = conclude_run(self.manifest, judge_run(connection, self.run_id), self.spec.max_error_fraction)
+        self._save(connection, ended)
+        with compute_runs(connection, [self.run_id]), transaction(connection):
+            store_metrics(connection, [self.run_id])
             return ended, read_metric_table(connection, self.run_id)
 
     def _read_answers(self, connection: Connection) -> list[StoredAnswer]:
@@ -324,8 +324,7 @@ class Evaluation:
 
     def _store_what_there_is(self, connection: Connection) -> None:
         self._load_and_save(connection)
-        with stage_run(connection, self.run_id):
-            self._score(connection)
+        self._score(connection)
 
     def _score(self, connection: Connection) -> None:
         """Scores what has an answer, an error included."""

@@ -15,7 +15,7 @@ from assayline.report.document import Chart, Column, Document, Figure, Paragraph
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_changes
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.metrics import read_all_kept, read_kept
+from assayline.store.metrics import ensure_metrics
 from assayline.words import (
     DASH,
     SPACE,
@@ -88,17 +88,16 @@ def read_board(connection: Connection, names: Sequence[str] = ()) -> BoardRows:
 
     Raises SpecError for a name that no run that has ended has.
     """
-    with read_all_kept(connection):
-        cells = read_rows(connection, "from find_board(?::varchar[])", list(names))
+    ensure_metrics(connection, _list_candidates(connection, names))
+    cells = read_rows(connection, "from find_board(?::varchar[])", list(names))
     _check_names(connection, names, cells)
     entries = [{key: cell[key] for key in ("task", "run_id", "scorer")} for cell in cells if cell["obstacle"] is None]
-    with read_kept(connection, *(cell["run_id"] for cell in cells)):
-        pairs = read_rows(connection, "from compare_board(?)", entries) if len(entries) > 1 else []
-        ranks = {
-            (row["task"], row["run_id"]): row
-            for row in (read_rows(connection, "from rank_board(?)", entries) if pairs else [])
-        }
-        speeds = _read_speeds(connection, [cell["run_id"] for cell in cells])
+    pairs = read_rows(connection, "from compare_board(?)", entries) if len(entries) > 1 else []
+    ranks = {
+        (row["task"], row["run_id"]): row
+        for row in (read_rows(connection, "from rank_board(?)", entries) if pairs else [])
+    }
+    speeds = _read_speeds(connection, [cell["run_id"] for cell in cells])
     suffix = find_suffix({cell["model"] for cell in cells})
     unranked = dict.fromkeys(("best_rank", "worst_rank", "is_winner"))
     tasks: dict[str, Task] = {}
@@ -120,23 +119,33 @@ def find_suffix(models: set[str]) -> str:
     return "".join(f", {setting}" for setting in reversed(shared))
 
 
+def _list_candidates(connection: Connection, names: Sequence[str]) -> list[str]:
+    """Runs that may have a cell."""
+    query = """
+        select run_id
+        from runs
+        where len($names::varchar[]) = 0 or list_has_any($names::varchar[], [run_id, benchmark_id, name, prompt_set])
+    """
+    return [run_id for (run_id,) in connection.execute(query, {"names": list(names)}).fetchall()]
+
+
 def _read_speeds(connection: Connection, run_ids: list[str]) -> dict[str, Row]:
-    """Speed, cost and device of each run. View by view, as together they take DuckDB seconds to plan."""
-    found: dict[str, Row] = {run_id: {"ttft_p50_s": None} for run_id in run_ids}
-    for query in (
-        "select run_id, output_tokens_per_s, cost_per_right_answer, currency from run_cost",
-        "select run_id, device_name, obstacle as speed_obstacle from run_conditions",
-    ):
-        for row in read_rows(connection, f"{query} where list_contains(?::varchar[], run_id)", run_ids):
-            found[row["run_id"]].update(row)
-    for row in read_rows(
-        connection,
-        "select run_id, value_s as ttft_p50_s from latency_percentile "
-        "where list_contains(?::varchar[], run_id) and metric = 'ttft_s' and percentile = 0.5",
-        run_ids,
-    ):
-        found[row["run_id"]].update(row)
-    return found
+    """Speed, cost and device of each run."""
+    query = """
+        select
+            run_id,
+            any_value(device_name) as device_name,
+            any_value(obstacle) as speed_obstacle,
+            max(value) filter (metric = 'output_tokens_per_s') as output_tokens_per_s,
+            max(value) filter (metric = 'ttft_p50_s') as ttft_p50_s,
+            max(value) filter (metric = 'cost_per_right_answer') as cost_per_right_answer,
+            max(split_part(unit, '/', 1)) filter (metric = 'cost_per_right_answer') as currency
+        from run_conditions
+        left join run_metric using (run_id)
+        where list_contains(?::varchar[], run_id)
+        group by run_id
+    """
+    return {row["run_id"]: row for row in read_rows(connection, query, run_ids)}
 
 
 def _say_obstacle(connection: Connection, cell: Row) -> str:

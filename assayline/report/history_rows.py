@@ -13,7 +13,7 @@ from assayline.comparison.levels import FEWEST_NIGHTS, Shift, find_shifts
 from assayline.errors import SpecError
 from assayline.spec.identity import list_setting_changes
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.metrics import read_all_kept, read_kept
+from assayline.store.metrics import ensure_metrics, ensure_repeats
 from assayline.words import (
     nearest,
     show_change,
@@ -107,14 +107,13 @@ def read_history(connection: Connection, name: str, baseline: str | None = None)
     `baseline` is a pinned name or a run's id (default: the one that the newest run's spec names, or that it was last
     judged against). Raises SpecError for a history or a given baseline that is not there.
     """
-    with read_all_kept(connection):
-        runs = read_rows(connection, "from find_history(?)", name)
+    runs = read_rows(connection, "from find_history(?)", name)
     if not runs:
         raise SpecError(_say_unknown(connection, name))
     values: dict[str, list[Row]] = {metric.key: [] for metric in METRICS}
-    with read_kept(connection, *(run["run_id"] for run in runs)):
-        shown = read_rows(connection, "from show_history(?)", name)
-        changes = read_rows(connection, "from show_changes(?)", name)
+    ensure_metrics(connection, [run["run_id"] for run in runs])
+    shown = read_rows(connection, "from show_history(?)", name)
+    changes = read_rows(connection, "from show_changes(?)", name)
     for row in shown:
         if row["metric"] in values:
             values[row["metric"]].append(row)
@@ -132,8 +131,9 @@ def read_history(connection: Connection, name: str, baseline: str | None = None)
             if baseline is not None:
                 raise
             obstacle = str(error)
-    with read_all_kept(connection, *filter(None, [found])):
-        band = read_rows(connection, "from show_band(?)", found) if found else []
+    if found:
+        ensure_repeats(connection, found)
+    band = read_rows(connection, "from show_band(?)", found) if found else []
     return HistoryRows(
         metrics=metrics,
         runs=runs,

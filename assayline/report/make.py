@@ -38,8 +38,8 @@ from assayline.report.run.rows import ReportRows, read_report
 from assayline.report.run.speed import describe_latency, describe_load, describe_time
 from assayline.report.sweep import compose_benchmark, read_benchmark_rows
 from assayline.settings import Settings
-from assayline.store.database import Connection
-from assayline.store.metrics import is_kept, read_computed, read_kept
+from assayline.store.database import Connection, list_models
+from assayline.store.metrics import compute_runs
 from assayline.store.thread import DatabaseThread
 
 HTML_NAME = "report.html"
@@ -156,8 +156,7 @@ def _compose(connection: Connection, run_id: str, baseline: str | None, run_dir:
     check_report_run(connection, run_id)
     other = None if baseline is None else find_baseline_run(connection, baseline, run_id)
     comparison = None if other is None else read_comparison(connection, run_id, other)
-    # Metrics that are kept are read as they are; others are computed from one copy of the run's requests.
-    with (read_kept if is_kept(connection, run_id) else read_computed)(connection, run_id):
+    with compute_runs(connection, [run_id], list_models()):
         rows = read_report(connection, run_id)
     return compose_report(rows, comparison, run_dir)
 

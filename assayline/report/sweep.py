@@ -16,7 +16,7 @@ from assayline.report.comparison import choose_comparison_figures, describe_comp
 from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Quote, Section, tabulate
 from assayline.report.sweep_charts import draw_good_share, draw_goodput, draw_latency
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.metrics import read_benchmark_kept
+from assayline.store.metrics import ensure_benchmark
 from assayline.words import SPACE, count, show_name, show_rate, show_seconds, show_value
 
 
@@ -48,14 +48,13 @@ class BenchmarkRows:
 def read_achieved_rates(connection: Connection, benchmark_id: str, config_ids: Sequence[str]) -> list[float | None]:
     """Requests per second that these configurations achieved: medians over completed runs, None where nothing did."""
     query = """
-        select median(requests_per_s)
-        from run_summary
-        where run_id in (
-            select run_id from runs where benchmark_id = ? and config_id = ? and state = 'completed'
-        )
+        select median(value)
+        from metric_values
+        join runs using (run_id)
+        where benchmark_id = ? and config_id = ? and state = 'completed' and metric = 'requests_per_s'
     """
-    with read_benchmark_kept(connection, benchmark_id):
-        return [connection.execute(query, [benchmark_id, one]).fetchall()[0][0] for one in config_ids]
+    ensure_benchmark(connection, benchmark_id)
+    return [connection.execute(query, [benchmark_id, one]).fetchall()[0][0] for one in config_ids]
 
 
 def read_benchmark_rows(connection: Connection, benchmark_id: str) -> BenchmarkRows:
@@ -70,23 +69,22 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str) -> BenchmarkR
             f"There is no run of a benchmark {benchmark_id!r} in the database. Give the id of one, as the column "
             "benchmark_id of the table runs has it."
         )
-    with read_benchmark_kept(connection, benchmark_id):
-        points = of_benchmark(_POINTS)
-        values = [] if points else of_benchmark(_VALUES)
+    ensure_benchmark(connection, benchmark_id)
+    points = of_benchmark(_POINTS)
+    values = [] if points else of_benchmark(_VALUES)
     measured = []
     if not points:
         gate = json.loads(runs[0]["spec_json"]).get("gate") or {}
         measured = read_measured(connection, benchmark_id, label_configurations(runs), gate.get("max_slowdown") or {})
-    with read_benchmark_kept(connection, benchmark_id):
-        return BenchmarkRows(
-            benchmark_id=benchmark_id,
-            runs=runs,
-            points=points,
-            goodput=of_benchmark(_GOODPUT),
-            slos=read_rows(connection, "select * from slos where run_id = ? order by slo, metric", runs[-1]["run_id"]),
-            measured=measured,
-            values=values,
-        )
+    return BenchmarkRows(
+        benchmark_id=benchmark_id,
+        runs=runs,
+        points=points,
+        goodput=of_benchmark(_GOODPUT),
+        slos=read_rows(connection, "select * from slos where run_id = ? order by slo, metric", runs[-1]["run_id"]),
+        measured=measured,
+        values=values,
+    )
 
 
 def label_configurations(runs: Sequence[Row]) -> dict[str, str]:
@@ -123,12 +121,17 @@ _POINTS = """
         runs.started_at
 """
 _GOODPUT = """
-    select goodput.*
-    from goodput
-    join runs on runs.run_id = goodput.run_id
-    left join loads on loads.run_id = goodput.run_id
-    where runs.benchmark_id = ? and runs.state = 'completed'
-    order by goodput.slo, loads.requests_per_s, runs.started_at
+    select
+        runs.run_id,
+        detail as slo,
+        max(value) filter (metric = 'good_share') as good_share,
+        max(value) filter (metric = 'good_requests_per_s') as good_requests_per_s
+    from metric_values
+    join runs using (run_id)
+    left join loads using (run_id)
+    where runs.benchmark_id = ? and runs.state = 'completed' and source = 'load_value' and detail is not null
+    group by runs.run_id, runs.started_at, detail, loads.requests_per_s
+    order by slo, loads.requests_per_s, runs.started_at
 """
 
 

@@ -21,7 +21,7 @@ import duckdb
 
 from assayline import __version__
 from assayline.errors import DatabaseLockedError, DatabaseUnusableError, StoreError
-from assayline.store.views import KEPT, LAYERS_VERSION, LIVE, make_models, name_model, read_model
+from assayline.store.views import Model, make_models, read_models
 from assayline.words import as_sentence
 
 OLDEST_VERSION = 4
@@ -53,7 +53,7 @@ Connection = duckdb.DuckDBPyConnection
 
 Config = dict[str, str | bool | int | float | list[str]]
 SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
-TABLE_VERSION = 10
+TABLE_VERSION = 11
 """Raise it when a raw table's columns change, with a file in `sql/migrations/` that takes databases to it."""
 
 UNUSABLE = re.compile(r"[?\\\ud800-\udfff]")
@@ -119,11 +119,10 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
 
     A view binds when it is made, so the order of the files is proven each time. Tables of an older version are
     migrated in the same transaction. Views and macros are all made anew when one of their files changed, and those
-    whose file is gone are dropped. Metrics that were kept are of the files before, and are dropped too. The same goes
-    for another DuckDB, whose metrics need not be the same to the last digit.
+    whose file is gone are dropped.
     """
     schema_files = sorted((SQL_FOLDER / "schema").glob("*.sql"))
-    model_files = list_models()
+    models = list_models()
     schema_digest, models_digest = _digest_files(schema_files), _digest_models()
     stored = _read_version(connection)
     if stored == (TABLE_VERSION, schema_digest, models_digest):
@@ -136,11 +135,11 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
             quoted = name.replace('"', '""')
             for kind in ("view", "macro", "macro table"):
                 connection.execute(f'drop {kind} if exists "{quoted}"')
-        make_models(connection, [read_model(file) for file in model_files])
+        make_models(connection, models.values())
         connection.execute("delete from schema_version")
         connection.execute(
             "insert into schema_version values (?, ?, ?, ?, ?)",
-            [TABLE_VERSION, schema_digest, models_digest, [name_model(file) for file in model_files], __version__],
+            [TABLE_VERSION, schema_digest, models_digest, list(models), __version__],
         )
 
 
@@ -149,14 +148,14 @@ def is_readable(table_version: int) -> bool:
     return OLDEST_VERSION <= table_version <= TABLE_VERSION
 
 
+def list_models() -> dict[str, Model]:
+    """The macros and views of `sql/` by name, in the order in which they are made."""
+    return read_models(SQL_FOLDER)
+
+
 def list_optional_columns(table: str) -> frozenset[str]:
     """Columns that a table's parts may lack, as they were added after the oldest version."""
     return list_added_columns(SQL_FOLDER / "migrations", table)
-
-
-def list_models() -> list[Path]:
-    """The files of macros and views, in the order in which they are made."""
-    return [file for folder in ("scorers", "models") for file in sorted((SQL_FOLDER / folder).rglob("*.sql"))]
 
 
 def _open_database(path: Path, wait_s: float, read_only: bool, memory_bytes: int | None) -> duckdb.DuckDBPyConnection:
@@ -167,8 +166,6 @@ def _open_database(path: Path, wait_s: float, read_only: bool, memory_bytes: int
             f"The database's path {str(path)!r} holds {found[0]!r}, which DuckDB does not take for part of a name. "
             "Give another path in ASSAYLINE_DATABASE, or another folder in ASSAYLINE_DATA_DIR."
         )
-    if path.stem in (LIVE, KEPT):
-        raise StoreError(f"A database cannot be called {path.name}: {path.stem} is a part of it. Give another path.")
     config: Config = {"storage_compatibility_version": _STORAGE_VERSION}
     if memory_bytes is not None:
         config |= {"memory_limit": f"{memory_bytes // 2**10}KiB", "threads": _FRUGAL_THREADS}
@@ -227,7 +224,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _check_models(connection: duckdb.DuckDBPyConnection) -> None:
-    """A reader cannot bring views up to date, and must not read metrics of another definition unawares."""
+    """A reader cannot bring views up to date, and must not read those of another definition unawares."""
     stored = _read_version(connection)
     if stored is None:
         raise StoreError(f"{_path_of(connection)} has no tables yet. Run an evaluation first, or correct the path.")
@@ -276,9 +273,8 @@ def _path_of(connection: duckdb.DuckDBPyConnection) -> str:
 
 
 def _digest_models() -> str:
-    """Of the files, of how views are made of them, and of the DuckDB that computes what is kept."""
-    engine = ".".join(duckdb.__version__.split(".")[:2])
-    return hashlib.sha256(f"{LAYERS_VERSION} {engine} {_digest_files(list_models())}".encode()).hexdigest()
+    texts = (f"{model.folder}/{model.name}\0{model.text}\0" for model in list_models().values())
+    return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
 def _digest_files(files: list[Path]) -> str:

@@ -1,17 +1,18 @@
-"""A run's metrics: rows of the models that are kept as a table when it has ended, and its metric table.
+"""A run's metrics: stored when it has ended, computed at once for whoever reads more of them, and its metric table.
 
-Whoever changes rows of a run calls `forget_metrics` in the same transaction. So what is kept is never older than what
-it was computed from, and a run that is under way, taken up again or scored anew is computed when it is read.
+    with transaction(connection):
+        store_metrics(connection, [run_id])
 
-    with stage_run(connection, run_id):
-        keep_metrics(connection, run_id)
+The views of `sql/models/25_metric_value` compute what is stored in `metric_values`; `measured_runs` has a row per run
+and digests of these definitions. Code that changes a run's rows calls `forget_metrics` in the same transaction, and
+code that reads `metric_values` calls `ensure_metrics` first: what is read is never older than rows or definitions.
 
 No metric is computed here. Each number of the metric table is a cell of a view in `sql/models/`, whose comment holds
 its definition, and each row says which: `source` is `view.column`.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -19,154 +20,162 @@ import duckdb
 
 from assayline.errors import StoreError
 from assayline.store.database import Row, list_models, read_rows, transaction
-from assayline.store.views import KEPT, LIVE, ModelFile, list_tables_of_runs, quote_text, read_model, work_in
+from assayline.store.views import Model, digest_definition, list_needed, quote_text
+
+SOURCE_FOLDER = "25_metric_value"
+"""The folder of the views whose rows are stored."""
+
+FACTS = "prepared_run"
+"""The view that `measured_runs` has its columns of."""
+
+COMPUTED_FOLDERS = ("05_load", "20_metrics", SOURCE_FOLDER, "30_report")
+"""Folders of views each of whose rows is of one run, and of that run's rows alone."""
 
 MANY_REQUESTS = 50_000
-"""A run of more is computed in pieces where a model says so, for little memory; a smaller one at once, for time."""
+"""So many are computed at once: of several runs for time, and of a larger one in pieces where a view says so."""
 
 
-def keep_metrics(connection: duckdb.DuckDBPyConnection, run_id: str) -> bool:
-    """Computes and stores the run's rows of every model that is kept, in a transaction of its own.
+def _define() -> dict[str, str]:
+    """The digest of its definition by name of a view whose rows are stored."""
+    models = list_models()
+    sources = [model.name for model in models.values() if model.folder == SOURCE_FOLDER]
+    return {name: digest_definition(models, name) for name in (*sources, FACTS)}
 
-    Returns whether they are kept: they are not where a request or an answer is there twice, as readers then have to
-    leave one out. Raises StoreError if there is no such run.
+
+def store_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) -> None:
+    """Computes and stores the metrics of these runs, inside the caller's transaction."""
+    forget_metrics(connection, *run_ids)
+    definitions = _define()
+    with compute_runs(connection, run_ids):
+        for source in definitions:
+            if source == FACTS:
+                continue
+            rows = f"select {quote_text(source)} as source, * from {source}"  # noqa: S608 - names are ours
+            connection.execute(f"insert into metric_values by name {rows}")
+        connection.execute(
+            "insert into measured_runs by name select run_id, map(?::varchar[], ?::varchar[]) as definitions, "
+            "prompts_digest, is_longest_first, ? as measured_at from prepared_run",
+            [list(definitions), list(definitions.values()), datetime.now(UTC).replace(tzinfo=None)],
+        )
+
+
+def forget_metrics(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> None:
+    """Deletes what is stored of these runs, whose rows change. Inside the caller's transaction."""
+    for table in ("measured_runs", "metric_values"):
+        query = f"delete from main.{table} where list_contains(?::varchar[], run_id)"  # noqa: S608 - names are ours
+        connection.execute(query, [list(run_ids)])
+
+
+def list_unmeasured(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str] | None = None) -> list[str]:
+    """Those of these runs (default: all) that have ended and whose metrics are not stored as defined today."""
+    definitions = _define()
+    query = """
+        select run_id
+        from main.runs
+        left join main.measured_runs using (run_id)
+        where state <> 'running'
+            and definitions is distinct from map(?::varchar[], ?::varchar[])
+            and coalesce(list_contains(?::varchar[], run_id), true)
+        order by started_at, run_id
     """
-    if not connection.execute("select 1 from main.runs where run_id = ?", [run_id]).fetchall():
-        raise StoreError(f"There is no run {run_id} in the database. `from runs` lists those that there are.")
-    with transaction(connection):
-        forget_metrics(connection, run_id)
-        models = [read_model(file) for file in list_models()]
-        if any(_leaves_rows_out(connection, model, run_id) for model in models if model.table):
-            return False
-        tables = _list_tables(connection)
-        kept = [model for model in models if model.name in tables]
-        requests = connection.execute("select count(*) from main.requests where run_id = ?", [run_id]).fetchall()[0][0]
-        with _read_alone(connection, run_id):
-            for model in kept:
-                _keep_model(connection, model, run_id, in_pieces=requests > MANY_REQUESTS)
-            for model in kept:
-                connection.execute(f"drop view temp.{model.name}")
-        now = datetime.now(UTC).replace(tzinfo=None)
-        connection.execute(f"insert into {KEPT}.kept_runs values (?, ?)", [run_id, now])  # noqa: S608 - names are ours
-    return True
+    values = [list(definitions), list(definitions.values()), None if run_ids is None else list(run_ids)]
+    return [run_id for (run_id,) in connection.execute(query, values).fetchall()]
 
 
-def forget_metrics(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
-    """The run's metrics are computed when they are read, from now on. Inside the caller's transaction."""
-    if not is_kept(connection, run_id):
+def ensure_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str] | None = None) -> None:
+    """Stores what is missing of these runs (default: all) if they have ended, some runs at a time."""
+    wanted = list_unmeasured(connection, run_ids)
+    if not wanted:
         return
-    for table in _list_tables(connection):
-        connection.execute(f"delete from {KEPT}.{table} where run_id = ?", [run_id])  # noqa: S608 - names are ours
+    counts = "select run_id, count(*) from main.requests where list_contains(?::varchar[], run_id) group by run_id"
+    requests = dict(connection.execute(counts, [wanted]).fetchall())
+    batch: list[str] = []
+    for run_id in wanted:
+        if batch and sum(requests.get(one, 0) for one in [*batch, run_id]) > MANY_REQUESTS:
+            with transaction(connection):
+                store_metrics(connection, batch)
+            batch = []
+        batch.append(run_id)
+    with transaction(connection):
+        store_metrics(connection, batch)
 
 
-def is_kept(connection: duckdb.DuckDBPyConnection, run_id: str) -> bool:
-    """Whether the run's metrics are kept."""
-    return bool(connection.execute(f"select 1 from {KEPT}.kept_runs where run_id = ?", [run_id]).fetchall())  # noqa: S608
-
-
-@contextmanager
-def read_kept(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> Iterator[None]:
-    """Meanwhile, if the metrics of all these runs are kept, views named without a schema are read where they are kept.
-
-    For queries that ask of these runs and no others. The same rows would come from `main`, but planning the part that
-    computes takes longer than reading the other: a tenth of a second for one view, and two for a comparison of speeds.
+def ensure_repeats(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> None:
+    """The same for these runs and all that have a configuration with one of them in common."""
+    query = """
+        select run_id
+        from main.runs
+        where list_contains($run_ids::varchar[], run_id)
+            or config_id in (select config_id from main.runs where list_contains($run_ids::varchar[], run_id))
     """
-    with work_in(connection, KEPT) if run_ids and _are_kept(connection, run_ids) else nullcontext():
-        yield
+    ensure_metrics(connection, [run_id for (run_id,) in connection.execute(query, {"run_ids": run_ids}).fetchall()])
+
+
+def ensure_benchmark(connection: duckdb.DuckDBPyConnection, benchmark_id: str) -> None:
+    """The same for the runs of a benchmark."""
+    query = "select run_id from main.runs where benchmark_id = ?"
+    ensure_metrics(connection, [run_id for (run_id,) in connection.execute(query, [benchmark_id]).fetchall()])
 
 
 @contextmanager
-def read_all_kept(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> Iterator[None]:
-    """The same for queries that ask of these runs and of all that have ended: if none is left to be computed."""
-    are_kept = _are_kept(connection, run_ids) and not list_unkept(connection)
-    with work_in(connection, KEPT) if are_kept else nullcontext():
-        yield
+def compute_runs(
+    connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str], wanted: Iterable[str] | None = None
+) -> Iterator[None]:
+    """Meanwhile, views about runs have the rows of these and no others, each view computed once.
 
-
-@contextmanager
-def read_benchmark_kept(connection: duckdb.DuckDBPyConnection, benchmark_id: str) -> Iterator[None]:
-    """The same for queries that ask of the runs of a benchmark that are completed."""
-    completed = "select run_id from main.runs where benchmark_id = ? and state = 'completed'"
-    rows = connection.execute(completed, [benchmark_id]).fetchall()
-    with read_kept(connection, *(run_id for (run_id,) in rows)):
-        yield
-
-
-def _are_kept(connection: duckdb.DuckDBPyConnection, run_ids: tuple[str, ...]) -> bool:
-    kept = f"select count(*) from {KEPT}.kept_runs where list_contains(?::varchar[], run_id)"  # noqa: S608
-    return connection.execute(kept, [list(run_ids)]).fetchall() == [(len(set(run_ids)),)]
-
-
-def list_unkept(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """Runs that have ended and whose metrics are not kept, oldest first."""
-    unkept = f"from main.runs anti join {KEPT}.kept_runs using (run_id) where state <> 'running'"
-    rows = connection.execute(f"select run_id {unkept} order by started_at, run_id").fetchall()
-    return [run_id for (run_id,) in rows]
-
-
-def _list_tables(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    tables = "select table_name from duckdb_tables() where schema_name = ? and database_name = current_database()"
-    return [name for (name,) in connection.execute(tables, [KEPT]).fetchall()]
-
-
-def _leaves_rows_out(connection: duckdb.DuckDBPyConnection, model: ModelFile, run_id: str) -> bool:
-    counts = [
-        connection.execute(f"select count(*) from {relation} where run_id = ?", [run_id]).fetchall()  # noqa: S608
-        for relation in (f"main.{model.table}", f"{LIVE}.{model.name}")
-    ]
-    return counts[0] != counts[1]
-
-
-def _keep_model(connection: duckdb.DuckDBPyConnection, model: ModelFile, run_id: str, in_pieces: bool) -> None:
-    """Stores the model's rows, and lets the models after it read them instead of computing them again."""
-    insert = f"insert into {KEPT}.{model.name} select * from {LIVE}.{model.name} where run_id = ?"  # noqa: S608
-    if model.column and in_pieces:
-        for value in model.values:
-            connection.execute(f"{insert} and {model.column} = ?", [run_id, value])
-    else:
-        connection.execute(insert, [run_id])
-    _narrow(connection, KEPT, model.name, run_id)
-
-
-def _narrow(connection: duckdb.DuckDBPyConnection, schema: str, name: str, run_id: str) -> None:
-    """Until the view is dropped, a name without a schema has this run's rows of it and no others."""
-    of_run = f"select * from {schema}.{name} where run_id = {quote_text(run_id)}"  # noqa: S608 - names are ours
-    connection.execute(f"create temp view {name} as {of_run}")
-
-
-@contextmanager
-def _read_alone(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[None]:
-    """Meanwhile, raw tables named without a schema have this run's rows and no others; they cannot be written.
-
-    Views say the same of the run, with a fifth to a third less to plan: none asks which runs are kept.
+    `wanted` are the views that are asked for (default: those that metrics are stored from). Raw tables, too, have only
+    these runs' rows under a name without a schema, and cannot be written by it. May be nested for the same runs.
     """
-    here = connection.execute("select current_database()").fetchall()[0][0].replace('"', '""')
-    tables = list_tables_of_runs(connection)
-    for table in tables:  # with the database's name, as `main.runs` is the temporary view, too
-        _narrow(connection, f'"{here}".main', table, run_id)
+    of_runs = f"where run_id in ({', '.join(map(quote_text, run_ids))})"
+    name = connection.execute("select current_database()").fetchall()[0][0].replace('"', '""')
+    here = f'"{name}".main'  # without the database's name, main is that of temporary tables, too
+    known = {name for (name,) in connection.execute(_TEMPORARY).fetchall()}
+    made: list[tuple[str, str]] = []
+
+    def make(kind: str, name: str, query: str) -> None:
+        connection.execute(f"create temp {kind} {name} as {query}")
+        made.append((kind, name))
+
+    models = list_models()
+    needed = list_needed(models, _define() if wanted is None else wanted)
     try:
+        for (table,) in connection.execute(_TABLES_OF_RUNS).fetchall():
+            if table not in known:
+                make("view", table, f"select * from {here}.{table} {of_runs}")  # noqa: S608 - names are ours
+        requests = connection.execute("select count(*) from requests").fetchall()[0][0]
+        for model in models.values():
+            if model.name in needed and model.name not in known and _is_computed(model):
+                query = f"select * from {here}.{model.name} {of_runs}"  # noqa: S608 - names are ours
+                column, values = model.pieces or ("", [])
+                if values and requests > MANY_REQUESTS:
+                    make("table", model.name, f"{query} and {column} = {quote_text(values[0])}")
+                    for value in values[1:]:
+                        connection.execute(f"insert into {model.name} {query} and {column} = ?", [value])
+                else:
+                    make("table", model.name, query)
         yield
     finally:
-        with suppress(duckdb.TransactionException):  # one that has failed takes nothing more, and leaves no view
-            for table in tables:
-                connection.execute(f"drop view temp.{table}")
+        with suppress(duckdb.TransactionException):  # one that has failed takes nothing more, and leaves nothing
+            for kind, name in reversed(made):
+                connection.execute(f"drop {kind} if exists temp.{name}")
 
 
-@contextmanager
-def read_computed(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[None]:
-    """Meanwhile, of a run whose metrics are not kept, views are read with the least work; other runs have no rows."""
-    with stage_run(connection, run_id), _read_alone(connection, run_id):
-        yield
+def _is_computed(model: Model) -> bool:
+    return model.name == "stg_requests" or (model.is_view and model.folder in COMPUTED_FOLDERS)
 
 
-@contextmanager
-def stage_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[None]:
-    """Meanwhile, the metrics of this run read the copy, and other runs have no requests for this connection."""
-    connection.execute("create temp table stg_requests as from main.stg_requests where run_id = ?", [run_id])
-    try:
-        yield
-    finally:
-        connection.execute("drop table temp.stg_requests")
+_TEMPORARY = """
+    select table_name from duckdb_tables() where temporary
+    union all
+    select view_name from duckdb_views() where temporary and not internal
+"""
+_TABLES_OF_RUNS = """
+    select table_name
+    from duckdb_columns()
+    where database_name = current_database() and schema_name = 'main' and column_name = 'run_id'
+        and table_name in (select table_name from duckdb_tables() where not temporary)
+        and table_name not in ('baselines', 'verdicts', 'measured_runs', 'metric_values')
+"""
 
 
 class SummaryRow(NamedTuple):
@@ -241,8 +250,7 @@ LAST_LATENCY = "end to end, p99"
 
 def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Any]:
     """The run's row of run_summary, by column name; an error where there is no such run."""
-    with read_kept(connection, run_id):
-        rows = read_rows(connection, "select * from run_summary where run_id = ?", run_id)
+    rows = read_rows(connection, "select * from run_summary where run_id = ?", run_id)
     if not rows:
         raise StoreError(f"There is no run {run_id} in the database. `from runs` lists those that there are.")
     return rows[0]
@@ -257,17 +265,16 @@ def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> lis
     summary = read_run_summary(connection, run_id)
     # One metric at a time: DuckDB keeps all values of a percentile in memory, and of a million requests that shows.
     by_metric = "select * from latency_percentile where run_id = ? and metric = ?"
-    with read_kept(connection, run_id):
-        percentiles = {
-            (row["metric"], row["percentile"]): row
-            for latency in sorted({row.latency for row in METRIC_ROWS if isinstance(row, LatencyRow)})
-            for row in read_rows(connection, by_metric, run_id, latency)
-        }
-        about_scores = list_score_rows(*(read_rows(connection, query, run_id) for query in SCORE_QUERIES))
-        about_scores += list_harness_rows(read_rows(connection, HARNESS_QUERY, run_id))
-        about_load = list_load_rows(*(read_rows(connection, query, run_id) for query in LOAD_QUERIES))
-        about_media = list_media_rows(read_rows(connection, MEDIA_QUERY, run_id))
-        about_cost = list_cost_rows(*(read_rows(connection, query, run_id) for query in COST_QUERIES))
+    percentiles = {
+        (row["metric"], row["percentile"]): row
+        for latency in sorted({row.latency for row in METRIC_ROWS if isinstance(row, LatencyRow)})
+        for row in read_rows(connection, by_metric, run_id, latency)
+    }
+    about_scores = list_score_rows(*(read_rows(connection, query, run_id) for query in SCORE_QUERIES))
+    about_scores += list_harness_rows(read_rows(connection, HARNESS_QUERY, run_id))
+    about_load = list_load_rows(*(read_rows(connection, query, run_id) for query in LOAD_QUERIES))
+    about_media = list_media_rows(read_rows(connection, MEDIA_QUERY, run_id))
+    about_cost = list_cost_rows(*(read_rows(connection, query, run_id) for query in COST_QUERIES))
     table = []
     for row in METRIC_ROWS:
         if isinstance(row, SummaryRow):

@@ -38,7 +38,6 @@ from assayline.spec.criteria import (
 from assayline.store import json_match
 from assayline.store.database import list_models
 from assayline.store.metrics import forget_metrics
-from assayline.store.views import name_model
 
 FOLDER_NAME = "lm_eval"
 SCORES_NAME = f"{FOLDER_NAME}/scores.json"
@@ -274,9 +273,9 @@ def _insert_scorer(connection: duckdb.DuckDBPyConnection, run_id: str, ordinal: 
 @cache
 def define_scorer(kind: str) -> str:
     """Digest of what decides a scorer's scores besides its arguments: all its code, comments apart."""
-    files = {name_model(file): file for file in list_models()}
-    macros = {name: _read_code(file) for name, file in files.items() if file.parent.name == "scorers"}
-    code = {"insert": _INSERT, "stg_samples": _read_code(files["stg_samples"])}
+    models = list_models()
+    macros = {model.name: _read_code(model.text) for model in models.values() if model.folder == "scorers"}
+    code = {"insert": _INSERT, "stg_samples": _read_code(models["stg_samples"].text)}
     if kind == "json":
         code["json"] = inspect.getsource(json_match)
     words = {"make_score", f"score_{kind}"}
@@ -286,9 +285,8 @@ def define_scorer(kind: str) -> str:
     return digest_json(code)
 
 
-def _read_code(file: Path) -> str:
-    text = re.sub(r"^(--|comment on ).*$", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return " ".join(text.split())
+def _read_code(text: str) -> str:
+    return " ".join(re.sub(r"^(--|comment on ).*$", "", text, flags=re.MULTILINE).split())
 
 
 def list_stale(connection: duckdb.DuckDBPyConnection) -> list[str]:

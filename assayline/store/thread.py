@@ -25,13 +25,12 @@ import duckdb
 from assayline.errors import DatabaseLockedError, DatabaseUnusableError, StoreError
 from assayline.settings import Settings
 from assayline.store.database import Connection, Row, connect, read_rows, transaction
-from assayline.store.metrics import keep_metrics, list_unkept, stage_run
 from assayline.store.parts import TABLES
 from assayline.store.runs import delete_run, mark_interrupted
 from assayline.store.views import quote_text
 
 FOLDER = "stand-in"
-RUN_TABLES = (*TABLES, "scorers", "scores", "loads", "slos", "loaded_parts", "runs")
+RUN_TABLES = (*TABLES, "scorers", "scores", "loads", "slos", "loaded_parts", "measured_runs", "metric_values", "runs")
 RUN_STATE = """
     select
         run_id, attempt, finished_at,
@@ -112,7 +111,7 @@ def merge_stand_in(connection: duckdb.DuckDBPyConnection, database: Path) -> Non
         return
     try:
         with transaction(connection):
-            run_ids = _merge_runs(connection)
+            _merge_runs(connection)
             for table, keys, time_column in DATED_TABLES:
                 _merge_dated(connection, table, keys, time_column)
         done = stand_in.with_name(f"merged-{time.time_ns()}")
@@ -120,12 +119,9 @@ def merge_stand_in(connection: duckdb.DuckDBPyConnection, database: Path) -> Non
     finally:
         connection.execute("detach stand_in")
     done.unlink()
-    for run_id in set(run_ids) & set(list_unkept(connection)):
-        with stage_run(connection, run_id):
-            keep_metrics(connection, run_id)
 
 
-def _merge_runs(connection: duckdb.DuckDBPyConnection) -> list[str]:
+def _merge_runs(connection: duckdb.DuckDBPyConnection) -> None:
     here = {
         row["run_id"]: _weigh(row) for row in read_rows(connection, RUN_STATE.format(database=_name_of(connection)))
     }
@@ -135,7 +131,6 @@ def _merge_runs(connection: duckdb.DuckDBPyConnection) -> list[str]:
         delete_run(connection, run_id, list(TABLES))
         for table in RUN_TABLES:
             connection.execute(f"insert into {table} by name from stand_in.main.{table} where run_id = ?", [run_id])
-    return newer
 
 
 def _merge_dated(connection: duckdb.DuckDBPyConnection, table: str, keys: tuple[str, ...], time_column: str) -> None:

@@ -2,7 +2,7 @@
 
     assayline keep RUN_ID... | --all
 
-A run's end keeps its own metrics. No Prefect flow: it needs nothing but the database.
+A run's end stores its own metrics. No Prefect flow: it needs nothing but the database.
 """
 
 import time
@@ -18,23 +18,25 @@ if TYPE_CHECKING:
     from assayline.store.database import Connection
     from assayline.store.thread import DatabaseThread
 
-EPILOG = """The numbers are the same with it and without: a run whose metrics are not kept is computed each time it
-is read, and of a thousand runs that takes minutes. Interrupted, it resumes where it stopped.
+EPILOG = """Whatever reads metrics over many runs computes first what is missing, so nobody has to run this: of a
+thousand runs it takes minutes, and here one sees how far it is. Interrupted, it resumes where it stopped.
 
-Exit codes: 0 all of them are kept, 2 a wrong setting, 6 an unknown run, or something could not be read or written."""
+Exit codes: 0 all of them are stored, 2 a wrong setting, 6 an unknown run, or something could not be read or written."""
 
 
 def run(arguments: list[str]) -> int:
     """Keeps what the command line names. Returns the exit code."""
     parser = make_parser("keep", EPILOG)
-    parser.add_argument("run_ids", nargs="*", metavar="RUN_ID", help="id of a run: computed anew if they are kept")
-    parser.add_argument("--all", action="store_true", help="every run that has ended and whose metrics are not kept")
+    parser.add_argument("run_ids", nargs="*", metavar="RUN_ID", help="id of a run: computed anew")
+    parser.add_argument(
+        "--all", action="store_true", help="every run that has ended and whose metrics are missing or outdated"
+    )
     known = parser.parse_args(arguments)
     if bool(known.run_ids) == known.all:
         parser.error("give RUN_IDs, or --all")
 
     from assayline.settings import load_settings
-    from assayline.store.metrics import list_unkept
+    from assayline.store.metrics import list_unmeasured
     from assayline.store.thread import DatabaseThread
 
     collect_garbage()
@@ -43,23 +45,25 @@ def run(arguments: list[str]) -> int:
         raise StoreError(f"There is no database at {settings.database_path}. Run an evaluation first.")
     database = DatabaseThread(settings)
     run_ids = [complete_run_id(run_id, settings) for run_id in known.run_ids]
-    return _keep_all(database, run_ids or database.run(list_unkept))
+    return _keep_all(database, run_ids or database.run(list_unmeasured))
 
 
 def _keep_all(database: "DatabaseThread", run_ids: list[str]) -> int:
     """One run after another, each in a connection of its own, so that others get at the database in between."""
     for number, run_id in enumerate(run_ids, 1):
         started = time.monotonic()
-        is_kept = database.run(partial(_keep_run, run_id=run_id))
-        outcome = "kept" if is_kept else "not kept, as it has a request or an answer twice (see request_integrity)"
-        print(f"{number}/{len(run_ids)} {run_id}: {outcome}, {time.monotonic() - started:.1f} s", flush=True)
+        database.run(partial(_store, run_id=run_id))
+        print(f"{number}/{len(run_ids)} {run_id}: {time.monotonic() - started:.1f} s", flush=True)
     if not run_ids:
-        print("Nothing to do: the metrics of every run that has ended are kept.")
+        print("Nothing to do: the metrics of every run that has ended are stored.")
     return 0
 
 
-def _keep_run(connection: "Connection", run_id: str) -> bool:
-    from assayline.store.metrics import keep_metrics, stage_run
+def _store(connection: "Connection", run_id: str) -> None:
+    from assayline.store.database import transaction
+    from assayline.store.metrics import store_metrics
 
-    with stage_run(connection, run_id):
-        return keep_metrics(connection, run_id)
+    if not connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchall():
+        raise StoreError(f"There is no run {run_id} in the database. `from runs` lists those that there are.")
+    with transaction(connection):
+        store_metrics(connection, [run_id])

@@ -65,7 +65,6 @@ def list_runs(settings: "Settings", name: str | None, limit: int) -> list[dict[s
     from assayline.runs.locks import is_worked_on
     from assayline.runs.manifest import list_manifests
     from assayline.store.database import connect, read_rows
-    from assayline.store.metrics import read_kept
 
     runs_dir = settings.data_dir / "runs"
     manifests = list_manifests(runs_dir)
@@ -76,14 +75,19 @@ def list_runs(settings: "Settings", name: str | None, limit: int) -> list[dict[s
             f"{nearest(name, sorted({manifest.name for manifest in manifests}))}"
         )
     ids = [manifest.run_id for manifest in found]
-    query = "select run_id, accuracy, output_tokens_per_s from run_summary where list_contains(?::varchar[], run_id)"
+    query = """
+        select
+            run_id,
+            max(value) filter (metric = 'accuracy') as accuracy,
+            max(value) filter (metric = 'output_tokens_per_s') as output_tokens_per_s
+        from run_metric
+        where list_contains(?::varchar[], run_id)
+        group by run_id
+    """
     figures: dict[str, dict[str, Any]] = {}
     try:
         if settings.database_path.exists():
-            with (
-                connect(settings.database_path, DATABASE_WAIT_S, read_only=True) as connection,
-                read_kept(connection, *ids),
-            ):
+            with connect(settings.database_path, DATABASE_WAIT_S, read_only=True) as connection:
                 figures = {row["run_id"]: row for row in read_rows(connection, query, ids)}
     except StoreError as error:
         print(f"Accuracy and tokens/s are left out: {error}", file=sys.stderr)

@@ -19,7 +19,6 @@ from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store import database, scoring
 from assayline.store.database import SQL_FOLDER, connect
-from assayline.store.metrics import is_kept
 from assayline.store.parts import write_part
 from flows.cli import run
 
@@ -317,15 +316,12 @@ def test_a_dry_run_stores_nothing(run_dir: Path, settings: Settings, capsys: pyt
     assert "Nothing was stored." in shown and "0.5" in shown
     assert query(settings, SCORES) == before
     assert not (run_dir / SCORERS_NAME).exists()
-    with connect(settings.database_path, 10) as connection:
-        assert is_kept(connection, run_dir.name)
+    assert query(settings, "select run_id from measured_runs") == [(run_dir.name,)]
 
 
-def test_metrics_that_were_kept_are_of_the_new_scores(run_dir: Path, settings: Settings) -> None:
+def test_stored_metrics_are_of_the_new_scores(run_dir: Path, settings: Settings) -> None:
     run("score", [run_dir.name, "--scorer", "{kind: contains, name: exact_match}"])
-    assert query(settings, "select accuracy from run_summary") == [(0.5,)]
-    with connect(settings.database_path, 10) as connection:
-        assert is_kept(connection, run_dir.name)
+    assert query(settings, "select value from metric_values where metric = 'accuracy'") == [(0.5,)]
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def read(store, query, *values):
 
 def board(store, *names):
     """(task, model, run, obstacle) of each cell."""
+    store.measure()
     rows = read(store, "from find_board(?::varchar[])", list(names))
     return [(row["task"], row["model"], row["run_id"], row["obstacle"]) for row in rows]
 
@@ -68,6 +69,7 @@ def test_the_newest_completed_run_of_each_model_and_spec_counts(store):
 def test_score_interval_and_errors_are_those_of_the_run(store):
     given_run(store, "x", "a", values=[1, 0, 0.5, 1, 1, 1])
     store.given("completions", {"run_id": "x", "request_id": "p5", "error_kind": "too_long"})
+    store.measure()
     (row,) = read(store, "from find_board([])")
     (known,) = store.rows("accuracy", "mean", "mean_low", "mean_high", "prompts", "samples", run_id="x")
     assert {key: row[key] for key in known} == known

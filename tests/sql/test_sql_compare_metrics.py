@@ -10,6 +10,7 @@ def given_speed(store, run_id, seconds_per_request):
 
 
 def compare(store, candidate, baseline):
+    store.measure()
     result = store.connection.execute("from compare_metrics(?, ?)", [candidate, baseline])
     names = [column[0] for column in result.description]
     return {row[0]: dict(zip(names, row, strict=True)) for row in result.fetchall()}
@@ -38,8 +39,8 @@ def test_what_is_equal_or_not_known_is_neither_better_nor_worse(store):
     rows = compare(store, "one", "other")
     assert rows["requests_per_s"]["change_share"] == 0.0
     assert rows["requests_per_s"]["is_better"] is None
-    assert rows["accuracy"]["candidate_value"] is None
-    assert (rows["accuracy"]["change_share"], rows["accuracy"]["is_better"]) == (None, None)
+    assert rows["ttft_p50_s"]["candidate_value"] is None
+    assert (rows["ttft_p50_s"]["change_share"], rows["ttft_p50_s"]["is_better"]) == (None, None)
 
 
 def test_a_run_that_is_not_there_compares_with_nothing(store):

@@ -223,7 +223,7 @@ def test_costs_are_metrics_that_are_compared_in_one_currency_alone(store: Store)
     given_run(store, {"per_gpu_hour": 3.6}, run_id="a")
     given_run(store, {"per_gpu_hour": 1.8}, run_id="b", right=9)
     given_run(store, {"per_gpu_hour": 1.8, "currency": "USD"}, run_id="c")
-    store.connection.execute("create temp table run_metric as from main.run_metric")  # computed once for what follows
+    store.measure()
     compare = "select metric, unit, change_share, is_better from compare_metrics(?, ?) where metric like 'cost%'"
     rows = {row[0]: row[1:] for row in store.connection.execute(compare, ["b", "a"]).fetchall()}
     assert rows["cost_per_right_answer"] == ("EUR/right answer", pytest.approx(0.5 * 6 / 9 - 1), True)

@@ -20,16 +20,19 @@ def given_run(store, run_id, night, *, config="c", vllm="1", driver=None, warmed
 
 
 def given_metrics(store, *rows):
-    """Values of run_metric, in place of the view: (run_id, metric, value)."""
+    """Values of run_metric, in place of the view: (run_id, metric, value), and low and high where they matter."""
     store.connection.execute(
         "create or replace temp table run_metric "
-        "(run_id varchar, metric varchar, value double, unit varchar, higher_is_better boolean)"
+        "(run_id varchar, metric varchar, value double, unit varchar, higher_is_better boolean, "
+        "low double, high double)"
     )
-    for run_id, metric, value in rows:
-        store.connection.execute("insert into temp.run_metric values (?, ?, ?, 'u', true)", [run_id, metric, value])
+    for run_id, metric, value, *ends in rows:
+        row = [run_id, metric, value, *(ends or (None, None))]
+        store.connection.execute("insert into temp.run_metric values (?, ?, ?, 'u', true, ?, ?)", row)
 
 
 def read(store, macro, *arguments):
+    store.measure()
     marks = ", ".join("?" * len(arguments))
     result = store.connection.execute(f"from {macro}({marks})", list(arguments))
     names = [column[0] for column in result.description]
@@ -126,12 +129,9 @@ def test_values_have_the_intervals_of_their_run_and_say_whether_they_count(store
     given_run(store, "failed", 3, state="failed")
     given_metrics(
         store,
-        *((run, metric, 0.5) for run in ("a", "cold", "failed") for metric in ("accuracy", "tpot_p50_s")),
+        *((run, "accuracy", 0.5, 0.1, 0.9) for run in ("a", "cold", "failed")),
+        *((run, "tpot_p50_s", 0.5) for run in ("a", "cold", "failed")),
         ("a", "ttft_p50_s", None),
-    )
-    store.given("scorers", {"run_id": "a"})
-    store.given(
-        "scores", *({"run_id": "a", "prompt_id": prompt, "value": value} for prompt, value in (("a", 1.0), ("b", 0.0)))
     )
     rows = read(store, "show_history", "spec")
     assert {(row["run_id"], row["metric"]): row["is_counted"] for row in rows} == {
@@ -143,9 +143,7 @@ def test_values_have_the_intervals_of_their_run_and_say_whether_they_count(store
         ("failed", "tpot_p50_s"): False,
     }
     (mine,) = (row for row in rows if (row["run_id"], row["metric"]) == ("a", "accuracy"))
-    (summary,) = store.rows("run_summary", "accuracy_low", "accuracy_high", run_id="a")
-    assert (mine["low"], mine["high"]) == (summary["accuracy_low"], summary["accuracy_high"])
-    assert mine["low"] is not None
+    assert (mine["low"], mine["high"]) == (0.1, 0.9)
     assert (mine["unit"], mine["higher_is_better"], mine["position"]) == ("u", True, 1)
 
 
@@ -236,12 +234,8 @@ def test_the_band_of_a_speed_is_median_and_range_of_the_baselines_repeats(store)
 
 def test_a_baseline_without_repeats_is_its_own_band_and_accuracy_has_its_interval(store):
     given_run(store, "a", 1, warmed_up=False)
-    given_metrics(store, ("a", "tpot_p50_s", 2.0), ("a", "accuracy", 0.75))
-    store.given("scorers", {"run_id": "a"})
-    store.given("scores", *({"run_id": "a", "prompt_id": f"p{i}", "value": float(i < 6)} for i in range(8)))
+    given_metrics(store, ("a", "tpot_p50_s", 2.0), ("a", "accuracy", 0.75, 0.4, 0.9))
     rows = {row["metric"]: row for row in read(store, "show_band", "a")}
     assert (rows["tpot_p50_s"]["value"], rows["tpot_p50_s"]["low"], rows["tpot_p50_s"]["repeats"]) == (2.0, 2.0, 1)
-    (summary,) = store.rows("run_summary", "accuracy", "accuracy_low", "accuracy_high", run_id="a")
-    accuracy = rows["accuracy"]
-    assert (accuracy["value"], accuracy["low"], accuracy["high"]) == tuple(summary.values())
+    assert [rows["accuracy"][column] for column in ("value", "low", "high")] == [0.75, 0.4, 0.9]
     assert read(store, "show_band", "nobody") == []

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from assayline.store.database import SQL_FOLDER, name_model
+from assayline.store.database import SQL_FOLDER
+from assayline.store.views import name_model
 from scripts.metric_docs import describe_macro
 
 SCHEMA_FILES = sorted((SQL_FOLDER / "schema").glob("*.sql"))
@@ -105,6 +106,8 @@ def test_durations_are_named_in_seconds(schema):
         "cumulative_logprob",
         "effective_samples",
         "gpu_memory_utilization",
+        "high",
+        "low",
         "median_error_factor",
         "option_logprob",
         "output_tokens_per_joule",

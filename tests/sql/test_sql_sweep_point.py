@@ -134,6 +134,7 @@ def test_the_knee_against_plain_python(store):
 def test_goodput_is_joined_by_run(store):
     given_point(store, "a", "a", 1.0)
     store.given("slos", {"run_id": "a", "metric": "e2e_s", "limit_s": 2.0})
+    store.measure()
     found = store.connection.execute(
         "select offered_requests_per_s, good_share from sweep_point join goodput using (run_id)"
     ).fetchall()

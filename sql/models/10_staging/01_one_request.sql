@@ -1,5 +1,5 @@
 -- Grain: one row per request of a run: of several alike the first.
--- keep: as requests
+-- columns of: requests
 create or replace view one_request as
 with
 

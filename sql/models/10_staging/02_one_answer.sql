@@ -1,6 +1,6 @@
 -- Grain: one row per answered request of a run: the answer that counts.
 -- Where a request was answered twice, a result counts before an error, then the earlier one.
--- keep: as completions
+-- columns of: completions
 create or replace view one_answer as
 with
 

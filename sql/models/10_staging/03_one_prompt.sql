@@ -1,5 +1,5 @@
 -- Grain: one row per row of a run's prompt set: of several alike the first.
--- keep: as prompts
+-- columns of: prompts
 create or replace view one_prompt as
 with
 

@@ -1,6 +1,5 @@
 -- Grain: one row per run × scorer × prompt row.
 -- Not kept, as it is scores added up and nearly as large.
--- keep: no
 create or replace view prompt_score as
 with
 

@@ -1,80 +1,57 @@
--- Grain: one row per run × metric that can be compared between runs.
+-- Grain: one row per run that has ended × metric that can be compared between runs.
 create or replace view run_metric as
 with
 
--- From one view, as each that is read has to be planned, and this is planned often. Costs and energies of runs without
--- a price or a sensor are no rows at all: there is nothing that could be compared.
-stack_costs as (
-    select run_id, metric, value, currency
-    from (
-        select
-            run_id,
-            currency,
-            requests_per_s,
-            output_tokens_per_s,
-            total_tokens_per_s,
-            accuracy,
-            cost_per_million_output_tokens,
-            cost_per_thousand_requests,
-            cost_per_right_answer,
-            energy_per_output_token_joules,
-            energy_per_request_joules
-        from run_cost
-    )
-    unpivot include nulls (value for metric in (
-        requests_per_s,
-        output_tokens_per_s,
-        total_tokens_per_s,
-        accuracy,
-        cost_per_million_output_tokens,
-        cost_per_thousand_requests,
-        cost_per_right_answer,
-        energy_per_output_token_joules,
-        energy_per_request_joules
-    ))
-    where value is not null or metric in ('requests_per_s', 'output_tokens_per_s', 'total_tokens_per_s', 'accuracy')
+find_first_scorer as (
+    select run_id, scorer
+    from scorers
+    qualify row_number() over (partition by run_id order by ordinal, scorer) = 1
 ),
 
-name_percentiles as (
+name_metrics as (
     select
-        run_id,
-        replace(metric, '_s', '') || '_p' || cast(cast(percentile * 100 as integer) as varchar) || '_s' as metric,
-        value_s as value
-    from latency_percentile
-    where metric in ('ttft_s', 'tpot_s', 'e2e_s') and percentile in (0.5, 0.95, 0.99)
-),
-
-join_metrics as (
-    select run_id, metric, value, currency from stack_costs
-    union all
-    select run_id, metric, value, null from name_percentiles
-),
-
-describe_metrics as (
-    select
-        run_id,
-        metric,
-        value,
+        metric_values.run_id,
         case
-            when metric = 'accuracy' then 'share'
-            when metric = 'requests_per_s' then 'requests/s'
-            when metric like '%tokens_per_s' then 'tokens/s'
-            when metric = 'cost_per_million_output_tokens' then currency || '/million tokens'
-            when metric = 'cost_per_thousand_requests' then currency || '/thousand requests'
-            when metric = 'cost_per_right_answer' then currency || '/right answer'
-            when metric = 'energy_per_output_token_joules' then 'J/token'
-            when metric = 'energy_per_request_joules' then 'J/request'
-            else 's'
-        end as unit,
-        metric = 'accuracy' or metric like '%\_per\_s' escape '\' as higher_is_better
-    from join_metrics
+            when statistic in ('p50', 'p95', 'p99') then replace(metric, '_s', '') || '_' || statistic || '_s'
+            else metric
+        end as metric,
+        value,
+        low,
+        high,
+        unit,
+        higher_is_better
+    from metric_values
+    left join find_first_scorer on find_first_scorer.run_id = metric_values.run_id
+    where (metric, statistic) in (
+        ('requests_per_s', 'mean'),
+        ('output_tokens_per_s', 'mean'),
+        ('total_tokens_per_s', 'mean'),
+        ('accuracy', 'mean'),
+        ('cost_per_million_output_tokens', 'mean'),
+        ('cost_per_thousand_requests', 'mean'),
+        ('cost_per_right_answer', 'mean'),
+        ('energy_per_output_token_joules', 'mean'),
+        ('energy_per_request_joules', 'mean'),
+        ('ttft_s', 'p50'),
+        ('ttft_s', 'p95'),
+        ('ttft_s', 'p99'),
+        ('tpot_s', 'p50'),
+        ('tpot_s', 'p95'),
+        ('tpot_s', 'p99'),
+        ('e2e_s', 'p50'),
+        ('e2e_s', 'p95'),
+        ('e2e_s', 'p99')
+    )
+        and (metric <> 'accuracy' or detail is not distinct from scorer)
 )
 
-select * from describe_metrics;
+select * from name_metrics;
 
-comment on view run_metric is 'One row per run × metric that can be compared between runs. compare_repeats compares them over repeats.';
+comment on view run_metric is 'One row per run that has ended × metric that can be compared between runs. compare_repeats compares them over repeats.';
 comment on column run_metric.run_id is 'The run.';
-comment on column run_metric.metric is 'requests_per_s, output_tokens_per_s, total_tokens_per_s or accuracy of run_summary, or <latency>_p<percentile>_s: ttft, tpot and e2e at 50, 95 and 99 of latency_percentile; of run_cost, where they are known, cost_per_million_output_tokens, cost_per_thousand_requests, cost_per_right_answer, energy_per_output_token_joules and energy_per_request_joules.';
+comment on column run_metric.metric is 'As in metric_values: requests_per_s, output_tokens_per_s, total_tokens_per_s, accuracy by the first scorer, or <latency>_p<percentile>_s: ttft, tpot and e2e at 50, 95 and 99; where they are known, cost_per_million_output_tokens, cost_per_thousand_requests, cost_per_right_answer, energy_per_output_token_joules and energy_per_request_joules.';
 comment on column run_metric.value is 'Its value in this run. NULL where it is undefined or was not measured.';
+comment on column run_metric.low is 'Lower end of its 95 % interval. It is about the requests of this run, and says nothing of how runs differ. NULL where there is none.';
+comment on column run_metric.high is 'Upper end.';
 comment on column run_metric.unit is 'requests/s, tokens/s, share or s; of costs the currency per what it buys; of energies J/token or J/request. Costs in two currencies are not compared.';
 comment on column run_metric.higher_is_better is 'True for throughput and accuracy, false for latencies, costs and energies.';

@@ -27,21 +27,6 @@ read_engines as (
     group by run_id
 ),
 
--- In no order: the sum, bit by bit, of a digest per prompt row.
-digest_prompts as (
-    select
-        run_id,
-        to_hex(bit_xor(md5_number_lower(prompt_id || '/' || cast(occurrence as varchar)))) as prompts_digest
-    from prompts
-    group by run_id
-),
-
-find_orders as (
-    select run_id, count(expected_output_tokens) > 0 as is_longest_first
-    from requests
-    group by run_id
-),
-
 judge_runs as (
     select
         runs.run_id,
@@ -53,8 +38,8 @@ judge_runs as (
             runs.host_name,
             'assayline ' || runs.assayline_version,
             list_aggregate(read_engines.engines, 'string_agg', '; '),
-            'prompts ' || digest_prompts.prompts_digest,
-            case when find_orders.is_longest_first then 'longest answers first' end
+            'prompts ' || measured_runs.prompts_digest,
+            case when measured_runs.is_longest_first then 'longest answers first' end
         ) as environment,
         case
             when runs.state <> 'completed' then 'it is ' || runs.state || ', not completed'
@@ -67,11 +52,10 @@ judge_runs as (
         read_engines.driver_version,
         read_engines.vllm_version,
         read_engines.torch_version,
-        digest_prompts.prompts_digest
+        measured_runs.prompts_digest
     from runs
     left join read_engines on read_engines.run_id = runs.run_id
-    left join digest_prompts on digest_prompts.run_id = runs.run_id
-    left join find_orders on find_orders.run_id = runs.run_id
+    left join measured_runs on measured_runs.run_id = runs.run_id
 )
 
 select * from judge_runs;
@@ -87,4 +71,4 @@ comment on column run_conditions.device_name is 'What its engines ran on, as the
 comment on column run_conditions.driver_version is 'Version of the GPU''s driver. NULL without a GPU, and of runs from before it was asked for.';
 comment on column run_conditions.vllm_version is 'Version of vLLM. NULL where no engine said.';
 comment on column run_conditions.torch_version is 'Version of torch. NULL where no engine said.';
-comment on column run_conditions.prompts_digest is 'Digest of the prompt rows, in no order. NULL for a run without prompts.';
+comment on column run_conditions.prompts_digest is 'Digest of the prompt rows, in no order; see measured_runs. NULL while the run has not ended.';

@@ -1,6 +1,4 @@
 -- Grain: one row per run that a gate judged: the last judgement of a flow run (verdicts.flow_run_id), else the last.
---
--- keep: no
 create or replace view gate_verdict as
 with
 

@@ -103,14 +103,12 @@ add_tails as (
     group by scorer
 ),
 
--- 0 for a run that has none; run_summary says the same, and takes five times as long to plan.
 count_errors as (
     select
-        sum(coalesce(error_requests, 0)) filter (run_id = candidate) as candidate_errors,
-        sum(coalesce(error_requests, 0)) filter (run_id = baseline) as baseline_errors
-    from runs
-    left join error_breakdown using (run_id)
-    where run_id in (candidate, baseline)
+        count(*) filter (run_id = candidate) as candidate_errors,
+        count(*) filter (run_id = baseline) as baseline_errors
+    from one_answer
+    where run_id in (candidate, baseline) and error_kind <> 'not_sent'
 ),
 
 -- What a harness made of the run stands beside a scorer's arguments, and is none.
@@ -157,8 +155,8 @@ join_parts as (
             )
         end as p_value,
         count_pairs.error_pairs,
-        cast(count_errors.candidate_errors as bigint) as candidate_errors,
-        cast(count_errors.baseline_errors as bigint) as baseline_errors,
+        count_errors.candidate_errors,
+        count_errors.baseline_errors,
         case
             when not same_scorer then 'other_scorer'
             when low is null then 'too_few'

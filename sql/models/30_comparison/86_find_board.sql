@@ -80,6 +80,20 @@ count_answers as (
     group by run_id
 ),
 
+scored as (
+    select
+        run_id,
+        detail as scorer,
+        max(value) filter (metric = 'scored_prompts') as prompts,
+        max(n) filter (metric = 'accuracy') as samples,
+        max(value) filter (metric = 'accuracy') as mean,
+        max(low) filter (metric = 'accuracy') as mean_low,
+        max(high) filter (metric = 'accuracy') as mean_high
+    from metric_values
+    where run_id in (select run_id from choose_newest) and metric in ('accuracy', 'scored_prompts')
+    group by run_id, detail
+),
+
 describe_runs as (
     select
         choose_newest.* exclude (model),
@@ -105,16 +119,16 @@ describe_runs as (
         )) as settings,
         choose_newest.expected_requests - coalesce(count_answers.answered_requests, 0) as open_requests,
         coalesce(count_answers.error_requests, 0) as error_requests,
-        accuracy.prompts,
-        accuracy.samples,
-        accuracy.mean,
-        accuracy.mean_low,
-        accuracy.mean_high
+        cast(scored.prompts as bigint) as prompts,
+        scored.samples,
+        scored.mean,
+        scored.mean_low,
+        scored.mean_high
     from choose_newest
     left join find_scorers using (run_id)
     left join run_conditions using (run_id)
     left join count_answers using (run_id)
-    left join accuracy on accuracy.run_id = choose_newest.run_id and accuracy.scorer = find_scorers.scorer
+    left join scored on scored.run_id = choose_newest.run_id and scored.scorer = find_scorers.scorer
 ),
 
 check_runs as materialized (

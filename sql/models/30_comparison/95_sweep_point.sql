@@ -1,6 +1,4 @@
 -- Grain: one row per benchmark × run of it that has a load.
--- Not kept, as is_knee holds it against the other runs of the benchmark.
--- keep: no
 --
 -- The knee is where power, throughput / latency, is highest: L. Kleinrock 1979, "Power and deterministic rules of thumb
 -- for probabilistic problems in computer communications". Before it, more load buys throughput at little cost in
@@ -10,16 +8,23 @@
 create or replace view sweep_point as
 with
 
-take_percentiles as (
+take_values as (
     select
         run_id,
-        max(value_s) filter (metric = 'ttft_s' and percentile = 0.5) as ttft_p50_s,
-        max(value_s) filter (metric = 'ttft_s' and percentile = 0.95) as ttft_p95_s,
-        max(value_s) filter (metric = 'ttft_s' and percentile = 0.99) as ttft_p99_s,
-        max(value_s) filter (metric = 'tpot_s' and percentile = 0.5) as tpot_p50_s,
-        max(value_s) filter (metric = 'itl_s' and percentile = 0.99) as itl_p99_s,
-        max(value_s) filter (metric = 'e2e_s' and percentile = 0.5) as e2e_p50_s
-    from latency_percentile
+        max(value) filter (metric = 'offered_requests_per_s') as offered_requests_per_s,
+        max(value) filter (metric = 'requests_per_s') as requests_per_s,
+        max(value) filter (metric = 'output_tokens_per_s') as output_tokens_per_s,
+        max(value) filter (metric = 'ttft_s' and statistic = 'p50') as ttft_p50_s,
+        max(value) filter (metric = 'ttft_s' and statistic = 'p95') as ttft_p95_s,
+        max(value) filter (metric = 'ttft_s' and statistic = 'p99') as ttft_p99_s,
+        max(value) filter (metric = 'tpot_s' and statistic = 'p50') as tpot_p50_s,
+        max(value) filter (metric = 'itl_s' and statistic = 'p99') as itl_p99_s,
+        max(value) filter (metric = 'e2e_s' and statistic = 'p50') as e2e_p50_s,
+        max(value) filter (metric = 'in_flight_requests' and statistic = 'mean') as mean_in_flight_requests,
+        max(value) filter (metric = 'send_lag_s' and statistic = 'p99') as send_lag_p99_s,
+        max(value) filter (metric = 'kept_up') = 1 as kept_up,
+        max(value) filter (metric = 'is_saturated') = 1 as is_saturated
+    from metric_values
     group by run_id
 ),
 
@@ -29,26 +34,17 @@ join_runs as (
         runs.run_id,
         runs.config_id,
         loads.arrival,
-        coalesce(loads.requests_per_s, saturation.offered_requests_per_s) as offered_requests_per_s,
+        coalesce(loads.requests_per_s, take_values.offered_requests_per_s) as offered_requests_per_s,
         loads.concurrency,
-        run_summary.requests_per_s,
-        run_summary.output_tokens_per_s,
-        take_percentiles.* exclude (run_id),
-        run_summary.mean_in_flight_requests,
-        send_lag.p99_s as send_lag_p99_s,
-        send_lag.kept_up,
-        saturation.is_saturated,
-        run_summary.requests_per_s / nullif(take_percentiles.e2e_p50_s, 0) as power,
+        take_values.* exclude (run_id, offered_requests_per_s),
+        take_values.requests_per_s / nullif(take_values.e2e_p50_s, 0) as power,
         runs.state = 'completed'
-            and coalesce(send_lag.kept_up, true)
-            and not coalesce(saturation.is_saturated, false)
+            and coalesce(take_values.kept_up, true)
+            and not coalesce(take_values.is_saturated, false)
             and power is not null as is_eligible
     from runs
     join loads on loads.run_id = runs.run_id
-    left join run_summary on run_summary.run_id = runs.run_id
-    left join take_percentiles on take_percentiles.run_id = runs.run_id
-    left join send_lag on send_lag.run_id = runs.run_id
-    left join saturation on saturation.run_id = runs.run_id
+    left join take_values on take_values.run_id = runs.run_id
     where runs.benchmark_id is not null
 ),
 
@@ -81,17 +77,17 @@ comment on column sweep_point.config_id is 'Its configuration; see runs.config_i
 comment on column sweep_point.arrival is 'The arrival pattern, as in loads.';
 comment on column sweep_point.offered_requests_per_s is 'Requests per second that were to be sent: as the load says, or saturation.offered_requests_per_s of a trace. NULL for concurrency and all_at_once.';
 comment on column sweep_point.concurrency is 'Requests that were to be in flight; NULL but for concurrency.';
-comment on column sweep_point.requests_per_s is 'Throughput, as in run_summary.';
-comment on column sweep_point.output_tokens_per_s is 'Throughput in output tokens, as in run_summary.';
-comment on column sweep_point.ttft_p50_s is 'Median time to first token, seconds; as in latency_percentile, like the next five. NULL where not measured.';
+comment on column sweep_point.requests_per_s is 'Throughput, as in metric_values.';
+comment on column sweep_point.output_tokens_per_s is 'Throughput in output tokens, as in metric_values.';
+comment on column sweep_point.ttft_p50_s is 'Median time to first token, seconds; as in metric_values, like the next five. NULL where not measured.';
 comment on column sweep_point.ttft_p95_s is 'Its 95th percentile, seconds.';
 comment on column sweep_point.ttft_p99_s is 'Its 99th percentile, seconds.';
 comment on column sweep_point.tpot_p50_s is 'Median time per output token after the first, seconds.';
 comment on column sweep_point.itl_p99_s is '99th percentile of the gaps between tokens, seconds.';
 comment on column sweep_point.e2e_p50_s is 'Median end-to-end latency, seconds.';
-comment on column sweep_point.mean_in_flight_requests is 'Requests in flight averaged over time, as in run_summary.';
+comment on column sweep_point.mean_in_flight_requests is 'Requests in flight averaged over time, as in metric_values.';
 comment on column sweep_point.send_lag_p99_s is '99th percentile of send_lag_s, seconds. NULL for a closed loop.';
-comment on column sweep_point.kept_up is 'Whether the generator kept up with its schedule, as in send_lag. NULL where it had none.';
-comment on column sweep_point.is_saturated is 'Whether requests in flight piled up beyond chance, as in saturation. NULL where it cannot be told.';
+comment on column sweep_point.kept_up is 'Whether the generator kept up with its schedule, as in metric_values. NULL where it had none.';
+comment on column sweep_point.is_saturated is 'Whether requests in flight piled up beyond chance, as in metric_values. NULL where it cannot be told.';
 comment on column sweep_point.power is 'Throughput / latency, requests/s²: requests_per_s / e2e_p50_s. NULL where either is.';
 comment on column sweep_point.is_knee is 'Whether the run is at the knee of its benchmark: a completed run that is not saturated and whose generator kept up (or had no schedule), of the configuration with the highest median power over such runs.';

@@ -21,10 +21,10 @@ choose_prompts as (
     where
         direction * difference < 0
         and scorer = (
-            select accuracy.scorer
-            from accuracy
-            where accuracy.run_id = candidate
-            order by accuracy.ordinal
+            select scorers.scorer
+            from scorers
+            where scorers.run_id = candidate
+            order by scorers.ordinal
             limit 1
         )
     order by direction * difference, prompt_id, occurrence

@@ -9,7 +9,7 @@
 -- unit: its unit.
 -- higher_is_better: as in run_metric.
 -- value: its value in this run.
--- low: lower end of its 95 % interval: of accuracy (accuracy.mean_low) and of percentiles (latency_percentile.low_s).
+-- low: lower end of its 95 % interval: of accuracy and of percentiles.
 --     It is about the requests of this run, and says nothing of how runs differ. NULL where there is none.
 -- high: upper end.
 -- is_counted: whether the value is of a completed run, and for a speed of one without an obstacle (run_conditions):
@@ -22,29 +22,6 @@ list_runs as (
     from find_history(history)
 ),
 
--- As in run_summary, which has all that run_metric reads, too: named here, it would be planned twice.
-take_first_scorer as (
-    select run_id, mean_low, mean_high
-    from accuracy
-    where run_id in (select run_id from list_runs)
-    qualify row_number() over (partition by run_id order by ordinal) = 1
-),
-
-list_intervals as (
-    select run_id, 'accuracy' as metric, mean_low as low, mean_high as high
-    from take_first_scorer
-    union all
-    select
-        run_id,
-        replace(metric, '_s', '') || '_p' || cast(cast(percentile * 100 as integer) as varchar) || '_s',
-        low_s,
-        high_s
-    from latency_percentile
-    where metric in ('ttft_s', 'tpot_s', 'e2e_s')
-        and percentile in (0.5, 0.95, 0.99)
-        and run_id in (select run_id from list_runs)
-),
-
 join_values as (
     select
         list_runs.run_id,
@@ -54,12 +31,11 @@ join_values as (
         run_metric.unit,
         run_metric.higher_is_better,
         run_metric.value,
-        list_intervals.low,
-        list_intervals.high,
+        run_metric.low,
+        run_metric.high,
         list_runs.state = 'completed' and (run_metric.metric = 'accuracy' or list_runs.obstacle is null) as is_counted
     from list_runs
     join run_metric using (run_id)
-    left join list_intervals using (run_id, metric)
     where run_metric.value is not null
     order by run_metric.metric, list_runs.position
 )

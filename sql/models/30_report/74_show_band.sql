@@ -48,20 +48,16 @@ measure_speeds as (
     group by metric
 ),
 
--- As in run_summary, which has all that run_metric reads, too: named here, it would be planned twice.
-take_first_scorer as (
-    select mean, mean_low, mean_high
-    from accuracy
-    where run_id = baseline
-    qualify row_number() over (order by ordinal) = 1
+take_accuracy as (
+    select metric, unit, value, low, high, 1
+    from run_metric
+    where run_id = baseline and metric = 'accuracy' and value is not null
 ),
 
 join_accuracy as (
     select * from measure_speeds
     union all
-    select 'accuracy', 'share', mean, mean_low, mean_high, 1
-    from take_first_scorer
-    where mean is not null
+    select * from take_accuracy
 )
 
 select * from join_accuracy;

@@ -1,0 +1,84 @@
+-- Grain: one row per run × metric × statistic, of what run_summary says of speed, size and time.
+create or replace view speed_value as
+with
+
+list_values as (
+    select
+        run_id,
+        unnest([
+            {'metric': 'requests_per_s', 'statistic': 'mean', 'value': requests_per_s, 'n': ok_requests,
+                'unit': 'requests/s', 'higher_is_better': true},
+            {'metric': 'output_tokens_per_s', 'statistic': 'mean', 'value': output_tokens_per_s, 'n': ok_requests,
+                'unit': 'tokens/s', 'higher_is_better': true},
+            {'metric': 'total_tokens_per_s', 'statistic': 'mean', 'value': total_tokens_per_s, 'n': ok_requests,
+                'unit': 'tokens/s', 'higher_is_better': true},
+            {'metric': 'in_flight_requests', 'statistic': 'mean', 'value': mean_in_flight_requests, 'n': null,
+                'unit': 'requests', 'higher_is_better': null},
+            {'metric': 'in_flight_requests', 'statistic': 'max', 'value': max_in_flight_requests, 'n': null,
+                'unit': 'requests', 'higher_is_better': null},
+            {'metric': 'prefix_cache_hit_rate', 'statistic': 'mean', 'value': prefix_cache_hit_rate,
+                'n': prompt_tokens, 'unit': 'share', 'higher_is_better': true},
+            {'metric': 'output_tokens_per_step', 'statistic': 'mean', 'value': output_tokens_per_step,
+                'n': engine_steps, 'unit': 'tokens', 'higher_is_better': true},
+            {'metric': 'expected_requests', 'statistic': 'total', 'value': expected_requests, 'n': null,
+                'unit': 'requests', 'higher_is_better': null},
+            {'metric': 'ok_requests', 'statistic': 'total', 'value': ok_requests, 'n': expected_requests,
+                'unit': 'requests', 'higher_is_better': true},
+            {'metric': 'error_requests', 'statistic': 'total', 'value': error_requests, 'n': expected_requests,
+                'unit': 'requests', 'higher_is_better': false},
+            {'metric': 'missing_requests', 'statistic': 'total', 'value': missing_requests, 'n': expected_requests,
+                'unit': 'requests', 'higher_is_better': false},
+            {'metric': 'error_share', 'statistic': 'mean', 'value': error_share, 'n': answered_requests,
+                'unit': 'share', 'higher_is_better': false},
+            {'metric': 'prompt_tokens', 'statistic': 'total', 'value': prompt_tokens, 'n': ok_requests,
+                'unit': 'tokens', 'higher_is_better': null},
+            {'metric': 'output_tokens', 'statistic': 'total', 'value': output_tokens, 'n': ok_requests,
+                'unit': 'tokens', 'higher_is_better': null},
+            {'metric': 'load_s', 'statistic': 'total', 'value': load_s, 'n': null,
+                'unit': 's', 'higher_is_better': false},
+            {'metric': 'warmup_s', 'statistic': 'total', 'value': warmup_s, 'n': null,
+                'unit': 's', 'higher_is_better': false},
+            {'metric': 'duration_s', 'statistic': 'total', 'value': duration_s, 'n': null,
+                'unit': 's', 'higher_is_better': false},
+            {'metric': 'downtime_s', 'statistic': 'total', 'value': downtime_s, 'n': null,
+                'unit': 's', 'higher_is_better': false},
+            {'metric': 'lost_s', 'statistic': 'total', 'value': lost_s, 'n': null,
+                'unit': 's', 'higher_is_better': false},
+            {'metric': 'recovery_s', 'statistic': 'total', 'value': recovery_s, 'n': null,
+                'unit': 's', 'higher_is_better': false},
+            {'metric': 'engine_failures', 'statistic': 'total', 'value': engine_failures, 'n': null,
+                'unit': 'engines', 'higher_is_better': false},
+            {'metric': 'preemptions', 'statistic': 'total', 'value': preemptions, 'n': ok_requests,
+                'unit': 'preemptions', 'higher_is_better': false}
+        ]) as row
+    from run_summary
+),
+
+name_columns as (
+    select
+        run_id,
+        row.metric,
+        row.statistic,
+        cast(null as varchar) as detail,
+        cast(row.value as double) as value,
+        cast(null as double) as low,
+        cast(null as double) as high,
+        cast(row.n as bigint) as n,
+        row.unit,
+        cast(row.higher_is_better as boolean) as higher_is_better
+    from list_values
+)
+
+select * from name_columns;
+
+comment on view speed_value is 'One row per run × metric × statistic, of what run_summary says of speed, size and time. A source of metric_values.';
+comment on column speed_value.run_id is 'The run.';
+comment on column speed_value.metric is 'What was measured; see metric_values, like the other columns.';
+comment on column speed_value.statistic is 'Which statistic of it.';
+comment on column speed_value.detail is 'What it is of, where a run has several. NULL otherwise.';
+comment on column speed_value.value is 'The value, in `unit`.';
+comment on column speed_value.low is 'Lower end of its 95 % interval. NULL where there is none.';
+comment on column speed_value.high is 'Upper end.';
+comment on column speed_value.n is 'What it was computed from. NULL where that says nothing.';
+comment on column speed_value.unit is 'Its unit.';
+comment on column speed_value.higher_is_better is 'Whether more is better. NULL where neither is.';
