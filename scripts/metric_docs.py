@@ -16,6 +16,7 @@ FOLDERS = {
     "models/05_load": "Load: what of it is measured",
     "models/10_staging": "Staging: a row per request, gap or sample",
     "models/20_metrics": "Metrics of a run",
+    "models/25_metric_value": "What is stored of a run that has ended",
     "models/30_comparison": "Comparison of runs",
     "models/30_report": "For charts and the report",
     "scorers": "What scorers and intervals are made of",
@@ -23,7 +24,8 @@ FOLDERS = {
 }
 UNITS = [
     (r"(scores|show_samples)\.value", "score, 0 to 1"),
-    (r"(run_metric|line_up_repeats)\.value|benchmark_metric\.\w+_value", "as `unit` says"),
+    (r"(metric_values|(speed|latency|score|load|cost|media)_value)\.n", "as `metric` says"),
+    (r"(run_metric|line_up_repeats|metric_values|\w+_value)\.(value|low|high)|benchmark_metric\.\w+_value", "as `unit` says"),
     (r"compare_metrics\.\w+_value|compare_repeats\.(\w+_(median|lowest|highest)|shift\w*)", "as `unit` says"),
     (r"show_(history|band)\.(value|low|high)|verdicts\.\w+_value", "as `unit` says"),
     (r"(compare|pair|show)_\w+\.(difference|low|high)", "score, −1 to 1"),
