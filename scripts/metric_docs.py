@@ -25,7 +25,8 @@ FOLDERS = {
 UNITS = [
     (r"(scores|show_samples)\.value", "score, 0 to 1"),
     (r"(metric_values|(speed|latency|score|load|cost|media)_value)\.n", "as `metric` says"),
-    (r"(run_metric|line_up_repeats|metric_values|\w+_value)\.(value|low|high)|benchmark_metric\.\w+_value", "as `unit` says"),
+    (r"(run_metric|line_up_repeats|metric_values|\w+_value)\.(value|low|high)", "as `unit` says"),
+    (r"benchmark_metric\.\w+_value", "as `unit` says"),
     (r"compare_metrics\.\w+_value|compare_repeats\.(\w+_(median|lowest|highest)|shift\w*)", "as `unit` says"),
     (r"show_(history|band)\.(value|low|high)|verdicts\.\w+_value", "as `unit` says"),
     (r"(compare|pair|show)_\w+\.(difference|low|high)", "score, −1 to 1"),
