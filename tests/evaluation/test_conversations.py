@@ -91,7 +91,7 @@ def check_history(spec: EvalSpec, settings: Settings) -> int:
     return len(rows)
 
 
-def test_each_turn_is_asked_with_the_answers_of_the_model(settings: Settings, talks_spec: Any) -> None:
+def test_each_turn_is_asked_with_the_answers_of_the_model(settings, talks_spec):
     spec = talks_spec(prompts={"repeats": 2}, shard_requests=4)
     assert complete(spec, settings).answered_requests == 2 * sum(TURNS)
     assert check_history(spec, settings) == 2 * sum(TURNS)
@@ -113,9 +113,7 @@ def die_after(answers: int) -> Callable[[Request], str]:
     return answer_or_die
 
 
-def test_a_run_that_was_killed_between_turns_goes_on_with_what_was_answered(
-    settings: Settings, talks_spec: Any, engines: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_killed_between_turns_goes_on_with_what_was_answered(settings, talks_spec, engines, monkeypatch):
     monkeypatch.setattr(drive, "REPLACEMENT_PAUSES_S", ())
     answers = 7
     spec = talks_spec(shard_requests=5)
@@ -137,8 +135,8 @@ def test_a_run_that_was_killed_between_turns_goes_on_with_what_was_answered(
 
 
 def test_what_a_lost_worker_answered_is_the_history_of_the_one_that_takes_over(
-    settings: Settings, talks_spec: Any, engines: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    settings, talks_spec, engines, monkeypatch
+):
     monkeypatch.setattr(drive, "REPLACEMENT_PAUSES_S", ())
     spec = talks_spec(shard_requests=20, workers=2)
     evaluation = begin_evaluation(spec, settings)
@@ -156,7 +154,7 @@ def test_what_a_lost_worker_answered_is_the_history_of_the_one_that_takes_over(
     ]
 
 
-def test_two_workers_share_conversations_whole(settings: Settings, talks_spec: Any, engines: dict[str, Any]) -> None:
+def test_two_workers_share_conversations_whole(settings, talks_spec, engines):
     spec = talks_spec(turns=[3] * 20, shard_requests=16, workers=2)
     engines["step_s"] = 0.01
     evaluation = begin_evaluation(spec, settings)
@@ -171,9 +169,7 @@ def test_two_workers_share_conversations_whole(settings: Settings, talks_spec: A
     assert set(query(settings, shared)) == {(1,)}
 
 
-def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(
-    settings: Settings, talks_spec: Any, engines: dict[str, Any]
-) -> None:
+def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(settings, talks_spec, engines):
     spec = talks_spec(prompts={"columns": {"target": "answer"}}, scorers=[{"kind": "contains"}], max_error_fraction=1)
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
@@ -200,7 +196,7 @@ def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(
         export_run(settings, evaluation.run_id, "lm-eval")
 
 
-def test_a_conversation_that_grows_beyond_the_context_ends_there(settings: Settings, talks_spec: Any) -> None:
+def test_a_conversation_that_grows_beyond_the_context_ends_there(settings, talks_spec):
     spec = talks_spec(turns=[6], max_error_fraction=1)
     spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"args": {"max_model_len": 100}})})
     complete(spec, settings)
@@ -211,7 +207,7 @@ def test_a_conversation_that_grows_beyond_the_context_ends_there(settings: Setti
     assert rows[too_long][1] >= 100 > rows[too_long - 1][1]
 
 
-def test_a_conversation_that_cannot_begin_has_an_error_row_for_each_turn(settings: Settings, talks_spec: Any) -> None:
+def test_a_conversation_that_cannot_begin_has_an_error_row_for_each_turn(settings, talks_spec):
     spec = talks_spec(turns=[2, 1], max_error_fraction=1)
     spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"args": {"max_model_len": 5}})})
     evaluation = begin_evaluation(spec, settings)
@@ -265,7 +261,7 @@ def conversations(failed: list[tuple[str, str]]) -> Conversations:
     return Conversations(lambda: (Words(), None, None), "So: ", fail)
 
 
-def test_conversations_hold_a_turn_until_the_one_before_is_answered(conversations: Conversations) -> None:
+def test_conversations_hold_a_turn_until_the_one_before_is_answered(conversations):
     asked = [conversations.add(turn_of(name, at, 2)) for name in "ab" for at in range(2)]
     assert [request and request.request_id for request in asked] == ["a0", None, "b0", None]
     second = conversations.settle(completion_of("b0", text="yes"))
@@ -273,22 +269,20 @@ def test_conversations_hold_a_turn_until_the_one_before_is_answered(conversation
     assert conversations.held == 1 and conversations.settle(completion_of("b1", text="no")) is None
 
 
-def test_what_a_load_leaves_unsent_is_no_error(conversations: Conversations, failed: list[tuple[str, str]]) -> None:
+def test_what_a_load_leaves_unsent_is_no_error(conversations, failed):
     for at in range(3):
         conversations.add(turn_of("a", at, 3))
     ended = completion_of("a0", error_kind=NOT_SENT, error_message="Sending has ended.")
     assert conversations.settle(ended) is None and failed == [("a1", NOT_SENT), ("a2", NOT_SENT)]
 
 
-def test_a_turn_whose_earlier_answer_is_nowhere_is_an_error_row_and_no_wait(
-    conversations: Conversations, failed: list[tuple[str, str]]
-) -> None:
+def test_a_turn_whose_earlier_answer_is_nowhere_is_an_error_row_and_no_wait(conversations, failed):
     known = [EarlierTurn([{"role": "user", "content": "a0"}], "yes"), EarlierTurn([])]
     assert conversations.add(turn_of("a", 2, 3, known)) is None and not conversations.held
     assert failed == [("a2", EARLIER_TURN)]
 
 
-def test_a_server_gets_the_conversation_as_messages(settings: Settings, make_spec: Any) -> None:
+def test_a_server_gets_the_conversation_as_messages(settings, make_spec):
     rows = [talk(number, 3) for number in range(2)]
     server_spec = {"endpoint": "chat"}
     with FakeServer().running() as server:
@@ -314,7 +308,7 @@ def test_a_server_gets_the_conversation_as_messages(settings: Settings, make_spe
 
 
 @pytest.mark.vllm
-def test_a_real_engine_finds_the_turn_before_in_its_cache(settings: Settings, make_spec: Any) -> None:
+def test_a_real_engine_finds_the_turn_before_in_its_cache(settings, make_spec):
     """Each begins with more than a block of the cache, and its second turn with what the model itself said."""
     long = {"role": "system", "content": " ".join(f"{number} + {number} = {2 * number}." for number in range(20))}
     rows = [{**talk(number, 3), "messages": [long, *talk(number, 3)["messages"][1:]]} for number in range(2)]

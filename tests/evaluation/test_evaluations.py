@@ -1,7 +1,6 @@
 """A run from its beginning to its end, on the fake engine: what adds up, and what must not."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,7 +78,7 @@ def query(settings: Settings, sql: str) -> list[tuple[Any, ...]]:
         return connection.execute(sql).fetchall()
 
 
-def test_a_run_ends_with_every_request_answered_and_its_metrics(spec: EvalSpec, settings: Settings) -> None:
+def test_a_run_ends_with_every_request_answered_and_its_metrics(spec, settings):
     """Peers, row 13: count in = count out."""
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
@@ -95,7 +94,7 @@ def test_a_run_ends_with_every_request_answered_and_its_metrics(spec: EvalSpec, 
     assert (evaluation.run_dir / "spec.json").exists()
 
 
-def test_results_reach_the_database_while_the_run_goes_on(spec: EvalSpec, settings: Settings) -> None:
+def test_results_reach_the_database_while_the_run_goes_on(spec, settings):
     """Peers, row 12: nothing waits for the end of the run."""
     evaluation = begin_evaluation(spec, settings)
     assert evaluation.try_load() is None
@@ -109,7 +108,7 @@ def test_results_reach_the_database_while_the_run_goes_on(spec: EvalSpec, settin
     assert not settings.database_path.with_name(f"{settings.database_path.name}.wal").exists()
 
 
-def test_an_answer_too_many_fails_the_run(spec: EvalSpec, settings: Settings) -> None:
+def test_an_answer_too_many_fails_the_run(spec, settings):
     """Peers, row 13."""
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
@@ -120,7 +119,7 @@ def test_an_answer_too_many_fails_the_run(spec: EvalSpec, settings: Settings) ->
         evaluation.finish(counts)
 
 
-def test_a_shard_that_is_lost_fails_the_run(spec: EvalSpec, settings: Settings) -> None:
+def test_a_shard_that_is_lost_fails_the_run(spec, settings):
     """Peers, row 13: what was expected is counted where prompts are read, not where answers are stored."""
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
@@ -131,7 +130,7 @@ def test_a_shard_that_is_lost_fails_the_run(spec: EvalSpec, settings: Settings) 
         evaluation.finish(counts)
 
 
-def test_a_bad_row_is_an_error_row_and_the_run_adds_up(make_spec: Any, settings: Settings) -> None:
+def test_a_bad_row_is_an_error_row_and_the_run_adds_up(make_spec, settings):
     """Peers, row 8: one over-long prompt is one error row."""
     rows = [{"question": "What is 1 + 1?"}, {"question": "1 + 1 " * 500}, {"question": "What is 2 + 2?"}]
     prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {}}
@@ -144,7 +143,7 @@ def test_a_bad_row_is_an_error_row_and_the_run_adds_up(make_spec: Any, settings:
     assert kinds == [("none", 2), ("prompt_too_long", 1)]
 
 
-def test_run_completes_while_another_program_holds_the_database(spec: EvalSpec, settings: Settings, lock: Any) -> None:
+def test_run_completes_while_another_program_holds_the_database(spec, settings, lock):
     """It writes; one that reads is in the test below."""
     settings = impatient(settings)
     with_history = complete_run(spec, settings)
@@ -170,7 +169,7 @@ def test_run_completes_while_another_program_holds_the_database(spec: EvalSpec, 
     assert not list((settings.data_dir / "stand-in").iterdir())
 
 
-def test_resume_works_while_another_program_holds_the_database(spec: EvalSpec, settings: Settings, lock: Any) -> None:
+def test_resume_works_while_another_program_holds_the_database(spec, settings, lock):
     settings = impatient(settings)
     first = begin_evaluation(spec, settings)
     counts = first.prepare()
@@ -190,7 +189,7 @@ def test_resume_works_while_another_program_holds_the_database(spec: EvalSpec, s
     ]
 
 
-def test_a_database_that_is_none_is_a_sentence(spec: EvalSpec, settings: Settings) -> None:
+def test_a_database_that_is_none_is_a_sentence(spec, settings):
     settings.data_dir.mkdir(parents=True)
     settings.database_path.write_text("no database")
     with pytest.raises(StoreError, match="cannot be opened as a DuckDB database"):
@@ -206,9 +205,7 @@ def test_a_database_that_is_none_is_a_sentence(spec: EvalSpec, settings: Setting
         ({"chat": {"template": "{% if %}"}}, (ModelError, PromptError, SpecError)),
     ],
 )
-def test_a_mistake_in_the_prompts_leaves_no_run_behind(
-    make_spec: Any, settings: Settings, changes: dict[str, Any], expected: Any
-) -> None:
+def test_a_mistake_in_the_prompts_leaves_no_run_behind(make_spec, settings, changes, expected):
     evaluation = begin_evaluation(make_spec(engine=FAKE, **changes), settings)
     with pytest.raises(expected):
         evaluation.prepare()
@@ -220,22 +217,20 @@ def test_a_mistake_in_the_prompts_leaves_no_run_behind(
     ("changes", "expected"),
     [({"engine": {**FAKE, "args": {"max_num_seq": 1}}}, SpecError), ({"model": "./missing"}, ModelError)],
 )
-def test_what_can_be_checked_at_once_is_checked_before_anything_is_written(
-    make_spec: Any, settings: Settings, changes: dict[str, Any], expected: type[Exception]
-) -> None:
+def test_what_can_be_checked_at_once_is_checked_before_anything_is_written(make_spec, settings, changes, expected):
     with pytest.raises(expected):
         begin_evaluation(make_spec(**changes), settings)
     assert not settings.data_dir.exists()
 
 
-def test_run_ids_speak_and_differ() -> None:
+def test_run_ids_speak_and_differ():
     clock = RunClock(0.0, 0.0, "boot")
     assert new_run_id("My Run: ü/42!", clock).startswith("19700101-000000-my-run-42-")
     assert new_run_id("™", clock).startswith("19700101-000000-run-")
     assert len({new_run_id("x", clock) for _ in range(20)}) == 20
 
 
-def test_order_names_an_absolute_folder(spec: EvalSpec, settings: Settings, tiny_model: Path) -> None:
+def test_order_names_an_absolute_folder(spec, settings, tiny_model):
     order = begin_evaluation(spec, settings).order("worker-3")
     assert (order.model, order.worker, order.model_args) == (str(tiny_model), "worker-3", {})
     assert order.log_folder.is_absolute() and order.model_id.startswith("sha256:")

@@ -54,7 +54,7 @@ def check_whole_and_go_on(spec: EvalSpec, settings: Settings) -> None:
     assert query(settings, "select count(*), count(distinct request_id) from completions") == [(30, 30)]
 
 
-def test_a_run_does_not_begin_when_no_file_can_grow(spec: EvalSpec, settings: Settings, tmp_path: Path) -> None:
+def test_a_run_does_not_begin_when_no_file_can_grow(spec, settings, tmp_path):
     """Later, and in the middle of a run, it is test_no_space_is_left, and a fault in test_worker_faults.py."""
     with connect(settings.database_path, 10):
         pass  # an empty database is there already
@@ -91,7 +91,7 @@ def filled(folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("stage", ["prepare", "work", "finish"])
-def test_no_space_is_left(spec: EvalSpec, settings: Settings, small_disk: Path, stage: str) -> None:
+def test_no_space_is_left(spec, settings, small_disk, stage):
     settings = settings.model_copy(update={"data_dir": small_disk / "data"})
     evaluation = begin_evaluation(spec, settings)
     counts: list[PromptCounts] = []
@@ -115,9 +115,7 @@ def test_no_space_is_left(spec: EvalSpec, settings: Settings, small_disk: Path, 
     check_whole_and_go_on(spec, settings)
 
 
-def test_a_database_without_space_is_an_obstacle_and_no_failure(
-    spec: EvalSpec, settings: Settings, small_disk: Path
-) -> None:
+def test_a_database_without_space_is_an_obstacle_and_no_failure(spec, settings, small_disk):
     """The parts may be on another disk, where there is space."""
     settings = settings.model_copy(update={"database": small_disk / "own.duckdb"})
     evaluation = begin_evaluation(spec, settings)
@@ -131,9 +129,7 @@ def test_a_database_without_space_is_an_obstacle_and_no_failure(
     assert complete(spec, settings).run_id == evaluation.run_id
 
 
-def test_a_rebuild_without_space_leaves_the_database_as_it_was(
-    spec: EvalSpec, settings: Settings, small_disk: Path
-) -> None:
+def test_a_rebuild_without_space_leaves_the_database_as_it_was(spec, settings, small_disk):
     settings = settings.model_copy(update={"data_dir": small_disk / "data"})
     run_dir = settings.run_dir(complete(spec, settings).run_id)
     with filled(small_disk), pytest.raises(StoreError, match="ree space"):

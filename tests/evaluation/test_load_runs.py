@@ -17,7 +17,6 @@ from assayline.evaluation.order import read_shard
 from assayline.evaluation.resume import digest_inputs
 from assayline.load.course import LoadCourse
 from assayline.records import NOT_SENT
-from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 from assayline.spec.load import LoadSpec
@@ -39,7 +38,7 @@ def spec_of(model: Path, arrival: dict[str, Any], **load: Any) -> EvalSpec:
 CONSTANT = {"kind": "constant", "rate_per_s": 100.0}
 
 
-def test_another_attempt_is_told_what_was_sent_and_why_sending_ended(tiny_model: Path, settings: Settings) -> None:
+def test_another_attempt_is_told_what_was_sent_and_why_sending_ended(tiny_model, settings):
     evaluation = begin_evaluation(spec_of(tiny_model, CONSTANT), settings)
     evaluation.prepare()
     fresh = evaluation.order("worker-0")
@@ -78,9 +77,7 @@ class Following(FakeEngine):
             yield completion
 
 
-def test_the_end_of_a_load_is_an_event_and_a_line(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
-) -> None:
+def test_the_end_of_a_load_is_an_event_and_a_line(tmp_path, settings, monkeypatch, tiny_model):
     write_shards(tmp_path, shards=2, per_shard=5)
     load = LoadSpec.model_validate({"arrival": CONSTANT, "max_requests": 7})
     shared = Work(tmp_path, settings)
@@ -99,9 +96,7 @@ def test_the_end_of_a_load_is_an_event_and_a_line(
     assert '"reason": "max_requests"' in ended["details_json"] and '"sent_requests": 7' in ended["details_json"]
 
 
-def test_a_trace_is_checked_before_anything_is_made_and_is_an_input(
-    tiny_model: Path, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_trace_is_checked_before_anything_is_made_and_is_an_input(tiny_model, settings, tmp_path):
     path = tmp_path / "trace.csv"
     spec = spec_of(tiny_model, {"kind": "trace", "path": str(path)})
     with pytest.raises(SpecError, match="does not exist"):

@@ -12,7 +12,6 @@ from run_kit import FAKE, begin_and_vanish, complete, query
 
 from assayline.errors import PromptsChangedError
 from assayline.report.make import make_report
-from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import load_spec
 
@@ -43,7 +42,7 @@ def spec(tmp_path: Path, make_spec: Any) -> EvalSpec:
     )  # type: ignore[no-any-return]
 
 
-def test_parts_hold_references_and_the_runs_folder_what_came_with_the_rows(spec: EvalSpec, settings: Settings) -> None:
+def test_parts_hold_references_and_the_runs_folder_what_came_with_the_rows(spec, settings):
     result = complete(spec, settings)
     assert result.answered_requests == 7
     stored = query(
@@ -66,18 +65,14 @@ def test_parts_hold_references_and_the_runs_folder_what_came_with_the_rows(spec:
     assert sizes < 100_000
 
 
-def test_a_run_is_resumed_with_the_pictures_that_it_began_with(
-    spec: EvalSpec, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_run_is_resumed_with_the_pictures_that_it_began_with(spec, settings, tmp_path):
     begun = begin_and_vanish(spec, settings, 2)
     result = complete(spec, settings)
     assert result.run_id == begun.run_id
     assert query(settings, "select count(*), count(distinct request_id) from completions") == [(7, 7)]
 
 
-def test_a_picture_that_changed_while_a_run_was_prepared_is_noticed(
-    spec: EvalSpec, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_picture_that_changed_while_a_run_was_prepared_is_noticed(spec, settings, tmp_path):
     begun = begin_and_vanish(spec, settings, 2)
     (begun.run_dir / "parts" / "requests" / "shard-000003.parquet").unlink()  # so that prompts are read again
     (tmp_path / "1.png").write_bytes(png(77))
@@ -87,7 +82,7 @@ def test_a_picture_that_changed_while_a_run_was_prepared_is_noticed(
 
 @pytest.mark.rare
 @pytest.mark.vllm
-def test_the_hearing_example_is_heard(tiny_alm: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hearing_example_is_heard(tiny_alm, settings, monkeypatch):
     """From files to the page: sounds through real vLLM, their numbers in SQL, and a player on the page."""
     monkeypatch.chdir(ROOT)
     result = complete(load_spec(ROOT / "examples" / "hearing.yaml", {"model": str(tiny_alm)}), settings)

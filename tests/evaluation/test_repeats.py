@@ -4,7 +4,6 @@ import heapq
 import math
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,6 @@ from run_kit import complete, query
 
 from assayline.evaluation.order import Repeats
 from assayline.records import Completion, Request
-from assayline.settings import Settings
 
 MANY = 10**6
 
@@ -86,7 +84,7 @@ def take(requests: Iterator[Request | None], count: int) -> list[str | None]:
     return [request and request.request_id for request in taken]
 
 
-def test_each_prompt_is_asked_once_then_the_unanswered_then_the_longest() -> None:
+def test_each_prompt_is_asked_once_then_the_unanswered_then_the_longest():
     lengths = dict.fromkeys(["a/0", "a/1", "b/0", "b/1", "b/2", "c/0", "c/1", "d/0", "d/1"], 0)
     repeats = Repeats(MANY)
     requests = feed(repeats, name_requests(lengths))
@@ -99,7 +97,7 @@ def test_each_prompt_is_asked_once_then_the_unanswered_then_the_longest() -> Non
     assert list(requests) == []
 
 
-def test_a_limit_counts_where_it_is_lower_than_the_first_answer() -> None:
+def test_a_limit_counts_where_it_is_lower_than_the_first_answer():
     limits = {"a": 9, "b": 90}
     rows = [
         Request(
@@ -121,7 +119,7 @@ def test_a_limit_counts_where_it_is_lower_than_the_first_answer() -> None:
     assert take(requests, 2) == ["b/1", "a/1"]
 
 
-def test_what_has_an_expected_length_or_is_an_option_is_not_held() -> None:
+def test_what_has_an_expected_length_or_is_an_option_is_not_held():
     known = [
         Request(
             request_id=f"a/{n}",
@@ -157,9 +155,7 @@ def test_what_has_an_expected_length_or_is_an_option_is_not_held() -> None:
     seats=st.integers(1, 6),
     lengths=st.lists(st.one_of(st.none(), st.integers(0, 9)), min_size=1, max_size=8),
 )
-def test_every_request_comes_once_and_nothing_waits_while_there_is_something(
-    sizes: list[int], gaps: set[int], most_held: int, seats: int, lengths: list[int | None]
-) -> None:
+def test_every_request_comes_once_and_nothing_waits_while_there_is_something(sizes, gaps, most_held, seats, lengths):
     names = [f"{prompt}/{n}" for prompt, size in enumerate(sizes) for n in range(size)]
     came = 0
 
@@ -190,7 +186,7 @@ def test_every_request_comes_once_and_nothing_waits_while_there_is_something(
 
 
 @pytest.mark.parametrize("scatter", [0.2, 0.5])
-def test_fewer_steps_than_in_the_order_given(scatter: float) -> None:
+def test_fewer_steps_than_in_the_order_given(scatter):
     given = learned = 0
     for seed in range(5):
         lengths = draw_lengths(seed, scatter)
@@ -200,14 +196,13 @@ def test_fewer_steps_than_in_the_order_given(scatter: float) -> None:
     assert learned < 0.9 * given
 
 
-def test_a_run_asks_every_prompt_before_it_asks_one_again(make_spec: Any, settings: Settings) -> None:
+def test_a_run_asks_every_prompt_before_it_asks_one_again(make_spec, settings):
     prompts = {"source": {"kind": "inline", "rows": [{"question": f"{n}?"} for n in range(12)]}, "repeats": 3}
     prompts["columns"] = {}
     spec = make_spec(prompts=prompts, engine={"backend": "fake", "max_concurrency": 4}, shard_requests=8)
     complete(spec, settings)
     asked = query(
-        settings,
-        "select repeat_index from completions join requests using (run_id, request_id) order by sent_at_s",
+        settings, "select repeat_index from completions join requests using (run_id, request_id) order by sent_at_s"
     )
     assert len(asked) == 36
     assert {index for (index,) in asked[:12]} == {0} and {index for (index,) in asked[12:]} == {1, 2}

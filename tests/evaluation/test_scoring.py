@@ -65,9 +65,7 @@ def run_with(spec: EvalSpec, settings: Settings, *texts: str | None) -> Path:
     return evaluation.run_dir
 
 
-def test_score_run_counts_rows_that_cannot_be_asked_as_wrong(
-    make_sums: Callable[..., EvalSpec], settings: Settings
-) -> None:
+def test_score_run_counts_rows_that_cannot_be_asked_as_wrong(make_sums, settings):
     """A set in which two of eight questions are null is no better than one in which two are answered wrongly."""
     rows = [*SUMS, {"question": None, "answer": "1"}, {"question": None, "answer": "2"}, {"question": None}]
     spec = make_sums(rows)
@@ -79,7 +77,7 @@ def test_score_run_counts_rows_that_cannot_be_asked_as_wrong(
     assert shown["rows that could not be asked"] == 3
 
 
-def test_a_run_with_targets_is_scored_by_exact_match(make_sums: Any, settings: Settings) -> None:
+def test_a_run_with_targets_is_scored_by_exact_match(make_sums, settings):
     run_with(make_sums(), settings, "0", " 2\n", "5", None, "8", "10")
     assert query(settings, "select scorer, kind, ordinal, samples, right_samples, mean from accuracy") == [
         ("exact_match", "exact_match", 0, 6, 4, 4 / 6)
@@ -89,17 +87,17 @@ def test_a_run_with_targets_is_scored_by_exact_match(make_sums: Any, settings: S
     assert query(settings, wrong) == [(0.0, "5", "not the target: 4"), (0.0, None, "error: broken")]
 
 
-def test_a_run_without_targets_has_no_scorer(make_sums: Any, settings: Settings) -> None:
+def test_a_run_without_targets_has_no_scorer(make_sums, settings):
     run_with(make_sums(columns={}), settings, *"012345")
     assert query(settings, "from scorers") == query(settings, "from scores") == []
 
 
-def test_an_empty_list_of_scorers_scores_nothing(make_sums: Any, settings: Settings) -> None:
+def test_an_empty_list_of_scorers_scores_nothing(make_sums, settings):
     run_with(make_sums(scorers=[]), settings, *"012345")
     assert query(settings, "from scorers") == []
 
 
-def test_prompts_without_a_target_have_no_score_unless_none_is_needed(make_sums: Any, settings: Settings) -> None:
+def test_prompts_without_a_target_have_no_score_unless_none_is_needed(make_sums, settings):
     rows = [{"question": "1", "answer": "1"}, {"question": "2", "answer": None}, {"question": "3", "answer": None}]
     spec = make_sums(rows=rows, scorers=[{"kind": "numeric"}, {"kind": "json"}])
     run_with(spec, settings, "1", "{}", None)
@@ -107,7 +105,7 @@ def test_prompts_without_a_target_have_no_score_unless_none_is_needed(make_sums:
     assert query(settings, counts) == [("numeric", 0, 1, 1), ("json", 1, 3, 2)]
 
 
-def test_every_scorer_of_a_spec_scores(make_sums: Any, settings: Settings) -> None:
+def test_every_scorer_of_a_spec_scores(make_sums, settings):
     scorers = [
         {"kind": "numeric", "tolerance": 1, "name": "near"},
         {"kind": "numeric"},
@@ -137,14 +135,14 @@ def test_every_scorer_of_a_spec_scores(make_sums: Any, settings: Settings) -> No
     }  # fmt: skip
 
 
-def test_repeats_are_samples_of_their_own(make_sums: Any, settings: Settings) -> None:
+def test_repeats_are_samples_of_their_own(make_sums, settings):
     result = complete(make_sums(repeats=3), settings)
     names = {row["metric"] for row in result.metrics}
     assert {"accuracy (exact_match)", "pass@3 (exact_match)", "majority vote (exact_match)"} <= names
     assert query(settings, "select samples, prompts from accuracy") == [(18, 6)]
 
 
-def test_a_cancelled_run_has_scores_of_what_was_answered(make_sums: Any, settings: Settings) -> None:
+def test_a_cancelled_run_has_scores_of_what_was_answered(make_sums, settings):
     evaluation = begin_evaluation(make_sums(), settings)
     evaluation.prepare()
     answer(evaluation, "0", "3")
@@ -152,7 +150,7 @@ def test_a_cancelled_run_has_scores_of_what_was_answered(make_sums: Any, setting
     assert query(settings, "select scorer, samples, mean from accuracy") == [("exact_match", 2, 0.5)]
 
 
-def test_a_resumed_run_is_scored_whole(make_sums: Any, settings: Settings) -> None:
+def test_a_resumed_run_is_scored_whole(make_sums, settings):
     evaluation = begin_evaluation(make_sums(), settings)
     evaluation.prepare()
     answer(evaluation, "0")
@@ -161,7 +159,7 @@ def test_a_resumed_run_is_scored_whole(make_sums: Any, settings: Settings) -> No
     assert query(settings, "select samples, right_samples from accuracy") == [(6, 1)]
 
 
-def test_two_runs_are_scored_apart(make_sums: Any, settings: Settings) -> None:
+def test_two_runs_are_scored_apart(make_sums, settings):
     first = run_with(make_sums(), settings, "0", "2", "4", "6", "8", "10").name
     second = run_with(make_sums(), settings, *"xxxxxx").name
     means = query(settings, "select run_id, mean from accuracy order by mean")
@@ -177,14 +175,12 @@ def test_two_runs_are_scored_apart(make_sums: Any, settings: Settings) -> None:
         ({"kind": "regex", "pattern": "(a)", "group": 2, "name": "mine"}, "mine is group 2"),
     ],
 )
-def test_a_bad_pattern_is_refused_before_an_engine_starts(
-    make_sums: Any, settings: Settings, scorer: Any, sentence: str
-) -> None:
+def test_a_bad_pattern_is_refused_before_an_engine_starts(make_sums, settings, scorer, sentence):
     with pytest.raises(SpecError, match=sentence):
         plan_run(make_sums(scorers=[scorer]))
 
 
-def test_a_scorer_that_no_row_can_serve_stops_the_run_at_once(make_sums: Any, settings: Settings) -> None:
+def test_a_scorer_that_no_row_can_serve_stops_the_run_at_once(make_sums, settings):
     evaluation = begin_evaluation(make_sums(columns={}, scorers=[{"kind": "json"}, {"kind": "numeric"}]), settings)
     with pytest.raises(PromptError, match=r"The scorer numeric holds answers against a target.*prompts.columns.target"):
         evaluation.prepare()
@@ -192,7 +188,7 @@ def test_a_scorer_that_no_row_can_serve_stops_the_run_at_once(make_sums: Any, se
     assert query(settings, "from runs") == []
 
 
-def test_a_named_column_may_be_empty_in_the_first_row(make_sums: Any, settings: Settings) -> None:
+def test_a_named_column_may_be_empty_in_the_first_row(make_sums, settings):
     rows = [{"question": "1", "answer": None}, {"question": "2", "answer": "2"}]
     run_with(make_sums(rows=rows, scorers=[{"kind": "numeric"}]), settings, "1", "2")
     assert query(settings, "select samples, mean from accuracy") == [(1, 1.0)]
@@ -207,7 +203,7 @@ def test_a_named_column_may_be_empty_in_the_first_row(make_sums: Any, settings: 
         ({"kind": "nonsense"}, "nonsense"),
     ],
 )
-def test_a_scorer_that_is_none_is_refused_with_the_spec(make_sums: Any, scorer: Any, sentence: str) -> None:
+def test_a_scorer_that_is_none_is_refused_with_the_spec(make_sums, scorer, sentence):
     with pytest.raises(SpecError, match=sentence):
         make_sums(scorers=[scorer])
 
@@ -231,9 +227,7 @@ def run_dir(run_once: Path, settings: Settings) -> Path:
     return folder
 
 
-def test_a_scorer_is_added_to_a_run_and_outlives_the_database(
-    run_dir: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_scorer_is_added_to_a_run_and_outlives_the_database(run_dir, settings, capsys):
     arguments = [run_dir.name, "--scorer", "numeric", "--scorer", "{kind: contains, name: inside}", "--show", "2"]
     assert run("score", arguments) == 0
     shown = capsys.readouterr().out
@@ -250,7 +244,7 @@ def test_a_scorer_is_added_to_a_run_and_outlives_the_database(
     assert query(settings, SCORES) == before
 
 
-def test_the_same_name_replaces_and_keeps_its_place(run_dir: Path, settings: Settings) -> None:
+def test_the_same_name_replaces_and_keeps_its_place(run_dir, settings):
     run("score", [run_dir.name, "--scorer", "numeric"])
     assert run("score", [run_dir.name, "--scorer", "{kind: numeric, tolerance: 100}"]) == 0
     assert run("score", [run_dir.name, "--scorer", "{kind: contains, name: exact_match}"]) == 0
@@ -258,7 +252,7 @@ def test_the_same_name_replaces_and_keeps_its_place(run_dir: Path, settings: Set
     assert rows == [("exact_match", "contains", 0, 3), ("numeric", "numeric", 1, 4)]
 
 
-def test_without_a_scorer_all_of_the_runs_are_made_anew(run_dir: Path, settings: Settings) -> None:
+def test_without_a_scorer_all_of_the_runs_are_made_anew(run_dir, settings):
     run("score", [run_dir.name, "--scorer", "numeric"])
     before = query(settings, SCORES)
     with connect(settings.database_path, 10) as connection:
@@ -267,7 +261,7 @@ def test_without_a_scorer_all_of_the_runs_are_made_anew(run_dir: Path, settings:
     assert query(settings, SCORES) == before
 
 
-def test_score_stale_scores_the_runs_again_whose_scorer_has_changed(run_dir: Path, settings: Settings) -> None:
+def test_score_stale_scores_the_runs_again_whose_scorer_has_changed(run_dir, settings):
     before, definition = query(settings, SCORES), query(settings, "select definition from scorers")
     with connect(settings.database_path, 10) as connection:
         connection.execute("update scores set value = 0.5")
@@ -279,9 +273,7 @@ def test_score_stale_scores_the_runs_again_whose_scorer_has_changed(run_dir: Pat
     assert (query(settings, SCORES), query(settings, "select definition from scorers")) == (before, definition)
 
 
-def test_define_scorer_changes_with_the_macros_that_a_scorer_uses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_define_scorer_changes_with_the_macros_that_a_scorer_uses(tmp_path, monkeypatch):
     kinds = ("numeric", "choice", "json", "loglikelihood")
     shutil.copytree(SQL_FOLDER, tmp_path / "sql")
     monkeypatch.setattr(database, "SQL_FOLDER", tmp_path / "sql")
@@ -310,7 +302,7 @@ def test_define_scorer_changes_with_the_macros_that_a_scorer_uses(
     scoring.define_scorer.cache_clear()
 
 
-def test_a_dry_run_stores_nothing(run_dir: Path, settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_stores_nothing(run_dir, settings, capsys):
     before = query(settings, SCORES)
     assert run("score", [run_dir.name, "--scorer", "numeric", "--dry-run"]) == 0
     shown = capsys.readouterr().out
@@ -321,7 +313,7 @@ def test_a_dry_run_stores_nothing(run_dir: Path, settings: Settings, capsys: pyt
         assert is_kept(connection, run_dir.name)
 
 
-def test_metrics_that_were_kept_are_of_the_new_scores(run_dir: Path, settings: Settings) -> None:
+def test_metrics_that_were_kept_are_of_the_new_scores(run_dir, settings):
     run("score", [run_dir.name, "--scorer", "{kind: contains, name: exact_match}"])
     assert query(settings, "select accuracy from run_summary") == [(0.5,)]
     with connect(settings.database_path, 10) as connection:
@@ -345,9 +337,7 @@ def test_metrics_that_were_kept_are_of_the_new_scores(run_dir: Path, settings: S
         (["--scorer", "loglikelihood"], "has no likelihoods of options"),
     ],
 )
-def test_a_scorer_that_cannot_be_used_is_a_sentence(
-    run_dir: Path, settings: Settings, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
-) -> None:
+def test_a_scorer_that_cannot_be_used_is_a_sentence(run_dir, settings, capsys, arguments, sentence):
     before = query(settings, SCORES)
     assert run("score", [run_dir.name, *arguments]) == 2
     error = capsys.readouterr().err
@@ -355,9 +345,7 @@ def test_a_scorer_that_cannot_be_used_is_a_sentence(
     assert query(settings, SCORES) == before
 
 
-def test_a_scorer_without_any_target_is_a_sentence(
-    make_sums: Any, settings: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_scorer_without_any_target_is_a_sentence(make_sums, settings, capsys):
     run_dir = run_with(make_sums(columns={}), settings, *"012345")
     assert run("score", [run_dir.name, "--scorer", "numeric"]) == 2
     assert "numeric needs a target, and no answered prompt" in capsys.readouterr().err
@@ -366,14 +354,12 @@ def test_a_scorer_without_any_target_is_a_sentence(
     assert run("score", [run_dir.name, "--scorer", "json"]) == 0
 
 
-def test_an_unknown_run_is_a_sentence(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_run_is_a_sentence(run_dir, capsys):
     assert run("score", [run_dir.name + "x", "--scorer", "numeric"]) == 2
     assert f"nearest: {run_dir.name}" in capsys.readouterr().err
 
 
-def test_a_run_that_has_not_finished_is_scored_only_on_demand(
-    make_sums: Any, settings: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_has_not_finished_is_scored_only_on_demand(make_sums, settings, capsys):
     evaluation = begin_and_vanish(make_sums(), settings)
     answer(evaluation, "0", "2")
     assert run("score", [evaluation.run_id, "--scorer", "numeric"]) == 2
@@ -383,9 +369,7 @@ def test_a_run_that_has_not_finished_is_scored_only_on_demand(
     assert query(settings, "select scorer, samples from accuracy where scorer = 'numeric'") == [("numeric", 2)]
 
 
-def test_a_run_that_is_worked_on_is_left_alone(
-    run_dir: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_is_worked_on_is_left_alone(run_dir, settings, capsys):
     lock = lock_run(run_dir)
     assert lock is not None
     assert run("score", [run_dir.name, "--scorer", "numeric"]) == 6
@@ -393,30 +377,26 @@ def test_a_run_that_is_worked_on_is_left_alone(
     lock.release()
 
 
-def test_a_run_that_the_database_lacks_is_a_sentence(
-    run_dir: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_the_database_lacks_is_a_sentence(run_dir, settings, capsys):
     settings.database_path.unlink()
     assert run("score", [run_dir.name, "--scorer", "numeric"]) == 6
     assert f"assayline rebuild {run_dir.name}" in capsys.readouterr().err
 
 
-def test_a_damaged_list_of_scorers_is_a_sentence(
-    run_dir: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_list_of_scorers_is_a_sentence(run_dir, settings, capsys):
     (run_dir / SCORERS_NAME).write_text("{")
     assert run("score", [run_dir.name, "--scorer", "numeric"]) == 6
     assert SCORERS_NAME in capsys.readouterr().err
 
 
-def test_the_list_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_names_every_kind(capsys):
     assert run("score", ["--list"]) == 0
     shown = capsys.readouterr().out
     for kind in ("exact_match", "contains", "regex", "numeric", "choice", "token_f1", "json", "loglikelihood"):
         assert kind in shown
 
 
-def test_a_scorer_is_read_as_a_spec_has_it() -> None:
+def test_a_scorer_is_read_as_a_spec_has_it():
     assert parse_scorer("numeric").label == "numeric"
     scorer = parse_scorer('{kind: regex, pattern: "#### (.*)", take: last}')
     assert (scorer.kind, getattr(scorer, "pattern", None)) == ("regex", "#### (.*)")

@@ -24,7 +24,6 @@ from assayline.errors import Death, DeviceError, EngineDiedError, EngineError, S
 from assayline.evaluation import worker as worker_module
 from assayline.records import Completion, Request
 from assayline.requests.warm_up import MIN_WARM_UP_TOKENS, WARM_UP_OUTPUT_TOKENS, shared_prefix
-from assayline.settings import Settings
 from assayline.store.parts import count_rows, list_parts, write_part
 
 CRASH = Death("run", exception="AssertionError", message="no such block")
@@ -86,7 +85,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Any:
     return install
 
 
-def test_workers_share_a_run_and_answer_every_request_once(tmp_path: Path, settings: Settings) -> None:
+def test_workers_share_a_run_and_answer_every_request_once(tmp_path, settings):
     """Peers, row 13: count in = count out."""
     ids = write_shards(tmp_path, shards=40, per_shard=25)
     shared = Work(tmp_path, settings)
@@ -97,11 +96,11 @@ def test_workers_share_a_run_and_answer_every_request_once(tmp_path: Path, setti
     assert len({row["worker"] for row in rows_of(tmp_path, "completions")}) == 3
 
 
-def test_a_work_order_is_small_and_picklable(tmp_path: Path, settings: Settings) -> None:
+def test_a_work_order_is_small_and_picklable(tmp_path, settings):
     assert len(pickle.dumps(Work(tmp_path, settings).order("worker-0"))) < 4096
 
 
-def test_shards_may_come_while_the_worker_waits(tmp_path: Path, settings: Settings) -> None:
+def test_shards_may_come_while_the_worker_waits(tmp_path, settings):
     shared = Work(tmp_path, settings, is_closed=False)
     thread = shared.start()
     for shard in range(5):
@@ -112,13 +111,13 @@ def test_shards_may_come_while_the_worker_waits(tmp_path: Path, settings: Settin
     assert sorted(answered(tmp_path)) == [request_of(shard).request_id for shard in range(5)]
 
 
-def test_a_run_without_requests_ends(tmp_path: Path, settings: Settings) -> None:
+def test_a_run_without_requests_ends(tmp_path, settings):
     write_shards(tmp_path, shards=0, per_shard=0)
     assert Work(tmp_path, settings).drive().answered_requests == 0
     assert events(tmp_path) == ["opened", "closed"]
 
 
-def test_the_engine_is_opened_and_warmed_up_once_for_all_shards(tmp_path: Path, settings: Settings, spy: Any) -> None:
+def test_the_engine_is_opened_and_warmed_up_once_for_all_shards(tmp_path, settings, spy):
     """Peers, rows 11 and 16: no start-up per batch or shard."""
     write_shards(tmp_path, shards=10, per_shard=5)
     engine = spy()
@@ -130,9 +129,7 @@ def test_the_engine_is_opened_and_warmed_up_once_for_all_shards(tmp_path: Path, 
     assert warm["duration_s"] == 0.25
 
 
-def test_warm_up_primes_the_shared_prefix_and_is_no_request_of_the_run(
-    tmp_path: Path, settings: Settings, spy: Any
-) -> None:
+def test_warm_up_primes_the_shared_prefix_and_is_no_request_of_the_run(tmp_path, settings, spy):
     prefix = list(range(100, 140))
     requests = [request_of(number, [*prefix, number, 7], min_tokens=9, max_tokens=9) for number in range(4)]
     write_part(tmp_path, "requests", "shard-0", requests)
@@ -145,9 +142,7 @@ def test_warm_up_primes_the_shared_prefix_and_is_no_request_of_the_run(
 
 
 @pytest.mark.parametrize("tokens", [1, 10, 63])
-def test_a_warm_up_prompt_is_long_enough_for_a_cpu_and_short_enough_for_the_context(
-    tmp_path: Path, settings: Settings, spy: Any, tokens: int
-) -> None:
+def test_a_warm_up_prompt_is_long_enough_for_a_cpu_and_short_enough_for_the_context(tmp_path, settings, spy, tokens):
     for number in range(2):
         write_part(tmp_path, "requests", f"shard-{number}", [request_of(number, [5] * tokens)])
     engine = spy()
@@ -157,7 +152,7 @@ def test_a_warm_up_prompt_is_long_enough_for_a_cpu_and_short_enough_for_the_cont
     assert len(warm.prompt_token_ids) + WARM_UP_OUTPUT_TOKENS < 64
 
 
-def test_warm_up_can_be_left_out(tmp_path: Path, settings: Settings, spy: Any) -> None:
+def test_warm_up_can_be_left_out(tmp_path, settings, spy):
     write_shards(tmp_path, shards=1, per_shard=2)
     engine = spy()
     Work(tmp_path, settings, engine={"backend": "fake", "warm_up": False}).drive()
@@ -166,7 +161,7 @@ def test_warm_up_can_be_left_out(tmp_path: Path, settings: Settings, spy: Any) -
 
 @hypothesis_settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=5))
-def test_the_shared_prefix_is_the_longest_that_all_have(prompts: list[list[int]]) -> None:
+def test_the_shared_prefix_is_the_longest_that_all_have(prompts):
     prefix = shared_prefix(prompts)
     if len(prompts) < 2:
         assert prefix == []
@@ -175,9 +170,7 @@ def test_the_shared_prefix_is_the_longest_that_all_have(prompts: list[list[int]]
     assert len({tuple(prompt[: len(prefix) + 1]) for prompt in prompts}) > 1 or prefix in prompts
 
 
-def test_a_dead_engine_ends_the_worker_and_keeps_what_had_finished(
-    tmp_path: Path, settings: Settings, spy: Any
-) -> None:
+def test_a_dead_engine_ends_the_worker_and_keeps_what_had_finished(tmp_path, settings, spy):
     """Peers, row 9: the failure is an exception, not an exit code of 0."""
     write_shards(tmp_path, shards=2, per_shard=20)
     engine = spy(fail_after=7)
@@ -189,9 +182,7 @@ def test_a_dead_engine_ends_the_worker_and_keeps_what_had_finished(
     assert len({row["engine_generation"] for row in failed}) == len(failed) and engine.closed >= len(failed)
 
 
-def test_an_engine_that_runs_out_of_memory_is_followed_by_a_smaller_one(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_runs_out_of_memory_is_followed_by_a_smaller_one(tmp_path, settings, monkeypatch):
     """The promise of the whole: every request answered once, and what was done about it is on record."""
     ids = write_shards(tmp_path, shards=4, per_shard=25)
     opened: list[int | None] = []
@@ -221,9 +212,7 @@ def test_an_engine_that_runs_out_of_memory_is_followed_by_a_smaller_one(
     assert {row["engine_generation"] for row in rows_of(tmp_path, "completions")} == {7}
 
 
-def test_more_killers_than_the_spec_allows_end_the_worker(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_killers_than_the_spec_allows_end_the_worker(tmp_path, settings, monkeypatch):
     ids = write_shards(tmp_path, shards=2, per_shard=20)
 
     class Frail(FakeEngine):
@@ -244,7 +233,7 @@ def test_more_killers_than_the_spec_allows_end_the_worker(
     assert [row["request_id"] for row in rows if row["error_kind"] == "killed_engine"] == ids[:5]
 
 
-def test_a_failed_warm_up_is_an_event_too(tmp_path: Path, settings: Settings, spy: Any) -> None:
+def test_a_failed_warm_up_is_an_event_too(tmp_path, settings, spy):
     write_shards(tmp_path, shards=1, per_shard=2)
     spy(fail_warm_up=True)
     with pytest.raises(SpecError, match="no warm-up"):
@@ -252,9 +241,7 @@ def test_a_failed_warm_up_is_an_event_too(tmp_path: Path, settings: Settings, sp
     assert events(tmp_path) == ["opened", "failed", "closed"]
 
 
-def test_an_engine_that_does_not_open_is_an_event_too(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_does_not_open_is_an_event_too(tmp_path, settings, monkeypatch):
     def refuse(*_: Any, **__: Any) -> None:
         raise EngineError("it did not start")
 
@@ -265,7 +252,7 @@ def test_an_engine_that_does_not_open_is_an_event_too(
     assert events(tmp_path) == ["failed"] and engine_event_of(tmp_path, "failed")["message"] == "it did not start"
 
 
-def test_a_stop_ends_the_worker_without_error_and_keeps_what_had_finished(tmp_path: Path, settings: Settings) -> None:
+def test_a_stop_ends_the_worker_without_error_and_keeps_what_had_finished(tmp_path, settings):
     """Peers, row 10: finished rows are kept."""
     write_part(tmp_path, "requests", "a", [request_of(number, max_tokens=2) for number in range(10)])
     write_part(tmp_path, "requests", "b", [request_of(number, max_tokens=10**9) for number in range(10, 20)])
@@ -279,7 +266,7 @@ def test_a_stop_ends_the_worker_without_error_and_keeps_what_had_finished(tmp_pa
     assert events(tmp_path)[-1] == "closed"
 
 
-def test_a_stop_ends_a_worker_that_waits_for_its_first_shard(tmp_path: Path, settings: Settings) -> None:
+def test_a_stop_ends_a_worker_that_waits_for_its_first_shard(tmp_path, settings):
     shared = Work(tmp_path, settings, is_closed=False)
     thread = shared.start()
     time.sleep(0.2)
@@ -289,7 +276,7 @@ def test_a_stop_ends_a_worker_that_waits_for_its_first_shard(tmp_path: Path, set
     assert not thread.is_alive() and events(tmp_path) == ["opened", "closed"]
 
 
-def test_what_finished_is_written_before_the_worker_ends(tmp_path: Path, settings: Settings) -> None:
+def test_what_finished_is_written_before_the_worker_ends(tmp_path, settings):
     """Peers, row 12: a crash costs the flush interval at most."""
     write_part(tmp_path, "requests", "a", [request_of(0, max_tokens=1), request_of(1, max_tokens=10**9)])
     shared = Work(tmp_path, settings, is_closed=False)
@@ -300,15 +287,13 @@ def test_what_finished_is_written_before_the_worker_ends(tmp_path: Path, setting
     thread.join(20)
 
 
-def test_parts_have_no_more_rows_than_the_setting_says(tmp_path: Path, settings: Settings) -> None:
+def test_parts_have_no_more_rows_than_the_setting_says(tmp_path, settings):
     write_shards(tmp_path, shards=2, per_shard=50)
     Work(tmp_path, settings.model_copy(update={"flush_rows": 30, "flush_interval_s": 1000})).drive()
     assert [count_rows(part) for part in list_parts(tmp_path, "completions")] == [30, 30, 30, 10]
 
 
-def test_a_spec_for_cuda_on_a_machine_without_is_refused_before_an_engine_opens(
-    tmp_path: Path, settings: Settings, spy: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spec_for_cuda_on_a_machine_without_is_refused_before_an_engine_opens(tmp_path, settings, spy, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     engine = spy()
     with pytest.raises(DeviceError, match="asks for 1 workers with 6 cuda"):
@@ -317,7 +302,7 @@ def test_a_spec_for_cuda_on_a_machine_without_is_refused_before_an_engine_opens(
     assert engine.closed == 0
 
 
-def test_a_device_that_another_run_holds_is_a_sentence(tmp_path: Path, settings: Settings, spy: Any) -> None:
+def test_a_device_that_another_run_holds_is_a_sentence(tmp_path, settings, spy):
     spy()
     with (
         claim_device(list_devices("cpu", 1), settings.lock_dir, 0),
@@ -326,9 +311,7 @@ def test_a_device_that_another_run_holds_is_a_sentence(tmp_path: Path, settings:
         Work(tmp_path, settings, engine={"device": "cpu"}).drive()
 
 
-def test_worker_logs_who_holds_the_device_that_it_waits_for_and_answers_when_it_is_free(
-    tmp_path: Path, settings: Settings, spy: Any
-) -> None:
+def test_worker_logs_who_holds_the_device_that_it_waits_for_and_answers_when_it_is_free(tmp_path, settings, spy):
     spy()
     ids = write_shards(tmp_path, shards=1, per_shard=5)
     work = Work(tmp_path, settings.model_copy(update={"device_wait_s": 60}), engine={"device": "cpu"})
@@ -344,9 +327,7 @@ def test_worker_logs_who_holds_the_device_that_it_waits_for_and_answers_when_it_
     assert sorted(answered(tmp_path)) == sorted(ids)
 
 
-def test_worker_ends_when_it_is_stopped_while_it_waits_for_a_device(
-    tmp_path: Path, settings: Settings, spy: Any
-) -> None:
+def test_worker_ends_when_it_is_stopped_while_it_waits_for_a_device(tmp_path, settings, spy):
     """A cancelled night must not wait for six hours until it ends."""
     spy()
     work = Work(tmp_path, settings.model_copy(update={"device_wait_s": 21_600}), engine={"device": "cpu"})

@@ -40,12 +40,7 @@ from assayline.store.database import connect
 from assayline.words import make_visible
 from flows.cli.baseline import PINS
 from flows.cli.score import SCORES
-from flows.cli.tables import (
-    print_benchmark,
-    print_gate,
-    print_result,
-    tabulate_metrics,
-)
+from flows.cli.tables import print_benchmark, print_gate, print_result, tabulate_metrics
 from flows.cli.words import print_table, print_text
 from flows.live.logs import speak_in_sentences
 from flows.live.watch import log_console
@@ -166,7 +161,7 @@ def controls(text: str) -> set[str]:
 
 @given(name=names)
 @settings(max_examples=60)
-def test_the_terminal_shows_every_name_as_it_is(name: str) -> None:
+def test_the_terminal_shows_every_name_as_it_is(name):
     shown = show_all(name, width=500)
     assert not controls(shown)
     lines = make_visible(name).split("\n")
@@ -178,12 +173,12 @@ def test_the_terminal_shows_every_name_as_it_is(name: str) -> None:
 
 @given(name=names, width=st.sampled_from([1, 20, 40, 110]))
 @settings(max_examples=50)
-def test_no_name_is_too_much_for_a_narrow_terminal(name: str, width: int) -> None:
+def test_no_name_is_too_much_for_a_narrow_terminal(name, width):
     assert not controls(show_all(name, width))
 
 
 @given(name=names)
-def test_a_page_in_prefect_has_the_same_tables_whatever_a_name_is(name: str) -> None:
+def test_a_page_in_prefect_has_the_same_tables_whatever_a_name_is(name):
     for describe in (
         lambda name: render_table(tabulate_metrics(result_of(name))),
         lambda name: render_table(tabulate("Limits", LIMITS, [limit_of(name)])),
@@ -258,9 +253,7 @@ class Elements(HTMLParser):
 @given(name=names)
 @example(name="".join(MARKUP + SIGNS))
 @settings(max_examples=3)  # drawing takes half a second
-def test_a_report_has_the_same_shape_whatever_a_name_is(
-    marked_rows: ReportRows, tmp_path_factory: pytest.TempPathFactory, name: str
-) -> None:
+def test_a_report_has_the_same_shape_whatever_a_name_is(marked_rows, tmp_path_factory, name):
     name = f"n{name}n"  # a line that a name stands alone in is not left out
     cache = tmp_path_factory.getbasetemp()
     for document, plain in zip(documents(marked_rows, name), documents(marked_rows, MARK), strict=True):
@@ -273,7 +266,7 @@ def test_a_report_has_the_same_shape_whatever_a_name_is(
 @given(name=names)
 @settings(max_examples=50)
 @pytest.mark.parametrize("has_bar", [True, False])
-def test_a_log_line_shows_every_name_as_it_is(has_bar: bool, name: str) -> None:
+def test_a_log_line_shows_every_name_as_it_is(has_bar, name):
     speak_in_sentences()
     file = io.StringIO()
     handler = PrefectConsoleHandler(stream=file)
@@ -293,6 +286,6 @@ def test_a_log_line_shows_every_name_as_it_is(has_bar: bool, name: str) -> None:
     assert not controls(file.getvalue())
 
 
-def test_what_a_terminal_would_obey_is_written_as_an_escape() -> None:
+def test_what_a_terminal_would_obey_is_written_as_an_escape():
     assert make_visible("a\x1b[31mb\x07c\x9bd\re\x7f\udcff") == r"a\x1b[31mb\x07c\x9bd\re\x7f\udcff"
     assert make_visible("two\n\tlines, é 漢 👩‍🔬") == "two\n\tlines, é 漢 👩‍🔬"

@@ -34,7 +34,7 @@ def assert_refused(run: flow_kit.Finished, code: int, *fragments: str) -> None:
     assert len(re.findall(r"^error: ", run.err, re.MULTILINE)) == 1
 
 
-def test_dry_run_shows_the_first_prompt_and_stores_nothing(spec_file: Path, data_dir: Path) -> None:
+def test_dry_run_shows_the_first_prompt_and_stores_nothing(spec_file, data_dir):
     run = dry_run(spec_file)
     assert run.code == 0, run.err
     assert "40 rows of sums, 0 duplicates, 40 requests (0 of them errors)" in run.out
@@ -43,7 +43,7 @@ def test_dry_run_shows_the_first_prompt_and_stores_nothing(spec_file: Path, data
     assert not data_dir.exists()
 
 
-def test_overrides_reach_the_spec(spec_file: Path) -> None:
+def test_overrides_reach_the_spec(spec_file):
     overrides = ["--prompts.limit", "3", "--prompts.template={{ question }}!", "--sampling.temperature", "0.5"]
     run = dry_run(spec_file, *overrides)
     assert run.code == 0, run.err
@@ -52,7 +52,7 @@ def test_overrides_reach_the_spec(spec_file: Path) -> None:
     assert '"temperature": 0.5' in run.out
 
 
-def test_a_dry_run_shows_the_first_error_of_each_kind(tmp_path: Path, spec_file: Path) -> None:
+def test_a_dry_run_shows_the_first_error_of_each_kind(tmp_path, spec_file):
     rows = [{"question": text, "answer": "x"} for text in ("a", None, "b", None, "\ud800")]
     (tmp_path / "odd.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     odd = ["--prompts.source.path", str(tmp_path / "odd.jsonl")]
@@ -68,7 +68,7 @@ def test_a_dry_run_shows_the_first_error_of_each_kind(tmp_path: Path, spec_file:
     assert_refused(dry_run(spec_file, *odd), 9, "Each of 1 requests would be an error row")
 
 
-def test_a_dry_run_shows_a_line_that_is_not_json_or_stops_at_it(tmp_path: Path, spec_file: Path) -> None:
+def test_a_dry_run_shows_a_line_that_is_not_json_or_stops_at_it(tmp_path, spec_file):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"question": "a", "answer": "x"}\n{"question": \n')
     damaged = ["--prompts.source.path", str(rows)]
@@ -99,36 +99,30 @@ BAD_FIELDS: dict[str, tuple[list[str], int, list[str]]] = {
     "misspelt option with a value": (["--resum", "x"], 2, ["There is no option --resum: did you mean --resume?"]),
     "field without its part": (["--limit", "3"], 2, ["limit: unknown key; did you mean 'prompts.limit'?"]),
     "impossible number": (["--sampling.temperature", "-1"], 2, ["sampling.temperature is -1. hint: give a number"]),
-    "endless repeats": (
-        ["--prompts.repeats", "99999", "--sampling.n", "99999"],
-        2,
-        ["prompts.repeats times"],
-    ),
+    "endless repeats": (["--prompts.repeats", "99999", "--sampling.n", "99999"], 2, ["prompts.repeats times"]),
     "stray word": (["examples/other.yaml"], 2, ["'examples/other.yaml' was not expected", "--field value"]),
 }
 
 
 @pytest.mark.parametrize("name", list(BAD_FIELDS))
-def test_bad_field_is_one_message(spec_file: Path, name: str) -> None:
+def test_bad_field_is_one_message(spec_file, name):
     overrides, code, fragments = BAD_FIELDS[name]
     assert_refused(dry_run(spec_file, *overrides), code, *fragments)
 
 
-def test_missing_spec_file_is_one_message() -> None:
+def test_missing_spec_file_is_one_message():
     run = flow_kit.run_here("evaluate", "no/such.yaml")
     assert_refused(run, 2, "no/such.yaml does not exist", "examples/arithmetic.yaml")
 
 
-def test_bad_yaml_is_one_message_with_its_place(tmp_path: Path) -> None:
+def test_bad_yaml_is_one_message_with_its_place(tmp_path):
     (tmp_path / "bad.yaml").write_text("name: [unclosed\nmodel: x\n")
     run = flow_kit.run_here("evaluate", tmp_path / "bad.yaml")
     assert_refused(run, 2, "bad.yaml, line 2, is not valid YAML")
 
 
 @pytest.mark.parametrize("arguments", [[], ["--dry-run"]])
-def test_a_data_folder_that_cannot_be_written_is_found_before_anything_starts(
-    spec_file: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
-) -> None:
+def test_a_data_folder_that_cannot_be_written_is_found_before_anything_starts(spec_file, monkeypatch, arguments):
     def begin(*_: Any) -> None:
         raise AssertionError("nothing may start")
 
@@ -139,7 +133,7 @@ def test_a_data_folder_that_cannot_be_written_is_found_before_anything_starts(
         assert_refused(refused, 6, "The data folder /proc/data cannot be written: ", "hint: set ASSAYLINE_DATA_DIR to")
 
 
-def test_an_unknown_variable_is_a_warning(spec_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_variable_is_a_warning(spec_file, monkeypatch):
     monkeypatch.setenv("ASSAYLINE_FLUSH_ROW", "7")
     run = dry_run(spec_file)
     assert run.code == 0
@@ -158,9 +152,7 @@ def test_an_unknown_variable_is_a_warning(spec_file: Path, monkeypatch: pytest.M
         (KeyboardInterrupt(), True),
     ],
 )
-def test_resuming_is_not_offered_when_it_would_end_the_same_way(
-    error: BaseException, is_offered: bool, monkeypatch: pytest.MonkeyPatch, spec_file: Path, data_dir: Path
-) -> None:
+def test_resuming_is_not_offered_when_it_would_end_the_same_way(error, is_offered, monkeypatch, spec_file, data_dir):
     def end(*_: Any) -> None:
         raise error
 
@@ -171,12 +163,12 @@ def test_resuming_is_not_offered_when_it_would_end_the_same_way(
     assert ("the same command resumes it" in run.err) == is_offered
 
 
-def test_model_folder_without_config_is_one_message(spec_file: Path, tmp_path: Path) -> None:
+def test_model_folder_without_config_is_one_message(spec_file, tmp_path):
     assert_refused(dry_run(spec_file, "--model", tmp_path), 4, f"{tmp_path} has no config.json", "*.safetensors")
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
-def test_damaged_model_folder_is_one_message(spec_file: Path, modest_model: Path, tmp_path: Path, name: str) -> None:
+def test_damaged_model_folder_is_one_message(spec_file, modest_model, tmp_path, name):
     folder = tmp_path / "damaged"
     shutil.copytree(modest_model, folder)
     (folder / name).write_text("{")
@@ -184,14 +176,7 @@ def test_damaged_model_folder_is_one_message(spec_file: Path, modest_model: Path
 
 
 @pytest.mark.prefect
-def test_refused_runs_leave_what_was_stored(
-    served_env: dict[str, str],
-    prefect_client: Any,
-    spec_file: Path,
-    data_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_refused_runs_leave_what_was_stored(served_env, prefect_client, spec_file, data_dir, tmp_path, monkeypatch):
     """Real runs, since only they touch the database: a good one, then bad input that is found at different moments."""
     good = flow_kit.run_here("evaluate", spec_file)
     assert good.code == 0, good.err

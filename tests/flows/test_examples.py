@@ -56,7 +56,7 @@ def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_a_dry_run_renders_every_row(example: Path) -> None:
+def test_a_dry_run_renders_every_row(example):
     shown = flow_kit.run_here("evaluate", example, "--dry-run")
     assert shown.code == 0
     output = shown.out
@@ -64,7 +64,7 @@ def test_a_dry_run_renders_every_row(example: Path) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_a_run_on_the_fake_engine_is_scored(example: Path, settings: Settings) -> None:
+def test_a_run_on_the_fake_engine_is_scored(example, settings):
     completions = run(example, settings, {"engine.backend": "fake"})
     assert {row["error_kind"] for row in completions} == {None}
     with_options = example.stem == "mmlu_loglikelihood"
@@ -78,12 +78,12 @@ def commented_lines(example: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES[1:], ids=lambda path: path.stem)
-def test_the_lines_for_the_whole_set_are_a_source(example: Path) -> None:
+def test_the_lines_for_the_whole_set_are_a_source(example):
     found = [HubSource.model_validate(yaml.safe_load(line)["source"]) for line in commented_lines(example)]
     assert len(found) == (2 if "few_shot" in example.read_text() else 1)
 
 
-def test_the_rows_are_in_the_public_formats() -> None:
+def test_the_rows_are_in_the_public_formats():
     gsm8k, mmlu, ifeval = (
         [json.loads(line) for line in (ROOT / "examples" / f"{name}.jsonl").read_text().splitlines()]
         for name in ("gsm8k_style", "mmlu_style", "json_style")
@@ -94,7 +94,7 @@ def test_the_rows_are_in_the_public_formats() -> None:
     assert all(set(row) == {"key", "prompt", "instruction_id_list", "kwargs"} for row in ifeval)
 
 
-def test_examples_of_a_prompt_are_answered_as_they_should_be() -> None:
+def test_examples_of_a_prompt_are_answered_as_they_should_be():
     spec = load_spec(ROOT / "examples" / "mmlu_style.yaml")
     for prompt in load_prompts(spec.prompts):
         assert isinstance(prompt, Prompt)
@@ -103,7 +103,7 @@ def test_examples_of_a_prompt_are_answered_as_they_should_be() -> None:
 
 
 @pytest.mark.parametrize(("name", "requests"), SPEED_ALONE.items())
-def test_an_example_without_scores_renders_every_row(name: str, requests: int) -> None:
+def test_an_example_without_scores_renders_every_row(name, requests):
     shown = flow_kit.run_here("evaluate", ROOT / "examples" / f"{name}.yaml", "--dry-run")
     assert shown.code == 0
     output = shown.out
@@ -111,13 +111,13 @@ def test_an_example_without_scores_renders_every_row(name: str, requests: int) -
     assert ("4 conversations of 1 to 3 turns, 8 in all" in output) == (name == "multi_turn")
 
 
-def test_the_served_example_renders_every_row() -> None:
+def test_the_served_example_renders_every_row():
     shown = flow_kit.run_here("evaluate", ROOT / "examples" / "served.yaml", "--dry-run")
     assert shown.code == 0 and "155 requests (0 of them errors)" in shown.out
 
 
 @pytest.mark.vllm
-def test_every_answer_of_the_json_example_is_valid(settings: Settings) -> None:
+def test_every_answer_of_the_json_example_is_valid(settings):
     example = ROOT / "examples" / "json_style.yaml"
     output = load_spec(example).output
     assert output is not None and output.json_schema is not None
@@ -128,7 +128,7 @@ def test_every_answer_of_the_json_example_is_valid(settings: Settings) -> None:
 
 
 @pytest.mark.vllm
-def test_the_likelihood_example_runs_on_a_real_engine(settings: Settings) -> None:
+def test_the_likelihood_example_runs_on_a_real_engine(settings):
     completions = run(ROOT / "examples" / "mmlu_loglikelihood.yaml", settings, {})
     assert all(row["option_logprob"] < 0 and row["text"] is None for row in completions)
     assert len(query(settings, "from scores where value in (0, 1)")) == 10

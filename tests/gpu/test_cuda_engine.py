@@ -3,8 +3,6 @@
 import contextlib
 import subprocess
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,6 @@ from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup
 from assayline.engines.recovery.policy import Sizes
 from assayline.records import Request
-from assayline.settings import Settings
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,9 +26,7 @@ def used_memory_mib(gpu: str) -> int:
     return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip())
 
 
-def test_a_cuda_spec_is_answered_on_the_gpu_and_its_memory_comes_back(
-    make_spec: Any, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_cuda_spec_is_answered_on_the_gpu_and_its_memory_comes_back(make_spec, settings, tmp_path):
     spec = make_spec(
         engine={
             "device": "cuda",

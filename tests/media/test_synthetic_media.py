@@ -15,7 +15,7 @@ def image(seed: int, content: str = "noise", width: int = 40, height: int = 30) 
 
 
 @pytest.mark.parametrize("content", ["noise", "gradient", "solid"])
-def test_pictures_are_of_the_size_and_the_kind_that_was_asked_for(content: str) -> None:
+def test_pictures_are_of_the_size_and_the_kind_that_was_asked_for(content):
     pixels = image(1, content)
     assert pixels.shape == (30, 40, 3)
     assert (pixels == image(1, content)).all()
@@ -24,14 +24,14 @@ def test_pictures_are_of_the_size_and_the_kind_that_was_asked_for(content: str) 
     assert {"noise": colours > 1_000, "gradient": 1 < colours <= 40, "solid": colours == 1}[content]
 
 
-def test_sounds_are_of_the_length_that_was_asked_for() -> None:
+def test_sounds_are_of_the_length_that_was_asked_for():
     sound = make_sound(refer_synthetic("audio", seconds=0.5, seed=1), 16_000)
     assert (sound.shape, sound.dtype) == ((8_000,), np.float32)
     assert 0.05 < sound.std() < 0.2
     assert (sound != make_sound(refer_synthetic("audio", seconds=0.5, seed=2), 16_000)).any()
 
 
-def test_they_are_loaded_like_any_other() -> None:
+def test_they_are_loaded_like_any_other():
     media = [
         refer_synthetic("image", width=40, height=30, content="noise", seed=1),
         refer_synthetic("audio", seconds=2.0, seed=1),
@@ -42,7 +42,7 @@ def test_they_are_loaded_like_any_other() -> None:
     assert len({one["digest"] for one in [*media, refer_synthetic("audio", seconds=2.0, seed=2)]}) == 3
 
 
-def test_a_file_of_that_name_is_none() -> None:
+def test_a_file_of_that_name_is_none():
     """A path that only looks like one, from a prompt file, is looked for as a file."""
     from assayline.media.fetch import Fetcher
     from assayline.media.references import MediaReader, Shelf

@@ -26,7 +26,7 @@ def build(spec: EvalSpec, tokenizer: Any, max_model_len: int | None = 256) -> li
     return list(build_requests(spec, load_prompts(spec.prompts, tokenizer), renderer, max_model_len))
 
 
-def test_each_option_and_repeat_is_a_request(tokenizer: Any) -> None:
+def test_each_option_and_repeat_is_a_request(tokenizer):
     spec = spec_of(
         [{"prompt": "bako", "target": "mi", "choices": ["mi", 7, "tu re"]}],
         repeats=2,
@@ -60,7 +60,7 @@ def reference_pair(tokenizer: Any, context: str, continuation: str) -> tuple[lis
 
 @settings(deadline=None)
 @given(TEXT.filter(str.strip), st.lists(TEXT.filter(str.strip), min_size=2, max_size=4))
-def test_the_boundary_is_the_fields(session_tokenizer: Any, context: str, options: list[str]) -> None:
+def test_the_boundary_is_the_fields(session_tokenizer, context, options):
     spec = spec_of([{"prompt": context, "choices": options}], chat={"template": "plain"})
     (one,) = build(spec, session_tokenizer)
     expected = [reference_pair(session_tokenizer, context, option) for option in options]
@@ -72,7 +72,7 @@ def test_the_boundary_is_the_fields(session_tokenizer: Any, context: str, option
         assert request.prompt_token_ids == beginning + ending
 
 
-def test_a_blank_at_the_prompts_end_goes_to_the_option(tokenizer: Any) -> None:
+def test_a_blank_at_the_prompts_end_goes_to_the_option(tokenizer):
     spec = spec_of([{"prompt": "bako ", "choices": ["mi", "tu"]}], chat={"template": "plain"})
     (one,) = build(spec, tokenizer)
     ids = tokenizer("bako")["input_ids"]
@@ -82,7 +82,7 @@ def test_a_blank_at_the_prompts_end_goes_to_the_option(tokenizer: Any) -> None:
         assert request.option in ("mi", "tu")
 
 
-def test_a_token_across_the_boundary_is_the_prompts() -> None:
+def test_a_token_across_the_boundary_is_the_prompts():
     class Joining:
         """Encodes "a" and "b" apart, and "ab" as one."""
 
@@ -95,7 +95,7 @@ def test_a_token_across_the_boundary_is_the_prompts() -> None:
         list(render_options(Rendered("a", [97]), ["b"], Joining()))
 
 
-def test_a_prompt_without_text_has_no_likelihood() -> None:
+def test_a_prompt_without_text_has_no_likelihood():
     class Bytes:
         def encode(self, text: str) -> list[int]:
             return list(text.encode())
@@ -116,7 +116,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_options_are_one_error_per_repeat(tokenizer: Any, case: str) -> None:
+def test_bad_options_are_one_error_per_repeat(tokenizer, case):
     value, message = BAD[case]
     good = {"prompt": "a", "choices": ["x", "y"]}
     first, second = build(spec_of([good, {"prompt": "b", "choices": value}], repeats=2), tokenizer)
@@ -126,7 +126,7 @@ def test_bad_options_are_one_error_per_repeat(tokenizer: Any, case: str) -> None
     assert all(error.error_kind == "row_error" and message in str(error.error_message) for error in second.errors)
 
 
-def test_a_row_without_the_column_is_a_mistake_of_the_spec_or_of_the_row(tokenizer: Any) -> None:
+def test_a_row_without_the_column_is_a_mistake_of_the_spec_or_of_the_row(tokenizer):
     from assayline.errors import PromptError
 
     with pytest.raises(PromptError, match=r"'choices', named by prompts\.columns\.options"):
@@ -135,25 +135,25 @@ def test_a_row_without_the_column_is_a_mistake_of_the_spec_or_of_the_row(tokeniz
     assert "named by prompts.columns.options" in str(later.errors[0].error_message)
 
 
-def test_options_in_a_text_are_json(tokenizer: Any) -> None:
+def test_options_in_a_text_are_json(tokenizer):
     (one,) = build(spec_of([{"prompt": "a", "choices": '["x", "y"]'}]), tokenizer)
     assert one.prompt.options == ["x", "y"]
 
 
-def test_one_option_that_is_too_long_is_an_error_of_all(tokenizer: Any) -> None:
+def test_one_option_that_is_too_long_is_an_error_of_all(tokenizer):
     (one,) = build(spec_of([{"prompt": "ba", "choices": ["x", "ko " * 40]}]), tokenizer, max_model_len=24)
     assert [request.option_index for request in one.requests] == [0, 1]
     assert {error.error_kind for error in one.errors} == {"prompt_too_long"} and len(one.errors) == 2
     assert all(request.prompt_token_ids == [] and request.option_tokens is None for request in one.requests)
 
 
-def test_options_are_part_of_what_is_asked(tokenizer: Any) -> None:
+def test_options_are_part_of_what_is_asked(tokenizer):
     rows = [{"prompt": "a", "choices": ["x", "y"]}, {"prompt": "a", "choices": ["x", "z"]}]
     first, second = build(spec_of(rows), tokenizer)
     assert first.prompt.prompt_id != second.prompt.prompt_id and second.prompt.occurrence == 0
 
 
-def test_a_spec_that_asks_for_options_is_another_configuration() -> None:
+def test_a_spec_that_asks_for_options_is_another_configuration():
     rows = [{"prompt": "a", "choices": ["x", "y"]}]
     asking, writing = spec_of(rows), spec_of(rows, scorers=None)
     assert config_id(asking, "m") != config_id(writing, "m")

@@ -3,7 +3,6 @@
 import itertools
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ def build(spec: EvalSpec, tokenizer: Any, max_model_len: int | None = 256) -> li
     return list(build_requests(spec, load_prompts(spec.prompts, tokenizer), renderer, max_model_len))
 
 
-def test_a_prompt_becomes_its_repeats(tokenizer: Any) -> None:
+def test_a_prompt_becomes_its_repeats(tokenizer):
     spec = spec_of([GOOD], {"temperature": 0.5, "n": 2, "seed": 10}, repeats=3)
     (one,) = build(spec, tokenizer)
     assert one.errors == [] and one.ready == one.requests
@@ -55,7 +54,7 @@ def test_a_prompt_becomes_its_repeats(tokenizer: Any) -> None:
     }
 
 
-def test_ids_are_of_content_and_position(tokenizer: Any) -> None:
+def test_ids_are_of_content_and_position(tokenizer):
     rows = [GOOD, GOOD, {"prompt": "tu", "options": {}}]
     requests = [request for one in build(spec_of(rows, repeats=2), tokenizer) for request in one.requests]
     ids = [request.request_id for request in requests]
@@ -64,7 +63,7 @@ def test_ids_are_of_content_and_position(tokenizer: Any) -> None:
     assert ids == [request.request_id for one in build(spec_of(rows, repeats=2), tokenizer) for request in one.requests]
 
 
-def test_the_rows_sampling_lies_over_the_specs(tokenizer: Any) -> None:
+def test_the_rows_sampling_lies_over_the_specs(tokenizer):
     rows = [{"prompt": "a", "options": {"max_tokens": 5, "seed": 3}}, {"prompt": "b", "options": {}}]
     given_sampling = {"max_tokens": 64, "top_p": 0.9}
     first, second = build(spec_of(rows, given_sampling, repeats=2), tokenizer)
@@ -76,14 +75,14 @@ def test_the_rows_sampling_lies_over_the_specs(tokenizer: Any) -> None:
     assert given_sampling == {"max_tokens": 64, "top_p": 0.9}
 
 
-def test_without_a_seed_none_is_made_up(tokenizer: Any) -> None:
+def test_without_a_seed_none_is_made_up(tokenizer):
     for sampling, expected in (({}, {}), ({"seed": -1}, {"seed": -1}), ({"seed": None}, {"seed": None})):
         (one,) = build(spec_of([GOOD], sampling, repeats=2), tokenizer)
         assert [request.sampling for request in one.requests] == [{"max_tokens": None, **expected}] * 2
 
 
 @pytest.mark.parametrize("sampling", [{"n": 0}, {"n": "2"}, {"n": True}, {"seed": "x"}, {"seed": 1.5}])
-def test_counts_and_seeds_that_are_no_numbers_stop_the_run(sampling: dict[str, Any]) -> None:
+def test_counts_and_seeds_that_are_no_numbers_stop_the_run(sampling):
     with pytest.raises(SpecError, match=r"sampling\.(n|seed) is .*, expected a whole number"):
         build_requests(spec_of([GOOD], sampling), [], object(), None)  # type: ignore[arg-type]
 
@@ -102,7 +101,7 @@ KINDS = ["prompt_too_long", "template_error", "row_error", "empty_prompt"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bad_prompt_is_its_own_rows_only(tokenizer: Any, kind: str) -> None:
+def test_a_bad_prompt_is_its_own_rows_only(tokenizer, kind):
     prepared = build(spec_of([GOOD, failing(kind), GOOD], {"seed": 1}, repeats=2, template=TEMPLATE), tokenizer)
     good, bad, last = prepared
     assert len(good.ready) == len(last.ready) == 2 and bad.ready == []
@@ -115,7 +114,7 @@ def test_a_bad_prompt_is_its_own_rows_only(tokenizer: Any, kind: str) -> None:
 
 @settings(deadline=None, max_examples=settings.default.max_examples // 4)
 @given(st.lists(st.sampled_from(["good", "bad", *KINDS]), min_size=1), st.integers(1, 3), st.integers(1, 3))
-def test_count_in_is_count_out(session_tokenizer: Any, kinds: list[str], repeats: int, n: int) -> None:
+def test_count_in_is_count_out(session_tokenizer, kinds, repeats, n):
     rows = [{"good": GOOD, "bad": {"options": {}, "prompt": None}}.get(kind) or failing(kind) for kind in kinds]
     prepared = build(spec_of(rows, {"n": n}, repeats=repeats, template=TEMPLATE), session_tokenizer)
     assert [len(one.requests) for one in prepared] == [repeats * n] * len(rows)
@@ -124,7 +123,7 @@ def test_count_in_is_count_out(session_tokenizer: Any, kinds: list[str], repeats
     assert [one.prompt.source_row for one in prepared] == list(range(len(rows)))
 
 
-def test_a_prompt_may_leave_room_for_one_token(tokenizer: Any) -> None:
+def test_a_prompt_may_leave_room_for_one_token(tokenizer):
     spec = spec_of([GOOD])
     tokens = len(build(spec, tokenizer, None)[0].requests[0].prompt_token_ids)
     assert build(spec, tokenizer, tokens + 1)[0].errors == []
@@ -136,7 +135,7 @@ def test_a_prompt_may_leave_room_for_one_token(tokenizer: Any) -> None:
     assert request.rendered and request.prompt_token_ids == []
 
 
-def test_a_bad_row_keeps_its_own_error(tokenizer: Any) -> None:
+def test_a_bad_row_keeps_its_own_error(tokenizer):
     _, bad = build(spec_of([GOOD, {"prompt": None, "options": {}}]), tokenizer)
     assert bad.errors[0].error_kind == "row_error"
     assert bad.errors[0].error_message == "The prompt is null, expected text."
@@ -144,7 +143,7 @@ def test_a_bad_row_keeps_its_own_error(tokenizer: Any) -> None:
     assert bad.errors[0].prompt_tokens is None
 
 
-def test_prompts_that_are_ids_are_not_rendered(tokenizer: Any) -> None:
+def test_prompts_that_are_ids_are_not_rendered(tokenizer):
     spec = EvalSpec.model_validate(
         {
             "model": "m",
@@ -159,7 +158,7 @@ def test_prompts_that_are_ids_are_not_rendered(tokenizer: Any) -> None:
         assert request.rendered == one.prompt.messages[0]["content"]
 
 
-def test_prompts_are_taken_one_at_a_time(tokenizer: Any) -> None:
+def test_prompts_are_taken_one_at_a_time(tokenizer):
     taken = []
 
     def million() -> Iterator[Prompt]:
@@ -202,13 +201,13 @@ def test_prompts_are_taken_one_at_a_time(tokenizer: Any) -> None:
         (None, {"max_model_len": 5}, 5),
     ],
 )
-def test_the_context_length(tmp_path: Path, config: Any, args: dict[str, Any], expected: int | None) -> None:
+def test_the_context_length(tmp_path, config, args, expected):
     if config is not None:
         (tmp_path / "config.json").write_text(json.dumps(config))
     assert max_model_len_of(tmp_path, args) == expected
 
 
-def test_seed_repeat_never_reaches_the_seed_that_means_none() -> None:
+def test_seed_repeat_never_reaches_the_seed_that_means_none():
     assert [seed_repeat({"seed": -3}, number)["seed"] for number in range(5)] == [-3, -2, 0, 1, 2]
     assert [seed_repeat({"seed": 0}, number)["seed"] for number in range(3)] == [0, 1, 2]
     assert seed_repeat({"seed": -1}, 4) == {"seed": -1}

@@ -50,7 +50,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_is_copied_is_enough_for_every_command(image: Path) -> None:
+def test_what_is_copied_is_enough_for_every_command(image):
     """Run from there alone, with the packages of this environment."""
     env = {"PYTHONPATH": str(image), "PATH": "/usr/bin:/bin", "HOME": str(image)}
     for arguments in (["--help"], ["evaluate", "--help"]):
@@ -66,7 +66,7 @@ def test_what_is_copied_is_enough_for_every_command(image: Path) -> None:
     subprocess.run([sys.executable, "scripts/setup.py", "--help"], cwd=image, check=True, capture_output=True)
 
 
-def test_it_is_run_by_an_ordinary_user_and_starts_a_command_of_the_project() -> None:
+def test_it_is_run_by_an_ordinary_user_and_starts_a_command_of_the_project():
     instructions = read_instructions()
     users = [rest for name, rest in instructions if name == "USER"]
     assert users == ["10001:10001"]  # kubelet: "image has non-numeric user (…), cannot verify user is non-root"
@@ -81,7 +81,7 @@ def test_it_is_run_by_an_ordinary_user_and_starts_a_command_of_the_project() -> 
     assert any(name == "RUN" and "setup.py --target cuda" in rest for name, rest in instructions)
 
 
-def test_set_up_takes_the_target_that_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_up_takes_the_target_that_it_is_told(monkeypatch):
     """An image is built where no GPU is."""
     wanted = []
     monkeypatch.setattr(script.Environment, "is_ready", lambda self, dev: wanted.append(self.target) or True)

@@ -1,7 +1,5 @@
 """Names of vLLM's arguments: errors for what is not among them. `tests/engines/test_vllm_itself.py` compares them."""
 
-from typing import Any
-
 import pytest
 from run_kit import fake_spec
 
@@ -19,7 +17,7 @@ from assayline.spec.checks import check_arguments, count_devices, engine_argumen
         ({"sampling": {"guided_json": {}}}, r"sampling\.guided_json: vLLM has no such argument"),
     ],
 )
-def test_a_misspelt_argument_names_the_nearest(changes: dict[str, Any], expected: str) -> None:
+def test_a_misspelt_argument_names_the_nearest(changes, expected):
     with pytest.raises(SpecError, match=expected):
         check_arguments(fake_spec(**changes))
 
@@ -37,7 +35,7 @@ def test_a_misspelt_argument_names_the_nearest(changes: dict[str, Any], expected
         ({"engine": {"args": {"tensor_parallel_size": "two"}}}, "is 'two', expected a whole number"),
     ],
 )
-def test_an_argument_that_cannot_be_set_so_is_refused(changes: dict[str, Any], expected: str) -> None:
+def test_an_argument_that_cannot_be_set_so_is_refused(changes, expected):
     with pytest.raises(SpecError, match=expected):
         check_arguments(fake_spec(**changes))
 
@@ -60,12 +58,12 @@ def test_an_argument_that_cannot_be_set_so_is_refused(changes: dict[str, Any], e
         ({"engine": {"args": {"max_num_seqs": 0}}}, "max_num_seqs is 0"),
     ],
 )
-def test_a_number_that_vllm_would_refuse_is_refused_before(changes: dict[str, Any], expected: str) -> None:
+def test_a_number_that_vllm_would_refuse_is_refused_before(changes, expected):
     with pytest.raises(SpecError, match=expected):
         check_arguments(fake_spec(**changes))
 
 
-def test_numbers_that_vllm_takes_pass() -> None:
+def test_numbers_that_vllm_takes_pass():
     sampling = {"temperature": 2, "top_p": 1, "top_k": -1, "max_tokens": None, "logprobs": True, "min_tokens": 0}
     check_arguments(fake_spec(sampling=sampling, engine={"args": {"max_model_len": "32k", "block_size": None}}))
     check_arguments(
@@ -73,21 +71,19 @@ def test_numbers_that_vllm_takes_pass() -> None:
     )
 
 
-def test_good_arguments_pass() -> None:
+def test_good_arguments_pass():
     args = {"max_num_seqs": 64, "compilation_config": {"level": 0}, "quantization": None}
     check_arguments(fake_spec(engine={"args": args}, sampling={"n": 2, "logit_bias": {}, "seed": 1}))
 
 
-def test_a_server_of_our_own_may_have_replicas_which_take_gpus() -> None:
+def test_a_server_of_our_own_may_have_replicas_which_take_gpus():
     args = {"data_parallel_size": 2, "tensor_parallel_size": 4}
     check_arguments(fake_spec(engine={"backend": "server", "args": args}))
     assert count_devices(args) == 8
     assert count_devices({**args, "prefill_context_parallel_size": 2, "decode_context_parallel_size": 2}) == 16
 
 
-def test_without_vllm_the_fake_engine_still_runs_and_the_real_one_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_vllm_the_fake_engine_still_runs_and_the_real_one_says_what_to_install(monkeypatch):
     monkeypatch.setattr(arguments.importlib.util, "find_spec", lambda name: None)
     engine_argument_names.cache_clear()
     check_arguments(fake_spec(engine={"backend": "fake", "args": {"anything": 1}}))

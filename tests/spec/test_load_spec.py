@@ -37,7 +37,7 @@ def load_of(kind: str, **fields: Any) -> dict[str, Any]:
         (load_of("steady", rate_per_s=1), "steady"),
     ],
 )
-def test_a_load_that_cannot_be_is_refused(load: dict[str, Any], told: str) -> None:
+def test_a_load_that_cannot_be_is_refused(load, told):
     with pytest.raises(SpecError, match=told):
         spec_of(engine=ASYNC, load=load)
 
@@ -52,12 +52,12 @@ def test_a_load_that_cannot_be_is_refused(load: dict[str, Any], told: str) -> No
         ({"engine": {"backend": "server", "server": {"url": "http://me:secret@host/v1"}}}, "holds a password or a key"),
     ],
 )
-def test_a_wrong_objective_or_url_is_refused(parts: dict[str, Any], told: str) -> None:
+def test_a_wrong_objective_or_url_is_refused(parts, told):
     with pytest.raises(SpecError, match=told):
         spec_of(**parts)
 
 
-def test_a_load_is_part_of_the_configuration_and_an_objective_is_not() -> None:
+def test_a_load_is_part_of_the_configuration_and_an_objective_is_not():
     slow, fast = (spec_of(engine=ASYNC, load=load_of("constant", rate_per_s=rate)) for rate in (1, 2))
     judged = spec_of(
         engine=ASYNC, load=load_of("constant", rate_per_s=1), slos=[{"name": "fast", "ttft_s": 1, "tpot_s": None}]
@@ -67,13 +67,13 @@ def test_a_load_is_part_of_the_configuration_and_an_objective_is_not() -> None:
     assert (slow.load is not None and slow.load.is_open_loop, slow.engine.is_streaming) == (True, True)
 
 
-def test_a_url_is_kept_without_its_last_slash() -> None:
+def test_a_url_is_kept_without_its_last_slash():
     spec = spec_of(engine={"backend": "server", "server": {"url": "https://host:8000/v1/"}})
     assert spec.engine.server.url == "https://host:8000/v1"
     assert spec.engine.is_remote and not spec_of(engine={"backend": "server"}).engine.is_remote
 
 
-def test_a_trace_without_a_path_is_that_of_the_source() -> None:
+def test_a_trace_without_a_path_is_that_of_the_source():
     source = {"kind": "trace", "format": "mooncake", "path": "t.jsonl"}
     load = spec_of(prompts={"source": source}, engine=ASYNC, load=load_of("trace", speed=3)).load
     assert load is not None and load.trace_speed == 3

@@ -16,12 +16,12 @@ def spec(**prompts: Any) -> EvalSpec:
     return EvalSpec.model_validate({"model": "m", "prompts": {"source": ROWS, **prompts}})
 
 
-def test_a_column_may_be_named_alone() -> None:
+def test_a_column_may_be_named_alone():
     columns = spec(columns={"images": "i", "audios": ["a", "b"]}).prompts.columns
     assert columns.media == {"image": ["i"], "audio": ["a", "b"]}
 
 
-def test_a_spec_without_media_is_the_spec_that_it_was() -> None:
+def test_a_spec_without_media_is_the_spec_that_it_was():
     """Runs of before are resumed, and held against, by this digest."""
     assert "media" not in str(spec().model_dump(mode="json"))
     assert spec_hash(spec()) == spec_hash(spec(columns={"images": []}, media={}))
@@ -39,10 +39,10 @@ def test_a_spec_without_media_is_the_spec_that_it_was() -> None:
         ({"marks": {"smell": "<s>"}}, "'image'"),
     ],
 )
-def test_what_cannot_be_is_refused(media: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_is_refused(media, words):
     with pytest.raises(ValidationError, match=words):
         spec(media=media)
 
 
-def test_two_marks_are_two_texts() -> None:
+def test_two_marks_are_two_texts():
     assert MediaSpec(marks={"image": "<image>", "audio": "<audio>"}).marks == {"image": "<image>", "audio": "<audio>"}

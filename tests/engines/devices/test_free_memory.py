@@ -24,11 +24,11 @@ def write(root: Path, files: dict[str, object]) -> None:
         (root / name).write_text(f"{text}\n")
 
 
-def test_read_free_main_memory_is_the_machines_without_limits(tmp_path: Path) -> None:
+def test_read_free_main_memory_is_the_machines_without_limits(tmp_path):
     assert read_free_main_memory(tmp_path) == 20 * GIB
 
 
-def test_read_free_main_memory_respects_a_group_of_version_1(tmp_path: Path) -> None:
+def test_read_free_main_memory_respects_a_group_of_version_1(tmp_path):
     group = "sys/fs/cgroup/memory/docker/ab"
     write(tmp_path, {
         "proc/self/cgroup": "9:name=systemd:/\n4:memory:/docker/ab\n0::/",
@@ -42,7 +42,7 @@ def test_read_free_main_memory_respects_a_group_of_version_1(tmp_path: Path) -> 
     assert read_free_main_memory(tmp_path) == 3 * GIB
 
 
-def test_read_free_main_memory_respects_the_groups_around_one_of_version_2(tmp_path: Path) -> None:
+def test_read_free_main_memory_respects_the_groups_around_one_of_version_2(tmp_path):
     files = {"proc/self/cgroup": "0::/pod.slice/box"}
     for folder, limit, used in (("pod.slice", 6 * GIB, GIB), ("pod.slice/box", "max", GIB)):
         group = f"sys/fs/cgroup/{folder}"
@@ -55,7 +55,7 @@ def test_read_free_main_memory_respects_the_groups_around_one_of_version_2(tmp_p
     assert read_free_main_memory(tmp_path) == 5 * GIB
 
 
-def test_read_free_main_memory_finds_a_containers_group_at_the_root_of_its_mount(tmp_path: Path) -> None:
+def test_read_free_main_memory_finds_a_containers_group_at_the_root_of_its_mount(tmp_path):
     write(tmp_path, {
         "proc/self/cgroup": "0::/kubepods/not-mounted-here",
         "sys/fs/cgroup/memory.max": 4 * GIB,
@@ -65,9 +65,7 @@ def test_read_free_main_memory_finds_a_containers_group_at_the_root_of_its_mount
     assert read_free_main_memory(tmp_path) == 3 * GIB
 
 
-def test_read_free_main_memory_respects_the_limit_of_the_address_space(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_read_free_main_memory_respects_the_limit_of_the_address_space(monkeypatch, tmp_path):
     size = SimpleNamespace(memory_info=lambda: SimpleNamespace(vms=3 * GIB))
     monkeypatch.setattr(psutil, "Process", lambda: size)
     for limit, free in ((5 * GIB, 2 * GIB), (2 * GIB, 0)):

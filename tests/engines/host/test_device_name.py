@@ -2,7 +2,7 @@
 
 import sys
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -39,14 +39,14 @@ class Processor:
 
 
 @pytest.mark.parametrize(("platform", "name"), [(Nameless(), "npu"), (Sliced(), "cuda"), (Processor(), name_cpu())])
-def test_a_device_has_the_name_that_can_be_had(platform: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_has_the_name_that_can_be_had(platform, name, monkeypatch):
     monkeypatch.setattr(rows, "list_gpus", list)
     monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=platform))
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(platforms=sys.modules["vllm.platforms"]))
     assert rows._device_name() == name and name != "cpu"
 
 
-def test_device_name_is_the_drivers_when_vllm_cannot_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_name_is_the_drivers_when_vllm_cannot_tell_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=Sliced()))
     monkeypatch.setattr(rows, "list_gpus", lambda: ["MIG-77"])
     monkeypatch.setattr(rows, "name_gpu", {"MIG-77": "NVIDIA H100 MIG 1g.10gb"}.get)

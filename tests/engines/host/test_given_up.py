@@ -41,7 +41,7 @@ def given_up(live: Live) -> Completion:
     return VllmRows(ORDER).finish(live, SimpleNamespace(metrics=None), 1.0)
 
 
-def test_its_empty_text_is_no_answer() -> None:
+def test_its_empty_text_is_no_answer():
     row = given_up(live_of(None))
     assert (row.error_kind, row.text, row.finish_reason) == (GAVE_UP, None, None)
 
@@ -51,9 +51,7 @@ def test_its_empty_text_is_no_answer() -> None:
     [([PICTURE], 1, 2, None, 1), ([PICTURE], 2, 2, GAVE_UP, 1), (None, 1, 1, GAVE_UP, None)],
     ids=["right the second time", "wrong twice", "of text"],
 )
-def test_with_media_it_is_asked_once_more_and_counted(
-    media: list[Media] | None, failures: int, asked: int, kind: str | None, retries: int | None
-) -> None:
+def test_with_media_it_is_asked_once_more_and_counted(media, failures, asked, kind, retries):
     core = AsyncCore(ORDER)
     tries: list[Live] = []
 

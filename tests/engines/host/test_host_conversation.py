@@ -161,14 +161,14 @@ def silent_host(message: Any) -> list[Any]:
     return [] if isinstance(message, Generate) else prompt_host(message)
 
 
-def test_a_slow_load_is_no_silence(converse: Any) -> None:
+def test_a_slow_load_is_no_silence(converse):
     engine, _ = converse(prompt_host, loads_s=800.0)
     assert engine.facts.load_s == 800.0
     nothing_yet = itertools.chain([None] * 3, requests(2))
     assert len(list(engine.generate(nothing_yet))) == 2
 
 
-def test_a_silent_host_is_taken_for_dead(converse: Any) -> None:
+def test_a_silent_host_is_taken_for_dead(converse):
     engine, host = converse(silent_host)
     with pytest.raises(EngineError, match="silent for 120 s"):
         list(engine.generate(requests(1)))
@@ -176,7 +176,7 @@ def test_a_silent_host_is_taken_for_dead(converse: Any) -> None:
 
 
 @pytest.mark.parametrize("host_is_first", [False, True])
-def test_generate_takes_nobody_for_dead_when_the_job_was_suspended(converse: Any, host_is_first: bool) -> None:
+def test_generate_takes_nobody_for_dead_when_the_job_was_suspended(converse, host_is_first):
     """SIGSTOP and SIGCONT to a worker and its host: monotonic time goes on, and the worker may be the first to run."""
     engine, host = converse(silent_host)
     answers = engine.generate(itertools.chain(requests(1), itertools.repeat(None)))
@@ -200,7 +200,7 @@ def test_generate_takes_nobody_for_dead_when_the_job_was_suspended(converse: Any
     assert next(answers).request_id == "0" and host.now_s > 3600
 
 
-def test_a_host_that_beats_is_alive_however_long_a_request_takes(converse: Any) -> None:
+def test_a_host_that_beats_is_alive_however_long_a_request_takes(converse):
     engine, host = converse(silent_host)
     answers = engine.generate(itertools.chain(requests(1), itertools.repeat(None)))
     quiet = host.receive
@@ -215,7 +215,7 @@ def test_a_host_that_beats_is_alive_however_long_a_request_takes(converse: Any) 
     assert next(answers).request_id == "0"
 
 
-def test_a_host_that_beats_but_makes_no_step_is_taken_for_dead(converse: Any) -> None:
+def test_a_host_that_beats_but_makes_no_step_is_taken_for_dead(converse):
     """vLLM's synchronous client waits forever for an engine core that is gone, while the host's heart still beats."""
     engine, host = converse(silent_host)
     quiet = host.receive
@@ -236,7 +236,7 @@ def test_a_host_that_beats_but_makes_no_step_is_taken_for_dead(converse: Any) ->
 RANK_LINE = "(Worker_TP1 pid=4) ERROR 08-02 23:01:30 [multiproc_executor.py:1007] WorkerProc hit an exception."
 
 
-def test_a_rank_that_failed_is_not_waited_for_by_the_others(converse: Any) -> None:
+def test_a_rank_that_failed_is_not_waited_for_by_the_others(converse):
     """vLLM's rank that replies waits for 300 s in the collective; the log has the failure at once."""
     engine, host = converse(silent_host)
     quiet = host.receive
@@ -254,7 +254,7 @@ def test_a_rank_that_failed_is_not_waited_for_by_the_others(converse: Any) -> No
     assert host.now_s == pytest.approx(hosted.RANK_GRACE_S, abs=5)
 
 
-def test_a_rank_whose_failure_the_engine_survives_is_left_alone(converse: Any) -> None:
+def test_a_rank_whose_failure_the_engine_survives_is_left_alone(converse):
     engine, host = converse(silent_host)
     quiet = host.receive
 
@@ -272,9 +272,7 @@ def test_a_rank_whose_failure_the_engine_survives_is_left_alone(converse: Any) -
     assert [answer.request_id for answer in engine.generate(requests(1))] == ["0"]
 
 
-def test_a_rank_that_fails_as_the_engine_starts_is_noticed(
-    converse: Any, started: list[Scripted], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_fails_as_the_engine_starts_is_noticed(converse, started, monkeypatch):
     receive = Scripted.receive
 
     def fail(host: Scripted, timeout_s: float = 0.5) -> Any:
@@ -288,7 +286,7 @@ def test_a_rank_that_fails_as_the_engine_starts_is_noticed(
     assert started[0].now_s < 60
 
 
-def test_a_start_that_writes_its_log_gets_more_time(converse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_writes_its_log_gets_more_time(converse, monkeypatch):
     """Weights from a cold disk, or a compiler: every shard and every stage has a line."""
     receive = Scripted.receive
 
@@ -302,9 +300,7 @@ def test_a_start_that_writes_its_log_gets_more_time(converse: Any, monkeypatch: 
     assert host.now_s == pytest.approx(2000, abs=5) and engine.facts.window_requests == 4
 
 
-def test_a_start_that_writes_its_log_for_ever_is_given_up(
-    converse: Any, started: list[Scripted], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_writes_its_log_for_ever_is_given_up(converse, started, monkeypatch):
     receive = Scripted.receive
 
     def wait(host: Scripted, timeout_s: float = 0.5) -> Any:
@@ -317,7 +313,7 @@ def test_a_start_that_writes_its_log_for_ever_is_given_up(
     assert started[0].now_s == pytest.approx(hosted.LONGEST_START * 900, abs=5)
 
 
-def test_sizes_that_vllm_chose_are_part_of_the_evidence_when_a_start_fails(converse: Any) -> None:
+def test_sizes_that_vllm_chose_are_part_of_the_evidence_when_a_start_fails(converse):
     """A kill by the kernel leaves no message: the sizes are sent ahead of it."""
     sizes = OpenedDetails(max_num_seqs=1024, max_num_batched_tokens=16384)
     with pytest.raises(EngineDiedError) as caught:
@@ -325,7 +321,7 @@ def test_sizes_that_vllm_chose_are_part_of_the_evidence_when_a_start_fails(conve
     assert caught.value.death.resolved == sizes
 
 
-def test_the_window_can_change_while_it_generates(converse: Any) -> None:
+def test_the_window_can_change_while_it_generates(converse):
     engine, host = converse(prompt_host)
     answers = engine.generate(requests(30))
     next(answers)
@@ -334,7 +330,7 @@ def test_the_window_can_change_while_it_generates(converse: Any) -> None:
     assert [message.window_requests for message in host.sent if isinstance(message, Generate)][-1] == 2
 
 
-def test_what_was_under_way_when_the_consumer_left_is_not_delivered_later(converse: Any) -> None:
+def test_what_was_under_way_when_the_consumer_left_is_not_delivered_later(converse):
     engine, host = converse(prompt_host)
     answers = engine.generate(requests(9))
     next(answers)
@@ -343,7 +339,7 @@ def test_what_was_under_way_when_the_consumer_left_is_not_delivered_later(conver
     assert [answer.request_id for answer in engine.generate(requests(3))] == ["0", "1", "2"]
 
 
-def test_a_stop_that_lasts_still_cleans_up(converse: Any) -> None:
+def test_a_stop_that_lasts_still_cleans_up(converse):
     stopped: list[bool] = []
     engine, host = converse(prompt_host, should_stop=lambda: bool(stopped))
     answers = engine.generate(requests(9))
@@ -356,12 +352,12 @@ def test_a_stop_that_lasts_still_cleans_up(converse: Any) -> None:
     assert len(list(engine.generate(requests(2)))) == 2
 
 
-def test_a_stop_interrupts_the_start(converse: Any) -> None:
+def test_a_stop_interrupts_the_start(converse):
     with pytest.raises(EngineInterruptedError, match="stopped on request"):
         converse(lambda message: [BEAT], should_stop=lambda: True)
 
 
-def test_a_host_that_never_opens_is_given_up(converse: Any) -> None:
+def test_a_host_that_never_opens_is_given_up(converse):
     with pytest.raises(EngineError, match="did not answer within 900 s"):
         converse(lambda message: [])
 
@@ -373,16 +369,14 @@ def test_a_host_that_never_opens_is_given_up(converse: Any) -> None:
         (Failed("ValueError", "the reason"), EngineDiedError),
     ],
 )
-def test_a_failure_keeps_its_kind_across_the_wall(
-    converse: Any, started: list[Scripted], said: Refused | Failed, expected: type[Exception]
-) -> None:
+def test_a_failure_keeps_its_kind_across_the_wall(converse, started, said, expected):
     with pytest.raises(expected, match="the reason") as caught:
         converse(lambda message: [pickle.loads(pickle.dumps(said))])
     assert type(caught.value) is expected
     assert [host.exit_code for host in started] == [-9], "what does not open is ended"
 
 
-def test_an_engine_that_is_gone_sends_the_reader_to_its_log(converse: Any) -> None:
+def test_an_engine_that_is_gone_sends_the_reader_to_its_log(converse):
     """vLLM has an exception of its own for that, which here is told apart by its name, as where there is no vLLM."""
     theirs = type("EngineDeadError", (Exception,), {})
     for error in (EngineGoneError("it ended"), theirs("see the log")):
@@ -392,7 +386,7 @@ def test_an_engine_that_is_gone_sends_the_reader_to_its_log(converse: Any) -> No
     assert tell_failure(ValueError("no")).witness is Witness.EXCEPTION
 
 
-def test_a_failure_in_the_middle_ends_generation_and_the_engine_can_be_closed(converse: Any) -> None:
+def test_a_failure_in_the_middle_ends_generation_and_the_engine_can_be_closed(converse):
     engine, host = converse(failing_host)
     with pytest.raises(EngineError, match="OutOfMemoryError: no room"):
         list(engine.generate(requests(1)))
@@ -402,7 +396,7 @@ def test_a_failure_in_the_middle_ends_generation_and_the_engine_can_be_closed(co
     assert host.exit_code == -9
 
 
-def test_close_asks_before_it_kills(converse: Any) -> None:
+def test_close_asks_before_it_kills(converse):
     engine, host = converse(prompt_host)
     engine.close()
     assert isinstance(host.sent[-1], Close) and host.exit_code == -9

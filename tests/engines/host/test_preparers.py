@@ -83,7 +83,7 @@ class Asking:
         return self.collect(1)["one"]
 
 
-def test_each_outcome_comes_back_and_one_picture_kills_two_processes_at_most() -> None:
+def test_each_outcome_comes_back_and_one_picture_kills_two_processes_at_most():
     asking = Asking(3)
     for number in range(3):
         asking.submit("good", str(number))
@@ -103,7 +103,7 @@ def test_each_outcome_comes_back_and_one_picture_kills_two_processes_at_most() -
     assert asking.submit("good") is False
 
 
-def test_large_outcomes_are_read_elsewhere_and_hold_nobody_up() -> None:
+def test_large_outcomes_are_read_elsewhere_and_hold_nobody_up():
     asking = Asking(2)
     for number in range(8):
         asking.submit("large" if number % 2 else "good", str(number))
@@ -112,7 +112,7 @@ def test_large_outcomes_are_read_elsewhere_and_hold_nobody_up() -> None:
     assert sum(thread.name == "media-large" for thread in threading.enumerate()) <= 2, "one for each process"
 
 
-def test_requests_that_wait_behind_a_fatal_one_are_not_blamed() -> None:
+def test_requests_that_wait_behind_a_fatal_one_are_not_blamed():
     asking = Asking(3)
     for number in range(9):
         asking.submit("fatal" if number == 0 else "good", str(number))
@@ -121,7 +121,7 @@ def test_requests_that_wait_behind_a_fatal_one_are_not_blamed() -> None:
     assert all(isinstance(one, Prepared) for one in found.values())
 
 
-def test_processes_that_are_killed_between_requests_are_nobodys_fault() -> None:
+def test_processes_that_are_killed_between_requests_are_nobodys_fault():
     asking = Asking(3)
     for child in multiprocessing.active_children():
         if child.name == NAME:
@@ -131,7 +131,7 @@ def test_processes_that_are_killed_between_requests_are_nobodys_fault() -> None:
     assert not multiprocessing.active_children()
 
 
-def test_a_long_request_waits_until_its_process_reads() -> None:
+def test_a_long_request_waits_until_its_process_reads():
     asking = Asking(1)
     long = [1] * 10**6
     for number in range(4):
@@ -143,7 +143,7 @@ def test_a_long_request_waits_until_its_process_reads() -> None:
     assert [len(one.form["ids"]) for one in found.values()] == [10**6] * 4
 
 
-def test_a_process_whose_death_is_seen_twice_is_buried_once() -> None:
+def test_a_process_whose_death_is_seen_twice_is_buried_once():
     """By who sends to it, and by the thread that reads something large of it."""
     asking = Asking(2)
     preparers = asking.preparers

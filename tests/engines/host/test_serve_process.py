@@ -61,7 +61,7 @@ def port_of(process: ServeProcess) -> int:
     return int(process.url.rpartition(":")[2].removesuffix("/v1"))
 
 
-def test_serve_process_holds_its_port_until_the_server_listens(start: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_process_holds_its_port_until_the_server_listens(start, monkeypatch):
     monkeypatch.setattr(serving, "_serve", lambda *_: time.sleep(600))
     process = ServeProcess(Open(backend="server", model="m", server=ServerSpec(), clock=None))  # type: ignore[arg-type]
     try:
@@ -74,7 +74,7 @@ def test_serve_process_holds_its_port_until_the_server_listens(start: Started, m
     asyncio.run(start(lambda age: 200).start())  # a server that asks to reuse it gets it, as vLLM's does
 
 
-def test_check_alive_returns_when_the_server_is_well(start: Started) -> None:
+def test_check_alive_returns_when_the_server_is_well(start):
     async def run() -> None:
         process = start(lambda age: 200)
         await process.start()
@@ -83,7 +83,7 @@ def test_check_alive_returns_when_the_server_is_well(start: Started) -> None:
     asyncio.run(asyncio.wait_for(run(), 20))
 
 
-def test_check_alive_takes_a_slow_answer_for_no_proof(start: Started) -> None:
+def test_check_alive_takes_a_slow_answer_for_no_proof(start):
     """vLLM's server is busy with tracebacks when its engine has died, and ends afterwards."""
 
     async def run() -> None:
@@ -102,7 +102,7 @@ def test_check_alive_takes_a_slow_answer_for_no_proof(start: Started) -> None:
     asyncio.run(asyncio.wait_for(run(), 20))
 
 
-def test_check_alive_waits_for_a_server_that_is_merely_slow(start: Started) -> None:
+def test_check_alive_waits_for_a_server_that_is_merely_slow(start):
     async def run() -> None:
         process = start(lambda age: None if 0.5 < age < 1.5 else 200)
         await process.start()
@@ -114,7 +114,7 @@ def test_check_alive_waits_for_a_server_that_is_merely_slow(start: Started) -> N
     asyncio.run(asyncio.wait_for(run(), 20))
 
 
-def test_check_alive_raises_when_the_engine_is_dead(start: Started) -> None:
+def test_check_alive_raises_when_the_engine_is_dead(start):
     """vLLM's health is 503 for a dead engine alone (entrypoints/serve/instrumentator/health.py)."""
 
     async def run() -> None:
@@ -127,7 +127,7 @@ def test_check_alive_raises_when_the_engine_is_dead(start: Started) -> None:
     asyncio.run(asyncio.wait_for(run(), 20))
 
 
-def test_check_alive_gives_up_on_a_server_without_proof(start: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_alive_gives_up_on_a_server_without_proof(start, monkeypatch):
     monkeypatch.setattr(serving, "PROOF_S", 1.0)
 
     async def run() -> None:
@@ -140,7 +140,7 @@ def test_check_alive_gives_up_on_a_server_without_proof(start: Started, monkeypa
     asyncio.run(asyncio.wait_for(run(), 20))
 
 
-def test_check_alive_needs_a_look_that_began_after_the_failure(start: Started) -> None:
+def test_check_alive_needs_a_look_that_began_after_the_failure(start):
     async def run() -> None:
         process = start(lambda age: 200 if age < 0.5 else 503)
         await process.start()
@@ -152,7 +152,7 @@ def test_check_alive_needs_a_look_that_began_after_the_failure(start: Started) -
     asyncio.run(asyncio.wait_for(run(), 20))
 
 
-def test_print_dead_engine_once_keeps_one_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+def test_print_dead_engine_once_keeps_one_traceback(capfd):
     import logging
 
     class EngineDeadError(Exception):

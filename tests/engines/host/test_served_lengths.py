@@ -64,7 +64,7 @@ def ask(server: FakeServer, *requests: Request, **changes: Any) -> list[Completi
     return asyncio.run(run())
 
 
-def test_a_prompt_that_is_too_long_with_its_media_is_not_sent(server: FakeServer) -> None:
+def test_a_prompt_that_is_too_long_with_its_media_is_not_sent(server):
     fits, refused = ask(server, write_request("x" * 77, SMALL), write_request("x" * 78, SMALL, number=1))
     assert fits.error_kind is None
     assert (refused.error_kind, refused.text, refused.images) == ("prompt_too_long", None, 1)
@@ -88,15 +88,13 @@ def test_a_prompt_that_is_too_long_with_its_media_is_not_sent(server: FakeServer
         (("x",), ("y" * 500,), 0),  # text alone is as long as ever
     ],
 )
-def test_the_server_is_asked_only_where_a_prompt_may_be_too_long(
-    server: FakeServer, first: Any, second: Any, asked: int
-) -> None:
+def test_the_server_is_asked_only_where_a_prompt_may_be_too_long(server, first, second, asked):
     answers = ask(server, write_request(*first), write_request(*second, number=1))
     assert [answer.error_kind for answer in answers] == [None, None]
     assert len(server.measured) == asked and len(server.received) == 2
 
 
-def test_a_server_that_does_not_say_is_sent_everything(server: FakeServer) -> None:
+def test_a_server_that_does_not_say_is_sent_everything(server):
     server.count_tokens = None
     requests = [write_request("x" * 200, SMALL, number=number) for number in range(2)]
     assert [answer.error_kind for answer in ask(server, *requests)] == [None, None]

@@ -7,7 +7,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,7 +105,7 @@ def open_only(order: Open) -> Opened:
     return asyncio.run(run())
 
 
-def test_an_answer_with_token_ids_has_everything(server: FakeServer) -> None:
+def test_an_answer_with_token_ids_has_everything(server):
     [answer] = ask(make_order(server.url), make_request())
     assert answer.error_kind is None and answer.finish_reason == "stop"
     assert answer.text == "One two three four" and answer.output_token_ids == [100, 101, 102, 103]
@@ -120,7 +119,7 @@ def test_an_answer_with_token_ids_has_everything(server: FakeServer) -> None:
     assert answer.window_requests is None and answer.due_at_s == 1.5
 
 
-def test_the_body_says_all_that_vllm_would_else_choose(server: FakeServer) -> None:
+def test_the_body_says_all_that_vllm_would_else_choose(server):
     ask(make_order(server.url), make_request(seed=-1, min_tokens=2, n=1, stop=None))
     body = server.received[0].body
     assert body == {
@@ -130,7 +129,7 @@ def test_the_body_says_all_that_vllm_would_else_choose(server: FakeServer) -> No
     }  # fmt: skip
 
 
-def test_a_server_that_is_not_vllm_gets_openai_alone(plain_server: FakeServer) -> None:
+def test_a_server_that_is_not_vllm_gets_openai_alone(plain_server):
     [answer] = ask(make_order(plain_server.url), make_request(stop=["."], seed=7))
     assert set(plain_server.received[0].body) == {
         "model", "prompt", "stream", "stream_options", "temperature", "max_tokens", "stop", "seed",
@@ -139,9 +138,7 @@ def test_a_server_that_is_not_vllm_gets_openai_alone(plain_server: FakeServer) -
     assert answer.token_at_s is not None and len(answer.token_at_s) == 4  # as many events as tokens
 
 
-def test_events_of_several_tokens_have_no_stamp_per_token_unless_ids_count_them(
-    server: FakeServer, plain_server: FakeServer
-) -> None:
+def test_events_of_several_tokens_have_no_stamp_per_token_unless_ids_count_them(server, plain_server):
     server.default = plain_server.default = Script(tokens_per_event=2)
     [counted], [uncounted] = (ask(make_order(one.url), make_request()) for one in (server, plain_server))
     assert counted.token_at_s is not None
@@ -150,14 +147,14 @@ def test_events_of_several_tokens_have_no_stamp_per_token_unless_ids_count_them(
     assert uncounted.first_token_at_s is not None and uncounted.last_token_at_s is not None
 
 
-def test_what_is_not_said_is_unknown(plain_server: FakeServer) -> None:
+def test_what_is_not_said_is_unknown(plain_server):
     plain_server.default = Script(has_usage=False)
     [answer] = ask(make_order(plain_server.url), make_request())
     assert answer.output_tokens is None and answer.cached_tokens is None and answer.token_at_s is None
     assert answer.prompt_tokens == 3  # as many as were sent
 
 
-def test_chat_sends_messages_and_leaves_the_room_to_the_server(server: FakeServer) -> None:
+def test_chat_sends_messages_and_leaves_the_room_to_the_server(server):
     order = make_order(server.url, endpoint="chat", chat_kwargs={"enable_thinking": False})
     [answer] = ask(order, make_chat(max_tokens=None))
     body = server.received[0].body
@@ -168,18 +165,18 @@ def test_chat_sends_messages_and_leaves_the_room_to_the_server(server: FakeServe
     assert answer.token_at_s is not None and len(answer.token_at_s) == 4  # the role's empty event is no token
 
 
-def test_max_tokens_unset_is_the_room_in_the_context(server: FakeServer) -> None:
+def test_max_tokens_unset_is_the_room_in_the_context(server):
     ask(make_order(server.url), make_request(max_tokens=None))
     assert server.received[0].body["max_tokens"] == 128 - 3
 
 
-def test_max_tokens_unset_without_a_known_context_ends_the_run(plain_server: FakeServer) -> None:
+def test_max_tokens_unset_without_a_known_context_ends_the_run(plain_server):
     with pytest.raises(SpecError, match=r"Set sampling\.max_tokens"):
         ask(make_order(plain_server.url), make_request(max_tokens=None))
     assert not plain_server.received
 
 
-def test_thinking_is_kept_apart_whoever_tells_it_apart(server: FakeServer) -> None:
+def test_thinking_is_kept_apart_whoever_tells_it_apart(server):
     server.scripts += [Script(thoughts=("Hm.", " Well.")), Script(tokens=("<think>", "Hm.", "</think>", "\n\nFour"))]
     chat = make_order(server.url, ReasoningSpec(), endpoint="chat")
     [by_server], [by_us] = ask(chat, make_chat()), ask(chat, make_chat())
@@ -187,13 +184,13 @@ def test_thinking_is_kept_apart_whoever_tells_it_apart(server: FakeServer) -> No
     assert (by_us.reasoning, by_us.text) == ("Hm.", "Four")
 
 
-def test_a_stop_with_reasoning_needs_the_engine_itself(server: FakeServer) -> None:
+def test_a_stop_with_reasoning_needs_the_engine_itself(server):
     [answer] = ask(make_order(server.url, ReasoningSpec()), make_request(stop=["."]))
     assert answer.error_kind == "sampling_error" and "offline or async" in str(answer.error_message)
 
 
 @pytest.mark.parametrize("name", ["top_k", "structured_outputs", "ignore_eos"])
-def test_parameters_beyond_openai_are_refused_by_name(plain_server: FakeServer, name: str) -> None:
+def test_parameters_beyond_openai_are_refused_by_name(plain_server, name):
     value = {"json": {}} if name == "structured_outputs" else 1
     words = "form of the output" if name == "structured_outputs" else name
     with pytest.raises(SpecError, match=words):
@@ -203,19 +200,19 @@ def test_parameters_beyond_openai_are_refused_by_name(plain_server: FakeServer, 
     open_only(make_order(plain_server.url, extensions="vllm", sampling={**GREEDY, name: value}))
 
 
-def test_a_json_schema_is_a_response_format_for_others(plain_server: FakeServer) -> None:
+def test_a_json_schema_is_a_response_format_for_others(plain_server):
     schema = {"type": "object"}
     ask(make_order(plain_server.url, endpoint="chat"), make_chat(structured_outputs={"json": schema}))
     assert plain_server.received[0].body["response_format"]["json_schema"]["schema"] == schema
 
 
-def test_what_only_an_engine_can_do_is_refused(server: FakeServer) -> None:
+def test_what_only_an_engine_can_do_is_refused(server):
     with pytest.raises(SpecError, match="prompt_logprobs can be used with the engine itself"):
         open_only(make_order(server.url, sampling={"prompt_logprobs": 1}))
 
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
-def test_logprobs_are_by_token_id(server: FakeServer, endpoint: str) -> None:
+def test_logprobs_are_by_token_id(server, endpoint):
     chosen, other = {"token": "token_id:5", "logprob": -0.5}, {"token": "token_id:6", "logprob": -1.0}
     server.default = Script(tokens=("One",), logprobs={
         "completions": {"tokens": ["token_id:5"], "token_logprobs": [-0.5],
@@ -235,7 +232,7 @@ def test_logprobs_are_by_token_id(server: FakeServer, endpoint: str) -> None:
     [Script(status=429), Script(status=503), Script(reset=True), Script(break_after=0)],
     ids=["429", "503", "reset", "cut before a token"],
 )
-def test_what_may_pass_is_tried_again_and_timed_from_the_first_sending(server: FakeServer, script: Script) -> None:
+def test_what_may_pass_is_tried_again_and_timed_from_the_first_sending(server, script):
     server.scripts += [script, script]
     [answer] = ask(make_order(server.url), make_request())
     assert answer.error_kind is None and answer.retries == 2 and answer.output_tokens == 4
@@ -247,7 +244,7 @@ def test_what_may_pass_is_tried_again_and_timed_from_the_first_sending(server: F
 @pytest.mark.parametrize(
     ("script", "kind"), [(Script(status=429), "server_overloaded"), (Script(reset=True), "server_unreachable")]
 )
-def test_what_does_not_pass_is_an_error_row_in_the_end(server: FakeServer, script: Script, kind: str) -> None:
+def test_what_does_not_pass_is_an_error_row_in_the_end(server, script, kind):
     server.default = script
     [answer] = ask(make_order(server.url, retries=3), make_request())
     assert answer.error_kind == kind and answer.retries == 3 and len(server.received) == 4
@@ -256,7 +253,7 @@ def test_what_does_not_pass_is_an_error_row_in_the_end(server: FakeServer, scrip
 
 
 @pytest.mark.parametrize("value", ["1", "date"])
-def test_retry_after_is_heeded(server: FakeServer, value: str) -> None:
+def test_retry_after_is_heeded(server, value):
     if value == "date":  # of whole seconds: at least one of these three is left
         value = email.utils.formatdate(time.time() + 3, usegmt=True)
     server.scripts.append(Script(status=503, headers={"Retry-After": value}))
@@ -265,13 +262,13 @@ def test_retry_after_is_heeded(server: FakeServer, value: str) -> None:
     assert answer.first_token_at_s - answer.sent_at_s > 0.9
 
 
-def test_a_wait_beyond_the_time_limit_is_not_begun(server: FakeServer) -> None:
+def test_a_wait_beyond_the_time_limit_is_not_begun(server):
     server.default = Script(status=429, headers={"Retry-After": "3600"})
     [answer] = ask(make_order(server.url, timeout_s=30), make_request())
     assert answer.error_kind == "server_overloaded" and answer.retries == 0
 
 
-def test_a_refusal_is_a_row_with_the_servers_words(server: FakeServer) -> None:
+def test_a_refusal_is_a_row_with_the_servers_words(server):
     server.scripts.append(Script(status=400, message="The prompt is too long."))
     answers = ask(make_order(server.url), make_request(0), make_request(1))
     errors = [answer for answer in answers if answer.error_kind]
@@ -294,9 +291,7 @@ def test_a_refusal_is_a_row_with_the_servers_words(server: FakeServer) -> None:
     (Script(status=500), "server_error", "answered 500"),
     (Script(content_type="text/html", break_after=0, break_with="end"), "malformed_stream", "text/html"),
 ])  # fmt: skip
-def test_what_goes_wrong_in_the_middle_is_not_tried_again(
-    server: FakeServer, script: Script, kind: str, words: str
-) -> None:
+def test_what_goes_wrong_in_the_middle_is_not_tried_again(server, script, kind, words):
     server.scripts.append(script)
     [answer] = ask(make_order(server.url), make_request())
     assert answer.error_kind == kind and words in str(answer.error_message), answer.error_message
@@ -304,7 +299,7 @@ def test_what_goes_wrong_in_the_middle_is_not_tried_again(
     assert answer.finish_reason is None and answer.output_tokens is None
 
 
-def test_one_that_takes_too_long_is_a_row_and_the_others_go_on(server: FakeServer) -> None:
+def test_one_that_takes_too_long_is_a_row_and_the_others_go_on(server):
     server.scripts.append(Script(delay_s=3600))
     late, *good = sorted(ask(make_order(server.url, timeout_s=2.0), *map(make_request, range(8))),
                          key=lambda answer: answer.error_kind is None)  # fmt: skip
@@ -312,7 +307,7 @@ def test_one_that_takes_too_long_is_a_row_and_the_others_go_on(server: FakeServe
     assert len(good) == 7 and all(answer.error_kind is None for answer in good)
 
 
-def test_a_server_that_goes_away_and_comes_back_is_waited_for(server: FakeServer) -> None:
+def test_a_server_that_goes_away_and_comes_back_is_waited_for(server):
     order = make_order(server.url, retries=200, timeout_s=120)
 
     async def run() -> Completion:
@@ -345,9 +340,7 @@ def ask_in_closed_loop(order: Open, *requests: Request, before: Any = lambda: No
 
 
 @pytest.mark.parametrize("proxy", [502, 503])
-def test_answer_waits_for_a_server_that_is_away_in_a_closed_loop(
-    server: FakeServer, proxy: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answer_waits_for_a_server_that_is_away_in_a_closed_loop(server, proxy, monkeypatch):
     """However few retries are allowed; what a proxy says of it counts too."""
     monkeypatch.setattr(served_client, "LONGEST_WAIT_S", 0.2)
 
@@ -363,14 +356,14 @@ def test_answer_waits_for_a_server_that_is_away_in_a_closed_loop(
     assert all((answer.retries or 0) > 1 for answer in answers)
 
 
-def test_answer_ends_the_run_when_the_server_stays_away(server: FakeServer) -> None:
+def test_answer_ends_the_run_when_the_server_stays_away(server):
     """Error rows would be final; a run that ends can be resumed."""
     with pytest.raises(ServerError, match=r"has been away for 1 s .*hint: start the server, then resume"):
         ask_in_closed_loop(make_order(server.url, timeout_s=1), make_request(), before=server.stop)
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-def test_answer_does_not_wait_where_failures_are_measured(server: FakeServer, retries: int) -> None:
+def test_answer_does_not_wait_where_failures_are_measured(server, retries):
     """In an open loop, and where no retry is wanted."""
     order = make_order(server.url, retries=retries, timeout_s=60)
 
@@ -423,9 +416,7 @@ DEAD_EVENT = json.dumps({"error": {"message": ENGINE_DEAD, "type": "InternalServ
         (Script(delay_s=3600), True, 1),  # its time is over
     ],
 )
-def test_answer_raises_when_our_own_server_is_dead(
-    server: FakeServer, script: Script, is_dead: bool, looks: int
-) -> None:
+def test_answer_raises_when_our_own_server_is_dead(server, script, is_dead, looks):
     server.default = script
     own = OwnServer(is_dead)
 
@@ -445,7 +436,7 @@ def test_answer_raises_when_our_own_server_is_dead(
     ("script", "kind"),
     [(Script(break_after=2), "stream_cut"), (Script(status=500), "server_error"), (Script(delay_s=3600), "timed_out")],
 )
-def test_answer_is_an_error_row_when_our_own_server_is_well(server: FakeServer, script: Script, kind: str) -> None:
+def test_answer_is_an_error_row_when_our_own_server_is_well(server, script, kind):
     server.default = script
 
     async def run() -> Completion:
@@ -459,7 +450,7 @@ def test_answer_is_an_error_row_when_our_own_server_is_well(server: FakeServer, 
     assert asyncio.run(run()).error_kind == kind
 
 
-def test_nothing_limits_the_connections_of_an_open_loop(server: FakeServer) -> None:
+def test_nothing_limits_the_connections_of_an_open_loop(server):
     count = 1200  # beyond the usual limits of pools, which are 100 and 1,000
     server.default = Script(delay_s=20.0)
 
@@ -480,7 +471,7 @@ def test_nothing_limits_the_connections_of_an_open_loop(server: FakeServer) -> N
     asyncio.run(asyncio.wait_for(run(), 120))
 
 
-def test_tokens_are_counted_while_they_come_and_warm_up_is_not(server: FakeServer) -> None:
+def test_tokens_are_counted_while_they_come_and_warm_up_is_not(server):
     async def run() -> None:
         core = ServerCore(make_order(server.url))
         await core.open()
@@ -497,7 +488,7 @@ def test_tokens_are_counted_while_they_come_and_warm_up_is_not(server: FakeServe
     asyncio.run(run())
 
 
-def test_what_a_server_says_of_itself_is_kept(server: FakeServer) -> None:
+def test_what_a_server_says_of_itself_is_kept(server):
     opened = open_only(make_order(server.url))
     assert opened.max_model_len == 128 and opened.max_num_seqs is None
     assert opened.details == {
@@ -507,7 +498,7 @@ def test_what_a_server_says_of_itself_is_kept(server: FakeServer) -> None:
     assert not server.received  # nothing was generated for it
 
 
-def test_a_wrong_model_is_told_which_there_are(server: FakeServer) -> None:
+def test_a_wrong_model_is_told_which_there_are(server):
     with pytest.raises(SpecError, match=r"no model 'gpt-9'. It has: fake-model"):
         open_only(make_order(server.url, model="gpt-9"))
     server.models = [{"id": "a"}, {"id": "b"}]
@@ -515,13 +506,13 @@ def test_a_wrong_model_is_told_which_there_are(server: FakeServer) -> None:
         open_only(make_order(server.url))
 
 
-def test_a_list_of_models_is_no_condition(plain_server: FakeServer) -> None:
+def test_a_list_of_models_is_no_condition(plain_server):
     plain_server.endpoints.remove("/v1/models")
     ask(make_order(plain_server.url, model="mine"), make_request())
     assert plain_server.received[0].body["model"] == "mine"
 
 
-def test_an_endpoint_that_is_not_there_is_a_sentence(server: FakeServer) -> None:
+def test_an_endpoint_that_is_not_there_is_a_sentence(server):
     server.endpoints.remove("/v1/completions")
     with pytest.raises(SpecError, match=r"no endpoint .*/v1/completions .*engine\.server\.endpoint to chat"):
         open_only(make_order(server.url))
@@ -529,13 +520,13 @@ def test_an_endpoint_that_is_not_there_is_a_sentence(server: FakeServer) -> None
         open_only(make_order(server.url.removesuffix("/v1")))
 
 
-def test_nobody_there_is_a_sentence(server: FakeServer) -> None:
+def test_nobody_there_is_a_sentence(server):
     server.stop()
     with pytest.raises(ServerError, match=r"No server can be reached at http://127\.0\.0\.1:\d+/v1: .*Connect"):
         open_only(make_order(server.url))
 
 
-def test_a_key_is_read_from_the_named_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_read_from_the_named_variable(monkeypatch):
     with FakeServer(key="sesame").running() as server:
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)
         with pytest.raises(SpecError, match=r"wants a key.*401.*environment variable MY_KEY"):
@@ -545,13 +536,13 @@ def test_a_key_is_read_from_the_named_variable(monkeypatch: pytest.MonkeyPatch) 
         assert answer.error_kind is None
 
 
-def test_without_a_key_none_is_sent(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_key_none_is_sent(server, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     ask(make_order(server.url), make_request())
     assert "authorization" not in server.received[0].headers
 
 
-def test_certificates(tmp_path: Path) -> None:
+def test_certificates(tmp_path):
     import ssl
 
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
@@ -572,7 +563,7 @@ def test_certificates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_events_are_found_however_they_are_cut(line_end: str) -> None:
+def test_events_are_found_however_they_are_cut(line_end):
     text = line_end.join(['data: {"a": 1}', "", ": a comment", "event: x", 'data: {"b":', 'data: "ü"}', "",
                           "data: [DONE]", "", ""])  # fmt: skip
     for size in range(1, 20):

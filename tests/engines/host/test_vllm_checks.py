@@ -3,7 +3,6 @@
 import shutil
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ def install_torch(monkeypatch: pytest.MonkeyPatch, cuda: str | None) -> None:
     monkeypatch.setattr(rows, "read_driver_version", lambda: "535.183.01")
 
 
-def test_check_driver_refuses_a_torch_for_a_newer_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_driver_refuses_a_torch_for_a_newer_cuda(monkeypatch):
     install_torch(monkeypatch, "13.0")
     monkeypatch.setattr(rows, "read_cuda_version", lambda: (12, 2))
     with pytest.raises(DeviceError, match=r"built for CUDA 13\.0, but the NVIDIA driver 535\.183\.01 runs CUDA 12\.2"):
@@ -25,9 +24,7 @@ def test_check_driver_refuses_a_torch_for_a_newer_cuda(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("wheel", "driver"), [("12.8", (12, 2)), ("12.8", (13, 0)), ("13.0", None), (None, (12, 2))])
-def test_check_driver_accepts_what_may_run(
-    monkeypatch: pytest.MonkeyPatch, wheel: str | None, driver: tuple[int, int] | None
-) -> None:
+def test_check_driver_accepts_what_may_run(monkeypatch, wheel, driver):
     """Within a major version, CUDA's minor versions run on each other's drivers."""
     install_torch(monkeypatch, wheel)
     monkeypatch.setattr(rows, "read_cuda_version", lambda: driver)
@@ -43,9 +40,7 @@ def test_check_driver_accepts_what_may_run(
         ({}, 64, False),
     ],
 )
-def test_check_shared_memory_refuses_a_containers_default_for_a_split_model(
-    monkeypatch: pytest.MonkeyPatch, args: dict[str, Any], mib: int, is_refused: bool
-) -> None:
+def test_check_shared_memory_refuses_a_containers_default_for_a_split_model(monkeypatch, args, mib, is_refused):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=mib << 20))
     if not is_refused:
         rows._check_shared_memory(args)

@@ -1,7 +1,5 @@
 """The window that an engine begins with: what load and spec make of it."""
 
-from typing import Any
-
 import pytest
 from engine_kit import course_of
 
@@ -24,5 +22,5 @@ CLOSED_LOOP = course_of({"kind": "concurrency", "requests": 7})
     ],
     ids=["left to the engine", "as the spec says", "a batch", "as the load says", "no limit in an open loop"],
 )
-def test_the_window_is_chosen_in_one_place(engine: dict[str, Any], course: LoadCourse, window: int | None) -> None:
+def test_the_window_is_chosen_in_one_place(engine, course, window):
     assert choose_window(EngineSpec.model_validate(engine), course) == window
