@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from run_kit import FAKE, begin_and_vanish, complete, query, work
+from run_kit import FAKE, begin_and_vanish, complete, query
 
 from assayline.errors import PromptsChangedError, SpecError
 from assayline.evaluation.begin import begin_evaluation
@@ -58,17 +58,6 @@ def test_options_are_requests_of_their_own_and_each_is_answered_once(make_spec, 
     assert (answered, timed) == (expected, expected - 2)
 
 
-def test_options_that_were_answered_are_not_asked_again(make_spec, settings):
-    spec = asking(make_spec, ROWS)
-    before = begin_and_vanish(spec, settings, 5, 2)
-    evaluation = begin_evaluation(spec, settings)
-    assert evaluation.run_id == before.run_id
-    counts = evaluation.prepare()
-    assert work(evaluation) == 30 - 7
-    evaluation.finish(counts)
-    assert query(settings, "select count(distinct request_id), count(*) from completions") == [(30, 30)]
-
-
 def test_options_are_asked_for_with_log_probabilities_which_recovery_reads_off_the_requests(make_spec, settings):
     complete(asking(make_spec, ROWS), settings)
     complete(make_spec(engine=FAKE, prompts={"limit": 3}, name="plain"), settings)
@@ -78,14 +67,6 @@ def test_options_are_asked_for_with_log_probabilities_which_recovery_reads_off_t
         "from requests join runs using (run_id) group by name order by name = 'plain'",
     )
     assert [is_asked for _, is_asked in asked] == [True, False]
-
-
-def test_the_fake_engine_thinks_where_the_spec_says_so(make_spec, settings):
-    complete(make_spec(engine=FAKE, reasoning={}, prompts={"limit": 4}), settings)
-    assert query(settings, "select count(reasoning), count(text) from completions") == [(4, 4)]
-    prefill = {"template": "{{ messages[0]['content'] }}<think></think>\n"}
-    complete(make_spec(engine=FAKE, reasoning={}, prompts={"limit": 4}, chat=prefill, name="closed"), settings)
-    assert query(settings, "select count(reasoning), count(text) from completions") == [(4, 8)]
 
 
 def test_a_tag_that_is_left_out_of_texts_is_refused(make_spec, settings, tiny_model):
@@ -169,10 +150,3 @@ def test_a_form_that_cannot_be_is_a_sentence(case):
     values, message = BAD[case]
     with pytest.raises(SpecError, match=message):
         spec_with(**values)
-
-
-@pytest.mark.parametrize(
-    "args", [{"reasoning_parser": "qwen3"}, {"structured_outputs_config": {"reasoning_parser": "qwen3"}}]
-)
-def test_a_form_after_the_thinking_needs_vllms_parser(args):
-    assert spec_with(output={"choice": ["a"]}, reasoning={}, engine={"args": args}).output

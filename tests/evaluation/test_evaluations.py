@@ -7,7 +7,7 @@ import pytest
 from run_kit import completion_of, lose_answers, read_line, rows_of, start_python, work
 
 from assayline.clock import RunClock
-from assayline.errors import ModelError, PromptError, RunFailedError, SpecError, StoreError
+from assayline.errors import ModelError, PromptError, RunFailedError, SpecError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.resume import NEVER
 from assayline.evaluation.run import read_result
@@ -130,19 +130,6 @@ def test_a_shard_that_is_lost_fails_the_run(spec, settings):
         evaluation.finish(counts)
 
 
-def test_a_bad_row_is_an_error_row_and_the_run_adds_up(make_spec, settings):
-    """Peers, row 8: one over-long prompt is one error row."""
-    rows = [{"question": "What is 1 + 1?"}, {"question": "1 + 1 " * 500}, {"question": "What is 2 + 2?"}]
-    prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {}}
-    evaluation = begin_evaluation(make_spec(engine=FAKE, prompts=prompts), settings)
-    counts = evaluation.prepare()
-    assert (counts.requests, counts.failed_requests) == (3, 1)
-    work(evaluation)
-    evaluation.finish(counts)
-    kinds = query(settings, "select coalesce(error_kind, 'none'), count(*) from completions group by all order by all")
-    assert kinds == [("none", 2), ("prompt_too_long", 1)]
-
-
 def test_run_completes_while_another_program_holds_the_database(spec, settings, lock):
     """It writes; one that reads is in the test below."""
     settings = impatient(settings)
@@ -187,13 +174,6 @@ def test_resume_works_while_another_program_holds_the_database(spec, settings, l
     assert query(settings, "select attempt, state, (select count(*) from completions) from runs") == [
         (2, "completed", 30)
     ]
-
-
-def test_a_database_that_is_none_is_a_sentence(spec, settings):
-    settings.data_dir.mkdir(parents=True)
-    settings.database_path.write_text("no database")
-    with pytest.raises(StoreError, match="cannot be opened as a DuckDB database"):
-        begin_evaluation(spec, settings)
 
 
 @pytest.mark.parametrize(

@@ -157,15 +157,6 @@ def test_a_stop_in_the_middle_of_a_horizon_leaves_the_queue_open(spec_of, settin
     vanish(evaluation)
 
 
-def test_exchange_begins_with_the_longest_shard_of_those_that_are_there(spec_of, settings):
-    """A later horizon's long answers come before an earlier one's short ones."""
-    evaluation = begin_evaluation(spec_of(LENGTHS), settings)
-    evaluation.prepare()
-    taken = [request.sampling["max_tokens"] for request in evaluation.dispatcher.exchange("worker-0", [], PROMPTS)]
-    assert taken == sorted(taken, reverse=True) and len(taken) == PROMPTS
-    vanish(evaluation)
-
-
 @pytest.mark.parametrize("limit", [5, -5, 0, "many", None, True, 2**40, 1.5])
 def test_a_row_may_say_anything_of_its_limit(spec_of, settings, limit):
     spec = spec_of([limit, 12])

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from run_kit import complete, query
 
 from assayline.evaluation.order import Repeats
 from assayline.records import Completion, Request
@@ -194,15 +193,3 @@ def test_fewer_steps_than_in_the_order_given(scatter):
         learned += play(lengths, 64, Repeats(MANY))
         assert learned >= sum(lengths.values()) / 64
     assert learned < 0.9 * given
-
-
-def test_a_run_asks_every_prompt_before_it_asks_one_again(make_spec, settings):
-    prompts = {"source": {"kind": "inline", "rows": [{"question": f"{n}?"} for n in range(12)]}, "repeats": 3}
-    prompts["columns"] = {}
-    spec = make_spec(prompts=prompts, engine={"backend": "fake", "max_concurrency": 4}, shard_requests=8)
-    complete(spec, settings)
-    asked = query(
-        settings, "select repeat_index from completions join requests using (run_id, request_id) order by sent_at_s"
-    )
-    assert len(asked) == 36
-    assert {index for (index,) in asked[:12]} == {0} and {index for (index,) in asked[12:]} == {1, 2}

@@ -14,7 +14,7 @@ from assayline.evaluation.begin import Evaluation, begin_evaluation, plan_run
 from assayline.evaluation.order import read_shard
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.runs.locks import lock_run
-from assayline.runs.manifest import SCORERS_NAME, parse_scorer
+from assayline.runs.manifest import SCORERS_NAME
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store import database, scoring
@@ -135,13 +135,6 @@ def test_every_scorer_of_a_spec_scores(make_sums, settings):
     }  # fmt: skip
 
 
-def test_repeats_are_samples_of_their_own(make_sums, settings):
-    result = complete(make_sums(repeats=3), settings)
-    names = {row["metric"] for row in result.metrics}
-    assert {"accuracy (exact_match)", "pass@3 (exact_match)", "majority vote (exact_match)"} <= names
-    assert query(settings, "select samples, prompts from accuracy") == [(18, 6)]
-
-
 def test_a_cancelled_run_has_scores_of_what_was_answered(make_sums, settings):
     evaluation = begin_evaluation(make_sums(), settings)
     evaluation.prepare()
@@ -157,13 +150,6 @@ def test_a_resumed_run_is_scored_whole(make_sums, settings):
     evaluation.abandon("cancelled")
     complete(make_sums(), settings)
     assert query(settings, "select samples, right_samples from accuracy") == [(6, 1)]
-
-
-def test_two_runs_are_scored_apart(make_sums, settings):
-    first = run_with(make_sums(), settings, "0", "2", "4", "6", "8", "10").name
-    second = run_with(make_sums(), settings, *"xxxxxx").name
-    means = query(settings, "select run_id, mean from accuracy order by mean")
-    assert means == [(second, 0.0), (first, 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -186,12 +172,6 @@ def test_a_scorer_that_no_row_can_serve_stops_the_run_at_once(make_sums, setting
         evaluation.prepare()
     evaluation.abandon("failed")
     assert query(settings, "from runs") == []
-
-
-def test_a_named_column_may_be_empty_in_the_first_row(make_sums, settings):
-    rows = [{"question": "1", "answer": None}, {"question": "2", "answer": "2"}]
-    run_with(make_sums(rows=rows, scorers=[{"kind": "numeric"}]), settings, "1", "2")
-    assert query(settings, "select samples, mean from accuracy") == [(1, 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -313,13 +293,6 @@ def test_a_dry_run_stores_nothing(run_dir, settings, capsys):
         assert is_kept(connection, run_dir.name)
 
 
-def test_metrics_that_were_kept_are_of_the_new_scores(run_dir, settings):
-    run("score", [run_dir.name, "--scorer", "{kind: contains, name: exact_match}"])
-    assert query(settings, "select accuracy from run_summary") == [(0.5,)]
-    with connect(settings.database_path, 10) as connection:
-        assert is_kept(connection, run_dir.name)
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -352,11 +325,6 @@ def test_a_scorer_without_any_target_is_a_sentence(make_sums, settings, capsys):
     assert not (run_dir / SCORERS_NAME).exists()
     assert query(settings, "from scorers") == []
     assert run("score", [run_dir.name, "--scorer", "json"]) == 0
-
-
-def test_an_unknown_run_is_a_sentence(run_dir, capsys):
-    assert run("score", [run_dir.name + "x", "--scorer", "numeric"]) == 2
-    assert f"nearest: {run_dir.name}" in capsys.readouterr().err
 
 
 def test_a_run_that_has_not_finished_is_scored_only_on_demand(make_sums, settings, capsys):
@@ -394,9 +362,3 @@ def test_the_list_names_every_kind(capsys):
     shown = capsys.readouterr().out
     for kind in ("exact_match", "contains", "regex", "numeric", "choice", "token_f1", "json", "loglikelihood"):
         assert kind in shown
-
-
-def test_a_scorer_is_read_as_a_spec_has_it():
-    assert parse_scorer("numeric").label == "numeric"
-    scorer = parse_scorer('{kind: regex, pattern: "#### (.*)", take: last}')
-    assert (scorer.kind, getattr(scorer, "pattern", None)) == ("regex", "#### (.*)")

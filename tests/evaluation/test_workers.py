@@ -20,7 +20,7 @@ from assayline.engines.devices.claims import CLAIM_POLL_INTERVAL_S, claim_device
 from assayline.engines.fake import FakeEngine
 from assayline.engines.messages import Open
 from assayline.engines.recovery.policy import Sizes
-from assayline.errors import Death, DeviceError, EngineDiedError, EngineError, SpecError
+from assayline.errors import Death, EngineDiedError, EngineError, SpecError
 from assayline.evaluation import worker as worker_module
 from assayline.records import Completion, Request
 from assayline.requests.warm_up import MIN_WARM_UP_TOKENS, WARM_UP_OUTPUT_TOKENS, shared_prefix
@@ -276,39 +276,10 @@ def test_a_stop_ends_a_worker_that_waits_for_its_first_shard(tmp_path, settings)
     assert not thread.is_alive() and events(tmp_path) == ["opened", "closed"]
 
 
-def test_what_finished_is_written_before_the_worker_ends(tmp_path, settings):
-    """Peers, row 12: a crash costs the flush interval at most."""
-    write_part(tmp_path, "requests", "a", [request_of(0, max_tokens=1), request_of(1, max_tokens=10**9)])
-    shared = Work(tmp_path, settings, is_closed=False)
-    thread = shared.start()
-    wait_for(lambda: answered(tmp_path) == ["request-00000"])
-    assert thread.is_alive()
-    shared.dispatcher.stop()
-    thread.join(20)
-
-
 def test_parts_have_no_more_rows_than_the_setting_says(tmp_path, settings):
     write_shards(tmp_path, shards=2, per_shard=50)
     Work(tmp_path, settings.model_copy(update={"flush_rows": 30, "flush_interval_s": 1000})).drive()
     assert [count_rows(part) for part in list_parts(tmp_path, "completions")] == [30, 30, 30, 10]
-
-
-def test_a_spec_for_cuda_on_a_machine_without_is_refused_before_an_engine_opens(tmp_path, settings, spy, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    engine = spy()
-    with pytest.raises(DeviceError, match="asks for 1 workers with 6 cuda"):
-        args = {"tensor_parallel_size": 3, "pipeline_parallel_size": 2}
-        Work(tmp_path, settings, engine={"device": "cuda", "args": args}).drive()
-    assert engine.closed == 0
-
-
-def test_a_device_that_another_run_holds_is_a_sentence(tmp_path, settings, spy):
-    spy()
-    with (
-        claim_device(list_devices("cpu", 1), settings.lock_dir, 0),
-        pytest.raises(DeviceError, match="Every device is taken"),
-    ):
-        Work(tmp_path, settings, engine={"device": "cpu"}).drive()
 
 
 def test_worker_logs_who_holds_the_device_that_it_waits_for_and_answers_when_it_is_free(tmp_path, settings, spy):

@@ -6,7 +6,6 @@ it was (flows/cli/__init__.py), there is no traceback, and what was stored befor
 
 import json
 import re
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -110,17 +109,6 @@ def test_bad_field_is_one_message(spec_file, name):
     assert_refused(dry_run(spec_file, *overrides), code, *fragments)
 
 
-def test_missing_spec_file_is_one_message():
-    run = flow_kit.run_here("evaluate", "no/such.yaml")
-    assert_refused(run, 2, "no/such.yaml does not exist", "examples/arithmetic.yaml")
-
-
-def test_bad_yaml_is_one_message_with_its_place(tmp_path):
-    (tmp_path / "bad.yaml").write_text("name: [unclosed\nmodel: x\n")
-    run = flow_kit.run_here("evaluate", tmp_path / "bad.yaml")
-    assert_refused(run, 2, "bad.yaml, line 2, is not valid YAML")
-
-
 @pytest.mark.parametrize("arguments", [[], ["--dry-run"]])
 def test_a_data_folder_that_cannot_be_written_is_found_before_anything_starts(spec_file, monkeypatch, arguments):
     def begin(*_: Any) -> None:
@@ -161,18 +149,6 @@ def test_resuming_is_not_offered_when_it_would_end_the_same_way(error, is_offere
     monkeypatch.setattr("assayline.evaluation.resume.find_unfinished_here", lambda _: unfinished)
     run = flow_kit.run_here("evaluate", spec_file)
     assert ("the same command resumes it" in run.err) == is_offered
-
-
-def test_model_folder_without_config_is_one_message(spec_file, tmp_path):
-    assert_refused(dry_run(spec_file, "--model", tmp_path), 4, f"{tmp_path} has no config.json", "*.safetensors")
-
-
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
-def test_damaged_model_folder_is_one_message(spec_file, modest_model, tmp_path, name):
-    folder = tmp_path / "damaged"
-    shutil.copytree(modest_model, folder)
-    (folder / name).write_text("{")
-    assert_refused(dry_run(spec_file, "--model", folder), 4, str(folder))
 
 
 @pytest.mark.prefect

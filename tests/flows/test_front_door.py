@@ -55,11 +55,6 @@ def test_help_lists_every_command_with_a_line(tmp_path, monkeypatch):
     assert call("--version").out == f"assayline {__version__}\n"
 
 
-def test_every_command_has_a_module():
-    for name in COMMANDS:
-        assert (ROOT / "flows" / "cli" / f"{name}.py").exists()
-
-
 def test_usage_names_the_console_command_however_it_was_called():
     for way in ([str(FRONT_DOOR)], [sys.executable, "-m", "flows"]):
         called = flow_kit.run_command([*way, "score", "--help"], dict(os.environ)).out

@@ -1,6 +1,5 @@
 """Names and folders full of quotes, semicolons, $(), brackets, line breaks: to SQL, shell and screen they are text."""
 
-import io
 import re
 import shutil
 from pathlib import Path
@@ -8,14 +7,9 @@ from typing import Any
 
 import flow_kit
 import pytest
-from rich.console import Console
 
 from assayline.errors import StoreError
-from assayline.evaluation.begin import RunResult
-from assayline.report.markdown import render_table
-from assayline.spec.file import parse_spec
 from assayline.store.database import connect
-from flows.cli.tables import print_result, tabulate_metrics
 from tasks.artifacts import make_key
 
 HOSTILE = """d'a"t;a $(touch pwned) `touch pwned` [x]*{y} ''); drop table runs; -- [red] :smile: $$ %s ! é
@@ -137,19 +131,3 @@ def test_make_key_gives_names_of_other_characters_a_digest(name, key):
     made = make_key("report", name)
     assert made.startswith(key) and re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", made)
     assert name == "arithmetic" or made != make_key("report", f"{name}.")
-
-
-def test_a_metric_named_like_markup_is_shown_as_it_is():
-    """Scorers and SLOs are named by people. The run is stored by then, so its table must not fail."""
-    row = {"value": 0.5, "unit": "share", "low": None, "high": None, "n": 2, "source": "accuracy.mean"}
-    metrics = [{**row, "metric": f"accuracy ({name})"} for name in ("a[/b]", "a[b]", "a|b", "`a`", "<b>", "*x*")]
-    rows = {"kind": "inline", "rows": [{"prompt": "p"}]}
-    spec = parse_spec({"name": "n", "model": "m", "prompts": {"source": rows}})
-    result = RunResult("run", "a.duckdb", 1, metrics)
-    screen = io.StringIO()
-    print_result(result, spec, Console(file=screen, width=110))
-    for metric in metrics:
-        assert f"│ {metric['metric']} " in screen.getvalue()
-    page = render_table(tabulate_metrics(result))
-    assert r"| accuracy (a\|b) | 0.5 |" in page
-    assert r"| accuracy (\<b\>) | 0.5 |" in page

@@ -13,7 +13,7 @@ import scipy
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from assayline.errors import SpecError
 from assayline.load.arrivals import check_trace, list_offsets
@@ -102,17 +102,6 @@ def test_a_pattern_is_the_same_again_and_goes_on_where_it_was(pattern, seed, fir
 def test_another_seed_is_another_sequence():
     one, other = (offsets_of(20, kind="poisson", rate_per_s=1, seed=seed) for seed in (0, 1))
     assert not set(one[1:]) & set(other[1:])
-
-
-def test_a_closed_loop_has_no_times():
-    with pytest.raises(ValueError, match="closed loop"):
-        list_offsets(arrival_of(kind="concurrency", requests=2))
-
-
-@pytest.mark.parametrize("rate", [0, -1, math.inf, math.nan])
-def test_a_rate_that_is_none_is_refused(rate):
-    with pytest.raises(ValidationError, match="expected a rate above 0"):
-        arrival_of(kind="poisson", rate_per_s=rate)
 
 
 class TestTrace:

@@ -188,22 +188,6 @@ def refuse(asked: list[Any], address: Any) -> Any:
     raise ConnectionRefusedError(111, "refused")
 
 
-def test_the_connection_goes_to_the_address_that_was_looked_at(monkeypatch):
-    """A name that changes its address between the look and the connection gains nothing."""
-    asked: list[Any] = []
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 80))]
-    monkeypatch.setattr(fetch.socket, "getaddrinfo", lambda *_, **__: found)
-
-    def refuse(address: Any, timeout: Any) -> None:
-        asked.append(address)
-        raise ConnectionRefusedError(111, "refused")
-
-    monkeypatch.setattr(fetch.socket, "create_connection", refuse)
-    with pytest.raises(MediaError, match="ConnectionRefusedError"):
-        fetcher(allowed_domains=["*"]).fetch("image", "http://pictures.example/a.png")
-    assert asked == [("93.184.216.34", 80)]
-
-
 @pytest.mark.parametrize("url", ["http://", "http://host:port/a", "http://[::1/a", "http://no-such-host.invalid/a"])
 def test_what_is_no_url_is_a_sentence(url):
     with pytest.raises(MediaError):

@@ -159,7 +159,3 @@ def test_what_is_no_film_is_a_sentence(content):
         return
     with pytest.raises(MediaError, match=r"The video (cannot be read|has no frames)"):
         decode_video(content, MediaSpec())
-
-
-def test_frames_are_whole_pictures():
-    assert decode_video(FILM, MediaSpec()).frames.dtype == np.uint8

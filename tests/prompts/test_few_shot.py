@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assayline.errors import PromptError
 from assayline.evaluation.resume import digest_inputs, list_input_changes
-from assayline.prompts import BadRow, few_shot, load_prompts, read
+from assayline.prompts import BadRow, few_shot, load_prompts
 from assayline.records import Prompt
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import PromptSpec
@@ -183,16 +183,3 @@ def test_a_changed_file_of_examples_is_another_input(tmp_path):
     before = digest_inputs(spec)
     file.write_text(json.dumps(ROWS[1]))
     assert list_input_changes(before, digest_inputs(spec)) == [f"the content of {file}"]
-
-
-@settings(deadline=None)
-@given(st.permutations(range(12)))
-def test_the_pool_does_not_depend_on_the_order_of_rows(order):
-    (prompt,) = load([{"prompt": "new"}], {"count": 4, "source": inline([ROWS[number] for number in order])})
-    (expected,) = load([{"prompt": "new"}], {"count": 4, "source": inline(ROWS)})
-    assert pairs(prompt) == pairs(expected)
-
-
-def test_the_module_is_used(monkeypatch):
-    monkeypatch.setattr(read, "FewShot", lambda *_: pytest.fail("without examples none are drawn"))
-    assert len(list(load_prompts(PromptSpec.model_validate({"source": inline(ROWS)})))) == 12

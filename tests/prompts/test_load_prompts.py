@@ -140,12 +140,6 @@ def test_examples_are_not_taken_from_lines_that_cannot_be_read(tmp_path):
         load_file(tmp_path / "rows.jsonl", lines, few_shot={"count": 3})
 
 
-def test_equal_bad_rows_are_occurrences():
-    items = load([{"prompt": "p"}, {"prompt": None}, {"prompt": None}])
-    assert [prompt_of(item).occurrence for item in items] == [0, 0, 1]
-    assert prompt_of(items[1]).prompt_id == prompt_of(items[2]).prompt_id
-
-
 def test_a_row_that_no_json_takes_is_a_bad_row():
     assert isinstance(load([{"prompt": "p"}, {"prompt": {1: 1, "a": object()}}])[1], BadRow)
 

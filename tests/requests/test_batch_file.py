@@ -51,12 +51,6 @@ def test_order_names_and_parameters_are_kept(tmp_path, tokenizer):
     ]
 
 
-def test_answers_in_their_order_of_one_line_are_requests_of_their_own(tmp_path, tokenizer):
-    (one,) = build(write_batch(tmp_path / "in.jsonl", chat_line("a", n=3)), tokenizer)
-    assert [request.repeat_index for request in one.requests] == [0, 1, 2]
-    assert len({request.request_id for request in one.requests}) == 3
-
-
 @pytest.mark.parametrize(
     ("asked", "sampling"),
     [

@@ -72,16 +72,6 @@ def test_the_boundary_is_the_fields(session_tokenizer, context, options):
         assert request.prompt_token_ids == beginning + ending
 
 
-def test_a_blank_at_the_prompts_end_goes_to_the_option(tokenizer):
-    spec = spec_of([{"prompt": "bako ", "choices": ["mi", "tu"]}], chat={"template": "plain"})
-    (one,) = build(spec, tokenizer)
-    ids = tokenizer("bako")["input_ids"]
-    for request in one.ready:
-        assert request.prompt_token_ids[: len(ids)] == ids
-        assert tokenizer.decode(request.prompt_token_ids[len(ids) :]) == f" {request.option}"
-        assert request.option in ("mi", "tu")
-
-
 def test_a_token_across_the_boundary_is_the_prompts():
     class Joining:
         """Encodes "a" and "b" apart, and "ab" as one."""

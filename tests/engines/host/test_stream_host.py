@@ -241,10 +241,3 @@ def test_a_warm_up_is_answered(stage, sampling, error):
         (1.0, Close()),
     )
     assert stage.told[1] == Warm(error)
-
-
-def test_telling_never_waits(stage):
-    """Messages go out in the turn in which they are due: time does not pass between a request's end and its row."""
-    stage.play(*[(0.0, ask(n, 1.0 + n, window_requests=9)) for n in range(4)], (9.0, Close()))
-    at_s = [told_s for message, told_s in zip(stage.told, stage.told_s, strict=True) if isinstance(message, Finished)]
-    assert at_s == [1.0, 2.0, 3.0, 4.0]

@@ -154,19 +154,6 @@ def test_what_was_answered_before_the_death_stands_and_is_not_asked_again():
     assert all(asked[request.request_id] == 1 for request in short)
 
 
-def test_requests_are_sent_again_in_the_old_order():
-    order: list[list[str]] = []
-
-    def rule(engine: Mortal, live: list[str]) -> Death | None:
-        if engine.steps == 1:
-            order.append(live)
-        return OOM if len(bench.engines) == 1 else None
-
-    bench = Bench(rule, window=8)
-    bench.answers(requests(20))
-    assert order[1] == order[0][:4]
-
-
 def test_a_request_that_kills_every_engine_becomes_an_error_row_and_the_size_comes_back():
     bench = Bench(holding(37))
     answers = bench.answers(requests(100))
@@ -298,13 +285,6 @@ def test_a_later_start_that_fails_for_another_reason_is_tried_again():
     bench.failing_starts = [busy, busy]
     assert len(bench.answers(requests(40))) == 40
     assert bench.names().count("failed") == 3 and len(bench.engines) == 2
-
-
-def test_a_later_start_that_always_fails_ends_the_run():
-    bench = Bench(lambda engine, live: OOM if engine.steps == 9 else None)
-    bench.failing_starts = [Death("start", exception="OSError", message="Stale file handle")] * 9
-    with pytest.raises(EngineDiedError, match="3 starts in a row failed, and not for memory"):
-        bench.answers(requests(40))
 
 
 class Shared(Memory):
