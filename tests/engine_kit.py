@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import psutil
 from host_kit import HOSTS
-from run_kit import ENGINE_ARGS, ROOT, wait_for
+from run_kit import ENGINE_ARGS, ROOT, plain_request, wait_for
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
@@ -94,16 +94,7 @@ def open_async(model: Path | str, log_path: Path, control: Control | None = None
     """vLLM's async engine, warmed up: its first prefill must not be a short one (docs/decisions.md)."""
     parts = parts_of("async", model, log_path, record_token_times=True, **changes)
     engine = StreamingEngine(hooks=(control or Control()).hooks, **parts)
-    engine.warm_up(
-        Request(
-            request_id="warm-up",
-            prompt_id="",
-            occurrence=0,
-            repeat_index=0,
-            prompt_token_ids=[1] * 32,
-            sampling={**GREEDY, "max_tokens": 2},
-        )
-    )
+    engine.warm_up(plain_request("warm-up", prompt_token_ids=[1] * 32, sampling={**GREEDY, "max_tokens": 2}))
     return engine
 
 
@@ -165,14 +156,7 @@ class Asker:
     def send(self, prompt_token_ids: list[int], **sampling: Any) -> Request:
         self._count += 1
         as_stored = json.loads(json.dumps({**GREEDY, **sampling}))  # a shard holds it as JSON, whose keys are text
-        return Request(
-            request_id=f"request-{self._count}",
-            prompt_id="prompt",
-            occurrence=0,
-            repeat_index=0,
-            prompt_token_ids=prompt_token_ids,
-            sampling=as_stored,
-        )
+        return plain_request(f"request-{self._count}", prompt_token_ids=prompt_token_ids, sampling=as_stored)
 
     def fresh_prompt(self, tokens: int) -> list[int]:
         """Token ids that no request before had as its beginning."""

@@ -62,8 +62,15 @@ def request_of(number: int, prompt_token_ids: Sequence[int] = (1, 2, 3), **sampl
     )
 
 
+def plain_request(request_id: str, **values: Any) -> Request:
+    """A request of which a test says no more than it is about."""
+    plain = {"prompt_id": "prompt", "occurrence": 0, "repeat_index": 0, "prompt_token_ids": [1], "sampling": {}}
+    return Request(request_id=request_id, **{**plain, **values})
+
+
 def completion_of(request_id: str, **values: Any) -> Completion:
-    return Completion(request_id=request_id, worker="worker-0", engine_generation=0, window_requests=8, **values)
+    plain = {"worker": "worker-0", "engine_generation": 0, "window_requests": 8}
+    return Completion(request_id=request_id, **{**plain, **values})
 
 
 def write_shards(run_dir: Path, shards: int, per_shard: int, **sampling: Any) -> list[str]:

@@ -37,7 +37,6 @@ def test_input_is_read_as_it_is_needed():
 
 
 def test_short_answers_overtake_long_ones():
-    """Peers, throughput: a row is not held until the slowest of its batch has finished."""
     requests = [request_of(0, max_tokens=50), *(request_of(number, max_tokens=1) for number in range(1, 20))]
     answers = list(fake(window=4).generate(requests))
     assert answers[-1].request_id == requests[0].request_id
@@ -55,7 +54,6 @@ def test_while_there_is_nothing_to_send_the_engine_goes_on_with_what_it_has():
 
 
 def test_a_failed_request_is_one_error_row_among_results():
-    """Peers, rows 8 and 13."""
     failing = frozenset({request_of(3).request_id})
     answers = {row.request_id: row for row in fake(fail_ids=failing).generate([request_of(n) for n in range(128)])}
     assert len(answers) == 128
@@ -65,7 +63,6 @@ def test_a_failed_request_is_one_error_row_among_results():
 
 
 def test_stamps_are_in_order():
-    """Peers, rows 1 to 4."""
     names = [f"{name}_at_s" for name in ("arrived", "queued", "scheduled", "first_token", "last_token", "finished")]
     for answer in fake(step_s=0.001).generate([request_of(number) for number in range(10)]):
         stamps = [getattr(answer, name) for name in names]

@@ -8,6 +8,7 @@ from typing import Any, cast
 import psutil
 import pytest
 from engine_kit import Control, parts_of, wait_until_gone
+from run_kit import plain_request
 from server_kit import FakeServer
 
 from assayline.clock import RunClock
@@ -19,13 +20,10 @@ from assayline.engines.messages import Open
 from assayline.engines.parking import Parked, ParkingLot, find_lot, own_variables, park_engines
 from assayline.engines.process import HostProcess
 from assayline.errors import DeviceError
-from assayline.records import Request
 from assayline.settings import Settings
 from assayline.spec.engine import ServerSpec
 
-ASKED = Request(
-    request_id="r", prompt_id="p", occurrence=0, repeat_index=0, prompt_token_ids=[5] * 8, sampling={"max_tokens": 4}
-)
+ASKED = plain_request("r", prompt_token_ids=[5] * 8, sampling={"max_tokens": 4})
 DEVICE = Device("cpu-0-1", {}, ("cpu-0", "cpu-1"))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from engine_kit import course_of
+from run_kit import completion_of, plain_request
 
 from assayline.clock import RunClock
 from assayline.engines import client as hosted
@@ -106,10 +107,8 @@ class PlayedHost:
             heapq.heappush(self._free, start_s + self.service_s)
         name = message.request.request_id
         error = "bad" if name in self.bad else None
-        row = Completion(
-            request_id=name,
-            worker="w",
-            engine_generation=0,
+        row = completion_of(
+            name,
             window_requests=message.window_requests,
             due_at_s=message.due_at_s,
             sent_at_s=start_s,
@@ -163,10 +162,7 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Play]
 
 
 def requests(count: int) -> Iterator[Request]:
-    return (
-        Request(request_id=str(number), prompt_id="p", occurrence=0, repeat_index=0, prompt_token_ids=[1], sampling={})
-        for number in range(count)
-    )
+    return (plain_request(str(number)) for number in range(count))
 
 
 def split(rows: list[Completion]) -> tuple[list[str], list[str]]:
@@ -225,22 +221,7 @@ class TestOpenLoop:
 
     def test_input_is_looked_at_again_soon_while_the_engine_works(self, play):
         it = play(course_of({"kind": "all_at_once"}), service_s=300.0)
-        it.rows(
-            itertools.chain(
-                requests(1),
-                [None] * 10,
-                [
-                    Request(
-                        request_id="late",
-                        prompt_id="p",
-                        occurrence=0,
-                        repeat_index=0,
-                        prompt_token_ids=[1],
-                        sampling={},
-                    )
-                ],
-            )
-        )
+        it.rows(itertools.chain(requests(1), [None] * 10, [plain_request("late")]))
         assert it.host.handed_s[1] - it.host.handed_s[0] <= 11 * TURN_INTERVAL_S + 1e-6
 
     def test_another_engine_goes_on_in_the_pattern(self, play):
@@ -273,18 +254,7 @@ class TestOpenLoop:
 
 def requests_at(*offsets_s: float) -> Iterator[Request]:
     """Of a trace: each brings its own time."""
-    return (
-        Request(
-            request_id=str(n),
-            prompt_id="p",
-            occurrence=0,
-            repeat_index=0,
-            prompt_token_ids=[1],
-            sampling={},
-            due_offset_s=offset_s,
-        )
-        for n, offset_s in enumerate(offsets_s)
-    )
+    return (plain_request(str(n), due_offset_s=offset_s) for n, offset_s in enumerate(offsets_s))
 
 
 OWN_TIMES = {"kind": "trace", "speed": 2.0}

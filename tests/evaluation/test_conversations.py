@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from run_kit import FAKE, complete, completion_of, query, rows_of, vanish, work
+from run_kit import FAKE, complete, completion_of, plain_request, query, rows_of, vanish, work
 from server_kit import ANSWER, FakeServer
 
 from assayline.digests import digest_text
@@ -233,13 +233,10 @@ class Words:
 
 def turn_of(name: str, turn_index: int, turns: int, earlier: list[EarlierTurn] | None = None) -> Request:
     said = [{"role": "user", "content": f"{name}{turn_index}"}]
-    return Request(
-        request_id=f"{name}{turn_index}",
+    return plain_request(
+        f"{name}{turn_index}",
         prompt_id=name,
-        occurrence=0,
-        repeat_index=0,
         prompt_token_ids=[] if turn_index else [1],
-        sampling={},
         turn_index=turn_index,
         turns=turns,
         turn_messages=said,

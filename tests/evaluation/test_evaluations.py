@@ -79,7 +79,6 @@ def query(settings: Settings, sql: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_run_ends_with_every_request_answered_and_its_metrics(spec, settings):
-    """Peers, row 13: count in = count out."""
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     assert (counts.prompt_rows, counts.requests, counts.shards) == (30, 30, 4)
@@ -95,7 +94,6 @@ def test_a_run_ends_with_every_request_answered_and_its_metrics(spec, settings):
 
 
 def test_results_reach_the_database_while_the_run_goes_on(spec, settings):
-    """Peers, row 12: nothing waits for the end of the run."""
     evaluation = begin_evaluation(spec, settings)
     assert evaluation.try_load() is None
     counts = evaluation.prepare()
@@ -109,7 +107,6 @@ def test_results_reach_the_database_while_the_run_goes_on(spec, settings):
 
 
 def test_an_answer_too_many_fails_the_run(spec, settings):
-    """Peers, row 13."""
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     work(evaluation)
@@ -120,7 +117,6 @@ def test_an_answer_too_many_fails_the_run(spec, settings):
 
 
 def test_a_shard_that_is_lost_fails_the_run(spec, settings):
-    """Peers, row 13: what was expected is counted where prompts are read, not where answers are stored."""
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     work(evaluation)

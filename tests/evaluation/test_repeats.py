@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_kit import completion_of, plain_request
 
 from assayline.evaluation.order import Repeats
 from assayline.records import Completion, Request
@@ -19,9 +20,7 @@ def name_requests(lengths: dict[str, int]) -> Iterator[Request]:
     """Requests as a shard has them."""
     for name in lengths:
         prompt, _, repeat = name.partition("/")
-        yield Request(
-            request_id=name, prompt_id=prompt, occurrence=0, repeat_index=int(repeat), prompt_token_ids=[1], sampling={}
-        )
+        yield plain_request(name, prompt_id=prompt, repeat_index=int(repeat))
 
 
 def feed(repeats: Repeats, requests: Iterator[Request | None]) -> Iterator[Request | None]:
@@ -73,9 +72,7 @@ def play(lengths: dict[str, int], seats: int, order: Repeats) -> int:
 
 
 def answer(name: str, output_tokens: int | None) -> Completion:
-    return Completion(
-        request_id=name, worker="worker-0", engine_generation=0, window_requests=8, output_tokens=output_tokens
-    )
+    return completion_of(name, output_tokens=output_tokens)
 
 
 def take(requests: Iterator[Request | None], count: int) -> list[str | None]:
@@ -99,14 +96,7 @@ def test_each_prompt_is_asked_once_then_the_unanswered_then_the_longest():
 def test_a_limit_counts_where_it_is_lower_than_the_first_answer():
     limits = {"a": 9, "b": 90}
     rows = [
-        Request(
-            request_id=f"{p}/{n}",
-            prompt_id=p,
-            occurrence=0,
-            repeat_index=n,
-            prompt_token_ids=[1],
-            sampling={"max_tokens": limits[p]},
-        )
+        plain_request(f"{p}/{n}", prompt_id=p, repeat_index=n, sampling={"max_tokens": limits[p]})
         for p in limits
         for n in range(2)
     ]
@@ -119,30 +109,8 @@ def test_a_limit_counts_where_it_is_lower_than_the_first_answer():
 
 
 def test_what_has_an_expected_length_or_is_an_option_is_not_held():
-    known = [
-        Request(
-            request_id=f"a/{n}",
-            prompt_id="a",
-            occurrence=0,
-            repeat_index=n,
-            prompt_token_ids=[1],
-            sampling={},
-            expected_output_tokens=7,
-        )
-        for n in range(3)
-    ]
-    options = [
-        Request(
-            request_id=f"b/{n}",
-            prompt_id="b",
-            occurrence=0,
-            repeat_index=0,
-            prompt_token_ids=[1],
-            sampling={},
-            option_index=n,
-        )
-        for n in range(3)
-    ]
+    known = [plain_request(f"a/{n}", repeat_index=n, expected_output_tokens=7) for n in range(3)]
+    options = [plain_request(f"b/{n}", option_index=n) for n in range(3)]
     found = list(feed(Repeats(MANY), iter([*known, *options])))
     assert found == [*known, *options]
 

@@ -86,7 +86,6 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_workers_share_a_run_and_answer_every_request_once(tmp_path, settings):
-    """Peers, row 13: count in = count out."""
     ids = write_shards(tmp_path, shards=40, per_shard=25)
     shared = Work(tmp_path, settings)
     shared.dispatcher.workers = 3
@@ -118,7 +117,6 @@ def test_a_run_without_requests_ends(tmp_path, settings):
 
 
 def test_the_engine_is_opened_and_warmed_up_once_for_all_shards(tmp_path, settings, spy):
-    """Peers, rows 11 and 16: no start-up per batch or shard."""
     write_shards(tmp_path, shards=10, per_shard=5)
     engine = spy()
     report = Work(tmp_path, settings, shard_requests=5).drive()
@@ -171,7 +169,6 @@ def test_the_shared_prefix_is_the_longest_that_all_have(prompts):
 
 
 def test_a_dead_engine_ends_the_worker_and_keeps_what_had_finished(tmp_path, settings, spy):
-    """Peers, row 9: the failure is an exception, not an exit code of 0."""
     write_shards(tmp_path, shards=2, per_shard=20)
     engine = spy(fail_after=7)
     with pytest.raises(EngineError, match="the engine died"):
@@ -253,7 +250,6 @@ def test_an_engine_that_does_not_open_is_an_event_too(tmp_path, settings, monkey
 
 
 def test_a_stop_ends_the_worker_without_error_and_keeps_what_had_finished(tmp_path, settings):
-    """Peers, row 10: finished rows are kept."""
     write_part(tmp_path, "requests", "a", [request_of(number, max_tokens=2) for number in range(10)])
     write_part(tmp_path, "requests", "b", [request_of(number, max_tokens=10**9) for number in range(10, 20)])
     shared = Work(tmp_path, settings)

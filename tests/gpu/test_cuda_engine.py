@@ -5,6 +5,7 @@ import subprocess
 import time
 
 import pytest
+from run_kit import plain_request
 
 from assayline.clock import RunClock
 from assayline.engines import open_engine
@@ -13,7 +14,6 @@ from assayline.engines.devices.claims import claim_device, cuda_driver_answers, 
 from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup
 from assayline.engines.recovery.policy import Sizes
-from assayline.records import Request
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,17 +42,7 @@ def test_a_cuda_spec_is_answered_on_the_gpu_and_its_memory_comes_back(make_spec,
         with contextlib.closing(engine):
             assert engine.facts.details["device"] == "cuda"
             sampling = {"max_tokens": 8, "ignore_eos": True}
-            requests = [
-                Request(
-                    request_id=f"r{i}",
-                    prompt_id="",
-                    occurrence=0,
-                    repeat_index=0,
-                    prompt_token_ids=[5 + i] * 40,
-                    sampling=sampling,
-                )
-                for i in range(64)
-            ]
+            requests = [plain_request(f"r{i}", prompt_token_ids=[5 + i] * 40, sampling=sampling) for i in range(64)]
             completions = list(engine.generate(iter(requests)))
             assert sorted(c.request_id for c in completions) == sorted(r.request_id for r in requests)
             assert all(c.error_kind is None and c.output_tokens == 8 for c in completions)

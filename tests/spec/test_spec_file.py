@@ -304,7 +304,6 @@ def test_another_meaning_has_another_hash(changes):
 
 
 def test_max_tokens_unset_means_the_room_left_and_n_is_no_argument_of_a_request():
-    """Peers, row 6: vLLM's own default of 16 tokens never applies."""
     assert spec_with(sampling={"n": 3, "top_p": 0.5}).sampling_defaults == {"max_tokens": None, "top_p": 0.5}
     assert spec_with(sampling={"max_tokens": 4}).sampling_defaults == {"max_tokens": 4}
 

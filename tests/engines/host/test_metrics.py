@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from run_kit import plain_request
 from server_kit import FakeServer
 
 from assayline.clock import RunClock
@@ -13,7 +14,7 @@ from assayline.engines.host.flight import EngineStats, parse_stats
 from assayline.engines.host.server import client
 from assayline.engines.host.server.core import ServerCore
 from assayline.engines.messages import Open
-from assayline.records import Request, TelemetrySample
+from assayline.records import TelemetrySample
 from assayline.spec.engine import ServerSpec
 
 
@@ -63,16 +64,7 @@ def watch_server(server: FakeServer, done: Callable[[TelemetrySample], bool]) ->
         core = ServerCore(order)
         await core.open()
         try:
-            await core.warm_up(
-                Request(
-                    request_id="warm-up",
-                    prompt_id="prompt",
-                    occurrence=0,
-                    repeat_index=0,
-                    prompt_token_ids=[1, 2, 3],
-                    sampling={"max_tokens": 4},
-                )
-            )
+            await core.warm_up(plain_request("warm-up", prompt_token_ids=[1, 2, 3], sampling={"max_tokens": 4}))
             deadline = time.monotonic() + 20
             while not done(sample := core.sample()) and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)

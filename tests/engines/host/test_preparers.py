@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from run_kit import plain_request
 
 from assayline.clock import RunClock
 from assayline.engines.host.core import Prepared
@@ -65,9 +66,7 @@ class Asking:
         self._poll.register(self.preparers, select.POLLIN)
 
     def submit(self, request_id: str, name: str = "one") -> bool:
-        request = Request(
-            request_id=request_id, prompt_id="", occurrence=0, repeat_index=0, prompt_token_ids=[1], sampling={}
-        )
+        request = plain_request(request_id)
         return self.preparers.submit(request, "a configuration", partial(self.outcomes.__setitem__, name))
 
     def collect(self, count: int) -> dict[str, Any]:
@@ -135,9 +134,7 @@ def test_a_long_request_waits_until_its_process_reads():
     asking = Asking(1)
     long = [1] * 10**6
     for number in range(4):
-        request = Request(
-            request_id="echo", prompt_id="", occurrence=0, repeat_index=0, prompt_token_ids=long, sampling={}
-        )
+        request = plain_request("echo", prompt_token_ids=long)
         asking.preparers.submit(request, "a configuration", partial(asking.outcomes.__setitem__, str(number)))
     found = asking.collect(4)
     assert [len(one.form["ids"]) for one in found.values()] == [10**6] * 4

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from run_kit import plain_request
 from server_kit import FakeServer
 
 from assayline.clock import RunClock
@@ -36,15 +37,8 @@ def count_tokens(body: Any) -> int:
 def write_request(text: str, *media: Media, number: int = 0) -> Request:
     content = [*({"type": one["kind"]} for one in media), {"type": "text", "text": text}]
     messages = [{"role": "user", "content": content}]
-    return Request(
-        request_id=f"{number}",
-        prompt_id="prompt",
-        occurrence=0,
-        repeat_index=0,
-        prompt_token_ids=[],
-        sampling={"max_tokens": 8},
-        messages=messages,
-        media=list(media) or None,
+    return plain_request(
+        f"{number}", prompt_token_ids=[], sampling={"max_tokens": 8}, messages=messages, media=list(media) or None
     )
 
 

@@ -6,10 +6,11 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from run_kit import plain_request
 from server_kit import ANSWER, FakeServer, Script
 
 from assayline.clock import RunClock
@@ -45,7 +46,9 @@ def plain_server() -> Iterator[FakeServer]:
         yield running
 
 
-def make_order(url: str, reasoning: ReasoningSpec | None = None, chat_kwargs: Any = None, **changes: Any) -> Open:
+def make_order(
+    url: str | None, reasoning: ReasoningSpec | None = None, chat_kwargs: Any = None, **changes: Any
+) -> Open:
     return Open(
         backend="server",
         model="fake-model",
@@ -58,37 +61,34 @@ def make_order(url: str, reasoning: ReasoningSpec | None = None, chat_kwargs: An
 
 
 def make_request(number: int = 0, **sampling: Any) -> Request:
-    return Request(
-        request_id=f"request-{number}",
-        prompt_id="prompt",
-        occurrence=0,
-        repeat_index=0,
-        prompt_token_ids=[1, 2, 3],
-        sampling={**GREEDY, **sampling},
-    )
+    return plain_request(f"request-{number}", prompt_token_ids=[1, 2, 3], sampling={**GREEDY, **sampling})
 
 
 def make_chat(number: int = 0, **sampling: Any) -> Request:
     messages = [{"role": "user", "content": "Count to four."}]
-    return Request(
-        request_id=f"request-{number}",
-        prompt_id="prompt",
-        occurrence=0,
-        repeat_index=0,
-        prompt_token_ids=[],
-        sampling={**GREEDY, **sampling},
-        messages=messages,
-    )
+    return plain_request(f"request-{number}", prompt_token_ids=[], sampling={**GREEDY, **sampling}, messages=messages)
 
 
-def ask(order: Open, *requests: Request) -> list[Completion]:
-    """Opens a core, asks everything at once, and closes it."""
+def ask(
+    order: Open, *requests: Request, before: Callable[[], Any] = lambda: None, window: int | None = None
+) -> list[Completion]:
+    """Asks everything at once."""
 
-    async def run() -> list[Completion]:
-        core = ServerCore(order)
+    async def act(core: ServerCore) -> list[Completion]:
+        before()
+        return await asyncio.gather(*(core.answer(Generate(request, 0.0, window, 1.5)) for request in requests))
+
+    return with_core(order, act)
+
+
+def with_core(order: Open, act: Callable[[ServerCore], Any], *serve: Any) -> Any:
+    """What comes of `act`, awaited, with a core that is open and is closed in the end."""
+
+    async def run() -> Any:
+        core = ServerCore(order, *serve)
         await core.open()
         try:
-            return list(await asyncio.gather(*(core.answer(Generate(r, 0.0, None, 1.5)) for r in requests)))
+            return await act(core)
         finally:
             await core.close()
 
@@ -110,11 +110,10 @@ def test_an_answer_with_token_ids_has_everything(server):
     assert answer.error_kind is None and answer.finish_reason == "stop"
     assert answer.text == "One two three four" and answer.output_token_ids == [100, 101, 102, 103]
     assert (answer.prompt_tokens, answer.cached_tokens, answer.output_tokens, answer.retries) == (3, 2, 4, 0)
-    assert answer.token_at_s is not None and len(answer.token_at_s) == 4
-    assert answer.token_at_s == sorted(answer.token_at_s)
-    assert answer.first_token_at_s == answer.token_at_s[0] and answer.last_token_at_s == answer.token_at_s[-1]
+    stamps = answer.token_at_s
+    assert len(stamps) == 4 and stamps == sorted(stamps)
+    assert (answer.first_token_at_s, answer.last_token_at_s) == (stamps[0], stamps[-1])
     assert answer.sent_at_s == answer.arrived_at_s and answer.queued_at_s is None and answer.scheduled_at_s is None
-    assert answer.sent_at_s is not None and answer.finished_at_s is not None and answer.last_token_at_s is not None
     assert answer.sent_at_s < answer.first_token_at_s <= answer.last_token_at_s <= answer.finished_at_s
     assert answer.window_requests is None and answer.due_at_s == 1.5
 
@@ -141,10 +140,10 @@ def test_a_server_that_is_not_vllm_gets_openai_alone(plain_server):
 def test_events_of_several_tokens_have_no_stamp_per_token_unless_ids_count_them(server, plain_server):
     server.default = plain_server.default = Script(tokens_per_event=2)
     [counted], [uncounted] = (ask(make_order(one.url), make_request()) for one in (server, plain_server))
-    assert counted.token_at_s is not None
-    assert counted.token_at_s[0] == counted.token_at_s[1] <= counted.token_at_s[2] == counted.token_at_s[3]
+    first, second, third, fourth = counted.token_at_s
+    assert first == second <= third == fourth
     assert uncounted.token_at_s is None and uncounted.output_tokens == 4
-    assert uncounted.first_token_at_s is not None and uncounted.last_token_at_s is not None
+    assert uncounted.first_token_at_s and uncounted.last_token_at_s
 
 
 def test_what_is_not_said_is_unknown(plain_server):
@@ -165,12 +164,9 @@ def test_chat_sends_messages_and_leaves_the_room_to_the_server(server):
     assert answer.token_at_s is not None and len(answer.token_at_s) == 4  # the role's empty event is no token
 
 
-def test_max_tokens_unset_is_the_room_in_the_context(server):
+def test_max_tokens_unset_is_the_room_in_the_context_or_ends_the_run_where_that_is_unknown(server, plain_server):
     ask(make_order(server.url), make_request(max_tokens=None))
     assert server.received[0].body["max_tokens"] == 128 - 3
-
-
-def test_max_tokens_unset_without_a_known_context_ends_the_run(plain_server):
     with pytest.raises(SpecError, match=r"Set sampling\.max_tokens"):
         ask(make_order(plain_server.url), make_request(max_tokens=None))
     assert not plain_server.received
@@ -308,35 +304,12 @@ def test_one_that_takes_too_long_is_a_row_and_the_others_go_on(server):
 
 
 def test_a_server_that_goes_away_and_comes_back_is_waited_for(server):
-    order = make_order(server.url, retries=200, timeout_s=120)
-
-    async def run() -> Completion:
-        core = ServerCore(order)
-        await core.open()
-        assert (await core.answer(Generate(make_request(0), 0.0, None))).error_kind is None
+    def leave() -> None:
         server.stop()
         threading.Timer(0.5, server.start).start()
-        answer = await core.answer(Generate(make_request(1), 0.0, None))
-        await core.close()
-        return answer
 
-    answer = asyncio.run(run())
-    assert answer.error_kind is None and answer.retries is not None and answer.retries > 0
-
-
-def ask_in_closed_loop(order: Open, *requests: Request, before: Any = lambda: None) -> list[Completion]:
-    """Opens a core, calls `before`, and asks everything at once."""
-
-    async def run() -> list[Completion]:
-        core = ServerCore(order)
-        await core.open()
-        before()
-        try:
-            return list(await asyncio.gather(*(core.answer(Generate(r, 0.0, 64)) for r in requests)))
-        finally:
-            await core.close()
-
-    return asyncio.run(run())
+    [answer] = ask(make_order(server.url, retries=200, timeout_s=120), make_request(), before=leave)
+    assert answer.error_kind is None and answer.retries > 0
 
 
 @pytest.mark.parametrize("proxy", [502, 503])
@@ -349,42 +322,36 @@ def test_answer_waits_for_a_server_that_is_away_in_a_closed_loop(server, proxy, 
         server.call_later(1.0, server.start)
 
     server.scripts += [Script(status=proxy)] * 12
-    answers = ask_in_closed_loop(
-        make_order(server.url, retries=1, timeout_s=60), *map(make_request, range(4)), before=leave
-    )
-    assert all(answer.error_kind is None and answer.output_tokens == 4 for answer in answers)
-    assert all((answer.retries or 0) > 1 for answer in answers)
+    order = make_order(server.url, retries=1, timeout_s=60)
+    answers = ask(order, *map(make_request, range(4)), before=leave, window=64)
+    assert [(answer.error_kind, answer.output_tokens) for answer in answers] == [(None, 4)] * 4
+    assert all(answer.retries > 1 for answer in answers)
 
 
 def test_answer_ends_the_run_when_the_server_stays_away(server):
     """Error rows would be final; a run that ends can be resumed."""
     with pytest.raises(ServerError, match=r"has been away for 1 s .*hint: start the server, then resume"):
-        ask_in_closed_loop(make_order(server.url, timeout_s=1), make_request(), before=server.stop)
+        ask(make_order(server.url, timeout_s=1), make_request(), before=server.stop, window=64)
 
 
-@pytest.mark.parametrize("retries", [0, 2])
-def test_answer_does_not_wait_where_failures_are_measured(server, retries):
-    """In an open loop, and where no retry is wanted."""
+@pytest.mark.parametrize(("retries", "window"), [(0, 64), (2, None)], ids=["no retry is wanted", "an open loop"])
+def test_answer_does_not_wait_where_failures_are_measured(server, retries, window):
     order = make_order(server.url, retries=retries, timeout_s=60)
-
-    async def run() -> Completion:
-        core = ServerCore(order)
-        await core.open()
-        server.stop()
-        answer = await core.answer(Generate(make_request(), 0.0, 64 if retries == 0 else None))
-        await core.close()
-        return answer
-
-    answer = asyncio.run(run())
-    assert answer.error_kind == "server_unreachable" and answer.retries == retries
+    [answer] = ask(order, make_request(), before=server.stop, window=window)
+    assert (answer.error_kind, answer.retries) == ("server_unreachable", retries)
 
 
 class OwnServer:
     """What a core knows of a server of its own."""
 
-    def __init__(self, is_dead: bool = False) -> None:
+    key = None
+
+    def __init__(self, url: str, is_dead: bool = False) -> None:
+        self.url = url
         self.is_dead = is_dead
         self.looks = 0
+
+    async def start(self) -> None: ...
 
     async def check_alive(self) -> None:
         self.looks += 1
@@ -396,6 +363,11 @@ class OwnServer:
         return EngineGoneError("vLLM's server holds a dead engine. See its log for why.")
 
     async def stop(self) -> None: ...
+
+
+def ask_own(own: OwnServer) -> Completion:
+    order, message = make_order(None, timeout_s=2), Generate(make_request(), 0.0, 8)
+    return with_core(order, lambda core: core.answer(message), lambda _: own)
 
 
 # vllm/v1/engine/exceptions.py of vLLM 0.32, as its server sends it in a stream and as the body of a 500.
@@ -417,18 +389,9 @@ DEAD_EVENT = json.dumps({"error": {"message": ENGINE_DEAD, "type": "InternalServ
     ],
 )
 def test_answer_raises_when_our_own_server_is_dead(server, script, is_dead, looks):
-    server.default = script
-    own = OwnServer(is_dead)
-
-    async def run() -> None:
-        core = ServerCore(make_order(server.url, timeout_s=2))
-        await core.open()
-        core._process = own  # type: ignore[assignment]
-        with pytest.raises(EngineGoneError, match="dead engine"):
-            await core.answer(Generate(make_request(), 0.0, 8))
-        await core.close()
-
-    asyncio.run(run())
+    server.default, own = script, OwnServer(server.url, is_dead)
+    with pytest.raises(EngineGoneError, match="dead engine"):
+        ask_own(own)
     assert own.looks == looks
 
 
@@ -438,25 +401,14 @@ def test_answer_raises_when_our_own_server_is_dead(server, script, is_dead, look
 )
 def test_answer_is_an_error_row_when_our_own_server_is_well(server, script, kind):
     server.default = script
-
-    async def run() -> Completion:
-        core = ServerCore(make_order(server.url, timeout_s=2))
-        await core.open()
-        core._process = OwnServer()  # type: ignore[assignment]
-        answer = await core.answer(Generate(make_request(), 0.0, 8))
-        await core.close()
-        return answer
-
-    assert asyncio.run(run()).error_kind == kind
+    assert ask_own(OwnServer(server.url)).error_kind == kind
 
 
 def test_nothing_limits_the_connections_of_an_open_loop(server):
     count = 1200  # beyond the usual limits of pools, which are 100 and 1,000
     server.default = Script(delay_s=20.0)
 
-    async def run() -> None:
-        core = ServerCore(make_order(server.url))
-        await core.open()
+    async def act(core: ServerCore) -> None:
         tasks = [asyncio.create_task(core.answer(Generate(make_request(i), 0.0, None))) for i in range(count)]
         while server.in_flight < count:
             await asyncio.sleep(0.05)
@@ -466,15 +418,12 @@ def test_nothing_limits_the_connections_of_an_open_loop(server):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert core.sample().in_flight_requests == 0
-        await core.close()
 
-    asyncio.run(asyncio.wait_for(run(), 120))
+    with_core(make_order(server.url), lambda core: asyncio.wait_for(act(core), 120))
 
 
 def test_tokens_are_counted_while_they_come_and_warm_up_is_not(server):
-    async def run() -> None:
-        core = ServerCore(make_order(server.url))
-        await core.open()
+    async def act(core: ServerCore) -> None:
         await core.warm_up(make_request())
         assert core.sample().output_tokens == 0
         await core.answer(Generate(make_request(), 0.0, None))
@@ -483,9 +432,8 @@ def test_tokens_are_counted_while_they_come_and_warm_up_is_not(server):
         server.default = Script(status=400)
         with pytest.raises(SpecError, match="no, thank you"):
             await core.warm_up(make_request())
-        await core.close()
 
-    asyncio.run(run())
+    with_core(make_order(server.url), act)
 
 
 def test_what_a_server_says_of_itself_is_kept(server):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from run_kit import completion_of, plain_request
 
 from assayline.clock import RunClock
 from assayline.engines.host.pacing import StreamHost
@@ -67,12 +68,8 @@ class SleepingCore:
             self.live -= 1
         if request.sampling.get("kills"):
             raise RuntimeError("the engine is gone")
-        return Completion(
-            request_id=request.request_id,
-            worker="w",
-            engine_generation=3,
-            window_requests=message.window_requests,
-            sent_at_s=sent_at_s,
+        return completion_of(
+            request.request_id, engine_generation=3, window_requests=message.window_requests, sent_at_s=sent_at_s
         )
 
     async def warm_up(self, request: Request) -> None:
@@ -136,9 +133,7 @@ def stage() -> Stage:
 
 def ask(number: int, service_s: float = 1.0, **values: Any) -> Generate:
     sampling = {"service_s": service_s, "kills": values.pop("kills", False)}
-    request = Request(
-        request_id=str(number), prompt_id="p", occurrence=0, repeat_index=0, prompt_token_ids=[1], sampling=sampling
-    )
+    request = plain_request(str(number), sampling=sampling)
     return Generate(request, 0.0, values.pop("window_requests", None), **values)
 
 
@@ -229,15 +224,5 @@ def test_what_finishes_together_is_told_together_after_the_last_counters(stage):
 
 @pytest.mark.parametrize(("sampling", "error"), [({}, None), ({"bad": True}, "refused")])
 def test_a_warm_up_is_answered(stage, sampling, error):
-    stage.play(
-        (
-            0.0,
-            WarmUp(
-                Request(
-                    request_id="w", prompt_id="", occurrence=0, repeat_index=0, prompt_token_ids=[1], sampling=sampling
-                )
-            ),
-        ),
-        (1.0, Close()),
-    )
+    stage.play((0.0, WarmUp(plain_request("w", sampling=sampling))), (1.0, Close()))
     assert stage.told[1] == Warm(error)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from run_kit import request_of
+from run_kit import completion_of, request_of
 
 from assayline.clock import RunClock
 from assayline.engines.devices.watch import DeviceMemory
@@ -365,13 +365,7 @@ def test_what_was_not_sent_is_passed_on_and_says_nothing_of_the_engine():
         def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
             for request in requests:
                 assert request is not None
-                yield Completion(
-                    request_id=request.request_id,
-                    worker="w",
-                    engine_generation=0,
-                    window_requests=None,
-                    error_kind=NOT_SENT,
-                )
+                yield completion_of(request.request_id, window_requests=None, error_kind=NOT_SENT)
 
     bench.engine._current = Unsent(bench.rule)
     assert len(bench.answers(requests(1000))) == 1000
