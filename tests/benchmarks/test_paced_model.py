@@ -3,11 +3,10 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
-from benchmarks.paced_model import ARCHITECTURE, GROUP, NAME, install_paced_model, last_at_least
+from benchmarks.paced_model import ARCHITECTURE, GROUP, NAME, install_paced_model
 
 FIND = f"""
 import importlib.metadata, json
@@ -20,17 +19,6 @@ from vllm.plugins import load_general_plugins
 load_general_plugins()
 print({ARCHITECTURE!r} in ModelRegistry.get_supported_archs())
 """
-
-
-def test_what_a_forward_pass_leaves_of_its_time_is_slept_and_a_long_one_sleeps_nothing(monkeypatch):
-    slept: list[float] = []
-    moments = iter([10.0, 10.015, 20.0, 20.03])
-    monkeypatch.setattr(time, "monotonic", lambda: next(moments))
-    monkeypatch.setattr(time, "sleep", slept.append)
-    for _ in range(2):
-        with last_at_least(0.025):
-            pass
-    assert slept == pytest.approx([0.01, 0.0])
 
 
 def test_processes_find_the_entry_point_while_it_is_installed(tmp_path, monkeypatch):

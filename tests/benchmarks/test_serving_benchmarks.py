@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks import agreement, client_overhead, server_counters
-from benchmarks.client_view import Load, Measurement, Observation, Prompt, make_prompts, summarize, write_rows
+from benchmarks.client_view import Measurement, Observation, Prompt, make_prompts, summarize, write_rows
 from benchmarks.peer_guidellm import read_report
 from benchmarks.peer_vllm_bench import read_result
 from benchmarks.process_tree import CpuSamples
@@ -109,12 +109,6 @@ def test_what_a_server_counted_is_told_apart_by_run():
     table = agreement.compare_with_server({"guidellm": [run]})
     assert table["ttft_mean_s"]["guidellm"] == pytest.approx([1.1] * 3)
     assert table["tpot_mean_s"]["guidellm"] == pytest.approx([1.0] * 3) and table["itl_mean_s"] == {}
-
-
-def test_a_run_with_failures_says_so_first():
-    measurement = Measurement((Observation(0.0, 0.1, 0.5, 5, 5),), 1, reasons=("refused",))
-    assert agreement.describe(measurement).startswith("1 FAILED (refused), TTFT 100.00 ms")
-    assert Load((), rate_per_s=2.5).name == "2.5 requests/s" and Load((), concurrency=4).name == "4 at a time"
 
 
 def test_cpu_is_that_of_the_window_between_first_request_and_last_token():

@@ -274,7 +274,6 @@ def test_costs_have_limits_of_the_run_itself_and_against_the_baseline(make, old,
 
 
 def test_judge_run_against_compares_two_templates_row_by_row(make_spec, settings):
-    """The same rows asked by two templates, of which one has the fake engine answer wrongly from row 20 on."""
     rows = [{"question": f"say {i}", "answer": str(i), "wrong": "" if i < 20 else " what"} for i in range(40)]
 
     def ask(template: str, **prompts: Any) -> str:

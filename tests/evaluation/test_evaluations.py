@@ -127,7 +127,6 @@ def test_a_shard_that_is_lost_fails_the_run(spec, settings):
 
 
 def test_run_completes_while_another_program_holds_the_database(spec, settings, lock):
-    """It writes; one that reads is in the test below."""
     settings = impatient(settings)
     with_history = complete_run(spec, settings)
     release = lock("writer")

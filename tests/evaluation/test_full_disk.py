@@ -55,7 +55,6 @@ def check_whole_and_go_on(spec: EvalSpec, settings: Settings) -> None:
 
 
 def test_a_run_does_not_begin_when_no_file_can_grow(spec, settings, tmp_path):
-    """Later, and in the middle of a run, it is test_no_space_is_left, and a fault in test_worker_faults.py."""
     with connect(settings.database_path, 10):
         pass  # an empty database is there already
     (tmp_path / "given").write_bytes(pickle.dumps((spec, settings)))

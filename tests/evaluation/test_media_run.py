@@ -65,13 +65,6 @@ def test_parts_hold_references_and_the_runs_folder_what_came_with_the_rows(spec,
     assert sizes < 100_000
 
 
-def test_a_run_is_resumed_with_the_pictures_that_it_began_with(spec, settings, tmp_path):
-    begun = begin_and_vanish(spec, settings, 2)
-    result = complete(spec, settings)
-    assert result.run_id == begun.run_id
-    assert query(settings, "select count(*), count(distinct request_id) from completions") == [(7, 7)]
-
-
 def test_a_picture_that_changed_while_a_run_was_prepared_is_noticed(spec, settings, tmp_path):
     begun = begin_and_vanish(spec, settings, 2)
     (begun.run_dir / "parts" / "requests" / "shard-000003.parquet").unlink()  # so that prompts are read again
@@ -83,7 +76,6 @@ def test_a_picture_that_changed_while_a_run_was_prepared_is_noticed(spec, settin
 @pytest.mark.rare
 @pytest.mark.vllm
 def test_the_hearing_example_is_heard(tiny_alm, settings, monkeypatch):
-    """From files to the page: sounds through real vLLM, their numbers in SQL, and a player on the page."""
     monkeypatch.chdir(ROOT)
     result = complete(load_spec(ROOT / "examples" / "hearing.yaml", {"model": str(tiny_alm)}), settings)
     ((accuracy, requests, errors),) = query(settings, "select accuracy, ok_requests, error_requests from run_summary")

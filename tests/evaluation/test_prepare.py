@@ -14,7 +14,6 @@ from assayline.store.parts import count_rows, list_parts
 
 @pytest.mark.parametrize(("largest", "sizes"), [(2**25, [4, 4, 3]), (4_000, [4, 1, 1, 1, 1, 1, 2]), (1, [1] * 11)])
 def test_long_prompts_make_short_shards(make_spec, settings, monkeypatch, largest, sizes):
-    """Short, long and then short again: a shard ends with the prompt that fills it."""
     monkeypatch.setattr(prepare, "LARGEST_SHARD", largest)
     texts = [f"{number} {'word ' * length}" for number, length in enumerate([1] * 4 + [800] * 5 + [1] * 2)]
     source = {"kind": "inline", "rows": [{"question": text} for text in texts]}
@@ -28,7 +27,6 @@ def test_long_prompts_make_short_shards(make_spec, settings, monkeypatch, larges
 
 
 def test_bad_rows_are_error_rows_or_the_end(make_spec, settings, tmp_path):
-    """An unreadable line, a null and a prompt that is too long: each is one error row, and the others are asked."""
     lines = ['{"question": "a"}', "{broken", '{"question": null}', json.dumps({"question": "word " * 5000})]
     (tmp_path / "rows.jsonl").write_text("\n".join([*lines, '{"question": "b"}']))
     prompts = {

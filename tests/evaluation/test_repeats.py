@@ -1,11 +1,7 @@
 """Repeats wait for their prompt's first answer, and the engine never for them."""
 
-import heapq
-import math
-import random
 from collections.abc import Iterator
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from run_kit import completion_of, plain_request
@@ -42,33 +38,6 @@ def feed(repeats: Repeats, requests: Iterator[Request | None]) -> Iterator[Reque
             new = repeats.release()
         if new is not None or is_open:
             yield new
-
-
-def draw_lengths(seed: int, scatter: float) -> dict[str, int]:
-    """Output tokens of 200 prompts with four repeats each, whose lengths scatter around the prompt's own."""
-    dice = random.Random(seed)
-    lengths = {}
-    for prompt in range(200):
-        own = dice.gauss(4.0, 0.7)
-        for repeat in range(4):
-            lengths[f"{prompt}/{repeat}"] = min(max(int(math.exp(dice.gauss(own, scatter))), 8), 1024)
-    return lengths
-
-
-def play(lengths: dict[str, int], seats: int, order: Repeats) -> int:
-    """Steps until the last request ends, if each takes the seat that is free first and gets one token per step."""
-    requests = feed(order, name_requests(lengths))
-    running: list[tuple[int, str]] = []
-    now = 0
-    while True:
-        while len(running) < seats and (request := next(requests, None)) is not None:
-            heapq.heappush(running, (now + lengths[request.request_id], request.request_id))
-        if not running:
-            return now
-        now = running[0][0]
-        while running and running[0][0] == now:
-            _, name = heapq.heappop(running)
-            order.settle(answer(name, lengths[name]))
 
 
 def answer(name: str, output_tokens: int | None) -> Completion:
@@ -150,14 +119,3 @@ def test_every_request_comes_once_and_nothing_waits_while_there_is_something(siz
     assert sorted(found) == sorted(names)
     if most_held == 0:
         assert found == names
-
-
-@pytest.mark.parametrize("scatter", [0.2, 0.5])
-def test_fewer_steps_than_in_the_order_given(scatter):
-    given = learned = 0
-    for seed in range(5):
-        lengths = draw_lengths(seed, scatter)
-        given += play(lengths, 64, Repeats(0))
-        learned += play(lengths, 64, Repeats(MANY))
-        assert learned >= sum(lengths.values()) / 64
-    assert learned < 0.9 * given

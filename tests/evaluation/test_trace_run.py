@@ -48,7 +48,6 @@ def test_requests_reach_a_server_when_the_trace_says(tmp_path, settings, make_sp
 
 @pytest.mark.vllm
 def test_what_the_trace_says_is_shared_is_found_in_the_cache(tmp_path, settings, make_spec):
-    """One after another, a request finds what an earlier one has left: whole blocks, and never its last token."""
     lengths_and_blocks = [
         (300, [1, 2, 3]),
         (300, [1, 2, 4]),

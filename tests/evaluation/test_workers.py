@@ -180,7 +180,6 @@ def test_a_dead_engine_ends_the_worker_and_keeps_what_had_finished(tmp_path, set
 
 
 def test_an_engine_that_runs_out_of_memory_is_followed_by_a_smaller_one(tmp_path, settings, monkeypatch):
-    """The promise of the whole: every request answered once, and what was done about it is on record."""
     ids = write_shards(tmp_path, shards=4, per_shard=25)
     opened: list[int | None] = []
 
@@ -295,7 +294,6 @@ def test_worker_logs_who_holds_the_device_that_it_waits_for_and_answers_when_it_
 
 
 def test_worker_ends_when_it_is_stopped_while_it_waits_for_a_device(tmp_path, settings, spy):
-    """A cancelled night must not wait for six hours until it ends."""
     spy()
     work = Work(tmp_path, settings.model_copy(update={"device_wait_s": 21_600}), engine={"device": "cpu"})
     with claim_device(list_devices("cpu", 1), settings.lock_dir, 0):

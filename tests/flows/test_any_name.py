@@ -6,21 +6,17 @@ import json
 import logging
 import re
 import sys
-from datetime import datetime
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from markupsafe import escape
 from prefect.logging.handlers import PrefectConsoleHandler
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "report"))
 
-from row_kit import Sad
 
 from assayline.benchmark.result import Measured
 from assayline.comparison.baselines import Pin
@@ -28,15 +24,9 @@ from assayline.comparison.gate import Check, GateReport
 from assayline.evaluation.begin import RunResult
 from assayline.report.comparison import choose_comparison_figures, describe_comparisons, say_comparisons
 from assayline.report.document import Document, tabulate
-from assayline.report.html import render_html
-from assayline.report.make import compose_report
 from assayline.report.markdown import render_markdown, render_table
 from assayline.report.run.comparison import LIMITS
-from assayline.report.run.rows import ReportRows, read_report
-from assayline.report.sweep import BenchmarkRows, compose_benchmark
-from assayline.settings import Settings
 from assayline.spec.file import parse_spec
-from assayline.store.database import connect
 from assayline.words import make_visible
 from flows.cli.baseline import PINS
 from flows.cli.score import SCORES
@@ -67,24 +57,6 @@ pieces = st.sampled_from(MARKUP + SIGNS) | st.text(max_size=5)
 names = st.lists(pieces, min_size=1, max_size=6).map("".join).filter(bool)
 MARK = "themark"
 """Stands for a name in rows of the database, until a name takes its place."""
-
-
-def rename(value: Any, name: str) -> Any:
-    """The rows with the name in place of its mark; the spec is JSON, and has it as JSON does."""
-    match value:
-        case str() if value.startswith("{"):
-            return value.replace(MARK, json.dumps(name)[1:-1])
-        case str():
-            return value.replace(MARK, name)
-        case dict():
-            return {key: rename(part, name) for key, part in value.items()}
-        case list():
-            return [rename(part, name) for part in value]
-        case _ if dataclasses.is_dataclass(value):
-            parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-            return type(value)(**{key: rename(part, name) for key, part in parts.items()})
-        case _:
-            return value
 
 
 def result_of(name: str) -> RunResult:
@@ -197,70 +169,6 @@ def outline(markdown: str) -> list[str | int]:
 
 def split_cells(line: str) -> list[str]:
     return re.split(r"\|", re.sub(r"\\.", "", line))
-
-
-@pytest.fixture(scope="module")
-def marked_rows(tmp_path_factory: pytest.TempPathFactory) -> ReportRows:
-    """A run whose model, prompt set, scorer and objective are called by the mark."""
-    own = Settings(data_dir=tmp_path_factory.mktemp("marked"))
-    timed = {"first_token_at_s": 1.5, "last_token_at_s": 2.0, "finished_at_s": 2.0, "output_tokens": 5, "text": "a"}
-    answers: list[dict[str, Any]] = [
-        {"sent_at_s": 1.0, "arrived_at_s": 1.0, **timed, "score": score} for score in (1.0, 0.0)
-    ]
-    Sad(own).given("run", "completed", *answers, {"error_kind": MARK, "error_message": "no"}, message=MARK)
-    with connect(own.database_path, 10) as connection:
-        connection.execute(
-            "update runs set name = ?, model = ?, prompt_set = ?, host_name = ?, "
-            """spec_json = json_merge_patch(spec_json, json_object('name', ?, 'metadata', ?))""",
-            [MARK] * 6,
-        )
-        for table in ("scorers", "scores"):
-            connection.execute(f"update {table} set scorer = ?", [MARK])
-        connection.execute("insert into slos (run_id, slo, metric, limit_s) values ('run', ?, 'e2e_s', 2)", [MARK])
-        connection.execute(
-            "insert into loads (run_id, arrival, warmup_s, cooldown_s) values ('run', 'all_at_once', 0, 0)"
-        )
-        rows = read_report(connection, "run")
-    assert MARK in str(rows.metrics) and rows.load is not None and rows.load.goodput[0]["slo"] == MARK
-    return rows
-
-
-def documents(rows: ReportRows, name: str) -> list[Document]:
-    run = {"name": MARK, "run_id": "run", "config_id": "1", "state": "completed", "message": MARK, "model": MARK}
-    run |= {"prompt_set": MARK, "started_at": datetime(2026, 1, 1), "spec_json": rows.run["spec_json"]}
-    failed = {**run, "config_id": "2", "state": "failed"}
-    median = {"config_id": "1", "metric": "accuracy", "unit": "share", "repeats": 5}
-    median |= {"median_value": 1.0, "lowest_value": 0.5, "highest_value": 2.0}
-    measured = [Measured(MARK, "1", 5, {"accuracy": median}), Measured(MARK, "2", 0, {})]
-    values = [{"config_id": "1", "metric": "accuracy", "unit": "share", "value": 1.0}]
-    benchmark = BenchmarkRows(MARK, [run, failed], [], [], [], measured, values)
-    return [compose_report(rename(rows, name)), compose_benchmark(rename(benchmark, name))]
-
-
-class Elements(HTMLParser):
-    """The elements of a page, with their attributes' names."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, list[str]]] = []
-        self.feed(re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.S))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, [name for name, _ in attrs]))
-
-
-@pytest.mark.slow
-@given(name=names)
-@example(name="".join(MARKUP + SIGNS))
-@settings(max_examples=3)  # drawing takes half a second
-def test_a_report_has_the_same_shape_whatever_a_name_is(marked_rows, tmp_path_factory, name):
-    name = f"n{name}n"  # a line that a name stands alone in is not left out
-    cache = tmp_path_factory.getbasetemp()
-    for document, plain in zip(documents(marked_rows, name), documents(marked_rows, MARK), strict=True):
-        page = render_html(document, cache)
-        assert str(escape(name)) in page
-        assert Elements(page).found == Elements(render_html(plain, cache)).found
-        assert outline(render_markdown(document)) == outline(render_markdown(plain))
 
 
 @given(name=names)

@@ -128,7 +128,6 @@ def test_an_output_that_is_closed_is_exit_code_141():
 
 
 def test_exit_code_1_belongs_to_the_gate_alone():
-    """Every class of error in the package, wherever it is defined."""
     for module in pkgutil.walk_packages(assayline.__path__, "assayline."):
         if module.name.startswith(("assayline.errors", "assayline.comparison", "assayline.prompts", "assayline.runs")):
             importlib.import_module(module.name)

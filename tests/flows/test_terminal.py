@@ -113,7 +113,6 @@ def test_the_time_left_is_whole_however_narrow_the_terminal(columns, tmp_path):
     [("xterm-256color", "true", True), ("xterm-256color", "false", False), ("dumb", "true", False)],
 )
 def test_only_a_terminal_that_can_have_a_bar_has_one(monkeypatch, term, bar, expected):
-    """Where there is none every line is shown, as above."""
     monkeypatch.setenv("TERM", term)
     monkeypatch.setenv("ASSAYLINE_BAR", bar)
     ours, theirs = pty.openpty()

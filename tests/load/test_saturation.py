@@ -111,7 +111,6 @@ def test_a_long_first_answer_is_no_overload():
 
 
 def test_an_engine_that_never_answers_is_not_judged():
-    """Whether that is slow or dead is not this rule's to say."""
     watch = SaturationWatch()
     for number in range(900):
         watch.expect(float(number))

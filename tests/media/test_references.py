@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from media_kit import encode, encode_sound, picture, tone
+from media_kit import encode, picture, tone
 
 from assayline.digests import digest_bytes
 from assayline.errors import MediaError
@@ -141,11 +141,3 @@ def test_a_bad_one_among_several_is_named(folder, reader):
     media = reader.read("image", ["my pictures/a 1.png", "bad.png"], folder)
     with pytest.raises(MediaError, match=r"10 bytes.*bad\.png, 2 of 2"):
         load_all(media, MediaSpec(), Hearing())
-
-
-def test_a_wrong_ending_does_not_matter(folder, reader):
-    (folder / "sound.png").write_bytes(encode_sound(tone()))
-    (folder / "picture.wav").write_bytes(PNG)
-    media = [*reader.read("audio", "sound.png", folder), *reader.read("image", "picture.wav", folder)]
-    _, facts = load_all(media, MediaSpec(), Hearing())
-    assert (facts.audios, facts.images) == (1, 1)

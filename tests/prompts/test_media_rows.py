@@ -163,7 +163,6 @@ def test_parts_without_content_take_the_columns_in_order(folder):
 
 
 def test_parquet_of_hugging_face(folder):
-    """Structs of bytes and path, single and in lists, with nulls where a key has no value."""
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     table = pa.table(
         {

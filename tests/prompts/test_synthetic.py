@@ -46,10 +46,6 @@ def test_counts_are_exact_and_ids_are_plain(tokenizer, count):
         assert set(ids) <= allowed
 
 
-def test_special_and_added_ids_are_not_usable(tokenizer):
-    assert usable_ids(tokenizer) == list(range(3, len(tokenizer)))
-
-
 def test_words_encode_back(tokenizer):
     words = stable_words(tokenizer, usable_ids(tokenizer))
     assert len(words) >= 50
@@ -131,14 +127,6 @@ def test_wide_lengths_without_bounds_stay_above_the_counter(tokenizer):
     parts = [made.read(number) for number in range(300)]
     assert min(len(one.prompt_token_ids or []) for one in parts) == 5
     assert min(one.sampling["max_tokens"] for one in parts) == 1
-
-
-def test_outputs_are_forced(tokenizer):
-    assert SyntheticPrompts(source(output_tokens=9), tokenizer).read(0).sampling == {
-        "max_tokens": 9,
-        "min_tokens": 9,
-        "ignore_eos": True,
-    }
 
 
 @pytest.mark.parametrize("length", [16, {"mean": 32, "min": 16}])

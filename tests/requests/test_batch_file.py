@@ -207,7 +207,6 @@ def test_the_set_is_called_as_its_file(tmp_path):
 
 @pytest.mark.vllm
 def test_bodies_mean_what_they_mean_to_vllms_server():
-    """Field by field: SamplingParams that vLLM's server makes of a body, and those that are made here."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 

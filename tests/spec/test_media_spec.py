@@ -7,7 +7,6 @@ from pydantic import ValidationError
 
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import spec_hash
-from assayline.spec.prompts import MediaSpec
 
 ROWS = {"kind": "inline", "rows": [{"prompt": "x", "i": "a.png"}]}
 
@@ -42,7 +41,3 @@ def test_a_spec_without_media_is_the_spec_that_it_was():
 def test_what_cannot_be_is_refused(media, words):
     with pytest.raises(ValidationError, match=words):
         spec(media=media)
-
-
-def test_two_marks_are_two_texts():
-    assert MediaSpec(marks={"image": "<image>", "audio": "<audio>"}).marks == {"image": "<image>", "audio": "<audio>"}

@@ -50,10 +50,8 @@ from assayline.engines.host.server import process
 from assayline.engines.messages import Open
 from assayline.spec.engine import ServerSpec
 order = Open(backend="server", model="model", clock=RunClock.start(), server=ServerSpec())
-process._serve = lambda *_: print(sorted({"vllm", "torch"} & sys.modules.keys()), flush=True)
 make_core(order, lambda resolved: None)
-server = process.ServeProcess(order)
-server._process.join()
+process.ServeProcess(order, lambda *_: print(sorted({"vllm", "torch"} & sys.modules.keys()), flush=True))
 """
 
 

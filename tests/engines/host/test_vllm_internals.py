@@ -97,7 +97,6 @@ def test_the_locked_version_is_one_that_is_known_to_work():
 
 
 def test_nothing_else_reaches_into_vllm():
-    """Modules of vLLM that are no part of its documented interface are imported in one module alone."""
     public = {"vllm", "vllm.platforms", "vllm.engine.arg_utils"}
     for path in (ROOT / "assayline").rglob("*.py"):
         if path.name == "internals.py":

@@ -188,13 +188,6 @@ def test_whenever_engines_run_out_of_memory_every_request_is_answered_once(momen
     assert all(engine.closed for engine in bench.engines[:-1])
 
 
-def test_a_crash_that_is_not_memory_gets_one_engine_of_the_same_size():
-    bench = Bench(lambda engine, live: CRASH if len(bench.engines) == 1 else None)
-    assert len(bench.answers(requests(30))) == 30
-    assert bench.windows == [16, 16]
-    assert "reduced" not in bench.names()
-
-
 @FEW
 @given(st.sets(st.integers(0, 59), max_size=6), st.integers(1, 20))
 def test_a_request_that_crashes_engines_becomes_an_error_row(poison, window):
