@@ -62,15 +62,6 @@ def test_the_next_run_takes_the_engine_over_with_a_clock_and_names_of_its_own(se
     assert str(tmp_path / "first" / "logs" / "engine.log") in told
 
 
-def test_an_engine_that_is_ordered_otherwise_is_a_new_one(server, tmp_path):
-    with park_engines():
-        with closing(open_served(server.url, tmp_path / "first")) as first:
-            pass
-        with closing(open_served(server.url, tmp_path / "second", sampling={"temperature": 0.5})) as other:
-            assert other.host_pid != first.host_pid and "kept_from" not in other.facts.details
-            wait_until_gone(first.host_pid)
-
-
 class Waiting:
     """A parked host that counts how often it is ended."""
 
@@ -118,24 +109,19 @@ def test_variables_that_a_library_sets_here_make_no_other_engine(server, tmp_pat
             assert second.facts.details["kept_from"] == "first"
 
 
-def test_one_that_died_while_it_waited_is_replaced(server, tmp_path):
+@pytest.mark.parametrize("at_work", [False, True], ids=["while it waited", "at work"])
+def test_one_that_died_is_replaced(server, tmp_path, at_work):
     with park_engines():
-        with closing(open_served(server.url, tmp_path / "first")) as first:
-            pass
-        psutil.Process(first.host_pid).kill()
+        first = open_served(server.url, tmp_path / "first")
+        process = psutil.Process(first.host_pid)
+        if not at_work:
+            first.close()
+        process.kill()
+        psutil.wait_procs([process], timeout=10)
+        first.close()
         with closing(open_served(server.url, tmp_path / "second")) as second:
-            assert second.host_pid != first.host_pid
+            assert second.host_pid != first.host_pid and "kept_from" not in second.facts.details
             assert [row.error_kind for row in second.generate([ASKED])] == [None]
-
-
-def test_one_that_died_at_work_is_not_parked(server, tmp_path):
-    with park_engines():
-        engine = open_served(server.url, tmp_path / "first")
-        psutil.Process(engine.host_pid).kill()
-        psutil.wait_procs([psutil.Process(engine.host_pid)] if psutil.pid_exists(engine.host_pid) else [], timeout=10)
-        engine.close()
-        lot = find_lot()
-        assert lot is not None and lot._parked is None
 
 
 def test_what_is_parked_makes_room_for_an_engine_of_another_kind(server, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from run_kit import FAKE, complete, completion_of, plain_request, query, rows_of, vanish, work
+from run_kit import FAKE, complete, plain_request, query, rows_of, vanish, work
 from server_kit import ANSWER, FakeServer
 
 from assayline.digests import digest_text
@@ -20,8 +20,7 @@ from assayline.evaluation.order import Conversations
 from assayline.evaluation.prepare import open_renderer
 from assayline.export.make import export_run
 from assayline.model import identify_spec_model
-from assayline.records import EARLIER_TURN, NOT_SENT, EarlierTurn, Request
-from assayline.requests.chat import Rendered
+from assayline.records import EARLIER_TURN, EarlierTurn, Request
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 
@@ -217,66 +216,17 @@ def test_a_conversation_that_cannot_begin_has_an_error_row_for_each_turn(setting
     assert {row["turn_messages_json"] for row in rows_of(evaluation.run_dir, "requests")} == {None}
 
 
-class Words:
-    """A renderer whose prompts are the contents of messages, a token a word."""
-
-    def render(self, messages: list[dict[str, Any]], body: Any = None) -> Rendered:
-        text = " ".join(message["content"] for message in messages)
-        return Rendered(text, [1] * len(text.split()))
-
-    def encode(self, text: str) -> list[int]:
-        raise AssertionError
-
-    def encode_media(self, messages: list[dict[str, Any]]) -> list[int]:
-        raise AssertionError
-
-
-def turn_of(name: str, turn_index: int, turns: int, earlier: list[EarlierTurn] | None = None) -> Request:
-    said = [{"role": "user", "content": f"{name}{turn_index}"}]
-    return plain_request(
-        f"{name}{turn_index}",
-        prompt_id=name,
-        prompt_token_ids=[] if turn_index else [1],
-        turn_index=turn_index,
-        turns=turns,
-        turn_messages=said,
-        earlier_turns=earlier
-        or [EarlierTurn([{"role": "user", "content": f"{name}{at}"}]) for at in range(turn_index)],
+def test_a_turn_whose_earlier_answer_is_nowhere_is_an_error_row_and_no_wait():
+    failed: list[tuple[str, str]] = []
+    conversations = Conversations(
+        lambda: pytest.fail("nothing is rendered"),
+        "",
+        lambda request, kind, *_: failed.append((request.request_id, kind)),
     )
-
-
-@pytest.fixture
-def failed() -> list[tuple[str, str]]:
-    return []
-
-
-@pytest.fixture
-def conversations(failed: list[tuple[str, str]]) -> Conversations:
-    def fail(request: Request, error_kind: str, why: str, prompt_tokens: int | None) -> None:
-        failed.append((request.request_id, error_kind))
-
-    return Conversations(lambda: (Words(), None, None), "So: ", fail)
-
-
-def test_conversations_hold_a_turn_until_the_one_before_is_answered(conversations):
-    asked = [conversations.add(turn_of(name, at, 2)) for name in "ab" for at in range(2)]
-    assert [request and request.request_id for request in asked] == ["a0", None, "b0", None]
-    second = conversations.settle(completion_of("b0", text="yes"))
-    assert second is not None and second.request_id == "b1" and second.rendered == "b0 So: yes b1"
-    assert conversations.held == 1 and conversations.settle(completion_of("b1", text="no")) is None
-
-
-def test_what_a_load_leaves_unsent_is_no_error(conversations, failed):
-    for at in range(3):
-        conversations.add(turn_of("a", at, 3))
-    ended = completion_of("a0", error_kind=NOT_SENT, error_message="Sending has ended.")
-    assert conversations.settle(ended) is None and failed == [("a1", NOT_SENT), ("a2", NOT_SENT)]
-
-
-def test_a_turn_whose_earlier_answer_is_nowhere_is_an_error_row_and_no_wait(conversations, failed):
-    known = [EarlierTurn([{"role": "user", "content": "a0"}], "yes"), EarlierTurn([])]
-    assert conversations.add(turn_of("a", 2, 3, known)) is None and not conversations.held
-    assert failed == [("a2", EARLIER_TURN)]
+    earlier = [EarlierTurn([{"role": "user", "content": "first"}], "yes"), EarlierTurn([])]
+    turn = plain_request("third", prompt_token_ids=[], turn_index=2, turns=3, turn_messages=[], earlier_turns=earlier)
+    assert conversations.add(turn) is None and not conversations.held
+    assert failed == [("third", EARLIER_TURN)]
 
 
 def test_a_server_gets_the_conversation_as_messages(settings, make_spec):

@@ -23,7 +23,7 @@ from run_kit import completion_of, fake_spec, request_of, write_shards
 from assayline.errors import EngineError
 from assayline.evaluation.dispatcher import KILLED_WORKER, Dispatcher
 from assayline.evaluation.order import name_shard
-from assayline.records import EARLIER_TURN, Completion, Request
+from assayline.records import EARLIER_TURN, NOT_SENT, Completion, Request
 from assayline.store.parts import count_rows, list_parts, write_part
 
 
@@ -236,7 +236,10 @@ def talk_of(number: int, turns: int) -> list[Request]:
     ]
 
 
-def test_exchange_asks_a_turn_when_the_one_before_is_answered(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "left"), [("engine", EARLIER_TURN), (NOT_SENT, NOT_SENT)], ids=["error", "end of a load"]
+)
+def test_exchange_asks_a_turn_when_the_one_before_is_answered(tmp_path, kind, left):
     first, second = talk_of(0, 3), talk_of(1, 3)
     write_part(tmp_path, "requests", "shard-000000", [*first, *second])
     desk = Desk(tmp_path, workers=2)
@@ -246,10 +249,10 @@ def test_exchange_asks_a_turn_when_the_one_before_is_answered(tmp_path):
     assert desk.ask("worker-1", window=9) == [], "the conversation stays with the worker that has its prefix"
     desk.dispatcher.lose("worker-0")
     assert desk.ask("worker-1", window=9) == [second[0].request_id, first[1].request_id]
-    error = completion_of(first[1].request_id, error_kind="engine", error_message="no")
+    error = completion_of(first[1].request_id, error_kind=kind, error_message="no")
     assert desk.dispatcher.exchange("worker-1", [error], 9) == []
-    [left] = [row for row in desk.rows if row.request_id == first[2].request_id]
-    assert left.error_kind == EARLIER_TURN and not desk.dispatcher.is_over
+    [last] = [row for row in desk.rows if row.request_id == first[2].request_id]
+    assert last.error_kind == left and not desk.dispatcher.is_over
 
 
 class DispatcherMachine(RuleBasedStateMachine):

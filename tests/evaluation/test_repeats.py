@@ -1,6 +1,7 @@
 """Repeats wait for their prompt's first answer, and the engine never for them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,11 +13,11 @@ from assayline.records import Completion, Request
 MANY = 10**6
 
 
-def name_requests(lengths: dict[str, int]) -> Iterator[Request]:
-    """Requests as a shard has them."""
-    for name in lengths:
+def name_requests(names: Iterable[str], **values: Any) -> Iterator[Request]:
+    """Requests as a shard has them, from names such as `a/0`."""
+    for name in names:
         prompt, _, repeat = name.partition("/")
-        yield plain_request(name, prompt_id=prompt, repeat_index=int(repeat))
+        yield plain_request(name, prompt_id=prompt, repeat_index=int(repeat), **values)
 
 
 def feed(repeats: Repeats, requests: Iterator[Request | None]) -> Iterator[Request | None]:
@@ -50,9 +51,8 @@ def take(requests: Iterator[Request | None], count: int) -> list[str | None]:
 
 
 def test_each_prompt_is_asked_once_then_the_unanswered_then_the_longest():
-    lengths = dict.fromkeys(["a/0", "a/1", "b/0", "b/1", "b/2", "c/0", "c/1", "d/0", "d/1"], 0)
     repeats = Repeats(MANY)
-    requests = feed(repeats, name_requests(lengths))
+    requests = feed(repeats, name_requests(["a/0", "a/1", "b/0", "b/1", "b/2", "c/0", "c/1", "d/0", "d/1"]))
     assert take(requests, 4) == ["a/0", "b/0", "c/0", "d/0"]
     repeats.settle(answer("b/0", 5))
     repeats.settle(answer("c/0", 50))
@@ -63,11 +63,9 @@ def test_each_prompt_is_asked_once_then_the_unanswered_then_the_longest():
 
 
 def test_a_limit_counts_where_it_is_lower_than_the_first_answer():
-    limits = {"a": 9, "b": 90}
     rows = [
-        plain_request(f"{p}/{n}", prompt_id=p, repeat_index=n, sampling={"max_tokens": limits[p]})
-        for p in limits
-        for n in range(2)
+        *name_requests(["a/0", "a/1"], sampling={"max_tokens": 9}),
+        *name_requests(["b/0", "b/1"], sampling={"max_tokens": 90}),
     ]
     repeats = Repeats(MANY)
     requests = feed(repeats, iter(rows))
@@ -78,10 +76,9 @@ def test_a_limit_counts_where_it_is_lower_than_the_first_answer():
 
 
 def test_what_has_an_expected_length_or_is_an_option_is_not_held():
-    known = [plain_request(f"a/{n}", repeat_index=n, expected_output_tokens=7) for n in range(3)]
-    options = [plain_request(f"b/{n}", option_index=n) for n in range(3)]
-    found = list(feed(Repeats(MANY), iter([*known, *options])))
-    assert found == [*known, *options]
+    known = list(name_requests(["a/0", "a/1", "a/2"], expected_output_tokens=7))
+    options = [plain_request(f"b/{n}", prompt_id="b", option_index=n) for n in range(3)]
+    assert list(feed(Repeats(MANY), iter([*known, *options]))) == [*known, *options]
 
 
 @given(
