@@ -240,11 +240,6 @@ class TestOpenLoop:
             [began_s + LEAD_S + offset - offsets[0] for offset in offsets], abs=0.05
         )
 
-    def test_another_attempt_goes_on_in_the_pattern(self, play):
-        course = LoadCourse(course_of(CONSTANT, max_requests=10).spec, settled=7)
-        it = play(course)
-        assert split(it.rows(requests(9))) == (names(3), names(3, 9))
-
     def test_a_host_that_dies_is_no_load_s_end(self, play):
         it = play(course_of({"kind": "all_at_once"}))
         it.host.dies_at = 3
@@ -282,11 +277,10 @@ class TestTimesOfTheirOwn:
         assert split(it.rows(itertools.islice(requests_at(*self.OFFSETS), 3, None)))[0] == names(3, 6)
         assert due_of(it.host) == pytest.approx([began_s + LEAD_S + n for n in (0, 0.5, 30)])
 
-    def test_the_load_s_limits_hold(self, play):
-        it = play(course_of(OWN_TIMES, max_requests=4))
-        assert split(it.rows(requests_at(*self.OFFSETS))) == (names(4), names(4, 6))
-        it = play(course_of(OWN_TIMES, max_duration_s=16.0))
-        assert split(it.rows(requests_at(*self.OFFSETS))) == (names(5), names(5, 6))
+    @pytest.mark.parametrize(("limit", "sent"), [({"max_requests": 4}, 4), ({"max_duration_s": 16.0}, 5)])
+    def test_the_load_s_limits_hold(self, play, limit, sent):
+        it = play(course_of(OWN_TIMES, **limit))
+        assert split(it.rows(requests_at(*self.OFFSETS))) == (names(sent), names(sent, 6))
 
     def test_input_that_is_not_there_yet_is_waited_for(self, play):
         it = play(course_of(OWN_TIMES))
@@ -320,32 +314,33 @@ class TestClosedLoop:
         assert it.host.sent[-1].window_requests == 2
 
 
-class TestEnd:
-    def test_max_requests_in_both_loops(self, play):
-        for arrival in (CONSTANT, {"kind": "concurrency", "requests": 2}):
-            it = play(course_of(arrival, max_requests=5), window=2, servers=2)
-            assert split(it.rows(requests(12))) == (names(5), names(5, 12))
-            assert [end.reason for end in it.ends] == ["max_requests"]
-            assert "load.max_requests is 5" in it.ends[0].message
+CLOSED = {"kind": "concurrency", "requests": 2}
 
-    def test_an_input_that_fits_has_no_end_to_tell(self, play):
-        it = play(course_of(CONSTANT, max_requests=5, max_duration_s=2.0))
-        assert split(it.rows(requests(5))) == (names(5), []) and it.ends == []
+
+class TestEnd:
+    @pytest.mark.parametrize(
+        ("arrival", "limits", "settled", "sent", "reason"),
+        [
+            (CONSTANT, {"max_requests": 5}, 0, 5, "max_requests"),
+            (CLOSED, {"max_requests": 5}, 0, 5, "max_requests"),
+            (CONSTANT, {"max_requests": 10}, 7, 3, "max_requests"),
+            (CONSTANT, {"max_requests": 12, "max_duration_s": 6.0}, 0, 12, None),
+            (CONSTANT, {"max_duration_s": 3.0}, 0, 7, "max_duration_s"),
+            (CONSTANT, {"max_duration_s": 3.0}, 4, 3, "max_duration_s"),
+        ],
+        ids=["requests", "closed loop", "later attempt", "all fit", "seconds of the pattern", "of a later attempt"],
+    )
+    def test_a_load_ends_at_its_limit(self, play, arrival, limits, settled, sent, reason):
+        it = play(LoadCourse(course_of(arrival, **limits).spec, settled=settled), window=2, servers=2)
+        assert split(it.rows(requests(12))) == (names(sent), names(sent, 12))
+        assert [end.reason for end in it.ends] == ([reason] if reason else [])
+        assert all(f"load.{reason} is" in end.message for end in it.ends)
 
     def test_the_rows_of_what_is_not_sent(self, play):
         it = play(course_of(CONSTANT, max_requests=1))
         row = it.rows(requests(2))[0]
         assert (row.request_id, row.error_kind, row.window_requests) == ("1", NOT_SENT, None)
         assert (row.sent_at_s, row.due_at_s, row.finished_at_s, row.prompt_tokens) == (None, None, None, None)
-
-    def test_max_duration_of_an_open_loop_is_seconds_of_the_pattern(self, play):
-        it = play(course_of(CONSTANT, max_duration_s=3.0), service_s=20.0)
-        assert split(it.rows(requests(30))) == (names(7), names(7, 30))
-        assert [end.reason for end in it.ends] == ["max_duration_s"]
-
-    def test_a_resumed_open_loop_ends_where_it_would_have(self, play):
-        it = play(LoadCourse(course_of(CONSTANT, max_duration_s=3.0).spec, settled=4))
-        assert split(it.rows(requests(9))) == (names(3), names(3, 9))
 
     def test_max_duration_of_a_closed_loop_is_seconds_from_the_first_sending(self, play):
         it = play(course_of({"kind": "concurrency", "requests": 2}, max_duration_s=5.5), window=2, servers=2)

@@ -58,17 +58,6 @@ def test_options_are_requests_of_their_own_and_each_is_answered_once(make_spec, 
     assert (answered, timed) == (expected, expected - 2)
 
 
-def test_options_are_asked_for_with_log_probabilities_which_recovery_reads_off_the_requests(make_spec, settings):
-    complete(asking(make_spec, ROWS), settings)
-    complete(make_spec(engine=FAKE, prompts={"limit": 3}, name="plain"), settings)
-    asked = query(
-        settings,
-        "select name, bool_and((sampling_json ->> '$.prompt_logprobs') is not null) "
-        "from requests join runs using (run_id) group by name order by name = 'plain'",
-    )
-    assert [is_asked for _, is_asked in asked] == [True, False]
-
-
 def test_a_tag_that_is_left_out_of_texts_is_refused(make_spec, settings, tiny_model):
     from assayline.model import identify_model
 

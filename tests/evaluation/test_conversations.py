@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
 
@@ -131,41 +130,6 @@ def test_a_run_that_was_killed_between_turns_goes_on_with_what_was_answered(sett
     rows = rows_of(evaluation.run_dir, "completions")
     assert len(rows) == sum(TURNS), "nothing is asked twice"
     assert early.items() <= {row["request_id"]: row["text"] for row in rows}.items()
-
-
-def test_what_a_lost_worker_answered_is_the_history_of_the_one_that_takes_over(
-    settings, talks_spec, engines, monkeypatch
-):
-    monkeypatch.setattr(drive, "REPLACEMENT_PAUSES_S", ())
-    spec = talks_spec(shard_requests=20, workers=2)
-    evaluation = begin_evaluation(spec, settings)
-    counts = evaluation.prepare()
-    engines["answer"] = die_after(8)
-    with pytest.raises(EngineError, match="was lost"):
-        work(evaluation)
-    engines["answer"] = answer
-    assert work(evaluation, 1) == sum(TURNS) - 8
-    evaluation.finish(counts)
-    assert check_history(spec, settings) == sum(TURNS)
-    assert query(settings, "select worker, count(*) from completions group by 1 order by 1") == [
-        ("worker-0", 8),
-        ("worker-1", sum(TURNS) - 8),
-    ]
-
-
-def test_two_workers_share_conversations_whole(settings, talks_spec, engines):
-    spec = talks_spec(turns=[3] * 20, shard_requests=16, workers=2)
-    engines["step_s"] = 0.01
-    evaluation = begin_evaluation(spec, settings)
-    counts = evaluation.prepare()
-    with ThreadPoolExecutor() as pool:
-        answered = list(pool.map(lambda index: work(evaluation, index), range(2)))
-    evaluation.finish(counts)
-    assert check_history(spec, settings) == sum(answered) == 60
-    shared = (
-        "select count(distinct worker) from requests join completions using (run_id, request_id) group by prompt_id"
-    )
-    assert set(query(settings, shared)) == {(1,)}
 
 
 def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(settings, talks_spec, engines):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from run_kit import complete, query, vanish
-from server_kit import FakeServer, Script
+from server_kit import FakeServer
 
-from assayline.errors import ModelError, PromptsChangedError, RunFailedError
+from assayline.errors import ModelError, PromptsChangedError
 from assayline.evaluation.begin import begin_evaluation, plan_run
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
@@ -63,23 +63,6 @@ def test_prompts_that_we_render_are_sent_as_token_ids(server, settings, make_spe
     assert stored < sent and len(sent) == len(stored) + 1  # and the warm-up
     [(model_id,)] = query(settings, "select model_id from runs")
     assert model_id.startswith("sha256:")
-
-
-def test_each_failure_is_a_row_and_the_run_tells_their_kinds(server, settings):
-    good = Script()
-    server.scripts += [good, Script(status=400), Script(break_after=2), Script(break_after=2, break_with="no json")]
-    complete(chat_spec(server.url), settings)  # the first script is for the warm-up
-    kinds = query(settings, "select error_kind, count(*) from completions group by all order by all nulls last")
-    assert kinds == [("malformed_stream", 1), ("rejected_by_server", 1), ("stream_cut", 1), (None, 3)]
-
-
-def test_a_server_that_refuses_everything_fails_the_run(server, settings):
-    server.scripts.append(Script())
-    server.default = Script(status=400, message="Not today.")
-    with pytest.raises(RunFailedError, match="rejected_by_server 6"):
-        complete(chat_spec(server.url), settings)
-    said = query(settings, "select distinct error_message from completions")
-    assert said == [("The server answered 400: Not today.",)]
 
 
 def test_a_run_against_a_server_is_resumed_and_compares_its_chats(server, settings):

@@ -101,14 +101,6 @@ def test_an_interrupted_run_goes_on_and_is_rebuilt(hostile_spec, hostile_env, pr
     assert flow_kit.query(data_dir, "select count(*) from requests") == [10]
 
 
-def test_a_dry_run_shows_the_names_as_they_are(hostile_spec, tmp_path):
-    run = flow_kit.run_here("evaluate", flow_kit.write_spec(tmp_path / "spec.yaml", hostile_spec), "--dry-run")
-    assert run.code == 0, run.err
-    assert f"spec      {NAME}, digest" in run.out
-    assert f"model     {hostile_spec['model']}, sha256:" in run.out
-    assert f"12 rows of {NAME}, 0 duplicates" in run.out
-
-
 @pytest.mark.parametrize("sign", ["?", "\\", "\udcff"])
 def test_a_folder_that_duckdb_cannot_have_is_a_sentence(tmp_path, sign):
     path = tmp_path / f"a{sign}b" / "test.duckdb"

@@ -1,6 +1,5 @@
 """Few-shot examples: which are drawn, where they stand, and that a prompt never sees its own answer."""
 
-import json
 import os
 import tracemalloc
 from collections import Counter
@@ -12,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assayline.errors import PromptError
-from assayline.evaluation.resume import digest_inputs, list_input_changes
 from assayline.prompts import BadRow, few_shot, load_prompts
 from assayline.records import Prompt
-from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import PromptSpec
 
 ROWS = [{"prompt": f"q{number}", "target": f"a{number}"} for number in range(12)]
@@ -165,21 +162,3 @@ def test_examples_of_a_large_set_stay_few_in_memory(monkeypatch):
     tracemalloc.stop()
     assert len(drawn.put_before([{"role": "user", "content": "q"}])) == 11
     assert peak_bytes < 3e6  # the rows together are 10 MB of text
-
-
-def test_a_changed_file_of_examples_is_another_input(tmp_path):
-    file = tmp_path / "examples.jsonl"
-    spec = EvalSpec.model_validate(
-        {
-            "model": "m",
-            "prompts": {
-                "source": inline(ROWS),
-                "few_shot": {"count": 1, "source": {"kind": "file", "path": str(file)}},
-            },
-        }
-    )
-    assert digest_inputs(spec) is None
-    file.write_text(json.dumps(ROWS[0]))
-    before = digest_inputs(spec)
-    file.write_text(json.dumps(ROWS[1]))
-    assert list_input_changes(before, digest_inputs(spec)) == [f"the content of {file}"]

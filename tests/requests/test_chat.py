@@ -64,11 +64,8 @@ def test_plain_is_what_a_completions_server_reads(tokenizer):
     assert rendered.token_ids == tokenizer("be bako mitu ja")["input_ids"]
     assert renderer(tokenizer, template="plain", system="", prefill="").render(USER).text == "bako mitu"
     assert renderer(tokenizer, template="plain").render(PARTS).text == "bako mitu"
-
-
-def test_plain_needs_no_template(tokenizer):
     tokenizer.chat_template = None
-    assert renderer(tokenizer, template="plain").render(USER).text == "bako mitu"
+    assert renderer(tokenizer, template="plain").render(USER).text == "bako mitu", "it needs no template"
 
 
 def test_the_system_message_is_put_where_there_is_none(tokenizer):

@@ -194,23 +194,20 @@ def test_many_and_long_changes_are_cut():
 
 
 def test_inputs_are_the_content_of_files(make_spec, tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.jsonl").write_text(f'{{"question": "{name}"}}\n')
-    (tmp_path / "chat.jinja").write_text("{{ messages[0].content }}")
-    spec = make_spec(
-        prompts={"source": {"kind": "file", "path": str(tmp_path / "*.jsonl")}, "columns": {}},
-        chat={"template": str(tmp_path / "chat.jinja")},
-    )
+    for name in ("a.jsonl", "b.jsonl", "few.json", "chat.jinja"):
+        (tmp_path / name).write_text(f'{{"question": "{name}"}}\n')
+    examples = {"kind": "file", "path": str(tmp_path / "few.json"), "format": "jsonl"}
+    source = {"kind": "file", "path": str(tmp_path / "*.jsonl")}
+    prompts = {"source": source, "columns": {}, "few_shot": {"count": 1, "source": examples}}
+    spec = make_spec(prompts=prompts, chat={"template": str(tmp_path / "chat.jinja")})
     before = digest_inputs(spec)
-    assert before is not None and {Path(name).name for name in before} == {"a.jsonl", "b.jsonl", "chat.jinja"}
+    assert {Path(name).name for name in before} == {"a.jsonl", "b.jsonl", "few.json", "chat.jinja"}
     assert digest_inputs(spec) == before
     (tmp_path / "b.jsonl").write_text('{"question": "c"}\n')
     (tmp_path / "a.jsonl").rename(tmp_path / "d.jsonl")
-    assert list_input_changes(before, digest_inputs(spec)) == [
-        f"the content of {tmp_path / 'b.jsonl'}",
-        f"{tmp_path / 'a.jsonl'} is gone",
-        f"{tmp_path / 'd.jsonl'} is new",
-    ]
+    changes = {"the content of {}": "b.jsonl", "{} is gone": "a.jsonl", "{} is new": "d.jsonl"}
+    found = [words.format(tmp_path / name) for words, name in changes.items()]
+    assert list_input_changes(before, digest_inputs(spec)) == found
 
 
 def test_a_pipe_and_a_hub_dataset_have_no_digest(make_spec, tmp_path):

@@ -1,7 +1,6 @@
 """What a driver says of GPUs, what it does not know, and who has their memory."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from assayline.engines.devices.nvidia import (
     list_gpus,
     list_processes,
     name_gpu,
-    read_driver_version,
     read_free_bytes,
 )
 from assayline.engines.devices.watch import DeviceMemory
@@ -24,8 +22,6 @@ GIB = 2**30
 BIG = {"uuid": "GPU-3f5a", "name": "Big GPU", "free": 70 * GIB, "processes": [[200, 9 * GIB], [7, None]],
        "slices": [{"uuid": "MIG-77", "name": "Big GPU MIG 1g", "free": GIB}]}  # fmt: skip
 DUMB = {"uuid": "GPU-9c01"}
-
-Show = Callable[..., None]
 
 
 def test_a_gpu_is_found_by_index_by_uuid_and_by_the_beginning_of_one(show_gpus):
@@ -39,11 +35,6 @@ def test_what_a_driver_does_not_know_is_none(show_gpus):
     show_gpus(DUMB)
     assert list_gpus() == ["0"]
     assert (name_gpu("0"), read_free_bytes("0"), list_processes("0")) == (None, None, [])
-
-
-def test_the_driver_tells_its_version(show_gpus):
-    show_gpus(DUMB)
-    assert read_driver_version() == "570.86.15"
 
 
 def test_processes_are_named_as_far_as_the_driver_can(show_gpus):

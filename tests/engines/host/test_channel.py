@@ -64,14 +64,6 @@ def test_messages_arrive_whole_and_in_their_order(pair):
     assert pair.host.take(wait=False) == []
 
 
-def test_half_a_message_is_none(pair, monkeypatch):
-    monkeypatch.setattr(channels, "CHUNK_BYTES", 3)
-    pair.worker.send("a text of some length")
-    while not (found := pair.host.take(wait=False)):
-        assert pair.host.take(wait=False) in ([], ["a text of some length"])
-    assert found == ["a text of some length"]
-
-
 def test_a_message_of_more_than_two_gigabytes_has_a_longer_head(pair, monkeypatch):
     monkeypatch.setattr(messages, "_LARGEST_SHORT", 100)
     pair.host.put("x" * 1000)
