@@ -24,10 +24,11 @@ def load_of(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("load", "told"),
+    ("parts", "told"),
     [
         (load_of("constant", rate_per_s=0), "a rate above 0"),
         (load_of("poisson", rate_per_s=-1), "a rate above 0"),
+        (load_of("poisson", rate_per_s=float("nan")), "a rate above 0"),
         (load_of("gamma", rate_per_s=float("inf"), burstiness=1), "a rate above 0"),
         (load_of("gamma", rate_per_s=1, burstiness=0), "burstiness: given 0"),
         (load_of("constant"), "rate_per_s: missing"),
@@ -35,16 +36,6 @@ def load_of(kind: str, **fields: Any) -> dict[str, Any]:
         (load_of("trace", path="t", speed=0), "speed: given 0"),
         (load_of("poisson", rate_per_s=1, load_warmup_s=6, load_cooldown_s=4, load_max_duration_s=10), "leave nothing"),
         (load_of("steady", rate_per_s=1), "steady"),
-    ],
-)
-def test_a_load_that_cannot_be_is_refused(load, told):
-    with pytest.raises(SpecError, match=told):
-        spec_of(engine=ASYNC, load=load)
-
-
-@pytest.mark.parametrize(
-    ("parts", "told"),
-    [
         ({"slos": [{"name": "fast"}]}, "no limit is given"),
         ({"slos": [{"name": "fast", "ttft_s": 0}]}, "ttft_s: given 0"),
         ({"slos": [{"name": "fast", "ttft_s": 1}, {"name": "fast", "e2e_s": 1}]}, "two have the same name"),
@@ -52,7 +43,8 @@ def test_a_load_that_cannot_be_is_refused(load, told):
         ({"engine": {"backend": "server", "server": {"url": "http://me:secret@host/v1"}}}, "holds a password or a key"),
     ],
 )
-def test_a_wrong_objective_or_url_is_refused(parts, told):
+def test_a_load_an_objective_or_a_url_that_cannot_be_is_refused(parts, told):
+    parts = {"engine": ASYNC, "load": parts} if "arrival" in parts else parts
     with pytest.raises(SpecError, match=told):
         spec_of(**parts)
 
