@@ -30,7 +30,7 @@ def version_2(group: str, limit: object, usage: int) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("groups", "files", "free_gib"),
     [
-        ("", {}, 20),
+        ("0::/", {}, 20),
         (
             "9:name=systemd:/\n4:memory:/docker/ab\n0::/",
             {**version_1("docker/ab", 4 * GIB, 2 * GIB, GIB), **version_1("", 2**63 - 4096, 9 * GIB)},
