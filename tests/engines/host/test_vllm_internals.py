@@ -13,7 +13,7 @@ import pytest
 
 from assayline.engines.base import OpenedDetails
 from assayline.engines.host.vllm import internals
-from assayline.engines.host.vllm.internals import SUPPORTED, check_installed, find_version
+from assayline.engines.host.vllm.internals import SUPPORTED, check_version, find_version
 from assayline.errors import DeviceError
 from scripts import check_vllm
 from scripts.check_vllm import NEEDS, find_missing
@@ -73,16 +73,14 @@ def test_a_file_that_is_gone_is_named_too(copied, capsys):
 
 
 @pytest.mark.parametrize("version", ["0.25.1", "0.34.0", "1.0.0"])
-def test_check_installed_refuses_a_version_outside_the_supported_range(monkeypatch, version):
-    monkeypatch.setattr(internals, "find_version", lambda: version)
+def test_check_version_refuses_one_outside_the_supported_range(version):
     with pytest.raises(DeviceError, match=rf"vLLM {version} is not supported: .* 0\.26 to 0\.33\. hint: `make setup`"):
-        check_installed()
+        check_version(version)
 
 
 @pytest.mark.parametrize("version", ["0.26.0", "0.33.0rc1.dev7", None])
-def test_check_installed_takes_a_version_of_the_supported_range(monkeypatch, version):
-    monkeypatch.setattr(internals, "find_version", lambda: version)
-    check_installed()
+def test_check_version_takes_one_of_the_supported_range(version):
+    check_version(version)
 
 
 def test_supported_versions_are_those_that_the_package_admits():
@@ -142,13 +140,12 @@ def config_of(
     )
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(internals, "read_free_main_memory", lambda: 4 * GIB)
     monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
 
 
-@pytest.mark.usefixtures("free")
 def test_choose_cache_bytes_takes_a_share_of_what_is_free_beside_the_weights(tmp_path, capsys):
     with open(tmp_path / "model.safetensors", "wb") as weights:
         weights.truncate(GIB)
@@ -156,19 +153,16 @@ def test_choose_cache_bytes_takes_a_share_of_what_is_free_beside_the_weights(tmp
     assert capsys.readouterr().out == "KV cache: 1.50 GiB of 4.00 GiB free\n"
 
 
-@pytest.mark.usefixtures("free")
 def test_choose_cache_bytes_takes_no_more_than_all_sequences_fill():
     assert internals.choose_cache_bytes(config_of(max_num_seqs=4)) == 4 * (2048 + 128) * TOKEN_BYTES
 
 
-@pytest.mark.usefixtures("free")
 def test_choose_cache_bytes_holds_one_request_of_the_full_context_if_that_is_free():
     room = config_of(max_model_len=2**17)
     assert internals.choose_cache_bytes(room) == (2**17 + 128) * TOKEN_BYTES > 2 * GIB
     assert internals.choose_cache_bytes(config_of(max_model_len=2**18)) == int(0.9 * 4 * GIB)
 
 
-@pytest.mark.usefixtures("free")
 @pytest.mark.parametrize("cores", ["0|1", "0,1", "2-3"])
 def test_choose_cache_bytes_shares_the_memory_like_the_cores(monkeypatch, cores):
     monkeypatch.setattr(internals.os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
@@ -178,7 +172,6 @@ def test_choose_cache_bytes_shares_the_memory_like_the_cores(monkeypatch, cores)
     assert internals.choose_cache_bytes(config) == 0.5 * GIB, "half of the machine, for two processes"
 
 
-@pytest.mark.usefixtures("free")
 @pytest.mark.parametrize(
     ("given", "space", "expected"), [(None, None, 2 * GIB), (None, GIB, GIB), (GIB // 2, GIB, GIB // 2)]
 )
