@@ -132,15 +132,18 @@ class Work:
             log_folder=self.run_dir / "logs",
         )
 
-    def drive(self, worker: str = "worker-0", launch: Any = Worker) -> WorkerReport:
-        """Drives a worker to its end, and writes what is left."""
+    def drive(
+        self, worker: str = "worker-0", launch: Any = Worker, open_engine: Callable[..., Any] | None = None
+    ) -> WorkerReport:
+        """Drives a worker, whose engine `open_engine` may open, to its end, and writes what is left."""
+        launch = functools.partial(launch, open_engine=open_engine) if open_engine else launch
         listener = Listener(self.notes.append, self.notes.append, on_event=self.events.append)
         with self.writer:
             return drive_worker(self, worker, listener, launch)  # type: ignore[arg-type]
 
-    def start(self, worker: str = "worker-0", launch: Any = Worker) -> threading.Thread:
+    def start(self, worker: str = "worker-0", launch: Any = Worker, **how: Any) -> threading.Thread:
         """The same in a daemon thread: a worker that does not end must not keep the tests from ending."""
-        thread = threading.Thread(target=self.drive, args=[worker, launch], daemon=True)
+        thread = threading.Thread(target=self.drive, args=[worker, launch], kwargs=how, daemon=True)
         thread.start()
         return thread
 
@@ -166,9 +169,9 @@ def read_line(process: "subprocess.Popen[str]") -> str:
     return process.stdout.readline().strip()
 
 
-def work(evaluation: Evaluation, index: int = 0) -> int:
+def work(evaluation: Evaluation, index: int = 0, launch: Any = Worker) -> int:
     """Lets a worker answer all that there is; how much that was."""
-    return drive_worker(evaluation, f"worker-{index}", Listener()).answered_requests
+    return drive_worker(evaluation, f"worker-{index}", Listener(), launch).answered_requests
 
 
 @functools.cache
@@ -230,12 +233,12 @@ def begin_and_vanish(spec: EvalSpec, settings: Settings, *counts: int) -> Evalua
     return evaluation
 
 
-def complete(spec: EvalSpec, settings: Settings, resume: str = "auto") -> RunResult:
+def complete(spec: EvalSpec, settings: Settings, resume: str = "auto", launch: Any = Worker) -> RunResult:
     """A run from its beginning, or from where it was left, to its end."""
     evaluation = begin_evaluation(spec, settings, resume)
     counts = evaluation.prepare()
     if not evaluation.is_answered:
-        work(evaluation)
+        work(evaluation, launch=launch)
     return evaluation.finish(counts)
 
 

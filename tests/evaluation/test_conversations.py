@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -13,10 +14,10 @@ from assayline.digests import digest_text
 from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError, SpecError
 from assayline.evaluation import drive
-from assayline.evaluation import worker as worker_module
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.order import Conversations
 from assayline.evaluation.prepare import open_renderer
+from assayline.evaluation.worker import Worker, WorkOrder
 from assayline.export.make import export_run
 from assayline.model import identify_spec_model
 from assayline.records import EARLIER_TURN, EarlierTurn, Request
@@ -40,30 +41,22 @@ def answer(request: Request) -> str:
     return digest_text(request.rendered or "")[:12]
 
 
-@pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Fake engines answer with a digest of their prompts; what is put in here goes to the next ones."""
-    more: dict[str, Any] = {}
+def answering(**changes: Any) -> Callable[[WorkOrder], Worker]:
+    """Launches workers whose engines answer with a digest of their prompts, unless told otherwise."""
 
     def open_fake(opened: Any, sizes: Any, setup: Any, hooks: Any, **_: Any) -> FakeEngine:
-        arguments = {"window": 3, "answer": answer, **more}
-        generation = opened.engine_generation
-        return FakeEngine(opened.clock, worker=opened.worker, generation=generation, hooks=hooks, **arguments)
+        names = {"worker": opened.worker, "generation": opened.engine_generation}
+        return FakeEngine(opened.clock, hooks=hooks, **{"window": 3, "answer": answer, **names, **changes})
 
-    monkeypatch.setattr(worker_module, "open_engine", open_fake)
-    return more
+    return partial(Worker, open_engine=open_fake)
 
 
 @pytest.fixture
-def talks_spec(make_spec: Any, engines: dict[str, Any]) -> Callable[..., EvalSpec]:
+def talks_spec(make_spec: Any) -> Callable[..., EvalSpec]:
     def make(turns: list[int] = TURNS, **changes: Any) -> EvalSpec:
         rows = [talk(number, count) for number, count in enumerate(turns)]
-        prompts = {
-            "source": {"kind": "inline", "rows": rows},
-            "template": None,
-            "turns": "each",
-            **changes.pop("prompts", {}),
-        }
+        source = {"kind": "inline", "rows": rows}
+        prompts = {"source": source, "template": None, "turns": "each", **changes.pop("prompts", {})}
         return make_spec(prompts=prompts, engine={**FAKE, "args": {}}, sampling={"max_tokens": 2}, **changes)
 
     return make
@@ -91,7 +84,7 @@ def check_history(spec: EvalSpec, settings: Settings) -> int:
 
 def test_each_turn_is_asked_with_the_answers_of_the_model(settings, talks_spec):
     spec = talks_spec(prompts={"repeats": 2}, shard_requests=4)
-    assert complete(spec, settings).answered_requests == 2 * sum(TURNS)
+    assert complete(spec, settings, launch=answering()).answered_requests == 2 * sum(TURNS)
     assert check_history(spec, settings) == 2 * sum(TURNS)
     assert query(settings, "select is_sound from request_integrity") == [(True,)]
 
@@ -111,35 +104,32 @@ def die_after(answers: int) -> Callable[[Request], str]:
     return answer_or_die
 
 
-def test_a_run_that_was_killed_between_turns_goes_on_with_what_was_answered(settings, talks_spec, engines, monkeypatch):
+def test_a_run_that_was_killed_between_turns_goes_on_with_what_was_answered(settings, talks_spec, monkeypatch):
     monkeypatch.setattr(drive, "REPLACEMENT_PAUSES_S", ())
     answers = 7
     spec = talks_spec(shard_requests=5)
     evaluation = begin_evaluation(spec, settings)
     evaluation.prepare()
-    engines["answer"] = die_after(answers)
     with pytest.raises(EngineError, match="was lost 1 times"):
-        work(evaluation)
+        work(evaluation, launch=answering(answer=die_after(answers)))
     evaluation.writer.flush()
     early = {row["request_id"]: row["text"] for row in rows_of(evaluation.run_dir, "completions")}
     assert len(early) == answers
     vanish(evaluation)
-    engines["answer"] = answer
-    assert complete(spec, settings).run_id == evaluation.run_id
+    assert complete(spec, settings, launch=answering()).run_id == evaluation.run_id
     assert check_history(spec, settings) == sum(TURNS)
     rows = rows_of(evaluation.run_dir, "completions")
     assert len(rows) == sum(TURNS), "nothing is asked twice"
     assert early.items() <= {row["request_id"]: row["text"] for row in rows}.items()
 
 
-def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(settings, talks_spec, engines):
+def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(settings, talks_spec):
     spec = talks_spec(prompts={"columns": {"target": "answer"}}, scorers=[{"kind": "contains"}], max_error_fraction=1)
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     requests = rows_of(evaluation.run_dir, "requests")
     [failing] = [row for row in requests if row["turns"] == 5 and row["turn_index"] == 1]
-    engines["fail_ids"] = frozenset({failing["request_id"]})
-    work(evaluation)
+    work(evaluation, launch=answering(fail_ids=frozenset({failing["request_id"]})))
     evaluation.finish(counts)
     rows = query(
         settings,
@@ -162,7 +152,7 @@ def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(settings, t
 def test_a_conversation_that_grows_beyond_the_context_ends_there(settings, talks_spec):
     spec = talks_spec(turns=[6], max_error_fraction=1)
     spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"args": {"max_model_len": 100}})})
-    complete(spec, settings)
+    complete(spec, settings, launch=answering())
     rows = query(settings, "select error_kind, prompt_tokens from completions order by prompt_tokens nulls last")
     kinds = [kind for kind, _ in rows]
     assert kinds == sorted(kinds, key=[None, "prompt_too_long", EARLIER_TURN].index) and set(kinds) >= {EARLIER_TURN}

@@ -11,7 +11,6 @@ from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
 from assayline.engines.fake import FakeEngine
 from assayline.errors import SpecError
-from assayline.evaluation import worker as worker_module
 from assayline.evaluation.begin import begin_evaluation, plan_run
 from assayline.evaluation.order import read_shard
 from assayline.evaluation.resume import digest_inputs
@@ -77,18 +76,13 @@ class Following(FakeEngine):
             yield completion
 
 
-def test_the_end_of_a_load_is_an_event_and_a_line(tmp_path, settings, monkeypatch, tiny_model):
+def test_the_end_of_a_load_is_an_event_and_a_line(tmp_path, settings):
     write_shards(tmp_path, shards=2, per_shard=5)
     load = LoadSpec.model_validate({"arrival": CONSTANT, "max_requests": 7})
     shared = Work(tmp_path, settings)
     shared.spec = shared.spec.model_copy(update={"load": load})
     shared.sent_before = 4
-    monkeypatch.setattr(
-        worker_module,
-        "open_engine",
-        lambda order, sizes, setup, hooks, *, course, **_: Following(order.clock, hooks, course),
-    )
-    shared.drive()
+    shared.drive(open_engine=lambda order, *given, course, **_: Following(order.clock, given[-1], course))
     kinds = [row["error_kind"] for row in rows_of(tmp_path, "completions")]
     assert kinds.count(NOT_SENT) == 7 and kinds.count(None) == 3
     [ended] = [row for row in rows_of(tmp_path, "engine_events") if row["event"] == "load_ended"]
