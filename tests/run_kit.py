@@ -25,6 +25,7 @@ from assayline.evaluation.drive import Listener, WorkerReport, drive_worker
 from assayline.evaluation.order import heaviest_first, read_shard
 from assayline.evaluation.worker import Worker, WorkOrder
 from assayline.records import Completion, EngineEvent, Request
+from assayline.runs.manifest import Manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
@@ -66,6 +67,26 @@ def plain_request(request_id: str, **values: Any) -> Request:
     """A request of which a test says no more than it is about."""
     plain = {"prompt_id": "prompt", "occurrence": 0, "repeat_index": 0, "prompt_token_ids": [1], "sampling": {}}
     return Request(request_id=request_id, **{**plain, **values})
+
+
+def manifest_of(run_id: str = "run", **values: Any) -> Manifest:
+    return Manifest(
+        run_id=run_id,
+        name="name",
+        spec_hash="spec",
+        prompt_set="set",
+        model="model",
+        model_id="model-id",
+        tokenizer_id="tokenizer-id",
+        sampling_id="sampling-id",
+        inputs={"a": "1"},
+        inputs_digest="digest",
+        clock=RunClock(1000.5, 3.25, "boot"),
+        host_name="host",
+        assayline_version="0.1.0",
+        table_version=2,
+        **values,
+    )
 
 
 def completion_of(request_id: str, **values: Any) -> Completion:

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from run_kit import manifest_of
 
-from assayline.clock import RunClock
 from assayline.evaluation.run import conclude_run
 from assayline.runs.manifest import Manifest, PromptCounts
 from assayline.store.ingest import Verdict
@@ -14,23 +14,7 @@ SOUND: dict[str, Any] = {"broken": {}, "errors": {}, "unsent": 0, "sent": REQUES
 
 
 def conclude(max_error_fraction: float = 0.5, **verdict: Any) -> Manifest:
-    run = Manifest(
-        run_id="run-1",
-        name="name",
-        spec_hash="hash",
-        prompt_set="set",
-        model="model",
-        model_id="model",
-        tokenizer_id="tokenizer",
-        sampling_id="sampling",
-        inputs=None,
-        inputs_digest=None,
-        clock=RunClock.start(),
-        host_name="host",
-        assayline_version="0",
-        table_version=1,
-        prompts=PromptCounts(REQUESTS, 0, REQUESTS, 0, 1),
-    )
+    run = manifest_of(prompts=PromptCounts(REQUESTS, 0, REQUESTS, 0, 1))
     return conclude_run(run, Verdict(**{**SOUND, **verdict}), max_error_fraction)
 
 

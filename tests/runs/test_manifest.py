@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_kit import read_line, start_python
+from run_kit import manifest_of, read_line, start_python
 
 from assayline.clock import RunClock
 from assayline.errors import SpecError, StoreError
@@ -16,7 +16,6 @@ from assayline.evaluation.resume import digest_inputs, list_input_changes
 from assayline.files import replace_file
 from assayline.runs.manifest import (
     MANIFEST_NAME,
-    Manifest,
     PromptCounts,
     find_run,
     list_manifests,
@@ -38,26 +37,6 @@ while True:
     manifest = dataclasses.replace(manifest, attempt=manifest.attempt + 1, message="x" * 20000)
     write_manifest(run_dir, manifest)
 """
-
-
-def manifest_of(run_id: str = "run", **values: Any) -> Manifest:
-    return Manifest(
-        run_id=run_id,
-        name="name",
-        spec_hash="spec",
-        prompt_set="set",
-        model="model",
-        model_id="model-id",
-        tokenizer_id="tokenizer-id",
-        sampling_id="sampling-id",
-        inputs={"a": "1"},
-        inputs_digest="digest",
-        clock=RunClock(1000.5, 3.25, "boot"),
-        host_name="host",
-        assayline_version="0.1.0",
-        table_version=2,
-        **values,
-    )
 
 
 @pytest.mark.parametrize(
