@@ -66,12 +66,11 @@ class Following(FakeEngine):
 
     def generate(self, requests: Any) -> Any:
         for answer in super().generate(requests):
-            completion = answer
-            if not self._course.admit(self._course.settled, 0.0):
-                if not self._course.is_announced:
-                    self._course.is_announced = True
-                    self._hooks.on_load_ended(self._course.end)  # type: ignore[arg-type]
-                completion = replace(answer, error_kind=NOT_SENT)
+            is_sent = self._course.admit(self._course.settled, 0.0)
+            if not is_sent and not self._course.is_announced:
+                self._course.is_announced = True
+                self._hooks.on_load_ended(self._course.end)
+            completion = answer if is_sent else replace(answer, error_kind=NOT_SENT)
             self._course.settle(completion)
             yield completion
 

@@ -35,23 +35,8 @@ from flows.cli.words import print_table, print_text
 from flows.live.logs import speak_in_sentences
 from flows.live.watch import log_console
 
-MARKUP = (
-    "[/b]",
-    "[b]",
-    "[",
-    "|",
-    "`",
-    "```",
-    "<b>",
-    "</script>",
-    "&lt;",
-    "*x*",
-    "\\",
-    ":smile:",
-    "%s",
-    "{{ 1 }}",
-    "{% x",
-)
+MARKUP = ("[/b]", "[b]", "[", "|", "`", "```", "<b>", "</script>", "&lt;", "*x*", "\\", ":smile:", "%s", "{{ 1 }}",
+          "{% x")  # fmt: skip
 SIGNS = ("\n", "\r\n", "\t", "\x1b[31m", "\x1b]0;title\x07", "\x9b2J", "\x00", "\x08", "\x7f", "\u2028", "é", "漢")
 pieces = st.sampled_from(MARKUP + SIGNS) | st.text(max_size=5)
 names = st.lists(pieces, min_size=1, max_size=6).map("".join).filter(bool)
@@ -82,19 +67,17 @@ def limit_of(name: str) -> dict[str, Any]:
 
 def benchmark_of(name: str) -> list[Measured]:
     metric = {"repeats": 5, "median_value": 1.0, "lowest_value": 0.5, "highest_value": 2.0, "unit": "1/s"}
-    change = {
-        "baseline_median": 1.0,
-        "shift_low": -0.5,
-        "shift_high": None,
-        "relative_shift": 0.1,
-        "ratio": 1.1,
-        "ratio_low": 0.5,
-        "ratio_high": 2.0,
-        "p_value": 0.5,
-        "in_family": True,
-        "holm_p": 0.5,
-        "verdict": "unclear",
-    }
+    numbers = (
+        "baseline_median",
+        "shift_low",
+        "relative_shift",
+        "ratio",
+        "ratio_low",
+        "ratio_high",
+        "p_value",
+        "holm_p",
+    )
+    change = {**dict.fromkeys(numbers, 0.5), "shift_high": None, "in_family": True, "verdict": "unclear"}
     return [
         Measured(f"{name}=1", "1", 5, {"requests_per_s": metric}),
         Measured(f"{name}=2", "2", 5, {"requests_per_s": metric}, {"requests_per_s": change}),
@@ -138,7 +121,7 @@ def test_the_terminal_shows_every_name_as_it_is(name):
     assert not controls(shown)
     lines = make_visible(name).split("\n")
     assert all(squash(line) in squash(shown) for line in lines)
-    if len(lines) == 1:
+    if len(lines) == 1 and "\t" not in name:  # Rich measures a tab before it expands it, and wraps its cell
         for words in (f"accuracy ({name})", f"accuracy, {name}", f"{name}=2", f"spec {name}", f"on {name}, run run"):
             assert squash(make_visible(words)) in squash(shown)
 
