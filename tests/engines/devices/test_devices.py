@@ -75,6 +75,12 @@ def test_each_process_gets_a_device_of_its_own(holder):
     assert [holder()[1] for _ in range(3)] == ["cuda-0", "cuda-1", "cuda-2"]
 
 
+def test_claim_device_asks_for_as_many_as_a_model_is_split_over(no_driver, settings):
+    spec = fake_spec(engine={"device": "cuda", "args": {"tensor_parallel_size": 3, "pipeline_parallel_size": 2}})
+    with pytest.raises(DeviceError, match="asks for 1 workers with 6 cuda"):
+        worker_module.claim_device(spec, settings, contextlib.ExitStack(), "a run")
+
+
 def test_a_gpu_is_not_shared_by_runs_that_group_gpus_differently(holder, tmp_path):
     assert holder(2)[1] == "cuda-0-1"
     assert holder(1)[1] == "cuda-2"
