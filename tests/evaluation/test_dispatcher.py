@@ -118,23 +118,6 @@ def test_exchange_keeps_a_shard_on_one_worker_as_long_as_there_are_others(tmp_pa
     assert desk.ask("worker-1", window=10) == ids[40:55]
 
 
-def test_exchange_drops_rows_of_requests_that_the_worker_does_not_hold(tmp_path):
-    ids = write_shards(tmp_path, shards=1, per_shard=2)
-    desk = Desk(tmp_path)
-    assert desk.ask(window=2) == ids
-    desk.ask(finished=[ids[0], ids[0]])
-    desk.ask("worker-1", finished=[ids[1]])
-    desk.ask(finished=[ids[0], ids[1]])
-    assert ids_of(desk.rows) == ids and desk.dispatcher.is_over
-
-
-def test_exchange_leaves_out_what_earlier_attempts_answered(tmp_path):
-    ids = write_shards(tmp_path, shards=1, per_shard=6)
-    desk = Desk(tmp_path, answered=frozenset(ids[1:4]))
-    assert desk.answer_all() == [ids[0], *ids[4:]]
-    assert desk.dispatcher.look().answered == 6
-
-
 def test_stop_hands_out_nothing_more_and_keeps_rows(tmp_path):
     ids = write_shards(tmp_path, shards=1, per_shard=30)
     desk = Desk(tmp_path)

@@ -167,12 +167,6 @@ def test_the_first_row_is_checked_before_the_shuffle():
         load(rows, columns={"target": "answer"}, shuffle_seed=1, limit=1)
 
 
-def test_no_rows_is_an_error(tmp_path):
-    (tmp_path / "none.jsonl").write_text("\n")
-    with pytest.raises(PromptError, match="'none' has no rows"):
-        load_prompts(PromptSpec.model_validate({"source": {"kind": "file", "path": str(tmp_path / "none.jsonl")}}))
-
-
 class CountedRows:
     """A million rows, and how many of them were taken."""
 
