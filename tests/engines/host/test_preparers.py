@@ -138,14 +138,3 @@ def test_a_long_request_waits_until_its_process_reads():
         asking.preparers.submit(request, "a configuration", partial(asking.outcomes.__setitem__, str(number)))
     found = asking.collect(4)
     assert [len(one.form["ids"]) for one in found.values()] == [10**6] * 4
-
-
-def test_a_process_whose_death_is_seen_twice_is_buried_once():
-    """By who sends to it, and by the thread that reads something large of it."""
-    asking = Asking(2)
-    preparers = asking.preparers
-    dead = preparers._living[0]
-    preparers._bury(dead)
-    preparers._read_elsewhere.append((dead, None))
-    os.eventfd_write(preparers._wake, 1)
-    assert asking.ask("good").columns == {"images": 1}
