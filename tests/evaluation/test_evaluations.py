@@ -1,10 +1,10 @@
 """A run from its beginning to its end, on the fake engine: what adds up, and what must not."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from run_kit import completion_of, lose_answers, read_line, rows_of, start_python, work
+from flow_kit import database_held
+from run_kit import FAKE, complete, completion_of, lose_answers, query, rows_of, work
 
 from assayline.clock import RunClock
 from assayline.errors import ModelError, PromptError, RunFailedError, SpecError
@@ -14,46 +14,9 @@ from assayline.evaluation.run import read_result
 from assayline.runs.manifest import new_run_id
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.store.database import connect
 from assayline.store.parts import list_parts, write_part
 
 pytestmark = pytest.mark.slow
-
-HOLD = """
-import sys, duckdb
-connection = duckdb.connect(sys.argv[1], read_only=sys.argv[2] == "reader")
-print("held", flush=True)
-sys.stdin.readline()
-"""
-FAKE = {"backend": "fake"}
-
-
-class Holder:
-    """A process that holds the database; called, it lets go."""
-
-    def __init__(self, process: Any) -> None:
-        self.pid = process.pid
-        self._process = process
-
-    def __call__(self) -> None:
-        self._process.communicate("\n", timeout=30)
-
-
-@pytest.fixture
-def lock(settings: Settings) -> Iterator[Any]:
-    """Another process that holds the database until what this returns is called."""
-    started = []
-
-    def hold(role: str) -> Any:
-        process = start_python(HOLD, settings.database_path, role)
-        started.append(process)
-        assert read_line(process) == "held"
-        return Holder(process)
-
-    yield hold
-    for process in started:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture
@@ -64,18 +27,6 @@ def spec(make_spec: Any) -> EvalSpec:
 
 def impatient(settings: Settings) -> Settings:
     return settings.model_copy(update={"database_wait_s": 0.2})
-
-
-def complete_run(spec: EvalSpec, settings: Settings) -> str:
-    evaluation = begin_evaluation(spec, settings)
-    counts = evaluation.prepare()
-    work(evaluation)
-    return evaluation.finish(counts).run_id
-
-
-def query(settings: Settings, sql: str) -> list[tuple[Any, ...]]:
-    with connect(settings.database_path, 10, read_only=True) as connection:
-        return connection.execute(sql).fetchall()
 
 
 def test_a_run_ends_with_every_request_answered_and_its_metrics(spec, settings):
@@ -126,49 +77,42 @@ def test_a_shard_that_is_lost_fails_the_run(spec, settings):
         evaluation.finish(counts)
 
 
-def test_run_completes_while_another_program_holds_the_database(spec, settings, lock):
+def test_run_completes_while_another_program_holds_the_database(spec, settings):
     settings = impatient(settings)
-    with_history = complete_run(spec, settings)
-    release = lock("writer")
-
-    evaluation = begin_evaluation(spec, settings, NEVER)
-    assert any(f"held by process {release.pid}" in note and "stand-in" in note for note in evaluation.notes)
-    counts = evaluation.prepare()
-    work(evaluation)
-    assert "not free within 0 s" in str(evaluation.try_load()), "the middle of a run does not wait"
-    result = evaluation.finish(counts)
-    assert result.metrics and result.database == str(settings.data_dir / "stand-in" / "assayline.duckdb")
-    assert evaluation.manifest.state == "completed"
-    assert read_result(evaluation.manifest, settings) == result
-
-    release()
+    with_history = complete(spec, settings).run_id
+    with database_held(settings.data_dir) as (pid, _):
+        evaluation = begin_evaluation(spec, settings, NEVER)
+        assert any(f"held by process {pid}" in note and "stand-in" in note for note in evaluation.notes)
+        counts = evaluation.prepare()
+        work(evaluation)
+        assert "not free within 0 s" in str(evaluation.try_load()), "the middle of a run does not wait"
+        result = evaluation.finish(counts)
+        assert result.metrics and result.database == str(settings.data_dir / "stand-in" / "assayline.duckdb")
+        assert evaluation.manifest.state == "completed"
+        assert read_result(evaluation.manifest, settings) == result
     read_result(evaluation.manifest, settings)  # as the next command does
-    runs = query(
-        settings,
-        "select run_id, state, (select count(*) from completions as c where c.run_id = r.run_id) from runs as r",
-    )
+    answers = "select count(*) from completions as c where c.run_id = r.run_id"
+    runs = query(settings, f"select run_id, state, ({answers}) from runs as r")
     assert sorted(runs) == sorted((run_id, "completed", 30) for run_id in (with_history, evaluation.run_id))
     assert not list((settings.data_dir / "stand-in").iterdir())
 
 
-def test_resume_works_while_another_program_holds_the_database(spec, settings, lock):
+def test_resume_works_while_another_program_holds_the_database(spec, settings):
     settings = impatient(settings)
     first = begin_evaluation(spec, settings)
     counts = first.prepare()
     work(first)
     lose_answers(first, 8)
     first.abandon("cancelled")
-    release = lock("reader")
-    again = begin_evaluation(spec, settings)
-    assert again.run_id == first.run_id and again.earlier is not None and again.earlier.answered == 22
-    again.prepare()
-    work(again)
-    assert again.finish(counts).answered_requests == counts.requests
-    release()
+    with database_held(settings.data_dir, read_only=True):
+        again = begin_evaluation(spec, settings)
+        assert again.run_id == first.run_id and again.earlier.answered == 22
+        again.prepare()
+        work(again)
+        assert again.finish(counts).answered_requests == counts.requests
     read_result(again.manifest, settings)
-    assert query(settings, "select attempt, state, (select count(*) from completions) from runs") == [
-        (2, "completed", 30)
-    ]
+    rows = query(settings, "select attempt, state, (select count(*) from completions) from runs")
+    assert rows == [(2, "completed", 30)]
 
 
 @pytest.mark.parametrize(
