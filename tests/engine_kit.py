@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import psutil
 from host_kit import HOSTS
-from run_kit import ENGINE_ARGS, ROOT, plain_request, wait_for
+from run_kit import ENGINE_ARGS, ROOT, plain_request, prepare, wait_for
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
@@ -19,9 +19,8 @@ from assayline.engines.host.vllm.internals import find_version
 from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup
 from assayline.load.course import LoadCourse, LoadEnd
-from assayline.prompts import load_prompts
 from assayline.records import Completion, Request, TelemetrySample
-from assayline.requests.build import Prepared, build_requests
+from assayline.requests.build import Prepared
 from assayline.requests.chat import ChatRenderer, load_tokenizer
 from assayline.settings import Settings
 from assayline.spec.engine import OutputSpec
@@ -185,8 +184,7 @@ def prepare_options(asker: Asker, rows: list[dict[str, Any]], **chat: Any) -> li
             "prompts": {"source": {"kind": "inline", "rows": rows}, "columns": {"options": "choices"}},
         }
     )
-    renderer = ChatRenderer(spec.chat, asker.tokenizer)
-    return list(build_requests(spec, load_prompts(spec.prompts), renderer, 256))
+    return prepare(spec, asker.tokenizer)
 
 
 class Reference:

@@ -24,7 +24,10 @@ from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.drive import Listener, WorkerReport, drive_worker
 from assayline.evaluation.order import heaviest_first, read_shard
 from assayline.evaluation.worker import Worker, WorkOrder
+from assayline.prompts import load_prompts
 from assayline.records import Completion, EngineEvent, Request
+from assayline.requests.build import Prepared, build_requests
+from assayline.requests.chat import ChatRenderer
 from assayline.runs.manifest import Manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
@@ -300,6 +303,12 @@ def write_batch(path: Path, *lines: dict[str, Any] | str) -> Path:
     text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def prepare(spec: EvalSpec, tokenizer: Any, max_model_len: int | None = 256, renderer: Any = None) -> list[Prepared]:
+    """What becomes of a spec's prompts."""
+    renderer = renderer or ChatRenderer(spec.chat, tokenizer)
+    return list(build_requests(spec, load_prompts(spec.prompts, tokenizer), renderer, max_model_len))
 
 
 def build_tokenizer(vocab_size: int = 600) -> Any:

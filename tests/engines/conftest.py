@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 from engine_kit import Asker, Control, Reference, open_engine
+from server_kit import FakeServer
 
 from assayline.engines.client import OfflineEngine
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with FakeServer().running() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """Engines that wait between runs: who takes them over, who does not, and that none is left."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -9,7 +8,6 @@ import psutil
 import pytest
 from engine_kit import Control, parts_of, wait_until_gone
 from run_kit import plain_request
-from server_kit import FakeServer
 
 from assayline.clock import RunClock
 from assayline.engines import client
@@ -25,12 +23,6 @@ from assayline.spec.engine import ServerSpec
 
 ASKED = plain_request("r", prompt_token_ids=[5] * 8, sampling={"max_tokens": 4})
 DEVICE = Device("cpu-0-1", {}, ("cpu-0", "cpu-1"))
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer().running() as running:
-        yield running
 
 
 def open_served(url: str | None, run_dir: Path, control: Control | None = None, **changes: Any) -> StreamingEngine:

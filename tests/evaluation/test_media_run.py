@@ -1,35 +1,26 @@
 """Whole runs with pictures and sounds: what is stored, what a resume holds against it, and a real engine that hears."""
 
 import base64
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
-from run_kit import FAKE, begin_and_vanish, complete, query
+from media_kit import encode, picture
+from run_kit import FAKE, ROOT, begin_and_vanish, complete, query
 
 from assayline.errors import PromptsChangedError
 from assayline.report.make import make_report
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import load_spec
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def png(shade: int) -> bytes:
-    content = io.BytesIO()
-    Image.new("L", (8, 8), shade).save(content, "PNG")
-    return content.getvalue()
-
 
 @pytest.fixture
 def spec(tmp_path: Path, make_spec: Any) -> EvalSpec:
     """Six rows, of which two hold their picture, one has a broken path and one has none."""
     for number in range(3):
-        (tmp_path / f"{number}.png").write_bytes(png(number))
-    inside = "data:image/png;base64," + base64.b64encode(png(9)).decode()
+        (tmp_path / f"{number}.png").write_bytes(encode(picture(8, 8, "L", number)))
+    inside = "data:image/png;base64," + base64.b64encode(encode(picture(8, 8, "L", 9))).decode()
     pictures = ["0.png", "1.png", "2.png", inside, "gone.png", None]
     rows = [{"i": value, "q": f"{number}?", "answer": "x"} for number, value in enumerate([*pictures, inside])]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -55,7 +46,7 @@ def test_parts_hold_references_and_the_runs_folder_what_came_with_the_rows(spec,
     assert media[4] is None and media[5] is None
     run_dir = settings.run_dir(result.run_id)
     kept = [path for path in (run_dir / "media").rglob("*") if path.is_file()]
-    assert [path.read_bytes() for path in kept] == [png(9)]
+    assert [path.read_bytes() for path in kept] == [encode(picture(8, 8, "L", 9))]
     assert [text for text, _ in stored][3] == "<image> 3?"
     ((kind, message),) = query(
         settings, "select error_kind, error_message from completions where error_kind is not null"
@@ -68,7 +59,7 @@ def test_parts_hold_references_and_the_runs_folder_what_came_with_the_rows(spec,
 def test_a_picture_that_changed_while_a_run_was_prepared_is_noticed(spec, settings, tmp_path):
     begun = begin_and_vanish(spec, settings, 2)
     (begun.run_dir / "parts" / "requests" / "shard-000003.parquet").unlink()  # so that prompts are read again
-    (tmp_path / "1.png").write_bytes(png(77))
+    (tmp_path / "1.png").write_bytes(encode(picture(8, 8, "L", 77)))
     with pytest.raises(PromptsChangedError):
         complete(spec, settings)
 

@@ -5,8 +5,6 @@ import io
 import json
 import logging
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prefect.logging.handlers import PrefectConsoleHandler
 from rich.console import Console
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "report"))
-
 
 from assayline.benchmark.result import Measured
 from assayline.comparison.baselines import Pin

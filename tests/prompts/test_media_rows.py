@@ -1,7 +1,6 @@
 """Rows with pictures and sounds: columns, parts of messages, marks, templates, examples, identity."""
 
 import base64
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
+from media_kit import encode, picture
 
 from assayline.digests import digest_bytes
 from assayline.errors import PromptError
@@ -17,14 +16,7 @@ from assayline.prompts import BadRow, load_prompts
 from assayline.records import Prompt
 from assayline.spec.prompts import PromptSpec
 
-
-def png(shade: int) -> bytes:
-    content = io.BytesIO()
-    Image.new("L", (4, 4), shade).save(content, "PNG")
-    return content.getvalue()
-
-
-PICTURES = {f"{name}.png": png(shade) for name, shade in {"a": 10, "b": 20, "c": 30}.items()}
+PICTURES = {f"{name}.png": encode(picture(4, 4, "L", shade)) for name, shade in {"a": 10, "b": 20, "c": 30}.items()}
 A, B, C = (digest_bytes(content) for content in PICTURES.values())
 Asked = tuple[list[Any], list[str]]
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_kit import batch_line, chat_line, text_line, write_batch
+from run_kit import batch_line, chat_line, prepare, text_line, write_batch
 
 from assayline.errors import PromptError
 from assayline.prompts import load_prompts
 from assayline.prompts.sources.batch import read_chat_body, read_text_body
-from assayline.requests.build import Prepared, build_requests
-from assayline.requests.chat import ChatRenderer, ServedChat
+from assayline.requests.build import Prepared
+from assayline.requests.chat import ServedChat
 from assayline.spec.evaluation import EvalSpec
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
@@ -24,9 +24,7 @@ def spec_of(path: Path, prompts: dict[str, Any] | None = None, **more: Any) -> E
 
 
 def build(path: Path, tokenizer: Any, renderer: Any = None, **more: Any) -> list[Prepared]:
-    spec = spec_of(path, **more)
-    renderer = renderer or ChatRenderer(spec.chat, tokenizer)
-    return list(build_requests(spec, load_prompts(spec.prompts, tokenizer), renderer, 256))
+    return prepare(spec_of(path, **more), tokenizer, renderer=renderer)
 
 
 def refused(tmp_path: Path, tokenizer: Any, *lines: dict[str, Any] | str) -> list[str | None]:

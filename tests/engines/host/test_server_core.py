@@ -34,12 +34,6 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer().running() as running:
-        yield running
-
-
-@pytest.fixture
 def plain_server() -> Iterator[FakeServer]:
     """One that is not vLLM."""
     with FakeServer(is_vllm=False).running() as running:
