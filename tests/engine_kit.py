@@ -2,7 +2,9 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -17,7 +19,7 @@ from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.environment import engine_environment
 from assayline.engines.host.vllm.internals import find_version
 from assayline.engines.messages import Open
-from assayline.engines.process import HostSetup
+from assayline.engines.process import HostProcess, HostSetup
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.records import Completion, Request, TelemetrySample
 from assayline.requests.build import Prepared
@@ -243,6 +245,29 @@ def by_id(answers: Iterable[Completion]) -> dict[str, Completion]:
 def stamps_of(answer: Completion) -> list[float]:
     names = ("sent", "arrived", "queued", "scheduled", "first_token", "last_token", "finished")
     return [getattr(answer, f"{name}_at_s") for name in names]
+
+
+STUBBORN = """
+import os, subprocess, sys, time
+from multiprocessing.shared_memory import SharedMemory
+{work}
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def start_other(log_path: Path, work: str) -> HostProcess:
+    """A host that does something else."""
+
+    def launch(env: Mapping[str, str], channel: int, log: int) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-c", STUBBORN.format(work=work)]
+        return subprocess.Popen(command, pass_fds=[channel], stdout=log, stderr=log, start_new_session=True)
+
+    lines: list[str] = []
+    host = HostProcess({}, log_path, lines.append, launch)
+    while "ready" not in lines:
+        host.receive(0.05)
+    return host
 
 
 def wait_until_gone(group: int) -> None:

@@ -25,7 +25,7 @@ from assayline.evaluation.drive import Listener, WorkerReport, drive_worker
 from assayline.evaluation.order import heaviest_first, read_shard
 from assayline.evaluation.worker import Worker, WorkOrder
 from assayline.prompts import load_prompts
-from assayline.records import Completion, EngineEvent, Request
+from assayline.records import Completion, EngineEvent, Request, TelemetrySample
 from assayline.requests.build import Prepared, build_requests
 from assayline.requests.chat import ChatRenderer
 from assayline.runs.manifest import Manifest
@@ -70,6 +70,11 @@ def plain_request(request_id: str, **values: Any) -> Request:
     """A request of which a test says no more than it is about."""
     plain = {"prompt_id": "prompt", "occurrence": 0, "repeat_index": 0, "prompt_token_ids": [1], "sampling": {}}
     return Request(request_id=request_id, **{**plain, **values})
+
+
+def sample_of(**values: Any) -> TelemetrySample:
+    plain = {"worker": "w", "engine_generation": 0, "at_s": 0.0, "in_flight_requests": 0, "output_tokens": 0}
+    return TelemetrySample(**{**plain, "engine_steps": None, **values})
 
 
 def manifest_of(run_id: str = "run", **values: Any) -> Manifest:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from engine_kit import course_of
-from run_kit import completion_of, plain_request
+from run_kit import completion_of, plain_request, sample_of
 
 from assayline.clock import RunClock
 from assayline.engines import client as hosted
@@ -25,7 +25,7 @@ from assayline.engines.messages import AbortAll, Aborted, Beat, Finished, Genera
 from assayline.engines.process import HostSetup
 from assayline.errors import Death, EngineDiedError, Witness
 from assayline.load.course import LEAD_S, LoadCourse, LoadEnd
-from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
+from assayline.records import NOT_SENT, Completion, Request
 
 
 class PlayedHost:
@@ -67,16 +67,7 @@ class PlayedHost:
         next_s = self._queue[0][0] if self._queue else math.inf
         if self._beat_s <= min(until_s, next_s):
             self.now_s, self._beat_s = max(self.now_s, self._beat_s), self._beat_s + 1
-            return Beat(
-                TelemetrySample(
-                    worker="w",
-                    engine_generation=0,
-                    at_s=self.now_s,
-                    engine_steps=None,
-                    in_flight_requests=self._count_sent(),
-                    output_tokens=len(self.sent),
-                )
-            )
+            return Beat(sample_of(at_s=self.now_s, in_flight_requests=self._count_sent(), output_tokens=len(self.sent)))
         if next_s <= until_s:
             self.now_s = max(self.now_s, next_s)
             return Finished([heapq.heappop(self._queue)[2]])

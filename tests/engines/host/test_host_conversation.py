@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from run_kit import completion_of, plain_request
+from run_kit import completion_of, plain_request, sample_of
 
 from assayline.clock import RunClock
 from assayline.engines import client as hosted
@@ -43,15 +43,11 @@ from assayline.errors import (
     SpecError,
     Witness,
 )
-from assayline.records import Request, TelemetrySample
+from assayline.records import Request
 
 
 def beat_of(steps: int) -> Beat:
-    return Beat(
-        TelemetrySample(
-            worker="w", engine_generation=0, at_s=0.0, engine_steps=steps, in_flight_requests=0, output_tokens=0
-        )
-    )
+    return Beat(sample_of(engine_steps=steps))
 
 
 BEAT = beat_of(0)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from engine_kit import ROOT, living_members, wait_until_gone
+from engine_kit import ROOT, living_members, start_other, wait_until_gone
 from run_kit import start_python
 
 from assayline.engines import process as processes
@@ -121,6 +121,11 @@ def test_a_death_is_told_with_the_signals_name_and_the_end_of_the_log(host, line
         host.send("anything")
 
 
+def print_as(host: HostProcess, text: str) -> None:
+    with open(host.log_path, "a") as log:
+        log.write(text)
+
+
 LARGE = "x" * 2**23
 """More than a socket holds."""
 
@@ -179,27 +184,23 @@ GONE = {"exception": "EngineGoneError", "message": "vLLM's server ended", "witne
 
 def test_evidence_holds_the_cause_however_much_was_printed_after_it(host, lines):
     host.phase = "run"
-    with open(host.log_path, "a") as log:
-        log.write("a line\n" * 1000 + f"{OOM} allocate 2.00 GiB.\n" + NOISE * 100_000)
+    print_as(host, "a line\n" * 1000 + f"{OOM} allocate 2.00 GiB.\n" + NOISE * 100_000)
     assert classify(host.evidence(**GONE)).kind is Kind.DEVICE_OOM
     assert any(line.startswith(OOM) for line in lines), "and it is shown, whatever else is not"
     host.kill()
 
 
 def test_evidence_of_a_run_leaves_out_causes_from_the_start(host):
-    with open(host.log_path, "a") as log:
-        log.write(f"{OOM}: tried something smaller\n")
+    print_as(host, f"{OOM}: tried something smaller\n")
     host.receive(0.01)
     host.phase = "run"
-    with open(host.log_path, "a") as log:
-        log.write(NOISE * 10_000)
+    print_as(host, NOISE * 10_000)
     assert classify(host.evidence(**GONE)).kind is Kind.OTHER
     host.kill()
 
 
 def test_receive_relays_a_flood_of_lines_within_limits(host, lines):
-    with open(host.log_path, "a") as log:
-        log.write(NOISE * 60_000)  # 6 MB
+    print_as(host, NOISE * 60_000)  # 6 MB
     longest_s = 0.0
     began = time.monotonic()
     while time.monotonic() - began < 1.5:
@@ -214,38 +215,13 @@ def test_receive_relays_a_flood_of_lines_within_limits(host, lines):
     assert shown + sum(told) == 60_000
 
 
-STUBBORN = """#!{python}
-import os, subprocess, sys, time
-from multiprocessing.shared_memory import SharedMemory
-{work}
-print("ready", flush=True)
-time.sleep(600)
-"""
-
-
-def start_other(path: Path, monkeypatch: pytest.MonkeyPatch, work: str) -> HostProcess:
-    """A host that does something else."""
-    script = path / "python"
-    script.write_text(STUBBORN.format(python=sys.executable, work=work))
-    script.chmod(0o755)
-    monkeypatch.setattr(processes.sys, "executable", str(script))
-    lines: list[str] = []
-    host = HostProcess(dict(os.environ), path / "host.log", lines.append)
-    while "ready" not in lines:
-        host.receive(0.05)
-    return host
-
-
 WITHOUT_REAPER = """
 import ctypes, sys, time
 from pathlib import Path
-from assayline.engines.process import HostProcess
+sys.path.insert(0, "tests")
+from engine_kit import start_other
 ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans come here, and nobody asks for their exit codes
-sys.executable = sys.argv[1]
-lines = []
-host = HostProcess({}, Path(sys.argv[1] + ".log"), lines.append)
-while "ready" not in lines:
-    host.receive(0.05)
+host = start_other(Path(sys.argv[1]), "subprocess.Popen(['sleep', '600'])")
 started = time.monotonic()
 host.kill()
 print(time.monotonic() - started, host.exit_code)
@@ -254,10 +230,7 @@ print(time.monotonic() - started, host.exit_code)
 
 def test_kill_does_not_wait_for_zombies(tmp_path):
     """As in a container whose first process reaps nobody."""
-    script = tmp_path / "python"
-    script.write_text(STUBBORN.format(python=sys.executable, work="subprocess.Popen(['sleep', '600'])"))
-    script.chmod(0o755)
-    with start_python(WITHOUT_REAPER, script) as parent:
+    with start_python(WITHOUT_REAPER, tmp_path / "log") as parent:
         told = parent.communicate(timeout=60)[0].split()
     assert float(told[0]) < 3 and told[1] == str(-signal.SIGKILL)
 
@@ -275,7 +248,7 @@ def test_kill_raises_with_a_hint_when_a_process_cannot_be_killed(host, monkeypat
     assert host.wait(10)
 
 
-def test_kill_unlinks_the_shared_memory_of_the_group_alone(tmp_path, monkeypatch):
+def test_kill_unlinks_the_shared_memory_of_the_group_alone(tmp_path):
     """What vLLM's workers share has multiprocessing's names, and the process that would unlink it is killed too."""
     foreign = SharedMemory(create=True, size=4096)
     weights = Path("/dev/shm") / f"weights-{os.getpid()}"
@@ -286,7 +259,7 @@ def test_kill_unlinks_the_shared_memory_of_the_group_alone(tmp_path, monkeypatch
         "print(memory.name, flush=True)"
     )
     try:
-        host = start_other(tmp_path, monkeypatch, work)
+        host = start_other(tmp_path / "log", work)
         name = host.log_path.read_text().split()[0]
         assert (Path("/dev/shm") / name).exists()
         host.kill()

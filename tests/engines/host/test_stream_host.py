@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from run_kit import completion_of, plain_request
+from run_kit import completion_of, plain_request, sample_of
 
 from assayline.clock import RunClock
 from assayline.engines.host.pacing import StreamHost
@@ -77,9 +77,7 @@ class SleepingCore:
             raise SpecError("refused")
 
     def sample(self) -> TelemetrySample:
-        return TelemetrySample(
-            worker="w", engine_generation=3, at_s=0.0, engine_steps=None, in_flight_requests=self.live, output_tokens=0
-        )
+        return sample_of(engine_generation=3, in_flight_requests=self.live)
 
     async def close(self) -> None:
         self.closed = True
