@@ -1,5 +1,6 @@
 """Engines on the tiny model, requests for them, and what is left of their processes."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
 from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.environment import engine_environment
+from assayline.engines.host.server.core import ServerCore
 from assayline.engines.host.vllm.internals import find_version
 from assayline.engines.messages import Open
 from assayline.engines.process import HostProcess, HostSetup
@@ -97,6 +99,20 @@ def open_async(model: Path | str, log_path: Path, control: Control | None = None
     engine = StreamingEngine(hooks=(control or Control()).hooks, **parts)
     engine.warm_up(plain_request("warm-up", prompt_token_ids=[1] * 32, sampling={**GREEDY, "max_tokens": 2}))
     return engine
+
+
+def with_core(order: Open, act: Callable[[ServerCore], Any], *serve: Any) -> Any:
+    """What comes of `act`, awaited, with a core that is open and is closed in the end."""
+
+    async def run() -> Any:
+        core = ServerCore(order, *serve)
+        await core.open()
+        try:
+            return await act(core)
+        finally:
+            await core.close()
+
+    return asyncio.run(run())
 
 
 class Kept(Generic[AnEngine]):

@@ -52,6 +52,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.fixture
+def settings(settings: Settings, small_disk: Path) -> Settings:
+    """Their data folder is on the small disk."""
+    return settings.model_copy(update={"data_dir": small_disk / "data"})
+
+
 @contextlib.contextmanager
 def filled(folder: Path) -> Iterator[None]:
     """No byte is free in the folder's file system."""
@@ -64,7 +70,6 @@ def filled(folder: Path) -> Iterator[None]:
 
 
 def test_a_run_does_not_begin_without_space(spec, settings, small_disk):
-    settings = settings.model_copy(update={"data_dir": small_disk / "data"})
     with connect(settings.database_path, 10):
         pass  # an empty database is there already
     with filled(small_disk), pytest.raises(StoreError, match="ree space"):
@@ -75,7 +80,6 @@ def test_a_run_does_not_begin_without_space(spec, settings, small_disk):
 
 @pytest.mark.parametrize("stage", ["prepare", "work", "finish"])
 def test_no_space_is_left(spec, settings, small_disk, stage):
-    settings = settings.model_copy(update={"data_dir": small_disk / "data"})
     evaluation = begin_evaluation(spec, settings)
     counts: list[PromptCounts] = []
     steps: dict[str, Any] = {
@@ -98,9 +102,9 @@ def test_no_space_is_left(spec, settings, small_disk, stage):
     check_whole_and_go_on(spec, settings)
 
 
-def test_a_database_without_space_is_an_obstacle_and_no_failure(spec, settings, small_disk):
+def test_a_database_without_space_is_an_obstacle_and_no_failure(spec, settings, small_disk, tmp_path):
     """The parts may be on another disk, where there is space."""
-    settings = settings.model_copy(update={"database": small_disk / "own.duckdb"})
+    settings = settings.model_copy(update={"data_dir": tmp_path, "database": small_disk / "own.duckdb"})
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     work(evaluation)
@@ -113,7 +117,6 @@ def test_a_database_without_space_is_an_obstacle_and_no_failure(spec, settings, 
 
 
 def test_a_rebuild_without_space_leaves_the_database_as_it_was(spec, settings, small_disk):
-    settings = settings.model_copy(update={"data_dir": small_disk / "data"})
     run_dir = settings.run_dir(complete(spec, settings).run_id)
     with filled(small_disk), pytest.raises(StoreError, match="ree space"):
         rebuild_run(run_dir, settings.database_path, 10)

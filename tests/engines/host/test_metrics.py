@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from engine_kit import with_core
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from run_kit import plain_request
 from server_kit import FakeServer
@@ -59,20 +60,15 @@ def test_preemptions_are_counted_from_an_earlier_reading():
 def watch_server(server: FakeServer, done: Callable[[TelemetrySample], bool]) -> TelemetrySample:
     """The first sample of a core on this server that is as wanted; the last one after 20 s."""
 
-    async def run() -> TelemetrySample:
-        order = Open(backend="server", model="fake-model", server=ServerSpec(url=server.url), clock=RunClock.start())
-        core = ServerCore(order)
-        await core.open()
-        try:
-            await core.warm_up(plain_request("warm-up", prompt_token_ids=[1, 2, 3], sampling={"max_tokens": 4}))
-            deadline = time.monotonic() + 20
-            while not done(sample := core.sample()) and time.monotonic() < deadline:
-                await asyncio.sleep(0.01)
-            return sample
-        finally:
-            await core.close()
+    async def act(core: ServerCore) -> TelemetrySample:
+        await core.warm_up(plain_request("warm-up", prompt_token_ids=[1, 2, 3], sampling={"max_tokens": 4}))
+        deadline = time.monotonic() + 20
+        while not done(sample := core.sample()) and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        return sample
 
-    return asyncio.run(run())
+    order = Open(backend="server", model="fake-model", server=ServerSpec(url=server.url), clock=RunClock.start())
+    return with_core(order, act)
 
 
 def test_a_servers_samples_have_what_it_says_of_itself(monkeypatch):

@@ -1,10 +1,10 @@
 """Prompts with media whose length a server knows: asked for where it matters, and only there."""
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from engine_kit import with_core
 from run_kit import plain_request
 from server_kit import FakeServer
 
@@ -47,15 +47,10 @@ def ask(server: FakeServer, *requests: Request, **changes: Any) -> list[Completi
     spec = ServerSpec(url=server.url, endpoint="chat", **changes)
     order = Open(backend="server", model="fake-model", server=spec, clock=RunClock.start(), chat_kwargs={"a": 1})
 
-    async def run() -> list[Completion]:
-        core = ServerCore(order)
-        await core.open()
-        try:
-            return [await core.answer(Generate(request, 0.0, None)) for request in requests]
-        finally:
-            await core.close()
+    async def act(core: ServerCore) -> list[Completion]:
+        return [await core.answer(Generate(request, 0.0, None)) for request in requests]
 
-    return asyncio.run(run())
+    return with_core(order, act)
 
 
 def test_a_prompt_that_is_too_long_with_its_media_is_not_sent(server):

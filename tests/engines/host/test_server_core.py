@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from engine_kit import with_core
 from run_kit import plain_request
 from server_kit import ANSWER, FakeServer, Script
 
@@ -73,20 +74,6 @@ def ask(
         return await asyncio.gather(*(core.answer(Generate(request, 0.0, window, 1.5)) for request in requests))
 
     return with_core(order, act)
-
-
-def with_core(order: Open, act: Callable[[ServerCore], Any], *serve: Any) -> Any:
-    """What comes of `act`, awaited, with a core that is open and is closed in the end."""
-
-    async def run() -> Any:
-        core = ServerCore(order, *serve)
-        await core.open()
-        try:
-            return await act(core)
-        finally:
-            await core.close()
-
-    return asyncio.run(run())
 
 
 def open_only(order: Open) -> Opened:
