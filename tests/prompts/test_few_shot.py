@@ -86,7 +86,6 @@ def test_examples_stand_after_the_system_message_and_have_none_of_their_own():
     template = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "{{ q }}?"}]
     rows = [{"q": number, "target": number * 2} for number in range(4)]
     prompt = load(rows, {"count": 1, "answer": "It is {{ target }}."}, template=template)[0]
-    assert isinstance(prompt, Prompt)
     assert [message["role"] for message in prompt.messages] == ["system", "user", "assistant", "user"]
     ((question, answer),) = pairs(prompt)
     assert answer == f"It is {int(question[:-1]) * 2}." and prompt.messages[-1]["content"] == "0?"

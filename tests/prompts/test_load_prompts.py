@@ -41,7 +41,6 @@ def test_a_prompt_is_named_by_its_content():
     (first,) = load([{"prompt": "p", "target": 1, "id": "x"}])
     (same,) = load([{"id": "y", "target": "1", "messages": [{"content": "p", "role": "user"}]}])
     (other,) = load([{"prompt": "p", "target": 2}])
-    assert isinstance(first, Prompt) and isinstance(same, Prompt) and isinstance(other, Prompt)
     assert first.prompt_id == digest_json({"messages": first.messages, "target": "1"})
     assert first.prompt_id == same.prompt_id != other.prompt_id
     assert (first.source_id, same.source_id) == ("x", "y")
@@ -89,7 +88,6 @@ def test_a_bad_row_is_one_row():
     items = load(rows, columns={"prompt": "prompt"})
     assert [type(item) for item in items] == [Prompt, Prompt, BadRow, Prompt, BadRow]
     bad, worse = items[2], items[4]
-    assert isinstance(bad, BadRow) and isinstance(worse, BadRow)
     assert (bad.kind, bad.message) == ("row_error", "The prompt is null, expected text.")
     assert bad.prompt == Prompt(
         prompt_id=digest_json({"bad_row": rows[2]}), occurrence=0, source_row=2, source_id="bad", messages=[]

@@ -137,9 +137,7 @@ TEMPLATE = "{{ value }}"
 
 
 def render(value: Any, template: str = TEMPLATE) -> str:
-    content = RowReader(Columns(), template).read({"value": value}).messages[0]["content"]
-    assert isinstance(content, str)
-    return content
+    return RowReader(Columns(), template).read({"value": value}).messages[0]["content"]
 
 
 NESTED = [{"name": "ä", "size": Decimal("1.50"), "day": datetime.date(2026, 1, 2), "none": None}]

@@ -84,22 +84,18 @@ def test_counts_and_seeds_that_are_no_numbers_stop_the_run(sampling):
         build_requests(spec_of([GOOD], sampling), [], object(), None)  # type: ignore[arg-type]
 
 
-def failing(kind: str) -> dict[str, Any]:
-    return {
-        "prompt_too_long": {"prompt": "ba " * 400, "options": {}},
-        "template_error": {"prompt": "refuse me", "options": {}},
-        "row_error": {"prompt": "a", "options": {"n": 2}},
-        "empty_prompt": {"prompt": "", "options": {}},
-    }[kind]
-
-
+FAILING: dict[str, dict[str, Any]] = {
+    "prompt_too_long": {"prompt": "ba " * 400, "options": {}},
+    "template_error": {"prompt": "refuse me", "options": {}},
+    "row_error": {"prompt": "a", "options": {"n": 2}},
+    "empty_prompt": {"prompt": "", "options": {}},
+}
 TEMPLATE = "{% if 'refuse' in messages[0].content %}{{ raise_exception('no') }}{% endif %}{{ messages[0].content }}"
-KINDS = ["prompt_too_long", "template_error", "row_error", "empty_prompt"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FAILING)
 def test_a_bad_prompt_is_its_own_rows_only(tokenizer, kind):
-    prepared = prepare(spec_of([GOOD, failing(kind), GOOD], {"seed": 1}, repeats=2, template=TEMPLATE), tokenizer)
+    prepared = prepare(spec_of([GOOD, FAILING[kind], GOOD], {"seed": 1}, repeats=2, template=TEMPLATE), tokenizer)
     good, bad, last = prepared
     assert len(good.ready) == len(last.ready) == 2 and bad.ready == []
     assert [error.request_id for error in bad.errors] == [request.request_id for request in bad.requests]
@@ -110,9 +106,9 @@ def test_a_bad_prompt_is_its_own_rows_only(tokenizer, kind):
 
 
 @settings(deadline=None, max_examples=settings.default.max_examples // 4)
-@given(st.lists(st.sampled_from(["good", "bad", *KINDS]), min_size=1), st.integers(1, 3), st.integers(1, 3))
+@given(st.lists(st.sampled_from(["good", "bad", *FAILING]), min_size=1), st.integers(1, 3), st.integers(1, 3))
 def test_count_in_is_count_out(session_tokenizer, kinds, repeats, n):
-    rows = [{"good": GOOD, "bad": {"options": {}, "prompt": None}}.get(kind) or failing(kind) for kind in kinds]
+    rows = [{**FAILING, "good": GOOD, "bad": {"options": {}, "prompt": None}}[kind] for kind in kinds]
     prepared = prepare(spec_of(rows, {"n": n}, repeats=repeats, template=TEMPLATE), session_tokenizer)
     assert [len(one.requests) for one in prepared] == [repeats * n] * len(rows)
     assert [len(one.errors) for one in prepared] == [0 if kind == "good" else repeats * n for kind in kinds]
