@@ -107,7 +107,7 @@ def test_what_nobody_knows_is_begun_first_and_a_limit_caps_what_is_expected(spec
     assert set(asked_in_order(settings, unlimited.run_id)) == set(range(PROMPTS))
 
 
-def test_a_run_keeps_the_order_that_it_began_with(spec_of, settings, monkeypatch):
+def test_a_run_keeps_the_order_that_it_began_with(spec_of, settings):
     """Killed while it prepares; another run ends before it is resumed, and expects otherwise."""
     complete(spec_of(LENGTHS, engine={"order": "given"}), settings)
     evaluation = begin_evaluation(spec_of(), settings)
@@ -119,7 +119,6 @@ def test_a_run_keeps_the_order_that_it_began_with(spec_of, settings, monkeypatch
         (evaluation.run_dir / "parts" / "requests" / name).unlink()
     vanish(evaluation)
     complete(spec_of(LENGTHS[::-1], engine={"order": "given"}), settings, "never")
-    monkeypatch.setattr(begin, "recall_lengths", lambda *_: pytest.fail("a run is ordered once"))
     again = begin_evaluation(spec_of(), settings, evaluation.run_id)
     counts = again.prepare()
     assert list_part_names(again.run_dir, "requests") == names and counts.expected_requests == PROMPTS

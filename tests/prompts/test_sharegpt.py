@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from assayline.errors import PromptError
 from assayline.prompts import BadRow, load_prompts
 from assayline.prompts.row import UnreadableRow
-from assayline.prompts.sources import files
 from assayline.prompts.sources.files import read_json_array
 from assayline.records import Prompt
 from assayline.spec.prompts import PromptSpec
@@ -139,9 +138,7 @@ def test_an_array_is_read_as_json_reads_it(tmp_path_factory, rows, indent, is_as
     path = tmp_path_factory.mktemp("array") / "a.json"
     text = json.dumps(rows, indent=indent, ensure_ascii=is_ascii)
     path.write_bytes(text.encode("utf-8", "surrogatepass" if is_ascii else "replace"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "CHUNK_BYTES", chunk)
-        read = list(read_json_array(path))
+    read = list(read_json_array(path, chunk))
     expected = json.loads(path.read_bytes())
     assert [json.loads(row.text) if isinstance(row, UnreadableRow) else row for row in read] == expected
     assert [isinstance(row, dict) for row in read] == [isinstance(row, dict) for row in expected]
