@@ -5,16 +5,20 @@ import json
 import os
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
 import psutil
+import pytest
 from host_kit import HOSTS
 from run_kit import ENGINE_ARGS, ROOT, plain_request, prepare, wait_for
 
 from assayline.clock import RunClock
+from assayline.engines import client
 from assayline.engines.base import EngineHooks
 from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.environment import engine_environment
@@ -22,6 +26,7 @@ from assayline.engines.host.server.core import ServerCore
 from assayline.engines.host.vllm.internals import find_version
 from assayline.engines.messages import Open
 from assayline.engines.process import HostProcess, HostSetup
+from assayline.errors import Death, Witness
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.records import Completion, Request, TelemetrySample
 from assayline.requests.build import Prepared
@@ -113,6 +118,42 @@ def with_core(order: Open, act: Callable[[ServerCore], Any], *serve: Any) -> Any
             await core.close()
 
     return asyncio.run(run())
+
+
+class PlayedProcess:
+    """A host's process that a test plays, on a clock of its own, which passes while somebody waits for it."""
+
+    pid = exit_code = None
+    phase = "start"
+    log_path = Path("engine.log")
+    end = HostProcess.end
+
+    def __init__(self, now_s: float) -> None:
+        self.now_s = now_s
+        self.on_log: Callable[[str], None] = lambda line: None
+        self._inbox: deque[Any] = deque()
+        self._log = SimpleNamespace(on_line=None)
+
+    def describe_death(self) -> str:
+        return "dead"
+
+    def evidence(self, exception: str = "", message: str = "", witness: Witness = Witness.EXCEPTION) -> Death:
+        return Death(self.phase, self.exit_code, exception, message, witness=witness)
+
+    def relay_log(self) -> None: ...
+
+    def kill(self) -> None:
+        self.exit_code = -9
+
+    def play(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """From now on engines start this process, and go by its clock."""
+
+        def start(env: Any, log_path: Any, on_log: Callable[[str], None], launch: Any) -> PlayedProcess:
+            self.on_log = on_log
+            return self
+
+        monkeypatch.setattr(client, "HostProcess", start)
+        monkeypatch.setattr(client.time, "monotonic", lambda: self.now_s)
 
 
 class Kept(Generic[AnEngine]):

@@ -7,42 +7,35 @@ a given time after it was sent.
 import heapq
 import itertools
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import course_of
+from engine_kit import PlayedProcess, course_of
 from run_kit import completion_of, plain_request, sample_of
 
 from assayline.clock import RunClock
-from assayline.engines import client as hosted
 from assayline.engines.base import EngineHooks
 from assayline.engines.client import LOOKAHEAD_S, MIN_SURPLUS_REQUESTS, TURN_INTERVAL_S, StreamingEngine
 from assayline.engines.messages import AbortAll, Aborted, Beat, Finished, Generate, Open, Opened, StopSending, unsent
 from assayline.engines.process import HostSetup
-from assayline.errors import Death, EngineDiedError, Witness
+from assayline.errors import Death, EngineDiedError
 from assayline.load.course import LEAD_S, LoadCourse, LoadEnd
 from assayline.records import NOT_SENT, Completion, Request
 
 
-class PlayedHost:
+class PlayedHost(PlayedProcess):
     """Answers each request `service_s` after it is sent, with at most `servers` at once; beats once a second."""
 
-    pid = exit_code = None
-    phase = "start"
-    log_path = Path("engine.log")
-
     def __init__(self, service_s: float = 1.0, servers: float = math.inf, max_num_seqs: int | None = 8) -> None:
-        self.now_s = 100.0
+        super().__init__(100.0)
         self.service_s, self.servers, self.max_num_seqs = service_s, servers, max_num_seqs
         self.sent: list[Generate] = []
         self.handed_s: list[float] = []
         self.bad: set[str] = set()
         self.dies_at: int | None = None
-        self._inbox: deque[Any] = deque()
         self._queue: list[tuple[float, int, Completion]] = []
         self._free = [0.0] * int(servers) if servers < math.inf else []
         self._beat_s = 101.0
@@ -74,17 +67,6 @@ class PlayedHost:
         self.now_s = until_s
         assert self.now_s < 1e5, "nobody gives up"
         return None
-
-    def describe_death(self) -> str:
-        return "dead"
-
-    def evidence(self, exception: str = "", message: str = "", witness: Witness = Witness.EXCEPTION) -> Death:
-        return Death(self.phase, self.exit_code, exception, message, witness=witness)
-
-    def relay_log(self) -> None: ...
-
-    def kill(self) -> None:
-        self.exit_code = -9
 
     def _accept(self, message: Generate) -> None:
         number = len(self.sent)
@@ -134,12 +116,7 @@ class Play:
 def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Play]:
     def start(course: LoadCourse | None = None, window: int | None = None, **host_options: Any) -> Play:
         host = PlayedHost(**host_options)
-
-        def start_host(*_: Any) -> PlayedHost:
-            return host
-
-        monkeypatch.setattr(hosted, "HostProcess", start_host)
-        monkeypatch.setattr(hosted.time, "monotonic", lambda: host.now_s)
+        host.play(monkeypatch)
         notes: list[str] = []
         ends: list[LoadEnd] = []
         course = course or LoadCourse()

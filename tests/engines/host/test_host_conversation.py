@@ -2,13 +2,12 @@
 
 import itertools
 import pickle
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from engine_kit import PlayedProcess
 from run_kit import completion_of, plain_request, sample_of
 
 from assayline.clock import RunClock
@@ -30,10 +29,9 @@ from assayline.engines.messages import (
     Refused,
     Resolved,
 )
-from assayline.engines.process import HostProcess, HostSetup
+from assayline.engines.process import HostSetup
 from assayline.engines.recovery.causes import classify
 from assayline.errors import (
-    Death,
     DeviceError,
     EngineDiedError,
     EngineError,
@@ -53,21 +51,13 @@ def beat_of(steps: int) -> Beat:
 BEAT = beat_of(0)
 
 
-class Scripted:
-    """A host that answers by `answer`, on a clock of its own: each wait takes its time, and then it `says` more."""
-
-    pid = exit_code = None
-    phase = "start"
-    log_path = Path("engine.log")
-    end = HostProcess.end
+class Scripted(PlayedProcess):
+    """A host that answers by `answer`; each wait takes its time, and then it `says` more."""
 
     def __init__(self, answer: Callable[[Any], list[Any]], loads_s: float, says: Callable[["Scripted"], Any]) -> None:
-        self.now_s = 0.0
+        super().__init__(0.0)
         self.sent: list[Any] = []
-        self.on_log: Callable[[str], None] = lambda line: None
         self._answer, self._loads_s, self._says = answer, loads_s, says
-        self._inbox: deque[Any] = deque()
-        self._log = SimpleNamespace(on_line=None)
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
@@ -81,15 +71,6 @@ class Scripted:
         self.now_s += timeout_s
         assert self.now_s < 1e4, "nobody gives up"
         return self._says(self)
-
-    def describe_death(self) -> str:
-        return "dead"
-
-    def evidence(self, exception: str = "", message: str = "", witness: Witness = Witness.EXCEPTION) -> Death:
-        return Death(self.phase, self.exit_code, exception, message, witness=witness)
-
-    def kill(self) -> None:
-        self.exit_code = -9
 
 
 @pytest.fixture
@@ -111,12 +92,7 @@ def converse(
         host = Scripted(answer, loads_s, says)
         started.append(host)
 
-        def start_host(env: Any, log_path: Any, on_log: Callable[[str], None], server: Any) -> Scripted:
-            host.on_log = on_log
-            return host
-
-        monkeypatch.setattr(hosted, "HostProcess", start_host)
-        monkeypatch.setattr(hosted.time, "monotonic", lambda: host.now_s)
+        host.play(monkeypatch)
         order = Open(backend="offline", model="model", clock=RunClock(0.0, 0.0, "boot"))
         setup, hooks = HostSetup({}, tmp_path / "engine.log"), EngineHooks(should_stop=should_stop)
         return OfflineEngine(order, setup, hooks, window=4), host
