@@ -51,7 +51,8 @@ class Opening:
     hooks: EngineHooks
     course: LoadCourse
     lot: ParkingLot | None = None
-    open_engine: Callable[..., Engine] = open_engine
+    open_engine: Callable[..., Engine] | None = None
+    """In place of `assayline.engines.open_engine`."""
 
     def open(
         self,
@@ -85,7 +86,8 @@ class Opening:
     def _open_one(self, sizes: Sizes, changed_args: dict[str, Json], generation: int) -> Engine:
         engine = self.spec.engine
         log_path = self.log_folder / f"{self.ordered.worker}-generation-{generation}.log"
-        return self.open_engine(
+        opens = self.open_engine or open_engine
+        return opens(
             replace(self.ordered, args={**self.ordered.args, **changed_args}, engine_generation=generation),
             sizes,
             HostSetup.of(self.settings, engine, self.device.env, log_path),
@@ -207,7 +209,7 @@ class Exchanger(Protocol):
 class Worker:
     """A worker of this process. Its engine opens at once, in a thread."""
 
-    def __init__(self, order: WorkOrder, open_engine: Callable[..., Engine] = open_engine) -> None:
+    def __init__(self, order: WorkOrder, open_engine: Callable[..., Engine] | None = None) -> None:
         self._order = order
         self._open_engine = open_engine
         self._clock = order.clock.on_this_machine()
