@@ -8,13 +8,7 @@ import pytest
 
 from assayline.engines.devices import watch
 from assayline.engines.devices.claims import list_devices
-from assayline.engines.devices.nvidia import (
-    GpuProcess,
-    list_gpus,
-    list_processes,
-    name_gpu,
-    read_free_bytes,
-)
+from assayline.engines.devices.nvidia import GpuProcess, list_gpus, list_processes, name_gpu, read_free_bytes
 from assayline.engines.devices.watch import DeviceMemory
 from assayline.errors import DeviceError
 
