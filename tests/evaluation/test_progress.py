@@ -25,12 +25,6 @@ def add(progress: Progress, *tokens: int | None, worker: str = "worker-0", kind:
         progress.add(replace(row, worker=worker))
 
 
-def test_look_is_empty_before_the_first_row():
-    standing = Progress().look()
-    assert (standing.answered, standing.errors, standing.workers) == (0, 0, [])
-    assert standing.window_requests is None and standing.output_tokens_per_s is None
-
-
 def test_look_counts_rows_errors_and_windows_of_all_workers():
     progress = Progress()
     for worker, window in (("worker-0", 8), ("worker-1", 4), ("worker-2", 2)):

@@ -269,12 +269,3 @@ def test_kill_unlinks_the_shared_memory_of_the_group_alone(tmp_path):
         weights.unlink()
         foreign.close()
         foreign.unlink()
-
-
-def test_silence_is_none_and_costs_no_more_than_was_asked(host):
-    started = time.monotonic()
-    assert host.receive(0.05) is None
-    assert time.monotonic() - started < 5
-    assert host.exit_code is None and not host.wait(0.01)
-    assert psutil.Process(host.pid).ppid() == os.getpid()
-    host.kill()
