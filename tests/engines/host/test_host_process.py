@@ -67,8 +67,10 @@ def lines() -> list[str]:
 
 
 @pytest.fixture
-def host(tmp_path: Path, lines: list[str]) -> HostProcess:
-    return HostProcess(dict(os.environ), tmp_path / "logs" / "host.log", lines.append)
+def host(tmp_path: Path, lines: list[str]) -> Iterator[HostProcess]:
+    host = HostProcess(dict(os.environ), tmp_path / "logs" / "host.log", lines.append)
+    yield host
+    host.kill()
 
 
 def test_a_killed_parent_takes_its_host_with_it(tmp_path):
@@ -196,7 +198,6 @@ def test_evidence_of_a_run_leaves_out_causes_from_the_start(host):
     host.phase = "run"
     print_as(host, NOISE * 10_000)
     assert classify(host.evidence(**GONE)).kind is Kind.OTHER
-    host.kill()
 
 
 def test_receive_relays_a_flood_of_lines_within_limits(host, lines):
