@@ -17,6 +17,17 @@ from assayline.spec.prompts import MediaSpec
 CONTENT = b"\x89PNG and so on"
 
 
+ANSWERS: dict[str, tuple[int, bytes, dict[str, str]]] = {
+    "/a.png": (200, CONTENT, {"Content-Type": "image/png"}),
+    "/page": (200, b"<html>", {"Content-Type": "text/html; charset=utf-8"}),
+    "/large": (200, b"x" * 2_000, {}),
+    "/moved": (302, b"", {"Location": "/a.png"}),
+    "/inside": (302, b"", {"Location": "http://169.254.169.254/latest/meta-data"}),
+    "/round": (302, b"", {"Location": "/round"}),
+    "/to-file": (302, b"", {"Location": "file:///etc/passwd"}),
+}
+
+
 class Pages(http.server.BaseHTTPRequestHandler):
     """A server that does what servers do."""
 
@@ -24,38 +35,19 @@ class Pages(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         type(self).asked.append(self.path)
-        match self.path.partition("?")[0]:
-            case "/a.png":
-                self.answer(200, CONTENT, {"Content-Type": "image/png"})
-            case "/page":
-                self.answer(200, b"<html>", {"Content-Type": "text/html; charset=utf-8"})
-            case "/large":
-                self.answer(200, b"x" * 2_000)
-            case "/moved":
-                self.answer(302, b"", {"Location": "/a.png"})
-            case "/inside":
-                self.answer(302, b"", {"Location": "http://169.254.169.254/latest/meta-data"})
-            case "/round":
-                self.answer(302, b"", {"Location": "/round"})
-            case "/to-file":
-                self.answer(302, b"", {"Location": "file:///etc/passwd"})
-            case "/slow":
-                self.send_response(200)
-                self.end_headers()
-                for _ in range(50):
-                    self.wfile.write(b"x")
-                    self.wfile.flush()
-                    time.sleep(0.1)
-            case _:
-                self.answer(404, b"gone")
-
-    def answer(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
+        path = self.path.partition("?")[0]
+        status, content, headers = ANSWERS.get(path, (200 if path == "/slow" else 404, b"x" * 50, {}))
         self.send_response(status)
-        for name, value in (headers or {}).items():
+        for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        for at in range(50) if path == "/slow" else ():
+            self.wfile.write(content[at : at + 1])
+            self.wfile.flush()
+            time.sleep(0.1)
+        if path != "/slow":
+            self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None: ...
 
