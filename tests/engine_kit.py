@@ -1,27 +1,35 @@
 """Engines on the tiny model, requests for them, and what is left of their processes."""
 
+import asyncio
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
 import psutil
+import pytest
 from host_kit import HOSTS
-from run_kit import ENGINE_ARGS, ROOT, wait_for
+from run_kit import ENGINE_ARGS, ROOT, plain_request, prepare, wait_for
 
 from assayline.clock import RunClock
+from assayline.engines import client
 from assayline.engines.base import EngineHooks
 from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.environment import engine_environment
+from assayline.engines.host.server.core import ServerCore
 from assayline.engines.host.vllm.internals import find_version
 from assayline.engines.messages import Open
-from assayline.engines.process import HostSetup
+from assayline.engines.process import HostProcess, HostSetup
+from assayline.errors import Death, Witness
 from assayline.load.course import LoadCourse, LoadEnd
-from assayline.prompts import load_prompts
 from assayline.records import Completion, Request, TelemetrySample
-from assayline.requests.build import Prepared, build_requests
+from assayline.requests.build import Prepared
 from assayline.requests.chat import ChatRenderer, load_tokenizer
 from assayline.settings import Settings
 from assayline.spec.engine import OutputSpec
@@ -94,17 +102,58 @@ def open_async(model: Path | str, log_path: Path, control: Control | None = None
     """vLLM's async engine, warmed up: its first prefill must not be a short one (docs/decisions.md)."""
     parts = parts_of("async", model, log_path, record_token_times=True, **changes)
     engine = StreamingEngine(hooks=(control or Control()).hooks, **parts)
-    engine.warm_up(
-        Request(
-            request_id="warm-up",
-            prompt_id="",
-            occurrence=0,
-            repeat_index=0,
-            prompt_token_ids=[1] * 32,
-            sampling={**GREEDY, "max_tokens": 2},
-        )
-    )
+    engine.warm_up(plain_request("warm-up", prompt_token_ids=[1] * 32, sampling={**GREEDY, "max_tokens": 2}))
     return engine
+
+
+def with_core(order: Open, act: Callable[[ServerCore], Any], *serve: Any) -> Any:
+    """What comes of `act`, awaited, with a core that is open and is closed in the end."""
+
+    async def run() -> Any:
+        core = ServerCore(order, *serve)
+        await core.open()
+        try:
+            return await act(core)
+        finally:
+            await core.close()
+
+    return asyncio.run(run())
+
+
+class PlayedProcess:
+    """A host's process that a test plays, on a clock of its own, which passes while somebody waits for it."""
+
+    pid = exit_code = None
+    phase = "start"
+    log_path = Path("engine.log")
+    end = HostProcess.end
+
+    def __init__(self, now_s: float) -> None:
+        self.now_s = now_s
+        self.on_log: Callable[[str], None] = lambda line: None
+        self._inbox: deque[Any] = deque()
+        self._log = SimpleNamespace(on_line=None)
+
+    def describe_death(self) -> str:
+        return "dead"
+
+    def evidence(self, exception: str = "", message: str = "", witness: Witness = Witness.EXCEPTION) -> Death:
+        return Death(self.phase, self.exit_code, exception, message, witness=witness)
+
+    def relay_log(self) -> None: ...
+
+    def kill(self) -> None:
+        self.exit_code = -9
+
+    def play(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """From now on engines start this process, and go by its clock."""
+
+        def start(env: Any, log_path: Any, on_log: Callable[[str], None], launch: Any) -> PlayedProcess:
+            self.on_log = on_log
+            return self
+
+        monkeypatch.setattr(client, "HostProcess", start)
+        monkeypatch.setattr(client.time, "monotonic", lambda: self.now_s)
 
 
 class Kept(Generic[AnEngine]):
@@ -165,14 +214,7 @@ class Asker:
     def send(self, prompt_token_ids: list[int], **sampling: Any) -> Request:
         self._count += 1
         as_stored = json.loads(json.dumps({**GREEDY, **sampling}))  # a shard holds it as JSON, whose keys are text
-        return Request(
-            request_id=f"request-{self._count}",
-            prompt_id="prompt",
-            occurrence=0,
-            repeat_index=0,
-            prompt_token_ids=prompt_token_ids,
-            sampling=as_stored,
-        )
+        return plain_request(f"request-{self._count}", prompt_token_ids=prompt_token_ids, sampling=as_stored)
 
     def fresh_prompt(self, tokens: int) -> list[int]:
         """Token ids that no request before had as its beginning."""
@@ -201,8 +243,7 @@ def prepare_options(asker: Asker, rows: list[dict[str, Any]], **chat: Any) -> li
             "prompts": {"source": {"kind": "inline", "rows": rows}, "columns": {"options": "choices"}},
         }
     )
-    renderer = ChatRenderer(spec.chat, asker.tokenizer)
-    return list(build_requests(spec, load_prompts(spec.prompts), renderer, 256))
+    return prepare(spec, asker.tokenizer)
 
 
 class Reference:
@@ -261,6 +302,29 @@ def by_id(answers: Iterable[Completion]) -> dict[str, Completion]:
 def stamps_of(answer: Completion) -> list[float]:
     names = ("sent", "arrived", "queued", "scheduled", "first_token", "last_token", "finished")
     return [getattr(answer, f"{name}_at_s") for name in names]
+
+
+STUBBORN = """
+import os, subprocess, sys, time
+from multiprocessing.shared_memory import SharedMemory
+{work}
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def start_other(log_path: Path, work: str) -> HostProcess:
+    """A host that does something else."""
+
+    def launch(env: Mapping[str, str], channel: int, log: int) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-c", STUBBORN.format(work=work)]
+        return subprocess.Popen(command, pass_fds=[channel], stdout=log, stderr=log, start_new_session=True)
+
+    lines: list[str] = []
+    host = HostProcess({}, log_path, lines.append, launch)
+    while "ready" not in lines:
+        host.receive(0.05)
+    return host
 
 
 def wait_until_gone(group: int) -> None:

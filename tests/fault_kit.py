@@ -66,12 +66,7 @@ class NotingEngine(FakeEngine):
 
     def __init__(self, opened: Any, folder: Path, hooks: Any) -> None:
         super().__init__(
-            opened.clock,
-            worker=opened.worker,
-            generation=opened.engine_generation,
-            window=3,
-            step_s=0.01,
-            hooks=hooks,
+            opened.clock, worker=opened.worker, generation=opened.engine_generation, window=3, step_s=0.01, hooks=hooks
         )
         self._asked = folder / "asked" / f"{os.getpid()}-{opened.worker}"
         self._faults = folder / "faults"

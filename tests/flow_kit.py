@@ -323,10 +323,7 @@ def endless_spec(model: Path) -> dict[str, Any]:
             "repeats": 500,
         },
         "sampling": {"temperature": 0, "max_tokens": 100, "ignore_eos": True},
-        "engine": {
-            "env": ONE_THREAD,
-            "args": dict(SMALL_ENGINE),
-        },
+        "engine": {"env": ONE_THREAD, "args": dict(SMALL_ENGINE)},
     }
 
 

@@ -24,7 +24,11 @@ from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.drive import Listener, WorkerReport, drive_worker
 from assayline.evaluation.order import heaviest_first, read_shard
 from assayline.evaluation.worker import Worker, WorkOrder
-from assayline.records import Completion, EngineEvent, Request
+from assayline.prompts import load_prompts
+from assayline.records import Completion, EngineEvent, Request, TelemetrySample
+from assayline.requests.build import Prepared, build_requests
+from assayline.requests.chat import ChatRenderer
+from assayline.runs.manifest import Manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
@@ -62,8 +66,40 @@ def request_of(number: int, prompt_token_ids: Sequence[int] = (1, 2, 3), **sampl
     )
 
 
+def plain_request(request_id: str, **values: Any) -> Request:
+    """A request of which a test says no more than it is about."""
+    plain = {"prompt_id": "prompt", "occurrence": 0, "repeat_index": 0, "prompt_token_ids": [1], "sampling": {}}
+    return Request(request_id=request_id, **{**plain, **values})
+
+
+def sample_of(**values: Any) -> TelemetrySample:
+    plain = {"worker": "w", "engine_generation": 0, "at_s": 0.0, "in_flight_requests": 0, "output_tokens": 0}
+    return TelemetrySample(**{**plain, "engine_steps": None, **values})
+
+
+def manifest_of(run_id: str = "run", **values: Any) -> Manifest:
+    return Manifest(
+        run_id=run_id,
+        name="name",
+        spec_hash="spec",
+        prompt_set="set",
+        model="model",
+        model_id="model-id",
+        tokenizer_id="tokenizer-id",
+        sampling_id="sampling-id",
+        inputs={"a": "1"},
+        inputs_digest="digest",
+        clock=RunClock(1000.5, 3.25, "boot"),
+        host_name="host",
+        assayline_version="0.1.0",
+        table_version=2,
+        **values,
+    )
+
+
 def completion_of(request_id: str, **values: Any) -> Completion:
-    return Completion(request_id=request_id, worker="worker-0", engine_generation=0, window_requests=8, **values)
+    plain = {"worker": "worker-0", "engine_generation": 0, "window_requests": 8}
+    return Completion(request_id=request_id, **{**plain, **values})
 
 
 def write_shards(run_dir: Path, shards: int, per_shard: int, **sampling: Any) -> list[str]:
@@ -125,15 +161,18 @@ class Work:
             log_folder=self.run_dir / "logs",
         )
 
-    def drive(self, worker: str = "worker-0", launch: Any = Worker) -> WorkerReport:
-        """Drives a worker to its end, and writes what is left."""
+    def drive(
+        self, worker: str = "worker-0", launch: Any = Worker, open_engine: Callable[..., Any] | None = None
+    ) -> WorkerReport:
+        """Drives a worker, whose engine `open_engine` may open, to its end, and writes what is left."""
+        launch = functools.partial(launch, open_engine=open_engine) if open_engine else launch
         listener = Listener(self.notes.append, self.notes.append, on_event=self.events.append)
         with self.writer:
             return drive_worker(self, worker, listener, launch)  # type: ignore[arg-type]
 
-    def start(self, worker: str = "worker-0", launch: Any = Worker) -> threading.Thread:
+    def start(self, worker: str = "worker-0", launch: Any = Worker, **how: Any) -> threading.Thread:
         """The same in a daemon thread: a worker that does not end must not keep the tests from ending."""
-        thread = threading.Thread(target=self.drive, args=[worker, launch], daemon=True)
+        thread = threading.Thread(target=self.drive, args=[worker, launch], kwargs=how, daemon=True)
         thread.start()
         return thread
 
@@ -159,9 +198,9 @@ def read_line(process: "subprocess.Popen[str]") -> str:
     return process.stdout.readline().strip()
 
 
-def work(evaluation: Evaluation, index: int = 0) -> int:
+def work(evaluation: Evaluation, index: int = 0, launch: Any = Worker) -> int:
     """Lets a worker answer all that there is; how much that was."""
-    return drive_worker(evaluation, f"worker-{index}", Listener()).answered_requests
+    return drive_worker(evaluation, f"worker-{index}", Listener(), launch).answered_requests
 
 
 @functools.cache
@@ -223,12 +262,12 @@ def begin_and_vanish(spec: EvalSpec, settings: Settings, *counts: int) -> Evalua
     return evaluation
 
 
-def complete(spec: EvalSpec, settings: Settings, resume: str = "auto") -> RunResult:
+def complete(spec: EvalSpec, settings: Settings, resume: str = "auto", launch: Any = Worker) -> RunResult:
     """A run from its beginning, or from where it was left, to its end."""
     evaluation = begin_evaluation(spec, settings, resume)
     counts = evaluation.prepare()
     if not evaluation.is_answered:
-        work(evaluation)
+        work(evaluation, launch=launch)
     return evaluation.finish(counts)
 
 
@@ -269,6 +308,12 @@ def write_batch(path: Path, *lines: dict[str, Any] | str) -> Path:
     text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def prepare(spec: EvalSpec, tokenizer: Any, max_model_len: int | None = 256, renderer: Any = None) -> list[Prepared]:
+    """What becomes of a spec's prompts."""
+    renderer = renderer or ChatRenderer(spec.chat, tokenizer)
+    return list(build_requests(spec, load_prompts(spec.prompts, tokenizer), renderer, max_model_len))
 
 
 def build_tokenizer(vocab_size: int = 600) -> Any:

@@ -213,12 +213,7 @@ class FakeServer:
         self._write(writer, status, json.dumps(body).encode(), "application/json", headers)
 
     def _write(
-        self,
-        writer: asyncio.StreamWriter,
-        status: int,
-        data: bytes,
-        kind: str,
-        headers: dict[str, str] | None = None,
+        self, writer: asyncio.StreamWriter, status: int, data: bytes, kind: str, headers: dict[str, str] | None = None
     ) -> None:
         lines = {"Content-Type": kind, "Content-Length": str(len(data)), **(headers or {})}
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())

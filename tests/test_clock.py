@@ -16,7 +16,7 @@ print(pickle.loads(bytes.fromhex(sys.argv[1])).on_this_machine().now_s())
 
 
 def test_another_process_of_this_machine_reads_the_same_clock() -> None:
-    """Peers, row 3: no mapping between clocks loses time."""
+    """No mapping between clocks loses time."""
     run_clock = RunClock.start()
     with start_python(SHOW, pickle.dumps(run_clock).hex()) as process:
         theirs = float(read_line(process))

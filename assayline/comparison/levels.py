@@ -74,20 +74,20 @@ def find_shifts(values: Sequence[float], alpha: float = 0.05) -> list[Shift]:
     series = np.asarray(values, dtype=float)
     if len(series) < FEWEST_NIGHTS or not np.isfinite(series).all() or np.ptp(series) == 0:
         return []
-    scores = _score(series)
+    scores = score_series(series)
     if _is_clearly_chance(scores, alpha):
         return []
-    chance = _largest_by_chance(scores, SURROGATES)
+    chance = largest_by_chance(scores, SURROGATES)
     limit = float(np.quantile(chance, 1 - alpha, method="higher"))
     found = dict(_split(scores, 0, len(series), limit))
     edges = [0, *sorted(found), len(series)]
     return [
-        _describe(series[before:index], series[index:until], index, until, float(np.mean(chance >= found[index])))
+        describe_shift(series[before:index], series[index:until], index, until, float(np.mean(chance >= found[index])))
         for before, index, until in zip(edges, edges[1:], edges[2:], strict=False)
     ]
 
 
-def _score(series: Values) -> Values:
+def score_series(series: Values) -> Values:
     """Values in units of their noise, about their median, and no odder than ODDEST."""
     import numpy as np
 
@@ -109,7 +109,7 @@ def estimate_correlation(scores: Values) -> float:
     import numpy as np
 
     nights = len(scores)
-    splits = _list_splits(0, nights)
+    splits = list_splits(0, nights)
     whole = splits[(splits[:, 0] == 0) & (splits[:, 2] == nights)]
     largest = int(whole[_measure_splits(scores[None, :], whole)[0].argmax(), 1])
     edges = sorted({0, largest, nights, *dict(_split(scores, 0, nights, OBVIOUS))})
@@ -124,18 +124,18 @@ def _is_clearly_chance(scores: Values, alpha: float) -> bool:
     """Whether a few surrogates are enough to see that nothing shifted: three standard errors beyond `alpha`."""
     import numpy as np
 
-    largest = _measure_splits(scores[None, :], _list_splits(0, len(scores))).max()
-    share = np.mean(_largest_by_chance(scores, FIRST_SURROGATES) >= largest)
+    largest = _measure_splits(scores[None, :], list_splits(0, len(scores))).max()
+    share = np.mean(largest_by_chance(scores, FIRST_SURROGATES) >= largest)
     return bool(share > alpha + 3 * (alpha / FIRST_SURROGATES) ** 0.5)
 
 
-def _largest_by_chance(scores: Values, surrogates: int) -> Values:
+def largest_by_chance(scores: Values, surrogates: int) -> Values:
     """The largest statistic of each surrogate, or of the first so many."""
     import numpy as np
 
     nights = len(scores)
     orders = _draw_orders(nights, round(20 * estimate_correlation(scores)) / 20)[:surrogates]
-    statistics = _measure_splits(np.sort(scores)[orders], _list_splits(0, nights))
+    statistics = _measure_splits(np.sort(scores)[orders], list_splits(0, nights))
     largest: Values = statistics.max(axis=1)
     return largest
 
@@ -154,7 +154,7 @@ def _draw_orders(nights: int, correlation: float) -> Values:
 
 def _split(scores: Values, begin: int, end: int, limit: float) -> Iterator[tuple[int, float]]:
     """(index, statistic) of the splits beyond the limit: the largest one, and then those on either side of it."""
-    splits = _list_splits(begin, end)
+    splits = list_splits(begin, end)
     if len(splits) == 0:
         return
     statistics = _measure_splits(scores[None, :], splits)[0]
@@ -180,7 +180,7 @@ def _measure_splits(series: Values, splits: Values) -> Values:
 
 
 @cache
-def _list_splits(begin: int, end: int) -> Values:
+def list_splits(begin: int, end: int) -> Values:
     """(begin, index, end) of every split that is tried between these two: those of seeded intervals."""
     import numpy as np
 
@@ -201,7 +201,7 @@ def _list_splits(begin: int, end: int) -> Values:
     return np.array(splits, dtype=int).reshape(-1, 3)
 
 
-def _describe(before: Values, after: Values, index: int, until: int, p_value: float) -> Shift:
+def describe_shift(before: Values, after: Values, index: int, until: int, p_value: float) -> Shift:
     import numpy as np
 
     differences = np.sort((after[:, None] - before[None, :]).ravel())

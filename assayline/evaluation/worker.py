@@ -51,6 +51,8 @@ class Opening:
     hooks: EngineHooks
     course: LoadCourse
     lot: ParkingLot | None = None
+    open_engine: Callable[..., Engine] | None = None
+    """In place of `assayline.engines.open_engine`."""
 
     def open(
         self,
@@ -84,7 +86,8 @@ class Opening:
     def _open_one(self, sizes: Sizes, changed_args: dict[str, Json], generation: int) -> Engine:
         engine = self.spec.engine
         log_path = self.log_folder / f"{self.ordered.worker}-generation-{generation}.log"
-        return open_engine(
+        opens = self.open_engine or open_engine
+        return opens(
             replace(self.ordered, args={**self.ordered.args, **changed_args}, engine_generation=generation),
             sizes,
             HostSetup.of(self.settings, engine, self.device.env, log_path),
@@ -206,8 +209,9 @@ class Exchanger(Protocol):
 class Worker:
     """A worker of this process. Its engine opens at once, in a thread."""
 
-    def __init__(self, order: WorkOrder) -> None:
+    def __init__(self, order: WorkOrder, open_engine: Callable[..., Engine] | None = None) -> None:
         self._order = order
+        self._open_engine = open_engine
         self._clock = order.clock.on_this_machine()
         self._changed = threading.Condition()
         self._waiting: deque[Request] = deque()
@@ -312,7 +316,15 @@ class Worker:
         )
         ordered = write_engine_order(order, self._clock)
         opening = Opening(
-            order.spec, order.settings, ordered, self._device, order.log_folder, hooks, self._course, self._lot
+            order.spec,
+            order.settings,
+            ordered,
+            self._device,
+            order.log_folder,
+            hooks,
+            self._course,
+            self._lot,
+            self._open_engine,
         )
         return opening.open(self._record, first_generation=order.first_generation, should_stop=self._stopped.is_set)
 

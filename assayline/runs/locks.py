@@ -30,8 +30,8 @@ class RunLock:
 def lock_run(run_dir: Path) -> RunLock | None:
     """Takes a run for this process; None if another process works on it. Raises StoreError."""
     path = run_dir / FLOW_LOCK
-    with contextlib.ExitStack() as stack:  # however this ends without a lock, nothing stays held
-        try:
+    try:
+        with contextlib.ExitStack() as stack:  # however this ends without a lock, nothing stays held
             path.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(open(path, "a+", encoding="utf-8"))
             if not _try_lock(file, fcntl.LOCK_EX):
@@ -39,13 +39,13 @@ def lock_run(run_dir: Path) -> RunLock | None:
             file.truncate(0)
             file.write(_own_name())
             file.flush()
-        except OSError as error:
-            raise StoreError(
-                f"The run's lock {path} cannot be made or taken: {error}. hint: the data folder (ASSAYLINE_DATA_DIR) "
-                f"must be writable, on a file system that has locks (flock). {MAKE_ROOM}"
-            ) from error
-        stack.pop_all()
-        return RunLock(file)
+            stack.pop_all()
+            return RunLock(file)
+    except OSError as error:  # of the end of the file, too, which tries again to write what had no space
+        raise StoreError(
+            f"The run's lock {path} cannot be made or taken: {error}. hint: the data folder (ASSAYLINE_DATA_DIR) "
+            f"must be writable, on a file system that has locks (flock). {MAKE_ROOM}"
+        ) from error
 
 
 def is_worked_on(run_dir: Path) -> bool:

@@ -1,6 +1,5 @@
 """A benchmark's plan: which configurations, in which order, and what is left of it."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ def run(spec: EvalSpec, settings: Settings, benchmark_id: str) -> str:
     return evaluation.finish(counts).run_id
 
 
-def test_every_combination_is_a_configuration(spec: EvalSpec, settings: Settings) -> None:
+def test_every_combination_is_a_configuration(spec, settings):
     sweep = parse_sweep(["engine.max_concurrency=4,8", "engine.args.max_num_seqs=[16, 32]"])
     plan, found = plan_benchmark(spec, sweep, 5)
     assert [(one.spec.engine.max_concurrency, one.spec.engine.args["max_num_seqs"]) for one in found] == [
@@ -46,12 +45,12 @@ def test_every_combination_is_a_configuration(spec: EvalSpec, settings: Settings
     assert plan.config_ids == [one.config_id for one in found] and len(set(plan.config_ids)) == 4
 
 
-def test_without_a_sweep_there_is_one_configuration(spec: EvalSpec, settings: Settings) -> None:
+def test_without_a_sweep_there_is_one_configuration(spec, settings):
     plan, (only,) = plan_benchmark(spec, {}, 5)
     assert only.label == "as given" and plan.repeats == 5
 
 
-def test_models_can_be_swept(spec: EvalSpec, settings: Settings, tiny_model: Path, tmp_path: Path) -> None:
+def test_models_can_be_swept(spec, settings, tiny_model, tmp_path):
     import shutil
 
     other = tmp_path / "other"
@@ -61,7 +60,7 @@ def test_models_can_be_swept(spec: EvalSpec, settings: Settings, tiny_model: Pat
     assert [one.spec.model for one in found] == [str(tiny_model), str(other)]
 
 
-def test_cache_is_off_and_engines_are_warm_unless_asked(spec: EvalSpec, settings: Settings) -> None:
+def test_cache_is_off_and_engines_are_warm_unless_asked(spec, settings):
     cold = spec.model_copy(update={"engine": spec.engine.model_copy(update={"warm_up": False})})
     _, (found,) = plan_benchmark(cold, {}, 1)
     assert found.spec.engine.args["enable_prefix_caching"] is False and found.spec.engine.warm_up
@@ -71,7 +70,7 @@ def test_cache_is_off_and_engines_are_warm_unless_asked(spec: EvalSpec, settings
     assert [one.spec.engine.args["enable_prefix_caching"] for one in both] == [True, False]
 
 
-def test_rounds_alternate_so_that_drift_is_shared(spec: EvalSpec, settings: Settings) -> None:
+def test_rounds_alternate_so_that_drift_is_shared(spec, settings):
     _, found = plan_benchmark(spec, {"engine.max_concurrency": ["1", "2", "3"]}, 4)
     order = [one.spec.engine.max_concurrency for one in order_runs(found, 4)]
     assert order == [1, 2, 3, 3, 2, 1, 1, 2, 3, 3, 2, 1]
@@ -90,7 +89,7 @@ def test_rounds_alternate_so_that_drift_is_shared(spec: EvalSpec, settings: Sett
         (["engine.max_concurrency=1", "engine.max_concurrency=2"], "names engine.max_concurrency twice"),
     ],
 )
-def test_a_sweep_that_is_none_is_a_sentence(texts: list[str], sentence: str) -> None:
+def test_a_sweep_that_is_none_is_a_sentence(texts, sentence):
     with pytest.raises(SpecError, match=sentence):
         parse_sweep(texts)
 
@@ -110,14 +109,12 @@ def test_a_sweep_that_is_none_is_a_sentence(texts: list[str], sentence: str) -> 
         ({}, 0, "--repeats was given 0"),
     ],
 )
-def test_a_plan_that_is_none_is_a_sentence(
-    sweep: dict[str, list[str]], repeats: int, sentence: str, spec: EvalSpec, settings: Settings
-) -> None:
+def test_a_plan_that_is_none_is_a_sentence(sweep, repeats, sentence, spec, settings):
     with pytest.raises(SpecError, match=sentence):
         plan_benchmark(spec, sweep, repeats)
 
 
-def test_what_is_completed_is_not_left(spec: EvalSpec, settings: Settings) -> None:
+def test_what_is_completed_is_not_left(spec, settings):
     plan, (one, two) = plan_benchmark(spec, {"engine.max_concurrency": ["1", "2"]}, 2)
     write_plan(plan, settings)
     assert list_left(plan, [one, two], settings) == [one, two, two, one]
@@ -134,9 +131,7 @@ def test_what_is_completed_is_not_left(spec: EvalSpec, settings: Settings) -> No
     assert count_done(plan.benchmark_id, settings) == {one.config_id: 1, two.config_id: 1}
 
 
-def test_a_benchmark_that_cannot_go_on_is_a_sentence(
-    spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_benchmark_that_cannot_go_on_is_a_sentence(spec, settings, monkeypatch):
     with pytest.raises(SpecError, match=r"no benchmark 'b'.*there is none yet"):
         read_plan("b", settings)
     plan, _ = plan_benchmark(spec, {}, 1)

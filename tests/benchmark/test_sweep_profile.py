@@ -11,7 +11,6 @@ from assayline.benchmark.configurations import add_rates, list_left, plan_benchm
 from assayline.benchmark.plan import write_plan
 from assayline.benchmark.profile import SECONDS, THROUGHPUT_REQUESTS, SweepProfile, list_points, space_rates
 from assayline.errors import RunFailedError, SpecError
-from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import load_spec
 
@@ -30,7 +29,7 @@ def loads_of(spec: EvalSpec, profile: SweepProfile) -> dict[str, dict[str, Any]]
     return {label: json.loads(overrides["load"]) for label, overrides in list_points(spec, profile)}
 
 
-def test_rates_are_even_and_end_at_what_all_at_once_achieved() -> None:
+def test_rates_are_even_and_end_at_what_all_at_once_achieved():
     assert space_rates(SweepProfile(points=4), 2.0, 10.0).rates_per_s == [4.0, 6.0, 8.0, 10.0]
     assert space_rates(SweepProfile(points=1), 2.0, 10.0).rates_per_s == [10.0]
     assert space_rates(SweepProfile(points=3), 0.1, 1 / 3).rates_per_s == [0.1778, 0.2556, 0.3333]
@@ -46,12 +45,12 @@ def test_rates_are_even_and_end_at_what_all_at_once_achieved() -> None:
         ((4.0, None), "The point throughput answered nothing that counts"),
     ],
 )
-def test_ends_without_rates_between_are_a_sentence(ends: tuple[float | None, float | None], sentence: str) -> None:
+def test_ends_without_rates_between_are_a_sentence(ends, sentence):
     with pytest.raises(RunFailedError, match=sentence):
         space_rates(SweepProfile(), *ends)
 
 
-def test_points_are_one_after_another_then_all_at_once_then_the_rates(spec: EvalSpec) -> None:
+def test_points_are_one_after_another_then_all_at_once_then_the_rates(spec):
     found = loads_of(spec, SweepProfile(rates_per_s=[1.5, 3.0]))
     assert list(found) == ["synchronous", "throughput", "1.5/s", "3/s"]
     assert [load["arrival"] for load in found.values()] == [
@@ -64,7 +63,7 @@ def test_points_are_one_after_another_then_all_at_once_then_the_rates(spec: Eval
     assert [load.get("max_requests") for load in found.values()] == [None, THROUGHPUT_REQUESTS, None, None]
 
 
-def test_limits_that_are_given_replace_the_defaults(make_spec: Any, spec: EvalSpec) -> None:
+def test_limits_that_are_given_replace_the_defaults(make_spec, spec):
     few = loads_of(spec, SweepProfile(requests=50, rates_per_s=[1.0]))
     assert [(load.get("max_duration_s"), load["max_requests"]) for load in few.values()] == [(None, 50)] * 3
     short = loads_of(spec, SweepProfile(seconds=7, rates_per_s=[1.0]))
@@ -74,7 +73,7 @@ def test_limits_that_are_given_replace_the_defaults(make_spec: Any, spec: EvalSp
     assert [load["max_requests"] for load in loads_of(own, SweepProfile(requests=5)).values()] == [5, 5]
 
 
-def test_a_load_keeps_its_pattern_and_windows_where_they_make_sense(make_spec: Any) -> None:
+def test_a_load_keeps_its_pattern_and_windows_where_they_make_sense(make_spec):
     load = {
         "arrival": {"kind": "gamma", "rate_per_s": 3, "burstiness": 0.5, "seed": 4},
         "warmup_s": 2,
@@ -93,7 +92,7 @@ def test_a_load_keeps_its_pattern_and_windows_where_they_make_sense(make_spec: A
     assert poisson["arrival"] == {"kind": "poisson", "rate_per_s": 6.0}
 
 
-def test_rates_are_known_once_and_kept(spec: EvalSpec, settings: Settings) -> None:
+def test_rates_are_known_once_and_kept(spec, settings):
     plan, ends = plan_benchmark(spec, {}, 2, profile=SweepProfile(points=3))
     assert (len(ends), plan.planned, plan.total) == (2, 6, 10)
     assert [one.label for one in list_left(plan, ends, settings)] == [
@@ -123,26 +122,24 @@ def test_rates_are_known_once_and_kept(spec: EvalSpec, settings: Settings) -> No
         (SweepProfile(), {"engine.max_concurrency": ["1", "2"]}, "--profile and --sweep both say"),
     ],
 )
-def test_a_sweep_that_is_none_is_a_sentence(
-    profile: SweepProfile, sweep: dict[str, list[str]], sentence: str, spec: EvalSpec, settings: Settings
-) -> None:
+def test_a_sweep_that_is_none_is_a_sentence(profile, sweep, sentence, spec, settings):
     with pytest.raises(SpecError, match=sentence):
         plan_benchmark(spec, sweep, 1, profile=profile)
 
 
-def test_an_engine_without_arrivals_cannot_be_swept(make_spec: Any, settings: Settings) -> None:
+def test_an_engine_without_arrivals_cannot_be_swept(make_spec, settings):
     with pytest.raises(SpecError, match=r"given engine\.backend fake\. Set it to async or server"):
         plan_benchmark(make_spec(engine=FAKE, prompts=ROWS), {}, 1, profile=SweepProfile())
 
 
-def test_windows_that_leave_nothing_of_a_point_are_a_sentence(make_spec: Any, settings: Settings) -> None:
+def test_windows_that_leave_nothing_of_a_point_are_a_sentence(make_spec, settings):
     load = {"arrival": {"kind": "constant", "rate_per_s": 1}, "warmup_s": 5, "cooldown_s": 5}
     spec = make_spec(engine=ENGINE, prompts=ROWS, load=load)
     with pytest.raises(SpecError, match=r"synchronous is not a usable spec:\n.*leave nothing of max_duration_s 8"):
         plan_benchmark(spec, {}, 1, profile=SweepProfile(seconds=8))
 
 
-def test_the_example_can_be_swept(settings: Settings, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_can_be_swept(settings, tiny_model, monkeypatch):
     monkeypatch.chdir(ROOT)
     spec = load_spec("examples/sweep.yaml", {"model": str(tiny_model)})
     plan, ends = plan_benchmark(spec, {}, 1, profile=SweepProfile())

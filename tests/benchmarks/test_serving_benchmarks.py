@@ -1,12 +1,11 @@
 """benchmarks.agreement and benchmarks.client_overhead: peers' reports read, one set of definitions, CPU of a window."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import agreement, client_overhead, server_counters
-from benchmarks.client_view import Load, Measurement, Observation, Prompt, make_prompts, summarize, write_rows
+from benchmarks.client_view import Measurement, Observation, Prompt, make_prompts, summarize, write_rows
 from benchmarks.peer_guidellm import read_report
 from benchmarks.peer_vllm_bench import read_result
 from benchmarks.process_tree import CpuSamples
@@ -49,7 +48,7 @@ def guidellm_report() -> dict[str, Any]:
     return {"benchmarks": [{"requests": {"successful": answers, "errored": errored}, "metrics": metrics}]}
 
 
-def test_vllm_bench_is_read_without_what_failed() -> None:
+def test_vllm_bench_is_read_without_what_failed():
     measurement = read_result(BENCH)
     assert (measurement.failed, measurement.reasons) == (1, ("connection reset",))
     assert [one.output_tokens for one in measurement.observations] == [3, 2]
@@ -62,7 +61,7 @@ def test_vllm_bench_is_read_without_what_failed() -> None:
     assert (measurement.own["ttft_p50_s"], measurement.own["e2e_p95_s"]) == (0.5, 0.95)
 
 
-def test_guidellm_is_read_by_our_definitions_and_its_own() -> None:
+def test_guidellm_is_read_by_our_definitions_and_its_own():
     measurement = read_report(guidellm_report(), requests=4)
     assert measurement.failed == 2, "one of four went wrong, and of another it saw no token"
     assert measurement.reasons == ("no connection",)
@@ -75,7 +74,7 @@ def test_guidellm_is_read_by_our_definitions_and_its_own() -> None:
     assert (own["tpot_p50_s"], own["itl_p50_s"], own["e2e_p50_s"]) == pytest.approx((0.06, 0.05, 0.31))
 
 
-def test_prompts_are_the_same_for_every_client(tmp_path: Path) -> None:
+def test_prompts_are_the_same_for_every_client(tmp_path):
     prompts = make_prompts(50, prompt_tokens=64, output_tokens=32)
     assert prompts == make_prompts(50, prompt_tokens=64, output_tokens=32)
     assert {len(prompt.text) for prompt in prompts} == {64}
@@ -84,7 +83,7 @@ def test_prompts_are_the_same_for_every_client(tmp_path: Path) -> None:
     assert rows.read_text() == '{"prompt": "a b", "output_tokens_count": 7}\n'
 
 
-def test_ratios_are_of_neighbours_in_a_round() -> None:
+def test_ratios_are_of_neighbours_in_a_round():
     def run(ttft_s: float) -> Measurement:
         return Measurement((Observation(0.0, ttft_s, ttft_s + 0.4, 5, 5, (0.1,) * 4),), 0, {"ttft_p50_s": ttft_s})
 
@@ -94,7 +93,7 @@ def test_ratios_are_of_neighbours_in_a_round() -> None:
     assert row["ratio"]["guidellm"] == pytest.approx([1.0, 1.0, 2.0])
 
 
-def test_what_a_server_counted_is_told_apart_by_run() -> None:
+def test_what_a_server_counted_is_told_apart_by_run():
     def page(seconds: float, count: int) -> str:
         return "\n".join(
             f'# TYPE {name} histogram\n{name}_bucket{{le="1.0"}} 3\n{name}_sum{{engine="0"}} {seconds}\n'
@@ -112,13 +111,7 @@ def test_what_a_server_counted_is_told_apart_by_run() -> None:
     assert table["tpot_mean_s"]["guidellm"] == pytest.approx([1.0] * 3) and table["itl_mean_s"] == {}
 
 
-def test_a_run_with_failures_says_so_first() -> None:
-    measurement = Measurement((Observation(0.0, 0.1, 0.5, 5, 5),), 1, reasons=("refused",))
-    assert agreement.describe(measurement).startswith("1 FAILED (refused), TTFT 100.00 ms")
-    assert Load((), rate_per_s=2.5).name == "2.5 requests/s" and Load((), concurrency=4).name == "4 at a time"
-
-
-def test_cpu_is_that_of_the_window_between_first_request_and_last_token() -> None:
+def test_cpu_is_that_of_the_window_between_first_request_and_last_token():
     samples = CpuSamples(
         wall_s=[100.0, 101.0, 102.0, 103.0, 104.0],
         cpu_s=[{1: 5.0}, {1: 5.5}, {1: 6.0, 2: 0.5}, {1: 6.5, 2: 1.5}, {1: 9.0, 2: 1.5}],
@@ -130,12 +123,12 @@ def test_cpu_is_that_of_the_window_between_first_request_and_last_token() -> Non
     assert (cost.output_tokens, cost.events, cost.seconds) == (4, 3, pytest.approx(1.6))
 
 
-def test_requests_in_flight_when_the_last_is_sent_are_counted() -> None:
+def test_requests_in_flight_when_the_last_is_sent_are_counted():
     seen = (Observation(0.0, 0.5, 0.9, 2, 2), Observation(0.5, 1.0, 2.0, 2, 2), Observation(1.0, 2.0, 3.0, 2, 2))
     assert client_overhead.count_in_flight(Measurement(seen, 0)) == 2
 
 
-def test_being_cheaper_takes_all_of_cpu_and_lag_and_no_failure() -> None:
+def test_being_cheaper_takes_all_of_cpu_and_lag_and_no_failure():
     def row(cpu: float, lag: float, failed: int = 0) -> dict[str, Any]:
         return {"cpu_ms_per_1000_tokens": cpu, "send_lag_p50_s": lag, "send_lag_p95_s": lag, "failed": failed}
 

@@ -79,13 +79,13 @@ def two_old(two_runs: list[Path], settings: Settings) -> list[str]:
     return [folder.name for folder in two_runs]
 
 
-def test_the_same_again_is_held(two_old: list[str], settings: Settings) -> None:
+def test_the_same_again_is_held(two_old, settings):
     report = judge(settings, two_old[1], two_old[0])
     assert verdicts(report) == {"errors": "held", "accuracy, exact_match": "held"}
     assert report.sentence.endswith("is within its limits against " + report.baseline + ".")
 
 
-def test_a_clear_drop_is_broken_with_its_figures(make: Any, old: str, settings: Settings) -> None:
+def test_a_clear_drop_is_broken_with_its_figures(make, old, settings):
     new = run(make(template=WRONG_FROM_20), settings)
     report = judge(settings, new, old)
     assert verdicts(report) == {"errors": "held", "accuracy, exact_match": "broken"}
@@ -95,7 +95,7 @@ def test_a_clear_drop_is_broken_with_its_figures(make: Any, old: str, settings: 
     assert judge(settings, new, old, max_accuracy_drop=0.5).broken == [], "exactly the limit is within it"
 
 
-def test_two_of_forty_may_be_chance(make: Any, old: str, settings: Settings) -> None:
+def test_two_of_forty_may_be_chance(make, old, settings):
     new = run(make(template=WRONG_AT_TWO), settings)
     for confidence, limit, verdict in (
         ("significant", 0.01, "held"),
@@ -108,13 +108,13 @@ def test_two_of_forty_may_be_chance(make: Any, old: str, settings: Settings) -> 
         assert verdicts(report)["accuracy, exact_match"] == verdict, (confidence, limit)
 
 
-def test_a_drop_on_three_prompts_is_left_open(make: Any, settings: Settings) -> None:
+def test_a_drop_on_three_prompts_is_left_open(make, settings):
     old, new = run(make(ROWS[19:22]), settings), run(make(ROWS[19:22], WRONG_FROM_20), settings)
     assert verdicts(judge(settings, new, old))["accuracy, exact_match"] == "not judged"
     assert verdicts(judge(settings, new, old, confidence="proven"))["accuracy, exact_match"] == "broken"
 
 
-def test_errors_have_a_limit_of_their_own(make: Any, settings: Settings) -> None:
+def test_errors_have_a_limit_of_their_own(make, settings):
     rows = [*ROWS[:36], *({"question": f"{'long ' * 5000}{i}", "answer": "1"} for i in range(4))]
     old = run(make(rows), settings)
     new = run(make(rows), settings)
@@ -124,14 +124,14 @@ def test_errors_have_a_limit_of_their_own(make: Any, settings: Settings) -> None
     assert judge(settings, new, old, max_error_share=0.1).broken == []
 
 
-def test_without_targets_accuracy_is_not_judged(make: Any, settings: Settings) -> None:
+def test_without_targets_accuracy_is_not_judged(make, settings):
     rows = [{"question": f"say {i}", "answer": None} for i in range(8)]
     report = judge(settings, run(make(rows), settings), run(make(rows), settings))
     assert verdicts(report)["errors"] == "held"
     assert "not judged" in verdicts(report).values()
 
 
-def test_other_prompts_are_refused(make: Any, old: str, settings: Settings) -> None:
+def test_other_prompts_are_refused(make, old, settings):
     new = run(make(ROWS[:30]), settings)
     sentence = "different prompts: 30 in both, 0 only in the first and 10 only in the second, an overlap of 75.0%"
     with pytest.raises(ComparisonError, match=sentence):
@@ -140,7 +140,7 @@ def test_other_prompts_are_refused(make: Any, old: str, settings: Settings) -> N
     assert "over 30 prompts" in report.checks[1].words
 
 
-def test_a_scorer_that_one_side_lacks_is_named(make: Any, old: str, settings: Settings) -> None:
+def test_a_scorer_that_one_side_lacks_is_named(make, old, settings):
     both = [{"kind": "exact_match"}, {"kind": "contains"}]
     new = run(make(scorers=both), settings)
     assert verdicts(judge(settings, new, old)) == {"errors": "held", "accuracy, exact_match": "held"}
@@ -150,7 +150,7 @@ def test_a_scorer_that_one_side_lacks_is_named(make: Any, old: str, settings: Se
         judge(settings, new, old, scorer="bleu")
 
 
-def test_a_scorer_with_other_arguments_is_another_scorer(make: Any, old: str, settings: Settings) -> None:
+def test_a_scorer_with_other_arguments_is_another_scorer(make, old, settings):
     new = run(make(scorers=[{"kind": "exact_match", "ignore_case": True}]), settings)
     with pytest.raises(
         ComparisonError, match=rf"'exact_match' .* arguments or.* differ\. hint: .*score {old} --scorer"
@@ -158,7 +158,7 @@ def test_a_scorer_with_other_arguments_is_another_scorer(make: Any, old: str, se
         judge(settings, new, old)
 
 
-def test_judge_run_against_refuses_scores_that_an_older_definition_gave(two_old: list[str], settings: Settings) -> None:
+def test_judge_run_against_refuses_scores_that_an_older_definition_gave(two_old, settings):
     old, new = two_old
     with connect(settings.database_path, 10) as connection:
         connection.execute("update scorers set definition = 'before' where run_id = ?", [old])
@@ -169,7 +169,7 @@ def test_judge_run_against_refuses_scores_that_an_older_definition_gave(two_old:
     assert verdicts(judge(settings, new, old))["accuracy, exact_match"] == "held"
 
 
-def test_judge_run_against_tells_of_pairs_with_an_error(two_old: list[str], settings: Settings) -> None:
+def test_judge_run_against_tells_of_pairs_with_an_error(two_old, settings):
     old, new = two_old
     with connect(settings.database_path, 10) as connection:
         first = "prompt_id = (select min(prompt_id) from scores)"
@@ -178,7 +178,7 @@ def test_judge_run_against_tells_of_pairs_with_an_error(two_old: list[str], sett
     assert "over 40 prompts" in words and "1 pair has an error" in words
 
 
-def test_runs_without_an_end_are_refused(make: Any, old: str, settings: Settings) -> None:
+def test_runs_without_an_end_are_refused(make, old, settings):
     done = old
     left = begin_and_vanish(make(name="left"), settings, 3).run_id
     with pytest.raises(ComparisonError, match=f"Run {left} is running, not completed"):
@@ -191,7 +191,7 @@ def test_runs_without_an_end_are_refused(make: Any, old: str, settings: Settings
         judge(settings, "nobody", done)
 
 
-def test_speed_needs_repeats(two_old: list[str], settings: Settings) -> None:
+def test_speed_needs_repeats(two_old, settings):
     old, new = two_old
     limits = GateSpec(max_slowdown={"output_tokens_per_s": 0.05})
     with connect(settings.database_path, 10) as opened:
@@ -202,7 +202,7 @@ def test_speed_needs_repeats(two_old: list[str], settings: Settings) -> None:
     assert report.broken == [] and "1 could not be judged" in report.sentence
 
 
-def test_five_repeats_a_side_are_judged(two_old: list[str], settings: Settings) -> None:
+def test_five_repeats_a_side_are_judged(two_old, settings):
     old, new = two_old
     limits = GateSpec(max_slowdown={"output_tokens_per_s": 0.05})
     with connect(settings.database_path, 10) as opened:
@@ -242,7 +242,7 @@ def shadow_speed(connection: Connection, runs: list[str], factor: float) -> None
         )
 
 
-def test_speed_of_a_resumed_run_is_not_judged(make: Any, old: str, settings: Settings) -> None:
+def test_speed_of_a_resumed_run_is_not_judged(make, old, settings):
     begin_and_vanish(make(), settings, 3)
     resumed = complete(make(), settings).run_id
     limits = {"output_tokens_per_s": 0.05, "tpot_p50_s": 0.1}
@@ -255,7 +255,7 @@ def test_speed_of_a_resumed_run_is_not_judged(make: Any, old: str, settings: Set
 EUR_A_SECOND = {"currency": "EUR", "per_machine_hour": 3600}
 
 
-def test_costs_have_limits_of_the_run_itself_and_against_the_baseline(make: Any, old: str, settings: Settings) -> None:
+def test_costs_have_limits_of_the_run_itself_and_against_the_baseline(make, old, settings):
     new = run(make(price=EUR_A_SECOND), settings)
     limits = {"cost": 1e9, "cost_per_right_answer": 0, "energy_per_request_joules": 1}
     report = judge(settings, new, old, max_cost=limits)
@@ -273,8 +273,7 @@ def test_costs_have_limits_of_the_run_itself_and_against_the_baseline(make: Any,
     assert unpriced.broken == []
 
 
-def test_judge_run_against_compares_two_templates_row_by_row(make_spec: Any, settings: Settings) -> None:
-    """The same rows asked by two templates, of which one has the fake engine answer wrongly from row 20 on."""
+def test_judge_run_against_compares_two_templates_row_by_row(make_spec, settings):
     rows = [{"question": f"say {i}", "answer": str(i), "wrong": "" if i < 20 else " what"} for i in range(40)]
 
     def ask(template: str, **prompts: Any) -> str:

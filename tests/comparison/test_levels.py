@@ -34,7 +34,7 @@ def test_the_interval_holds_the_true_change_as_often_as_it_says():
     held = 0
     for seed in range(300):
         before, after = noise(20, seed), noise(12, 1000 + seed) + 3
-        shift = levels._describe(before, after, 20, 32, 0.001)
+        shift = levels.describe_shift(before, after, 20, 32, 0.001)
         held += shift.low <= 3 <= shift.high
     assert 0.92 <= held / 300 <= 0.985
 
@@ -102,10 +102,10 @@ def test_caution_makes_it_seldom_too_low_in_few_nights():
 def test_what_may_be_by_chance_is_what_a_permutation_says(monkeypatch):
     """Where nights are taken for strangers, surrogates are permutations: their limit is that of independent ones."""
     monkeypatch.setattr(levels, "estimate_correlation", lambda scores: 0.0)
-    scores = levels._score(noise(20, 5))
-    ours = levels._largest_by_chance(scores, levels.SURROGATES)
+    scores = levels.score_series(noise(20, 5))
+    ours = levels.largest_by_chance(scores, levels.SURROGATES)
     dice = np.random.default_rng(7)
-    splits = levels._list_splits(0, 20)
+    splits = levels.list_splits(0, 20)
     theirs = []
     for _ in range(600):
         shuffled = dice.permutation(scores)
@@ -121,7 +121,7 @@ def test_what_may_be_by_chance_is_what_a_permutation_says(monkeypatch):
 
 
 def test_every_split_leaves_enough_nights_on_either_side_and_all_of_the_whole_are_tried():
-    splits = levels._list_splits(10, 50)
+    splits = levels.list_splits(10, 50)
     assert {(10, index, 50) for index in range(10 + SHORTEST_NIGHTS, 50 - SHORTEST_NIGHTS + 1)} <= set(
         map(tuple, splits)
     )

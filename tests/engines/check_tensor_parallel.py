@@ -10,12 +10,11 @@ from run_kit import query
 
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.drive import Listener, drive_worker
-from assayline.settings import Settings
 
 pytestmark = pytest.mark.vllm
 
 
-def test_an_engine_on_two_groups_of_cores_answers(make_spec: Any, settings: Settings) -> None:
+def test_an_engine_on_two_groups_of_cores_answers(make_spec, settings):
     """vLLM takes a group of cores per process; without them it refuses."""
     spec = make_spec(prompts={"limit": 20}, engine={"args": {**ARGS, "tensor_parallel_size": 2}})
     evaluation = begin_evaluation(spec, settings)
@@ -28,7 +27,7 @@ def test_an_engine_on_two_groups_of_cores_answers(make_spec: Any, settings: Sett
     assert accuracy > 0.5
 
 
-def test_a_rank_that_runs_out_of_memory_is_found_in_the_log(make_spec: Any, settings: Settings, tmp_path: Path) -> None:
+def test_a_rank_that_runs_out_of_memory_is_found_in_the_log(make_spec, settings, tmp_path):
     """The rank that replies waits in the collective for VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, 300 by default."""
     env = {
         "PYTHONPATH": str(Path(__file__).parents[1]),

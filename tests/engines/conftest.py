@@ -1,13 +1,23 @@
-"""Engines that many tests share: opening one takes seconds."""
+"""Engines that many tests share, as opening one takes seconds; and a driver that shows the GPUs that a test names."""
 
-from collections.abc import Iterator
+import json
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engine_kit import Asker, Control, Reference, open_engine
+from server_kit import FakeServer
 
 from assayline.engines.client import OfflineEngine
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with FakeServer().running() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +51,33 @@ def engine(
 @pytest.fixture(scope="session")
 def reference(tiny_model: Path) -> Reference:
     return Reference(tiny_model)
+
+
+DRIVER = Path(__file__).parent / "devices" / "driver"
+
+
+@pytest.fixture
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module is installed, and finds no driver."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # undone at the end, whatever is imported meanwhile
+    monkeypatch.delitem(sys.modules, "pynvml")
+    monkeypatch.syspath_prepend(DRIVER)
+    monkeypatch.setenv("PYTHONPATH", str(DRIVER))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("FAKE_GPUS", raising=False)
+
+
+@pytest.fixture
+def show_gpus(no_driver: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """From now on the driver shows these GPUs."""
+
+    def show(*gpus: dict[str, Any]) -> None:
+        monkeypatch.setenv("FAKE_GPUS", json.dumps(gpus))
+
+    return show
+
+
+@pytest.fixture
+def gpus(show_gpus: Callable[..., None]) -> None:
+    """A driver that shows four GPUs."""
+    show_gpus(*({"uuid": f"GPU-{letter}", "name": "Four of a kind"} for letter in "abcd"))

@@ -17,7 +17,6 @@ import pytest
 from engine_kit import (
     ARGS,
     NO_PREEMPTIONS,
-    Asker,
     Control,
     Kept,
     by_id,
@@ -29,9 +28,10 @@ from engine_kit import (
     wait_until_gone,
     words_of,
 )
+from run_kit import plain_request
 
 from assayline.clock import RunClock
-from assayline.engines.client import OfflineEngine, StreamingEngine
+from assayline.engines.client import StreamingEngine
 from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.parking import park_engines
 from assayline.engines.recovery.engine import AdaptiveEngine
@@ -94,9 +94,7 @@ def paced(async_engine: StreamingEngine, async_control: Control) -> Iterator[Pac
     async_engine._course, async_engine._window_requests = course, window
 
 
-def test_answers_are_those_of_the_offline_engine(
-    async_engine: StreamingEngine, engine: OfflineEngine, asker: Asker
-) -> None:
+def test_answers_are_those_of_the_offline_engine(async_engine, engine, asker):
     asked: list[dict[str, Any]] = [
         {},
         {"logprobs": 2, "prompt_logprobs": 1},
@@ -122,7 +120,7 @@ def test_answers_are_those_of_the_offline_engine(
             ]
 
 
-def test_every_token_has_a_stamp_of_its_own_under_load(paced: Paced, asker: Asker) -> None:
+def test_every_token_has_a_stamp_of_its_own_under_load(paced, asker):
     """A hundred at once, so that the event loop has much to do while the engine steps: nothing is merged."""
     requests = [asker.ask(max_tokens=5 + 3 * (n % 20), ignore_eos=True) for n in range(100)]
     answers = paced.answers(course_of({"kind": "all_at_once"}), requests)
@@ -140,9 +138,7 @@ def test_every_token_has_a_stamp_of_its_own_under_load(paced: Paced, asker: Aske
         )
 
 
-def test_counters_are_the_engine_s_and_leave_the_warm_up_out(
-    async_engine: StreamingEngine, async_control: Control, asker: Asker
-) -> None:
+def test_counters_are_the_engine_s_and_leave_the_warm_up_out(async_engine, async_control, asker):
     before = by_id(async_engine.generate([asker.ask()]))  # the last counters so far
     assert before
     start = async_control.samples[-1]
@@ -156,7 +152,7 @@ def test_counters_are_the_engine_s_and_leave_the_warm_up_out(
     assert 40 <= last.engine_steps - start.engine_steps <= 60, "they ran together"
 
 
-def test_an_open_loop_sends_when_due_though_the_engine_is_slow(paced: Paced, asker: Asker) -> None:
+def test_an_open_loop_sends_when_due_though_the_engine_is_slow(paced, asker):
     """Eight at once run, thirty come within half a second: none waits for another to be sent."""
     requests = [asker.ask(max_tokens=200, ignore_eos=True) for _ in range(30)]
     answers = paced.answers(course_of({"kind": "constant", "rate_per_s": 60.0}), requests)
@@ -171,7 +167,7 @@ def test_an_open_loop_sends_when_due_though_the_engine_is_slow(paced: Paced, ask
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_a_closed_loop_never_exceeds_its_concurrency(paced: Paced, asker: Asker, concurrency: int) -> None:
+def test_a_closed_loop_never_exceeds_its_concurrency(paced, asker, concurrency):
     requests = [asker.ask(max_tokens=2 + n % 7, ignore_eos=True) for n in range(24)]
     course = course_of({"kind": "concurrency", "requests": concurrency})
     rows = list(paced.answers(course, requests, window=concurrency).values())
@@ -191,9 +187,7 @@ def test_a_closed_loop_never_exceeds_its_concurrency(paced: Paced, asker: Asker,
         ({"max_errors": 1}, "max_errors", None),
     ],
 )
-def test_the_end_of_a_load_leaves_the_rest_unsent(
-    paced: Paced, async_control: Control, asker: Asker, constraints: dict[str, Any], reason: str, sent: int | None
-) -> None:
+def test_the_end_of_a_load_leaves_the_rest_unsent(paced, async_control, asker, constraints, reason, sent):
     requests = [asker.send([]) if n == 3 else asker.ask(max_tokens=3) for n in range(300)]
     answers = paced.answers(course_of({"kind": "constant", "rate_per_s": 50.0}, **constraints), requests)
     assert len(answers) == 300
@@ -203,7 +197,7 @@ def test_the_end_of_a_load_leaves_the_rest_unsent(
     assert [end.reason for end in async_control.ends] == [reason]
 
 
-def test_a_bad_prompt_is_one_error_row(async_engine: StreamingEngine, asker: Asker) -> None:
+def test_a_bad_prompt_is_one_error_row(async_engine, asker):
     bad = {
         "empty": asker.send([]),
         "too long": asker.send([5] * 400),
@@ -221,20 +215,15 @@ def test_a_bad_prompt_is_one_error_row(async_engine: StreamingEngine, asker: Ask
         assert answer.sent_at_s is not None and answer.finished_at_s is not None and answer.output_tokens is None
 
 
-def test_the_likelihood_of_options_is_that_of_the_offline_engine(
-    async_engine: StreamingEngine, engine: OfflineEngine, asker: Asker
-) -> None:
+def test_the_likelihood_of_options_is_that_of_the_offline_engine(async_engine, engine, asker):
     ids = asker.ids_of("What is 3 + 4?")
     sampling = {"max_tokens": 1, "prompt_logprobs": 0}
     requests = []
     for option in ("7", "8"):
         request = asker.send([*ids, asker.token(option)], **sampling)
         requests.append(
-            Request(
-                request_id=request.request_id,
-                prompt_id="p",
-                occurrence=0,
-                repeat_index=0,
+            plain_request(
+                request.request_id,
                 prompt_token_ids=request.prompt_token_ids,
                 sampling=request.sampling,
                 option_tokens=1,
@@ -246,9 +235,7 @@ def test_the_likelihood_of_options_is_that_of_the_offline_engine(
         assert ours[name].option_logprob == pytest.approx(theirs[name].option_logprob, abs=1e-4)
 
 
-def test_an_iterator_left_early_aborts_and_leaves_the_engine_usable(
-    async_engine: StreamingEngine, asker: Asker
-) -> None:
+def test_an_iterator_left_early_aborts_and_leaves_the_engine_usable(async_engine, asker):
     endless = (asker.ask(max_tokens=None, ignore_eos=True) for _ in itertools.count())
     answers = async_engine.generate(endless)
     next(answers)
@@ -257,8 +244,8 @@ def test_an_iterator_left_early_aborts_and_leaves_the_engine_usable(
 
 
 def test_a_model_is_loaded_once_and_nothing_of_the_run_before_is_left(
-    plain: Kept[StreamingEngine], async_control: Control, asker: Asker, tiny_model: Path, tmp_path: Path
-) -> None:
+    plain, async_control, asker, tiny_model, tmp_path
+):
     """The prefix cache is on, and emptied: points of a sweep ask the same prompts again."""
     first = plain.take()
     prompt = asker.fresh_prompt(first.facts.details["block_size_tokens"] + 20)
@@ -292,9 +279,7 @@ def engine_core(host: int) -> psutil.Process:
     return core
 
 
-def test_a_killed_engine_core_is_replaced_and_nothing_is_lost_or_doubled(
-    plain: Kept[StreamingEngine], thinking: Kept[StreamingEngine], asker: Asker, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_a_killed_engine_core_is_replaced_and_nothing_is_lost_or_doubled(plain, thinking, asker, tiny_model, tmp_path):
     """In an open loop, with a hundred in flight: the pattern continues, and every request has one answer."""
     opened: list[StreamingEngine] = []
     events = []
@@ -318,16 +303,7 @@ def test_a_killed_engine_core_is_replaced_and_nothing_is_lost_or_doubled(
     with ExitStack() as at_error:
         engine = AdaptiveEngine(open_next, policy, record, DeviceMemory(()), first_generation=before)
         at_error.callback(engine.close)
-        engine.warm_up(
-            Request(
-                request_id="warm-up",
-                prompt_id="",
-                occurrence=0,
-                repeat_index=0,
-                prompt_token_ids=[1] * 32,
-                sampling={"max_tokens": 2},
-            )
-        )
+        engine.warm_up(plain_request("warm-up", prompt_token_ids=[1] * 32, sampling={"max_tokens": 2}))
         short = [asker.ask() for _ in range(5)]
         long = [asker.ask(max_tokens=150, ignore_eos=True) for _ in range(60)]
         answers, killed = {}, False
@@ -354,7 +330,7 @@ def test_a_killed_engine_core_is_replaced_and_nothing_is_lost_or_doubled(
     thinking.keep(opened[1])
 
 
-def test_what_a_model_thinks_is_kept_apart(thinking: Kept[StreamingEngine], asker: Asker) -> None:
+def test_what_a_model_thinks_is_kept_apart(thinking, asker):
     engine = thinking.engine
     requests = [asker.ask("What is 9 + 4?"), asker.ask("What is 3 + 4?")]
     answers = by_id(engine.generate(requests))
@@ -368,7 +344,7 @@ def test_what_a_model_thinks_is_kept_apart(thinking: Kept[StreamingEngine], aske
     assert {answer.reasoning for answer in answers.values()} == {"7"}
 
 
-def test_a_killed_host_is_an_error_and_takes_the_core_with_it(thinking: Kept[StreamingEngine], asker: Asker) -> None:
+def test_a_killed_host_is_an_error_and_takes_the_core_with_it(thinking, asker):
     with closing(thinking.take()) as engine:
         requests = [asker.ask(), *(asker.ask(max_tokens=200, ignore_eos=True) for _ in range(50))]
         answers = engine.generate(requests)
@@ -381,7 +357,7 @@ def test_a_killed_host_is_an_error_and_takes_the_core_with_it(thinking: Kept[Str
     wait_until_gone(engine.host_pid)
 
 
-def test_nothing_is_left_of_an_engine_that_is_closed(plain: Kept[StreamingEngine]) -> None:
+def test_nothing_is_left_of_an_engine_that_is_closed(plain):
     with closing(plain.take()) as engine:
         assert len(living_members(engine.host_pid)) > 1
     assert living_members(engine.host_pid) == []

@@ -1,13 +1,12 @@
 """The environment of an engine's process is complete before it starts."""
 
-import pytest
 from pydantic import SecretStr
 
 from assayline.engines.environment import DEFAULTS, engine_environment
 from assayline.settings import Settings
 
 
-def test_the_spec_wins_over_the_device_over_this_process_over_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_spec_wins_over_the_device_over_this_process_over_defaults(monkeypatch):
     for name in DEFAULTS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VLLM_NO_USAGE_STATS", "0")
@@ -19,9 +18,7 @@ def test_the_spec_wins_over_the_device_over_this_process_over_defaults(monkeypat
     assert "PATH" in env
 
 
-def test_engine_environment_numbers_gpus_as_the_driver_does_unless_told_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_engine_environment_numbers_gpus_as_the_driver_does_unless_told_otherwise(monkeypatch):
     """NVML and nvidia-smi go by the PCI bus, CUDA's own default is the fastest first."""
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     assert engine_environment(Settings(), {}, {})["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
@@ -29,7 +26,7 @@ def test_engine_environment_numbers_gpus_as_the_driver_does_unless_told_otherwis
     assert engine_environment(Settings(), {}, {})["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
 
 
-def test_the_settings_token_reaches_the_hub_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_token_reaches_the_hub_client(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "from the shell")
     assert engine_environment(Settings(hf_token=None), {}, {})["HF_TOKEN"] == "from the shell"
     assert engine_environment(Settings(hf_token=SecretStr("ours")), {}, {})["HF_TOKEN"] == "ours"

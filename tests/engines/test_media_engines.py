@@ -77,7 +77,7 @@ def of_two_pictures(requests: list[Request]) -> tuple[list[Request], list[Any]]:
     return [request for request, _ in pairs], [row for _, row in pairs]
 
 
-def test_what_is_shown_is_seen_and_nothing_else(sighted: OfflineEngine, asked: list[Request]) -> None:
+def test_what_is_shown_is_seen_and_nothing_else(sighted, asked):
     """Right with its pictures; with others in their place, or in the other order, as chance has it."""
     requests = again(asked)
     answers = by_id(sighted.generate(requests))
@@ -104,9 +104,7 @@ def test_what_is_shown_is_seen_and_nothing_else(sighted: OfflineEngine, asked: l
     assert share_right(turned, answers, rows) < 0.6
 
 
-def test_one_bad_picture_is_one_bad_row(
-    tiny_vlm: Path, sighted: OfflineEngine, asked: list[Request], tmp_path: Path
-) -> None:
+def test_one_bad_picture_is_one_bad_row(tiny_vlm, sighted, asked, tmp_path):
     good = [request for request in asked if len(request.media or []) == 1][:12]
     sample, [picture] = good[0], good[0].media or []
     ids = sample.prompt_token_ids
@@ -137,7 +135,7 @@ def test_one_bad_picture_is_one_bad_row(
     assert all(answers[request.request_id].text in texts for request in requests)
 
 
-def test_what_is_stopped_while_it_prepares_can_be_asked_again(sighted: OfflineEngine, asked: list[Request]) -> None:
+def test_what_is_stopped_while_it_prepares_can_be_asked_again(sighted, asked):
     control = Control()
     sighted._hooks, hooks = control.hooks, sighted._hooks
     requests = [request for request in asked if request.media]
@@ -153,7 +151,7 @@ def test_what_is_stopped_while_it_prepares_can_be_asked_again(sighted: OfflineEn
     assert share_right(repeated, by_id(sighted.generate(repeated))) >= 0.98
 
 
-def test_a_process_that_prepares_may_die(sighted: OfflineEngine, asked: list[Request]) -> None:
+def test_a_process_that_prepares_may_die(sighted, asked):
     """Others prepare in its place, and in the end the engine's own."""
     requests = again(asked)
     answers: dict[str, Completion] = {}
@@ -170,9 +168,7 @@ def test_a_process_that_prepares_may_die(sighted: OfflineEngine, asked: list[Req
     assert all(child.status() == psutil.STATUS_ZOMBIE for child in left), "none is forked again"
 
 
-def test_an_async_engine_sees_the_same_and_its_death_loses_nothing(
-    tiny_vlm: Path, sighted: OfflineEngine, asked: list[Request], tmp_path: Path
-) -> None:
+def test_an_async_engine_sees_the_same_and_its_death_loses_nothing(tiny_vlm, sighted, asked, tmp_path):
     log = tmp_path / "async.log"
     with closing(open_async(tiny_vlm, log, args={**ONE_CORE, **LIMIT}, has_media=True, window=16)) as engine:
         requests = again(asked)
@@ -215,9 +211,7 @@ def lengthen(request: Request, chars: int, request_id: str) -> Request:
     return replace(request, request_id=request_id, messages=[{**message, "content": content}])
 
 
-def test_a_server_is_sent_what_is_in_the_files(
-    tiny_vlm: Path, sighted: OfflineEngine, tmp_path: Path, asked: list[Request]
-) -> None:
+def test_a_server_is_sent_what_is_in_the_files(tiny_vlm, sighted, tmp_path, asked):
     served = prepare(tiny_vlm, **{"engine.backend": "server", "engine.server.endpoint": "chat"})
     assert all(request.messages and not request.prompt_token_ids for request in served)
     chosen = served[:40]

@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from engine_kit import ARGS, NO_PREEMPTIONS, Asker, Control, Feed, by_id, stamps_of
+from engine_kit import ARGS, NO_PREEMPTIONS, Asker, Feed, by_id, stamps_of
 
 from assayline.engines.client import OfflineEngine
 from assayline.errors import EngineInterruptedError, SpecError
@@ -21,8 +21,8 @@ def answer_to(engine: OfflineEngine, asker: Asker, question: str = "What is 3 + 
     return answer
 
 
-def test_the_model_adds_and_every_stamp_is_in_order(engine: OfflineEngine, asker: Asker) -> None:
-    """Peers, rows 1 to 4: measured, on one clock, from the engine's arrival on; and row 13: count in = count out."""
+def test_the_model_adds_and_every_stamp_is_in_order(engine, asker):
+    """Measured, on one clock, from the engine's arrival on; and row 13: count in = count out."""
     requests = [asker.ask(row["question"]) for row in asker.rows]
     answers = by_id(engine.generate(requests))
     assert sorted(answers) == sorted(request.request_id for request in requests)
@@ -39,8 +39,8 @@ def test_the_model_adds_and_every_stamp_is_in_order(engine: OfflineEngine, asker
         assert (answer.window_requests, answer.worker, answer.engine_generation) == (10, "worker-0", 0)
 
 
-def test_the_engine_receives_the_ids_that_were_sent(engine: OfflineEngine, asker: Asker) -> None:
-    """Peers, row 7: no second BOS, no second tokenization."""
+def test_the_engine_receives_the_ids_that_were_sent(engine, asker):
+    """No second BOS, no second tokenization."""
     request = asker.ask(prompt_logprobs=0)
     assert request.prompt_token_ids.count(asker.tokenizer.bos_token_id) == 1
     assert request.prompt_token_ids[0] == asker.tokenizer.bos_token_id
@@ -50,35 +50,34 @@ def test_the_engine_receives_the_ids_that_were_sent(engine: OfflineEngine, asker
     assert answer.prompt_tokens == len(request.prompt_token_ids)
 
 
-def test_a_stop_string_ends_the_answer_and_is_named(engine: OfflineEngine, asker: Asker) -> None:
+def test_a_stop_string_ends_the_answer_and_is_named(engine, asker):
     answer = answer_to(engine, asker, "What is 9 + 4?", stop=["3"])
     assert (answer.text, answer.finish_reason, answer.stop_reason) == ("1", "stop", "3")
     kept = answer_to(engine, asker, "What is 9 + 4?", stop=["3"], include_stop_str_in_output=True)
     assert kept.text == "13"
 
 
-def test_a_stop_token_is_named_too(engine: OfflineEngine, asker: Asker) -> None:
+def test_a_stop_token_is_named_too(engine, asker):
     one = asker.token("1")
     answer = answer_to(engine, asker, "What is 9 + 4?", stop_token_ids=[one])
     assert (answer.finish_reason, answer.stop_reason, answer.output_token_ids) == ("stop", str(one), [one])
 
 
-def test_max_tokens_unset_is_the_room_left_in_the_context(engine: OfflineEngine, asker: Asker) -> None:
-    """Peers, row 6: not vLLM's 16."""
+def test_max_tokens_unset_is_the_room_left_in_the_context(engine, asker):
+    """Not vLLM's 16."""
     answer = answer_to(engine, asker, max_tokens=None, ignore_eos=True)
     assert answer.prompt_tokens is not None
     assert (answer.output_tokens, answer.finish_reason) == (CONTEXT - answer.prompt_tokens, "length")
 
 
-def test_one_token_has_a_first_and_a_last_stamp_which_are_the_same(engine: OfflineEngine, asker: Asker) -> None:
-    """Peers, row 5."""
+def test_one_token_has_a_first_and_a_last_stamp_which_are_the_same(engine, asker):
     answer = answer_to(engine, asker, max_tokens=1)
     assert answer.output_tokens == 1 and answer.finish_reason == "length"
     assert answer.first_token_at_s == answer.last_token_at_s is not None
 
 
-def test_a_bad_request_among_many_is_one_error_row(engine: OfflineEngine, asker: Asker) -> None:
-    """Peers, row 8: one over-long prompt among 128 gave them 32 errors."""
+def test_a_bad_request_among_many_is_one_error_row(engine, asker):
+    """One over-long prompt among 128 gave them 32 errors."""
     bad = {
         "rejected_by_engine": [
             asker.send([asker.token("1")] * (CONTEXT + 50)),
@@ -110,9 +109,7 @@ def test_a_bad_request_among_many_is_one_error_row(engine: OfflineEngine, asker:
     assert right >= 36
 
 
-def test_the_window_is_filled_but_never_exceeded_and_input_is_read_as_needed(
-    engine: OfflineEngine, asker: Asker
-) -> None:
+def test_the_window_is_filled_but_never_exceeded_and_input_is_read_as_needed(engine, asker):
     feed = Feed(asker.ask(row["question"]) for row in asker.rows[:60])
     answers = feed.answers(engine)
     assert feed.given == 0
@@ -122,7 +119,7 @@ def test_the_window_is_filled_but_never_exceeded_and_input_is_read_as_needed(
     assert feed.given == feed.answered == 60
 
 
-def test_a_long_answer_does_not_hold_up_the_short_ones(engine: OfflineEngine, asker: Asker) -> None:
+def test_a_long_answer_does_not_hold_up_the_short_ones(engine, asker):
     """Their barrier waits for the slowest of each batch of ten; a window does not.
 
     What arrives in the first half of the long answer ends before it. Where this process was held up for so long that
@@ -142,15 +139,15 @@ def test_a_long_answer_does_not_hold_up_the_short_ones(engine: OfflineEngine, as
     pytest.fail("with a barrier of ten no more than nine short ones arrive beside the long one, and so it was here")
 
 
-def test_none_is_nothing_for_now(engine: OfflineEngine, asker: Asker) -> None:
+def test_none_is_nothing_for_now(engine, asker):
     requests = [asker.ask(row["question"]) for row in asker.rows[:6]]
     mixed = [None, None, requests[0], None, *requests[1:4], None, None, None, *requests[4:], None]
     answers = by_id(engine.generate(mixed))
     assert sorted(answers) == sorted(request.request_id for request in requests)
 
 
-def test_log_probabilities_come_back(engine: OfflineEngine, asker: Asker) -> None:
-    """Peers, row 15: finish reason, ids and log-probabilities are kept."""
+def test_log_probabilities_come_back(engine, asker):
+    """Finish reason, ids and log-probabilities are kept."""
     answer = answer_to(engine, asker, "What is 9 + 4?", logprobs=3, prompt_logprobs=2)
     ids = answer.output_token_ids
     assert ids is not None and asker.tokenizer.decode(ids, skip_special_tokens=True) == answer.text == "13"
@@ -162,8 +159,8 @@ def test_log_probabilities_come_back(engine: OfflineEngine, asker: Asker) -> Non
     assert all(len(position) >= 2 for position in answer.prompt_logprobs[1:])
 
 
-def test_what_was_not_asked_for_is_none(engine: OfflineEngine, asker: Asker) -> None:
-    """Peers, row 1: not 0.0 and not an empty list."""
+def test_what_was_not_asked_for_is_none(engine, asker):
+    """Not 0.0 and not an empty list."""
     answer = answer_to(engine, asker)
     assert answer.logprobs is answer.prompt_logprobs is answer.cumulative_logprob is answer.token_at_s is None
 
@@ -180,10 +177,8 @@ def test_what_was_not_asked_for_is_none(engine: OfflineEngine, asker: Asker) -> 
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_sampling_reaches_the_sampler(
-    engine: OfflineEngine, asker: Asker, sampling: dict[str, Any], expected: str | tuple[str, ...]
-) -> None:
-    """Peers, row 15: everything reaches it, not max_tokens and ignore_eos alone."""
+def test_sampling_reaches_the_sampler(engine, asker, sampling, expected):
+    """Everything reaches it, not max_tokens and ignore_eos alone."""
 
     def tokens_in(value: Any) -> Any:
         if isinstance(value, str) and len(value) == 3 and value[0] + value[2] == "{}":
@@ -196,28 +191,26 @@ def test_sampling_reaches_the_sampler(
     assert answer.text in expected if isinstance(expected, tuple) else answer.text == expected
 
 
-def test_bad_words_and_minimal_lengths_reach_the_sampler(engine: OfflineEngine, asker: Asker) -> None:
-    """Peers, row 15."""
+def test_bad_words_and_minimal_lengths_reach_the_sampler(engine, asker):
     assert "7" in (answer_to(engine, asker).text or "")
     assert "7" not in (answer_to(engine, asker, bad_words=["7"]).text or "")
     assert (answer_to(engine, asker, min_tokens=9).output_tokens or 0) >= 9
 
 
-def test_seeds_reach_the_sampler(engine: OfflineEngine, asker: Asker) -> None:
-    """Peers, row 15."""
+def test_seeds_reach_the_sampler(engine, asker):
     draw = {"temperature": 2.0, "max_tokens": 12, "ignore_eos": True}
     texts = [answer_to(engine, asker, **draw, seed=seed).text for seed in (1, 1, 2, 3)]
     assert texts[0] == texts[1] and len(set(texts)) == 3
 
 
-def test_a_repeated_prompt_is_served_from_the_prefix_cache(engine: OfflineEngine, asker: Asker) -> None:
+def test_a_repeated_prompt_is_served_from_the_prefix_cache(engine, asker):
     block = engine.facts.details["block_size_tokens"]
     prompt = asker.fresh_prompt(block + 20)
     first, second = [next(iter(engine.generate([asker.send(prompt, max_tokens=2)]))) for _ in range(2)]
     assert (first.cached_tokens, second.cached_tokens) == (0, block)
 
 
-def test_warm_up_primes_the_prefix_and_counts_nowhere(engine: OfflineEngine, asker: Asker, control: Control) -> None:
+def test_warm_up_primes_the_prefix_and_counts_nowhere(engine, asker, control):
     block = engine.facts.details["block_size_tokens"]
     prefix = asker.fresh_prompt(block + 5)
     list(engine.generate([asker.ask()]))
@@ -237,16 +230,14 @@ def iter_none_until(done: Any) -> Any:
         yield None
 
 
-def test_a_refused_warm_up_is_said_and_leaves_the_engine_usable(engine: OfflineEngine, asker: Asker) -> None:
+def test_a_refused_warm_up_is_said_and_leaves_the_engine_usable(engine, asker):
     with pytest.raises(SpecError, match=r"warm-up request was refused: .*temperature"):
         engine.warm_up(asker.ask(temperature=9))
     assert answer_to(engine, asker).text == "7"
 
 
 @pytest.mark.parametrize("seen", [0, 1, 7])
-def test_an_iterator_left_early_aborts_and_leaves_the_engine_usable(
-    engine: OfflineEngine, asker: Asker, seen: int
-) -> None:
+def test_an_iterator_left_early_aborts_and_leaves_the_engine_usable(engine, asker, seen):
     left = [asker.ask(max_tokens=3 + 20 * number, ignore_eos=True) for number in range(9)]
     answers = engine.generate(left)
     for _ in range(seen):
@@ -258,7 +249,7 @@ def test_an_iterator_left_early_aborts_and_leaves_the_engine_usable(
     assert sum(found[r.request_id].text == row["answer"] for r, row in zip(again, asker.rows, strict=False)) >= 18
 
 
-def test_an_aborted_request_is_no_longer_in_flight(engine: OfflineEngine, asker: Asker, control: Control) -> None:
+def test_an_aborted_request_is_no_longer_in_flight(engine, asker, control):
     answers = engine.generate(asker.ask(max_tokens=None, ignore_eos=True) for _ in range(20))
     while not control.samples:
         next(answers)
@@ -271,14 +262,14 @@ def test_an_aborted_request_is_no_longer_in_flight(engine: OfflineEngine, asker:
     assert {control.samples[-1].engine_steps} == steps, "nothing is left to make steps for"
 
 
-def test_an_exception_of_the_consumer_leaves_the_engine_usable(engine: OfflineEngine, asker: Asker) -> None:
+def test_an_exception_of_the_consumer_leaves_the_engine_usable(engine, asker):
     with pytest.raises(KeyError):
         for _ in engine.generate(asker.ask(max_tokens=50, ignore_eos=True) for _ in range(20)):
             raise KeyError
     assert answer_to(engine, asker).text == "7"
 
 
-def test_an_exception_of_the_input_leaves_the_engine_usable(engine: OfflineEngine, asker: Asker) -> None:
+def test_an_exception_of_the_input_leaves_the_engine_usable(engine, asker):
     def broken() -> Any:
         yield asker.ask(max_tokens=50, ignore_eos=True)
         raise KeyError
@@ -288,8 +279,8 @@ def test_an_exception_of_the_input_leaves_the_engine_usable(engine: OfflineEngin
     assert answer_to(engine, asker).text == "7"
 
 
-def test_a_stop_comes_at_once_after_what_had_finished(engine: OfflineEngine, asker: Asker, control: Control) -> None:
-    """Peers, row 10: finished rows are kept, and the engine is left clean."""
+def test_a_stop_comes_at_once_after_what_had_finished(engine, asker, control):
+    """Finished rows are kept, and the engine is left clean."""
     seen: list[Completion] = []
     with pytest.raises(EngineInterruptedError, match="stopped on request; what had finished"):
         for answer in engine.generate(asker.ask(max_tokens=5 + 30 * n, ignore_eos=True) for n in range(8)):
@@ -300,7 +291,7 @@ def test_a_stop_comes_at_once_after_what_had_finished(engine: OfflineEngine, ask
     assert answer_to(engine, asker).text == "7"
 
 
-def test_the_engine_says_what_it_is(engine: OfflineEngine) -> None:
+def test_the_engine_says_what_it_is(engine):
     facts = engine.facts
     assert engine.model_id == "tiny"
     assert (facts.window_requests, facts.max_model_len) == (10, CONTEXT)

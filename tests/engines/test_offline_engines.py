@@ -20,11 +20,9 @@ import pytest
 from engine_kit import (
     ARGS,
     SCHEMA,
-    Asker,
     Control,
     Feed,
     Kept,
-    Reference,
     answers_in,
     by_id,
     living_members,
@@ -91,10 +89,7 @@ def thinking(
     folder = tmp_path_factory.mktemp("thinking")
     (folder / "tiny_parser.py").write_text(PARSER)
     parser = {"reasoning_parser": "tiny", "reasoning_parser_plugin": str(folder / "tiny_parser.py")}
-    options = {
-        "args": {**ARGS, "structured_outputs_config": parser},
-        "reasoning": ReasoningSpec(close="1"),
-    }
+    options = {"args": {**ARGS, "structured_outputs_config": parser}, "reasoning": ReasoningSpec(close="1")}
     with closing(
         Kept(lambda: open_engine(tiny_model, folder / "log" / "engine.log", thinker_control, **options))
     ) as kept:
@@ -106,8 +101,8 @@ def thinker(thinking: Kept[OfflineEngine]) -> OfflineEngine:
     return thinking.engine
 
 
-def test_every_token_has_its_stamp(stamped_engine: OfflineEngine, asker: Asker) -> None:
-    """Peers, row 5: two-token outputs have a gap, one-token outputs a first token."""
+def test_every_token_has_its_stamp(stamped_engine, asker):
+    """Two-token outputs have a gap, one-token outputs a first token."""
     requests = [asker.ask(max_tokens=length, ignore_eos=True) for length in (1, 2, 3, 17)]
     answers = by_id(stamped_engine.generate(requests))
     for request in requests:
@@ -120,10 +115,8 @@ def test_every_token_has_its_stamp(stamped_engine: OfflineEngine, asker: Asker) 
         assert all(before <= after for before, after in pairwise(stamps_of(answer)))
 
 
-def test_one_token_has_a_time_to_first_token_and_no_time_per_token(
-    stamped_engine: OfflineEngine, asker: Asker, tmp_path: Path
-) -> None:
-    """Peers, row 5: what is undefined is NULL, not 0."""
+def test_one_token_has_a_time_to_first_token_and_no_time_per_token(stamped_engine, asker, tmp_path):
+    """What is undefined is NULL, not 0."""
     requests = [asker.ask(max_tokens=1), asker.ask(max_tokens=2, ignore_eos=True)]
     write_part(tmp_path, "requests", "x", requests)
     write_part(tmp_path, "completions", "x", list(stamped_engine.generate(requests)))
@@ -134,8 +127,8 @@ def test_one_token_has_a_time_to_first_token_and_no_time_per_token(
         assert connection.execute("select count(*) from token_gap").fetchall() == [(1,)]
 
 
-def test_stamps_change_nothing_else(stamped_engine: OfflineEngine, engine: OfflineEngine, asker: Asker) -> None:
-    """Peers, row 15: streamed or not, texts, ids, reasons and log-probabilities are kept whole."""
+def test_stamps_change_nothing_else(stamped_engine, engine, asker):
+    """Streamed or not, texts, ids, reasons and log-probabilities are kept whole."""
     asked: list[dict[str, Any]] = [
         {"logprobs": 2, "prompt_logprobs": 1},
         {"stop": ["3"]},
@@ -158,7 +151,7 @@ def test_stamps_change_nothing_else(stamped_engine: OfflineEngine, engine: Offli
             ]
 
 
-def test_a_barrier_waits_for_the_slowest_and_flushes_the_remainder(stamped_engine: OfflineEngine, asker: Asker) -> None:
+def test_a_barrier_waits_for_the_slowest_and_flushes_the_remainder(stamped_engine, asker):
     requests = [asker.ask(max_tokens=2 + 9 * (number % 4), ignore_eos=True) for number in range(10)]
     feed = Feed(requests)
     answers = by_id(feed.answers(stamped_engine))
@@ -169,7 +162,7 @@ def test_a_barrier_waits_for_the_slowest_and_flushes_the_remainder(stamped_engin
     assert {row.window_requests for row in answers.values()} == {4}
 
 
-def test_a_barrier_reads_no_further_than_its_batch(stamped_engine: OfflineEngine, asker: Asker) -> None:
+def test_a_barrier_reads_no_further_than_its_batch(stamped_engine, asker):
     feed = Feed(asker.ask(max_tokens=1) for _ in range(10))
     answers = feed.answers(stamped_engine)
     next(answers)
@@ -177,15 +170,12 @@ def test_a_barrier_reads_no_further_than_its_batch(stamped_engine: OfflineEngine
     assert len(list(answers)) == 9
 
 
-def test_a_batch_of_bad_requests_does_not_end_the_barrier(stamped_engine: OfflineEngine, asker: Asker) -> None:
-    """Peers, row 8."""
+def test_a_batch_of_bad_requests_does_not_end_the_barrier(stamped_engine, asker):
     answers = list(stamped_engine.generate([*(asker.send([]) for _ in range(6)), asker.ask()]))
     assert [answer.error_kind for answer in answers].count(None) == 1 and len(answers) == 7
 
 
-def test_a_prompt_in_several_steps_has_the_same_sum(
-    stamped_engine: OfflineEngine, asker: Asker, reference: Reference
-) -> None:
+def test_a_prompt_in_several_steps_has_the_same_sum(stamped_engine, asker, reference):
     rows = [{"prompt": "What is 3 + 4? " * 12, "choices": ["7", "What is 8 + 1? " * 6]}]
     [prompt] = prepare_options(asker, rows)
     assert min(len(request.prompt_token_ids) for request in prompt.ready) > 64
@@ -196,7 +186,7 @@ def test_a_prompt_in_several_steps_has_the_same_sum(
         assert len(answers[request.request_id].token_at_s or []) == answers[request.request_id].output_tokens
 
 
-def test_every_answer_is_json_of_the_schema(stamped_engine: OfflineEngine, asker: Asker) -> None:
+def test_every_answer_is_json_of_the_schema(stamped_engine, asker):
     # Without seeds: those of a prompt that comes in pieces end vLLM's engine on a CPU.
     answers = answers_in(stamped_engine, asker, {"json_schema": SCHEMA}, seed=None)
     for answer in answers:
@@ -205,7 +195,7 @@ def test_every_answer_is_json_of_the_schema(stamped_engine: OfflineEngine, asker
     assert len({answer.text for answer in answers}) > 3
 
 
-def test_thinking_is_kept_apart(thinker: OfflineEngine, asker: Asker) -> None:
+def test_thinking_is_kept_apart(thinker, asker):
     questions = [asker.ask("What is 9 + 4?"), asker.ask("What is 3 + 4?"), asker.ask("What is 9 + 2?")]
     answers = by_id(thinker.generate(questions))
     split = [(answers[one.request_id].reasoning, answers[one.request_id].text) for one in questions]
@@ -213,9 +203,7 @@ def test_thinking_is_kept_apart(thinker: OfflineEngine, asker: Asker) -> None:
     assert all(answer.finish_reason == "stop" and answer.output_tokens for answer in answers.values())
 
 
-def test_a_stop_does_not_fire_in_the_thinking_and_does_in_the_answer(
-    thinker: OfflineEngine, engine: OfflineEngine, asker: Asker
-) -> None:
+def test_a_stop_does_not_fire_in_the_thinking_and_does_in_the_answer(thinker, engine, asker):
     """A long text of the model's own making, with the tag in its middle and the stop on both sides of that."""
     end, unended = "<|end|>", {"ignore_eos": True, "max_tokens": 100, "skip_special_tokens": False}
     asked = [asker.ask(row["question"], **unended) for row in asker.rows[:40]]
@@ -250,13 +238,13 @@ def test_a_stop_does_not_fire_in_the_thinking_and_does_in_the_answer(
         assert one.finished_at_s and one.last_token_at_s and one.finished_at_s >= one.last_token_at_s
 
 
-def test_a_prompt_that_closed_the_thinking_is_answered(thinker: OfflineEngine, asker: Asker) -> None:
+def test_a_prompt_that_closed_the_thinking_is_answered(thinker, asker):
     closed = replace(asker.ask("What is 9 + 4?"), rendered="<|assistant|> 1\n")
     [answer] = thinker.generate([closed])
     assert (answer.reasoning, answer.text) == (None, "13")
 
 
-def test_the_engine_is_free_after_a_stop(thinker: OfflineEngine, asker: Asker) -> None:
+def test_the_engine_is_free_after_a_stop(thinker, asker):
     requests = [asker.ask("What is 9 + 4?", stop=["3"], ignore_eos=True, max_tokens=200) for _ in range(30)]
     answers = by_id(thinker.generate(requests))
     assert len(answers) == 30 and {answer.text for answer in answers.values()} == {""}
@@ -265,14 +253,14 @@ def test_the_engine_is_free_after_a_stop(thinker: OfflineEngine, asker: Asker) -
     assert plain.reasoning == "7"
 
 
-def test_with_vllms_parser_the_thinking_is_free_and_the_answer_is_not(thinker: OfflineEngine, asker: Asker) -> None:
+def test_with_vllms_parser_the_thinking_is_free_and_the_answer_is_not(thinker, asker):
     [answer] = thinker.generate([asker.ask("What is 9 + 4?", structured_outputs={"choice": ["cat", "dog"]})])
     assert answer.error_kind is None, answer.error_message
     assert (answer.reasoning, answer.text in ("cat", "dog")) == ("", True)
 
 
-def test_an_exception_leaves_no_process(thinking: Kept[OfflineEngine], thinker_control: Control, asker: Asker) -> None:
-    """Peers, row 10: their engines were alive 29 minutes later."""
+def test_an_exception_leaves_no_process(thinking, thinker_control, asker):
+    """Their engines were alive 29 minutes later."""
     with pytest.raises(KeyError), closing(thinking.take()) as engine:
         assert os.getsid(engine.host_pid) == engine.host_pid != os.getsid(0)
         assert living_members(engine.host_pid)
@@ -283,10 +271,8 @@ def test_an_exception_leaves_no_process(thinking: Kept[OfflineEngine], thinker_c
     assert engine._setup.log_path.read_text().splitlines()[0].strip() in thinker_control.lines
 
 
-def test_a_killed_host_is_an_error_with_the_signals_name_after_what_had_finished(
-    stamped: Kept[OfflineEngine], asker: Asker
-) -> None:
-    """Peers, row 9: plain `LLM` waits forever."""
+def test_a_killed_host_is_an_error_with_the_signals_name_after_what_had_finished(stamped, asker):
+    """Plain `LLM` waits forever."""
     seen = []
     with closing(stamped.take()) as engine:
         short = [asker.ask() for _ in range(5)]
@@ -304,9 +290,7 @@ def test_a_killed_host_is_an_error_with_the_signals_name_after_what_had_finished
     assert living_members(engine.host_pid) == []
 
 
-def test_a_model_that_does_not_load_is_an_error_that_names_the_log_and_leaves_no_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_does_not_load_is_an_error_that_names_the_log_and_leaves_no_process(tmp_path, monkeypatch):
     empty = tmp_path / "empty"
     empty.mkdir()
     hosts: list[HostProcess] = []

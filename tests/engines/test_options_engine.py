@@ -3,10 +3,9 @@
 import math
 
 import pytest
-from engine_kit import Asker, Reference, by_id, prepare_options
+from engine_kit import Asker, by_id, prepare_options
 
 from assayline.clock import RunClock
-from assayline.engines.client import OfflineEngine
 from assayline.engines.fake import FakeEngine
 from assayline.requests.build import Prepared
 
@@ -24,9 +23,7 @@ def arithmetic(asker: Asker) -> list[Prepared]:
     return prepare_options(asker, rows)
 
 
-def test_sums_are_those_of_another_implementation(
-    engine: OfflineEngine, arithmetic: list[Prepared], reference: Reference
-) -> None:
+def test_sums_are_those_of_another_implementation(engine, arithmetic, reference):
     requests = [request for prompt in arithmetic for request in prompt.ready]
     assert {request.option_tokens for request in requests} == {1, 2}
     answers = by_id(engine.generate(requests))
@@ -40,7 +37,7 @@ def test_sums_are_those_of_another_implementation(
         assert answer.first_token_at_s and answer.finished_at_s
 
 
-def test_the_likeliest_option_is_mostly_right(engine: OfflineEngine, arithmetic: list[Prepared]) -> None:
+def test_the_likeliest_option_is_mostly_right(engine, arithmetic):
     answers = by_id(engine.generate([request for prompt in arithmetic for request in prompt.ready]))
     right = 0
     for prompt in arithmetic:
@@ -49,9 +46,7 @@ def test_the_likeliest_option_is_mostly_right(engine: OfflineEngine, arithmetic:
     assert right / len(arithmetic) > 0.9
 
 
-def test_repeats_are_not_shortened_by_the_prefix_cache(
-    engine: OfflineEngine, asker: Asker, reference: Reference
-) -> None:
+def test_repeats_are_not_shortened_by_the_prefix_cache(engine, asker, reference):
     """What is cached has no log-probabilities: a prompt of several blocks, asked again, must be computed again."""
     text = "What is 3 + 4? " * 22
     [prompt] = prepare_options(asker, [{"prompt": text, "choices": ["7", "What is 8 + 1? " * 4]}])
@@ -63,7 +58,7 @@ def test_repeats_are_not_shortened_by_the_prefix_cache(
             assert answers[request.request_id].option_logprob == pytest.approx(expected, abs=2e-3, rel=1e-3)
 
 
-def test_the_fake_engine_has_likelihoods_too(arithmetic: list[Prepared]) -> None:
+def test_the_fake_engine_has_likelihoods_too(arithmetic):
     requests = [request for prompt in arithmetic for request in prompt.ready]
     answers = by_id(FakeEngine(RunClock.start()).generate(requests))
     logprobs = [answers[request.request_id].option_logprob for request in requests]

@@ -271,9 +271,7 @@ def run_below(memory_limit: Path, run: Run, folder: Path, growth: int) -> None:
     assert worker.returncode == 0, worker.stderr
 
 
-def test_a_window_that_does_not_fit_is_halved_until_it_does_and_no_text_changes(
-    undisturbed: Undisturbed, limited: Run
-) -> None:
+def test_a_window_that_does_not_fit_is_halved_until_it_does_and_no_text_changes(undisturbed, limited):
     """torch's allocator fails in the forward pass. Every request is answered once, by engines that were halved until
     one lived."""
     print("\n".join(limited.history()))
@@ -294,9 +292,7 @@ def test_a_window_that_does_not_fit_is_halved_until_it_does_and_no_text_changes(
         assert answered + death["in_flight_requests"] <= WINDOW, "nothing of what was lost is kept"
 
 
-def test_an_engine_that_the_kernel_kills_for_memory_is_followed_by_a_smaller_one(
-    limited: Run, memory_limit: Path | None
-) -> None:
+def test_an_engine_that_the_kernel_kills_for_memory_is_followed_by_a_smaller_one(limited, memory_limit):
     """A SIGKILL without a word: the control group's count of kills tells what it was."""
     if memory_limit is None:
         pytest.skip("this machine's memory control groups cannot be written, so the kernel cannot be made to kill")
@@ -319,9 +315,7 @@ ROOM_MIB = 300
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not cuda_driver_answers(), reason="no NVIDIA driver answers on this machine")
-def test_a_gpu_that_another_process_fills_is_gone_on_with_in_smaller_windows(
-    tiny_model: Path, asker: Asker, tmp_path: Path
-) -> None:
+def test_a_gpu_that_another_process_fills_is_gone_on_with_in_smaller_windows(tiny_model, asker, tmp_path):
     """A real torch.OutOfMemoryError: once the engine is warm, another process takes all but a little of the memory."""
     requests = long_requests(asker)
     args = {name: value for name, value in ARGS.items() if name != "kv_cache_memory_bytes"}

@@ -1,6 +1,5 @@
 """Engines that wait between runs: who takes them over, who does not, and that none is left."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -8,7 +7,7 @@ from typing import Any, cast
 import psutil
 import pytest
 from engine_kit import Control, parts_of, wait_until_gone
-from server_kit import FakeServer
+from run_kit import plain_request
 
 from assayline.clock import RunClock
 from assayline.engines import client
@@ -19,20 +18,11 @@ from assayline.engines.messages import Open
 from assayline.engines.parking import Parked, ParkingLot, find_lot, own_variables, park_engines
 from assayline.engines.process import HostProcess
 from assayline.errors import DeviceError
-from assayline.records import Request
 from assayline.settings import Settings
 from assayline.spec.engine import ServerSpec
 
-ASKED = Request(
-    request_id="r", prompt_id="p", occurrence=0, repeat_index=0, prompt_token_ids=[5] * 8, sampling={"max_tokens": 4}
-)
+ASKED = plain_request("r", prompt_token_ids=[5] * 8, sampling={"max_tokens": 4})
 DEVICE = Device("cpu-0-1", {}, ("cpu-0", "cpu-1"))
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer().running() as running:
-        yield running
 
 
 def open_served(url: str | None, run_dir: Path, control: Control | None = None, **changes: Any) -> StreamingEngine:
@@ -42,9 +32,7 @@ def open_served(url: str | None, run_dir: Path, control: Control | None = None, 
     return StreamingEngine(hooks=(control or Control()).hooks, lot=find_lot(), **parts)
 
 
-def test_the_next_run_takes_the_engine_over_with_a_clock_and_names_of_its_own(
-    server: FakeServer, tmp_path: Path
-) -> None:
+def test_the_next_run_takes_the_engine_over_with_a_clock_and_names_of_its_own(server, tmp_path):
     with park_engines():
         with closing(open_served(server.url, tmp_path / "first")) as first:
             list(first.generate([ASKED]))
@@ -64,15 +52,6 @@ def test_the_next_run_takes_the_engine_over_with_a_clock_and_names_of_its_own(
     wait_until_gone(first.host_pid)
     told = (tmp_path / "third" / "logs" / "engine.log").read_text()
     assert str(tmp_path / "first" / "logs" / "engine.log") in told
-
-
-def test_an_engine_that_is_ordered_otherwise_is_a_new_one(server: FakeServer, tmp_path: Path) -> None:
-    with park_engines():
-        with closing(open_served(server.url, tmp_path / "first")) as first:
-            pass
-        with closing(open_served(server.url, tmp_path / "second", sampling={"temperature": 0.5})) as other:
-            assert other.host_pid != first.host_pid and "kept_from" not in other.facts.details
-            wait_until_gone(first.host_pid)
 
 
 class Waiting:
@@ -101,7 +80,7 @@ class Waiting:
     ],
     ids=str,
 )
-def test_only_who_orders_the_same_takes_it_over(tmp_path: Path, change: dict[str, Any], is_taken: bool) -> None:
+def test_only_who_orders_the_same_takes_it_over(tmp_path, change, is_taken):
     def ordered(env: Any = None, **changes: Any) -> tuple[Open, dict[str, str]]:
         served = {"args": {}, "server": ServerSpec(url="http://127.0.0.1:9/v1"), **changes}
         parts = parts_of("server", "fake-model", tmp_path / "log", **served)
@@ -114,9 +93,7 @@ def test_only_who_orders_the_same_takes_it_over(tmp_path: Path, change: dict[str
     assert host.ends == (0 if is_taken else 1)
 
 
-def test_variables_that_a_library_sets_here_make_no_other_engine(
-    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_that_a_library_sets_here_make_no_other_engine(server, tmp_path, monkeypatch):
     with park_engines():
         open_served(server.url, tmp_path / "first").close()
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
@@ -124,29 +101,22 @@ def test_variables_that_a_library_sets_here_make_no_other_engine(
             assert second.facts.details["kept_from"] == "first"
 
 
-def test_one_that_died_while_it_waited_is_replaced(server: FakeServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_work", [False, True], ids=["while it waited", "at work"])
+def test_one_that_died_is_replaced(server, tmp_path, at_work):
     with park_engines():
-        with closing(open_served(server.url, tmp_path / "first")) as first:
-            pass
-        psutil.Process(first.host_pid).kill()
+        first = open_served(server.url, tmp_path / "first")
+        process = psutil.Process(first.host_pid)
+        if not at_work:
+            first.close()
+        process.kill()
+        psutil.wait_procs([process], timeout=10)
+        first.close()
         with closing(open_served(server.url, tmp_path / "second")) as second:
-            assert second.host_pid != first.host_pid
+            assert second.host_pid != first.host_pid and "kept_from" not in second.facts.details
             assert [row.error_kind for row in second.generate([ASKED])] == [None]
 
 
-def test_one_that_died_at_work_is_not_parked(server: FakeServer, tmp_path: Path) -> None:
-    with park_engines():
-        engine = open_served(server.url, tmp_path / "first")
-        psutil.Process(engine.host_pid).kill()
-        psutil.wait_procs([psutil.Process(engine.host_pid)] if psutil.pid_exists(engine.host_pid) else [], timeout=10)
-        engine.close()
-        lot = find_lot()
-        assert lot is not None and lot._parked is None
-
-
-def test_what_is_parked_makes_room_for_an_engine_of_another_kind(
-    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_parked_makes_room_for_an_engine_of_another_kind(server, tmp_path, monkeypatch):
     def start(*_: Any) -> None:
         raise ChildProcessError
 
@@ -160,7 +130,7 @@ def test_what_is_parked_makes_room_for_an_engine_of_another_kind(
         wait_until_gone(first.host_pid)
 
 
-def test_an_offline_engine_is_no_successor_and_own_servers_with_a_cache_have_none(tmp_path: Path) -> None:
+def test_an_offline_engine_is_no_successor_and_own_servers_with_a_cache_have_none(tmp_path):
     def may_park(**changes: Any) -> bool:
         engine = object.__new__(StreamingEngine)
         engine._order = parts_of("server", "model", tmp_path / "log", **changes)["order"]
@@ -172,7 +142,7 @@ def test_an_offline_engine_is_no_successor_and_own_servers_with_a_cache_have_non
     assert may_park(server=ServerSpec(), args={"enable_prefix_caching": False})
 
 
-def test_none_is_left_however_the_block_ends(server: FakeServer, tmp_path: Path) -> None:
+def test_none_is_left_however_the_block_ends(server, tmp_path):
     with pytest.raises(KeyboardInterrupt), park_engines():
         engine = open_served(server.url, tmp_path / "first")
         engine.close()
@@ -184,7 +154,7 @@ def test_none_is_left_however_the_block_ends(server: FakeServer, tmp_path: Path)
     wait_until_gone(alone.host_pid)
 
 
-def test_the_device_of_a_parked_engine_is_taken_until_the_end(tmp_path: Path) -> None:
+def test_the_device_of_a_parked_engine_is_taken_until_the_end(tmp_path):
     with park_engines() as lot:
         held = lot.claim([DEVICE], tmp_path, 0)
         with pytest.raises(DeviceError, match="Every device is taken"):

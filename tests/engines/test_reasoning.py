@@ -25,11 +25,11 @@ STOPS = st.lists(st.text(st.sampled_from("ab \n"), min_size=1, max_size=3), min_
         ("", "", ""),
     ],
 )
-def test_a_text_has_thinking_and_an_answer(text: str, reasoning: str, answer: str) -> None:
+def test_a_text_has_thinking_and_an_answer(text, reasoning, answer):
     assert split_reasoning(text, TAGS) == (reasoning, answer)
 
 
-def test_a_prompt_that_closes_the_thinking_gets_an_answer() -> None:
+def test_a_prompt_that_closes_the_thinking_gets_an_answer():
     assert not thinks(TAGS, "<|assistant|><think>\n\n</think>\n\n")
     assert thinks(TAGS, "<|assistant|><think>\n") and thinks(TAGS, "a</think>b<|assistant|>") and thinks(TAGS, None)
     assert not thinks(None, "<|assistant|><think>")
@@ -61,7 +61,7 @@ def expected_stop(pieces: list[str], stops: list[str], least: int) -> tuple[str 
 @given(PIECES, STOPS, st.integers(0, 4))
 @example(pieces=["</t>", "a", ""], stops=["a"], least=2)  # complete within min_tokens, and then a token without text
 @example(pieces=["</t>", "aa", "a"], stops=["aa"], least=2)  # one within, one beyond
-def test_stops_are_found_in_the_answer_alone(pieces: list[str], stops: list[str], least: int) -> None:
+def test_stops_are_found_in_the_answer_alone(pieces, stops, least):
     watch = AnswerStops(stops, "</t>", min_tokens=least)
     found, read = None, 0
     for read, piece in enumerate(pieces, start=1):
@@ -71,6 +71,6 @@ def test_stops_are_found_in_the_answer_alone(pieces: list[str], stops: list[str]
     assert (found, watch.text, read) == (stop, text, pieces_read)
 
 
-def test_a_stop_may_stay_in_the_text() -> None:
+def test_a_stop_may_stay_in_the_text():
     watch = AnswerStops(["7"], "</think>", keep_stop=True)
     assert watch.feed("7</think>67", 1) == "7" and watch.text == "7</think>67"

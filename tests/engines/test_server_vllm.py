@@ -10,20 +10,10 @@ from typing import Any
 
 import psutil
 import pytest
-from engine_kit import (
-    ARGS,
-    ONE_CORE,
-    ROOT,
-    Asker,
-    Control,
-    Kept,
-    by_id,
-    parts_of,
-    wait_until_gone,
-    words_of,
-)
+from engine_kit import ARGS, ONE_CORE, ROOT, Control, Kept, by_id, parts_of, wait_until_gone, words_of
+from run_kit import plain_request
 
-from assayline.engines.client import OfflineEngine, StreamingEngine
+from assayline.engines.client import StreamingEngine
 from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.environment import engine_environment
 from assayline.engines.recovery.engine import AdaptiveEngine
@@ -31,7 +21,6 @@ from assayline.engines.recovery.policy import RecoveryPolicy, Sizes
 from assayline.errors import EngineDiedError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.drive import Listener, drive_worker
-from assayline.records import Request
 from assayline.settings import Settings
 from assayline.spec.engine import ServerSpec
 from assayline.spec.file import load_spec
@@ -78,7 +67,7 @@ def served(kept: Kept[StreamingEngine]) -> StreamingEngine:
     return kept.engine
 
 
-def test_greedy_answers_are_those_of_the_engine(served: StreamingEngine, engine: OfflineEngine, asker: Asker) -> None:
+def test_greedy_answers_are_those_of_the_engine(served, engine, asker):
     requests = [asker.ask(row["question"], max_tokens=None) for row in asker.rows[:24]]
     ours, theirs = by_id(served.generate(requests)), by_id(engine.generate(requests))
     assert set(ours) == set(theirs) == {request.request_id for request in requests}
@@ -88,7 +77,7 @@ def test_greedy_answers_are_those_of_the_engine(served: StreamingEngine, engine:
             assert getattr(answer, name) == getattr(other, name), (name, answer, other)
 
 
-def test_every_token_is_stamped_by_our_clock(served: StreamingEngine, asker: Asker) -> None:
+def test_every_token_is_stamped_by_our_clock(served, asker):
     [answer] = served.generate([asker.ask(min_tokens=8, max_tokens=8)])
     assert answer.token_at_s is not None and len(answer.token_at_s) == answer.output_tokens == 8
     assert answer.sent_at_s is not None and answer.finished_at_s is not None
@@ -98,7 +87,7 @@ def test_every_token_is_stamped_by_our_clock(served: StreamingEngine, asker: Ask
     assert answer.queued_at_s is None and answer.retries == 0
 
 
-def test_logprobs_are_those_of_the_engine(served: StreamingEngine, engine: OfflineEngine, asker: Asker) -> None:
+def test_logprobs_are_those_of_the_engine(served, engine, asker):
     [ours], [theirs] = (list(one.generate([asker.ask(logprobs=2, max_tokens=4)])) for one in (served, engine))
     assert ours.logprobs is not None and len(ours.logprobs) == len(theirs.logprobs)
     for mine, other in zip(ours.logprobs, theirs.logprobs, strict=True):
@@ -106,12 +95,12 @@ def test_logprobs_are_those_of_the_engine(served: StreamingEngine, engine: Offli
     assert ours.cumulative_logprob == pytest.approx(theirs.cumulative_logprob, abs=1e-3)
 
 
-def test_a_form_of_the_output_is_kept(served: StreamingEngine, asker: Asker) -> None:
+def test_a_form_of_the_output_is_kept(served, asker):
     [answer] = served.generate([asker.ask(structured_outputs={"choice": ["yes", "no"]})])
     assert answer.text in ("yes", "no")
 
 
-def test_what_the_server_refuses_is_one_row(served: StreamingEngine, asker: Asker) -> None:
+def test_what_the_server_refuses_is_one_row(served, asker):
     requests = [asker.ask(), asker.send([5] * 400), asker.ask(temperature=-3), asker.ask(prompt_logprobs=1)]
     answers = by_id(served.generate(requests))
     kinds = [answers[request.request_id].error_kind for request in requests]
@@ -119,14 +108,14 @@ def test_what_the_server_refuses_is_one_row(served: StreamingEngine, asker: Aske
     assert "256" in str(answers[requests[1].request_id].error_message)
 
 
-def test_what_is_known_of_our_own_server_is_told(served: StreamingEngine) -> None:
+def test_what_is_known_of_our_own_server_is_told(served):
     details = served.facts.details
     assert served.facts.max_model_len == 256 and details["max_num_seqs"] == 8
     assert details["device"] == "cpu" and details["vllm_version"] and details["torch_version"]
     assert details["server"] == "vllm serve, started for this run"
 
 
-def test_it_is_of_no_use_to_others_on_the_machine(served: StreamingEngine) -> None:
+def test_it_is_of_no_use_to_others_on_the_machine(served):
     port = find_port(find_server(served.host_pid))
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=30)
@@ -137,21 +126,13 @@ def find_url(served: StreamingEngine) -> str:
     return f"http://127.0.0.1:{find_port(find_server(served.host_pid))}/v1"
 
 
-def test_chats_are_rendered_by_the_server(
-    served: StreamingEngine, tiny_model: Path, tmp_path: Path, asker: Asker
-) -> None:
+def test_chats_are_rendered_by_the_server(served, tiny_model, tmp_path, asker):
     env = {**engine_environment(Settings(), {}, {}), "SERVED_KEY": KEY}
     server = ServerSpec(url=find_url(served), endpoint="chat", api_key_env="SERVED_KEY")
     question = asker.rows[0]["question"]
     message = {"role": "user", "content": question}
-    chat = Request(
-        request_id="chat",
-        prompt_id="prompt",
-        occurrence=0,
-        repeat_index=0,
-        prompt_token_ids=[],
-        sampling={"temperature": 0, "max_tokens": None},
-        messages=[message],
+    chat = plain_request(
+        "chat", prompt_token_ids=[], sampling={"temperature": 0, "max_tokens": None}, messages=[message]
     )
     with closing(open_server(tiny_model, tmp_path / "chat.log", server=server, env=env, args={})) as remote:
         [answer] = remote.generate([chat])
@@ -161,9 +142,7 @@ def test_chats_are_rendered_by_the_server(
         assert answer.token_at_s is not None and len(answer.token_at_s) == answer.output_tokens
 
 
-def test_the_served_example_is_measured_at_its_rate(
-    served: StreamingEngine, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_served_example_is_measured_at_its_rate(served, settings, monkeypatch):
     """On the server that runs already, as its comment says: by URL, and without arguments of an engine."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("SERVED_KEY", KEY)
@@ -184,9 +163,7 @@ def test_the_served_example_is_measured_at_its_rate(
 
 
 @pytest.mark.parametrize("victim", [pytest.param("server", marks=pytest.mark.rare), "engine"])
-def test_a_killed_server_is_replaced_and_nothing_is_left(
-    kept: Kept[StreamingEngine], tiny_model: Path, tmp_path: Path, asker: Asker, victim: str
-) -> None:
+def test_a_killed_server_is_replaced_and_nothing_is_left(kept, tiny_model, tmp_path, asker, victim):
     generation = kept.engine._order.engine_generation
     opened: list[StreamingEngine] = []
     events = []
@@ -228,9 +205,7 @@ def test_a_killed_server_is_replaced_and_nothing_is_left(
 STREAMS = 256
 
 
-def test_no_request_is_lost_when_a_servers_engine_runs_out_of_memory(
-    tiny_model: Path, tmp_path: Path, asker: Asker
-) -> None:
+def test_no_request_is_lost_when_a_servers_engine_runs_out_of_memory(tiny_model, tmp_path, asker):
     """With so many streams in flight vLLM's server has much to say about it, and says it instead of its health."""
     args = {
         **ONE_CORE, "max_num_seqs": STREAMS, "worker_extension_cls": "tests.host_kit.OutOfMemoryOnce",
@@ -262,7 +237,7 @@ def test_no_request_is_lost_when_a_servers_engine_runs_out_of_memory(
     assert (tmp_path / "generation-0.log").stat().st_size < 2**18, "one traceback, not one for every stream"
 
 
-def test_nothing_is_left_of_a_server_that_is_closed(kept: Kept[StreamingEngine]) -> None:
+def test_nothing_is_left_of_a_server_that_is_closed(kept):
     engine = kept.take()
     with closing(engine):
         assert find_engine(find_server(engine.host_pid)).is_running()
@@ -278,9 +253,7 @@ parser.parse_known_args()
 """
 
 
-def test_a_server_that_ends_while_it_starts_ends_the_start_and_its_words_are_kept(
-    tiny_model: Path, tmp_path: Path
-) -> None:
+def test_a_server_that_ends_while_it_starts_ends_the_start_and_its_words_are_kept(tiny_model, tmp_path):
     """A server that only looks at its arguments; what vLLM's own says of these is in test_vllm_itself.py."""
     package = tmp_path / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)

@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from engine_kit import ARGS, NO_PREEMPTIONS, Asker, by_id, open_engine
+from engine_kit import ARGS, NO_PREEMPTIONS, by_id, open_engine
 
 from assayline.engines.client import OfflineEngine
 from assayline.records import Completion, Request
@@ -23,7 +23,7 @@ def small(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield opened
 
 
-def test_offline_engine_gives_the_same_answers_when_vllm_preempts(small: OfflineEngine, asker: Asker) -> None:
+def test_offline_engine_gives_the_same_answers_when_vllm_preempts(small, asker):
     requests = [asker.ask(ignore_eos=True, max_tokens=tokens) for tokens in LENGTHS]
     together = answer(small, requests)
     small.set_window(1)

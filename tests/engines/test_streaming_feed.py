@@ -7,46 +7,35 @@ a given time after it was sent.
 import heapq
 import itertools
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import course_of
+from engine_kit import PlayedProcess, course_of
+from run_kit import completion_of, plain_request, sample_of
 
 from assayline.clock import RunClock
-from assayline.engines import client as hosted
 from assayline.engines.base import EngineHooks
-from assayline.engines.client import (
-    LOOKAHEAD_S,
-    MIN_SURPLUS_REQUESTS,
-    TURN_INTERVAL_S,
-    StreamingEngine,
-)
+from assayline.engines.client import LOOKAHEAD_S, MIN_SURPLUS_REQUESTS, TURN_INTERVAL_S, StreamingEngine
 from assayline.engines.messages import AbortAll, Aborted, Beat, Finished, Generate, Open, Opened, StopSending, unsent
 from assayline.engines.process import HostSetup
-from assayline.errors import Death, EngineDiedError, Witness
+from assayline.errors import Death, EngineDiedError
 from assayline.load.course import LEAD_S, LoadCourse, LoadEnd
-from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
+from assayline.records import NOT_SENT, Completion, Request
 
 
-class PlayedHost:
+class PlayedHost(PlayedProcess):
     """Answers each request `service_s` after it is sent, with at most `servers` at once; beats once a second."""
 
-    pid = exit_code = None
-    phase = "start"
-    log_path = Path("engine.log")
-
     def __init__(self, service_s: float = 1.0, servers: float = math.inf, max_num_seqs: int | None = 8) -> None:
-        self.now_s = 100.0
+        super().__init__(100.0)
         self.service_s, self.servers, self.max_num_seqs = service_s, servers, max_num_seqs
         self.sent: list[Generate] = []
         self.handed_s: list[float] = []
         self.bad: set[str] = set()
         self.dies_at: int | None = None
-        self._inbox: deque[Any] = deque()
         self._queue: list[tuple[float, int, Completion]] = []
         self._free = [0.0] * int(servers) if servers < math.inf else []
         self._beat_s = 101.0
@@ -71,33 +60,13 @@ class PlayedHost:
         next_s = self._queue[0][0] if self._queue else math.inf
         if self._beat_s <= min(until_s, next_s):
             self.now_s, self._beat_s = max(self.now_s, self._beat_s), self._beat_s + 1
-            return Beat(
-                TelemetrySample(
-                    worker="w",
-                    engine_generation=0,
-                    at_s=self.now_s,
-                    engine_steps=None,
-                    in_flight_requests=self._count_sent(),
-                    output_tokens=len(self.sent),
-                )
-            )
+            return Beat(sample_of(at_s=self.now_s, in_flight_requests=self._count_sent(), output_tokens=len(self.sent)))
         if next_s <= until_s:
             self.now_s = max(self.now_s, next_s)
             return Finished([heapq.heappop(self._queue)[2]])
         self.now_s = until_s
         assert self.now_s < 1e5, "nobody gives up"
         return None
-
-    def describe_death(self) -> str:
-        return "dead"
-
-    def evidence(self, exception: str = "", message: str = "", witness: Witness = Witness.EXCEPTION) -> Death:
-        return Death(self.phase, self.exit_code, exception, message, witness=witness)
-
-    def relay_log(self) -> None: ...
-
-    def kill(self) -> None:
-        self.exit_code = -9
 
     def _accept(self, message: Generate) -> None:
         number = len(self.sent)
@@ -111,10 +80,8 @@ class PlayedHost:
             heapq.heappush(self._free, start_s + self.service_s)
         name = message.request.request_id
         error = "bad" if name in self.bad else None
-        row = Completion(
-            request_id=name,
-            worker="w",
-            engine_generation=0,
+        row = completion_of(
+            name,
             window_requests=message.window_requests,
             due_at_s=message.due_at_s,
             sent_at_s=start_s,
@@ -149,12 +116,7 @@ class Play:
 def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Play]:
     def start(course: LoadCourse | None = None, window: int | None = None, **host_options: Any) -> Play:
         host = PlayedHost(**host_options)
-
-        def start_host(*_: Any) -> PlayedHost:
-            return host
-
-        monkeypatch.setattr(hosted, "HostProcess", start_host)
-        monkeypatch.setattr(hosted.time, "monotonic", lambda: host.now_s)
+        host.play(monkeypatch)
         notes: list[str] = []
         ends: list[LoadEnd] = []
         course = course or LoadCourse()
@@ -168,10 +130,7 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Play]
 
 
 def requests(count: int) -> Iterator[Request]:
-    return (
-        Request(request_id=str(number), prompt_id="p", occurrence=0, repeat_index=0, prompt_token_ids=[1], sampling={})
-        for number in range(count)
-    )
+    return (plain_request(str(number)) for number in range(count))
 
 
 def split(rows: list[Completion]) -> tuple[list[str], list[str]]:
@@ -192,7 +151,7 @@ CONSTANT = {"kind": "constant", "rate_per_s": 2.0}
 
 
 class TestOpenLoop:
-    def test_requests_are_due_by_the_pattern_and_handed_over_in_time(self, play: Any) -> None:
+    def test_requests_are_due_by_the_pattern_and_handed_over_in_time(self, play):
         it = play(course_of({"kind": "poisson", "rate_per_s": 2.0, "seed": 4}), service_s=50.0)
         start_s = it.host.now_s + LEAD_S
         assert split(it.rows(requests(60))) == (names(60), [])
@@ -205,12 +164,12 @@ class TestOpenLoop:
         assert max(offsets) > 10 * LOOKAHEAD_S / 4, "the pattern is longer than what is handed over ahead"
         assert {message.window_requests for message in it.host.sent} == {None} == {it.engine.facts.window_requests}
 
-    def test_an_engine_that_answers_nothing_is_sent_everything(self, play: Any) -> None:
+    def test_an_engine_that_answers_nothing_is_sent_everything(self, play):
         it = play(course_of({"kind": "all_at_once"}), service_s=500.0)
         assert len(it.rows(requests(1000))) == 1000
         assert max(it.host.handed_s) < 101
 
-    def test_the_pattern_begins_with_the_first_request(self, play: Any) -> None:
+    def test_the_pattern_begins_with_the_first_request(self, play):
         it = play(course_of(CONSTANT))
         it.rows(itertools.chain(itertools.repeat(None, 500), requests(3)))
         first_s = it.host.handed_s[0]
@@ -218,7 +177,7 @@ class TestOpenLoop:
         assert due_of(it.host) == pytest.approx([first_s + LEAD_S + n / 2 for n in range(3)])
         assert not it.notes
 
-    def test_input_that_dries_up_is_said_once_and_what_comes_late_is_sent(self, play: Any) -> None:
+    def test_input_that_dries_up_is_said_once_and_what_comes_late_is_sent(self, play):
         it = play(course_of(CONSTANT))
         supply = requests(6)
         dry = itertools.chain([next(supply)], itertools.repeat(None, 500), [next(supply)], [None] * 500, supply)
@@ -228,27 +187,12 @@ class TestOpenLoop:
         assert it.host.handed_s[1] > due[1]
         assert len(it.notes) == 1 and "more slowly than they are due" in it.notes[0]
 
-    def test_input_is_looked_at_again_soon_while_the_engine_works(self, play: Any) -> None:
+    def test_input_is_looked_at_again_soon_while_the_engine_works(self, play):
         it = play(course_of({"kind": "all_at_once"}), service_s=300.0)
-        it.rows(
-            itertools.chain(
-                requests(1),
-                [None] * 10,
-                [
-                    Request(
-                        request_id="late",
-                        prompt_id="p",
-                        occurrence=0,
-                        repeat_index=0,
-                        prompt_token_ids=[1],
-                        sampling={},
-                    )
-                ],
-            )
-        )
+        it.rows(itertools.chain(requests(1), [None] * 10, [plain_request("late")]))
         assert it.host.handed_s[1] - it.host.handed_s[0] <= 11 * TURN_INTERVAL_S + 1e-6
 
-    def test_another_engine_goes_on_in_the_pattern(self, play: Any) -> None:
+    def test_another_engine_goes_on_in_the_pattern(self, play):
         """The first one dies with some answered: the rest is due from now on, at the pattern's distances."""
         pattern = {"kind": "gamma", "rate_per_s": 1.0, "burstiness": 0.5, "seed": 9}
         course = course_of(pattern)
@@ -264,12 +208,7 @@ class TestOpenLoop:
             [began_s + LEAD_S + offset - offsets[0] for offset in offsets], abs=0.05
         )
 
-    def test_another_attempt_goes_on_in_the_pattern(self, play: Any) -> None:
-        course = LoadCourse(course_of(CONSTANT, max_requests=10).spec, settled=7)
-        it = play(course)
-        assert split(it.rows(requests(9))) == (names(3), names(3, 9))
-
-    def test_a_host_that_dies_is_no_load_s_end(self, play: Any) -> None:
+    def test_a_host_that_dies_is_no_load_s_end(self, play):
         it = play(course_of({"kind": "all_at_once"}))
         it.host.dies_at = 3
         answers = it.engine.generate(requests(9))
@@ -278,18 +217,7 @@ class TestOpenLoop:
 
 def requests_at(*offsets_s: float) -> Iterator[Request]:
     """Of a trace: each brings its own time."""
-    return (
-        Request(
-            request_id=str(n),
-            prompt_id="p",
-            occurrence=0,
-            repeat_index=0,
-            prompt_token_ids=[1],
-            sampling={},
-            due_offset_s=offset_s,
-        )
-        for n, offset_s in enumerate(offsets_s)
-    )
+    return (plain_request(str(n), due_offset_s=offset_s) for n, offset_s in enumerate(offsets_s))
 
 
 OWN_TIMES = {"kind": "trace", "speed": 2.0}
@@ -298,7 +226,7 @@ OWN_TIMES = {"kind": "trace", "speed": 2.0}
 class TestTimesOfTheirOwn:
     OFFSETS = (10.0, 10.5, 10.5, 30.0, 31.0, 90.0)
 
-    def test_requests_are_due_when_they_say_and_handed_over_in_time(self, play: Any) -> None:
+    def test_requests_are_due_when_they_say_and_handed_over_in_time(self, play):
         """The first is due at once, whatever came before it in the trace: those rows could not be asked."""
         it = play(course_of(OWN_TIMES), service_s=50.0)
         start_s = it.host.now_s + LEAD_S
@@ -307,7 +235,7 @@ class TestTimesOfTheirOwn:
         early = [due - handed for due, handed in zip(due_of(it.host), it.host.handed_s, strict=True)]
         assert min(early) > 0 and max(early) <= LOOKAHEAD_S + 1e-6
 
-    def test_another_engine_goes_on_where_the_trace_was(self, play: Any) -> None:
+    def test_another_engine_goes_on_where_the_trace_was(self, play):
         it = play(course_of(OWN_TIMES), service_s=0.1)
         first = list(itertools.islice(it.engine.generate(requests_at(*self.OFFSETS)), 3))
         assert len(first) == 3
@@ -317,13 +245,12 @@ class TestTimesOfTheirOwn:
         assert split(it.rows(itertools.islice(requests_at(*self.OFFSETS), 3, None)))[0] == names(3, 6)
         assert due_of(it.host) == pytest.approx([began_s + LEAD_S + n for n in (0, 0.5, 30)])
 
-    def test_the_load_s_limits_hold(self, play: Any) -> None:
-        it = play(course_of(OWN_TIMES, max_requests=4))
-        assert split(it.rows(requests_at(*self.OFFSETS))) == (names(4), names(4, 6))
-        it = play(course_of(OWN_TIMES, max_duration_s=16.0))
-        assert split(it.rows(requests_at(*self.OFFSETS))) == (names(5), names(5, 6))
+    @pytest.mark.parametrize(("limit", "sent"), [({"max_requests": 4}, 4), ({"max_duration_s": 16.0}, 5)])
+    def test_the_load_s_limits_hold(self, play, limit, sent):
+        it = play(course_of(OWN_TIMES, **limit))
+        assert split(it.rows(requests_at(*self.OFFSETS))) == (names(sent), names(sent, 6))
 
-    def test_input_that_is_not_there_yet_is_waited_for(self, play: Any) -> None:
+    def test_input_that_is_not_there_yet_is_waited_for(self, play):
         it = play(course_of(OWN_TIMES))
         supply = requests_at(*self.OFFSETS)
         assert split(it.rows(itertools.chain([None] * 9, [next(supply)], [None] * 9, supply, [None])))[0] == names(6)
@@ -331,7 +258,7 @@ class TestTimesOfTheirOwn:
 
 class TestClosedLoop:
     @pytest.mark.parametrize("window", [1, 4, 40])
-    def test_a_surplus_waits_in_the_host_and_no_more(self, play: Any, window: int) -> None:
+    def test_a_surplus_waits_in_the_host_and_no_more(self, play, window):
         it = play(window=window, servers=window, max_num_seqs=999)
         seen, most = 0, 0
         for _ in it.engine.generate(requests(200)):
@@ -341,12 +268,12 @@ class TestClosedLoop:
         assert most > window and {message.window_requests for message in it.host.sent} == {window}
         assert {message.due_at_s for message in it.host.sent} == {None}
 
-    def test_the_window_is_the_pattern_s_or_follows_from_the_engine(self, play: Any) -> None:
+    def test_the_window_is_the_pattern_s_or_follows_from_the_engine(self, play):
         assert play(course_of({"kind": "concurrency", "requests": 3}), window=3).engine.facts.window_requests == 3
         assert play(max_num_seqs=8).engine.facts.window_requests == 10
         assert play(max_num_seqs=None).engine.facts.window_requests == 64
 
-    def test_a_window_that_is_set_holds_from_the_next_request_on(self, play: Any) -> None:
+    def test_a_window_that_is_set_holds_from_the_next_request_on(self, play):
         it = play(window=4, servers=4)
         answers = it.engine.generate(requests(90))
         next(answers)
@@ -355,34 +282,35 @@ class TestClosedLoop:
         assert it.host.sent[-1].window_requests == 2
 
 
+CLOSED = {"kind": "concurrency", "requests": 2}
+
+
 class TestEnd:
-    def test_max_requests_in_both_loops(self, play: Any) -> None:
-        for arrival in (CONSTANT, {"kind": "concurrency", "requests": 2}):
-            it = play(course_of(arrival, max_requests=5), window=2, servers=2)
-            assert split(it.rows(requests(12))) == (names(5), names(5, 12))
-            assert [end.reason for end in it.ends] == ["max_requests"]
-            assert "load.max_requests is 5" in it.ends[0].message
+    @pytest.mark.parametrize(
+        ("arrival", "limits", "settled", "sent", "reason"),
+        [
+            (CONSTANT, {"max_requests": 5}, 0, 5, "max_requests"),
+            (CLOSED, {"max_requests": 5}, 0, 5, "max_requests"),
+            (CONSTANT, {"max_requests": 10}, 7, 3, "max_requests"),
+            (CONSTANT, {"max_requests": 12, "max_duration_s": 6.0}, 0, 12, None),
+            (CONSTANT, {"max_duration_s": 3.0}, 0, 7, "max_duration_s"),
+            (CONSTANT, {"max_duration_s": 3.0}, 4, 3, "max_duration_s"),
+        ],
+        ids=["requests", "closed loop", "later attempt", "all fit", "seconds of the pattern", "of a later attempt"],
+    )
+    def test_a_load_ends_at_its_limit(self, play, arrival, limits, settled, sent, reason):
+        it = play(LoadCourse(course_of(arrival, **limits).spec, settled=settled), window=2, servers=2)
+        assert split(it.rows(requests(12))) == (names(sent), names(sent, 12))
+        assert [end.reason for end in it.ends] == ([reason] if reason else [])
+        assert all(f"load.{reason} is" in end.message for end in it.ends)
 
-    def test_an_input_that_fits_has_no_end_to_tell(self, play: Any) -> None:
-        it = play(course_of(CONSTANT, max_requests=5, max_duration_s=2.0))
-        assert split(it.rows(requests(5))) == (names(5), []) and it.ends == []
-
-    def test_the_rows_of_what_is_not_sent(self, play: Any) -> None:
+    def test_the_rows_of_what_is_not_sent(self, play):
         it = play(course_of(CONSTANT, max_requests=1))
         row = it.rows(requests(2))[0]
         assert (row.request_id, row.error_kind, row.window_requests) == ("1", NOT_SENT, None)
         assert (row.sent_at_s, row.due_at_s, row.finished_at_s, row.prompt_tokens) == (None, None, None, None)
 
-    def test_max_duration_of_an_open_loop_is_seconds_of_the_pattern(self, play: Any) -> None:
-        it = play(course_of(CONSTANT, max_duration_s=3.0), service_s=20.0)
-        assert split(it.rows(requests(30))) == (names(7), names(7, 30))
-        assert [end.reason for end in it.ends] == ["max_duration_s"]
-
-    def test_a_resumed_open_loop_ends_where_it_would_have(self, play: Any) -> None:
-        it = play(LoadCourse(course_of(CONSTANT, max_duration_s=3.0).spec, settled=4))
-        assert split(it.rows(requests(9))) == (names(3), names(3, 9))
-
-    def test_max_duration_of_a_closed_loop_is_seconds_from_the_first_sending(self, play: Any) -> None:
+    def test_max_duration_of_a_closed_loop_is_seconds_from_the_first_sending(self, play):
         it = play(course_of({"kind": "concurrency", "requests": 2}, max_duration_s=5.5), window=2, servers=2)
         rows = it.rows(itertools.chain([None] * 200, requests(100)))
         sent, left = split(rows)
@@ -391,20 +319,20 @@ class TestEnd:
         assert all((row.sent_at_s or 0) - first_s <= 5.5 + TURN_INTERVAL_S for row in rows)
 
     @pytest.mark.parametrize("arrival", [CONSTANT, {"kind": "concurrency", "requests": 2}])
-    def test_max_errors(self, play: Any, arrival: dict[str, Any]) -> None:
+    def test_max_errors(self, play, arrival):
         it = play(course_of(arrival, max_errors=3), window=2, servers=2)
         it.host.bad = {"1", "4", "5", "6"}
         sent, left = split(it.rows(requests(60)))
         assert len(sent) < 16 and len(sent) + len(left) == 60 and {"1", "4", "5"} <= set(sent)
         assert [end.reason for end in it.ends] == ["max_errors"]
 
-    def test_errors_of_earlier_attempts_count(self, play: Any) -> None:
+    def test_errors_of_earlier_attempts_count(self, play):
         it = play(LoadCourse(course_of(CONSTANT, max_errors=3).spec, settled=9, errors=2))
         it.host.bad = {"0"}
         sent, left = split(it.rows(requests(60)))
         assert "0" in sent and len(left) > 40
 
-    def test_the_end_of_a_trace(self, play: Any, tmp_path: Path) -> None:
+    def test_the_end_of_a_trace(self, play, tmp_path):
         path = tmp_path / "trace.csv"
         path.write_text("timestamp\n5\n6\n8\n")
         it = play(course_of({"kind": "trace", "path": str(path)}))
@@ -413,25 +341,25 @@ class TestEnd:
         assert due == pytest.approx([due[0], due[0] + 1, due[0] + 3])
         assert [end.reason for end in it.ends] == ["end_of_trace"]
 
-    def test_an_end_that_earlier_attempts_knew_is_not_told_again(self, play: Any) -> None:
+    def test_an_end_that_earlier_attempts_knew_is_not_told_again(self, play):
         it = play(LoadCourse(course_of(CONSTANT).spec, settled=4, end_before="it was over"))
         rows = it.rows(itertools.chain([None], requests(3), [None], requests(0)))
         assert [row.error_message for row in rows] == ["it was over"] * 3
         assert it.ends == [] and it.host.sent == []
 
-    def test_input_is_read_to_its_end_while_what_was_sent_finishes(self, play: Any) -> None:
+    def test_input_is_read_to_its_end_while_what_was_sent_finishes(self, play):
         it = play(course_of(CONSTANT, max_requests=1), service_s=100.0)
         rows = it.rows(itertools.chain(requests(2), [None] * 20, requests(200)))
         assert len(rows) == 202 and rows[-1].error_kind is None, "unsent rows do not wait for the slow one"
 
-    def test_over_saturation_ends_it(self, play: Any) -> None:
+    def test_over_saturation_ends_it(self, play):
         arrival = {"kind": "constant", "rate_per_s": 10.0}
         it = play(course_of(arrival, stop_when_saturated=True), service_s=1.0, servers=5)
         sent, _ = split(it.rows(requests(5000)))
         assert [end.reason for end in it.ends] == ["saturated"] and len(sent) < 1500
         assert "the engine cannot keep up" in it.ends[0].message
 
-    def test_without_the_wish_or_without_the_overload_it_goes_on(self, play: Any) -> None:
+    def test_without_the_wish_or_without_the_overload_it_goes_on(self, play):
         arrival = {"kind": "constant", "rate_per_s": 10.0}
         for servers, wish in ((5, False), (20, True)):
             it = play(course_of(arrival, stop_when_saturated=wish), service_s=1.0, servers=servers)

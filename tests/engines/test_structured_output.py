@@ -8,9 +8,8 @@ import re
 from typing import Any
 
 import pytest
-from engine_kit import SCHEMA, VLLM, Asker, answers_in, by_id
+from engine_kit import SCHEMA, VLLM, answers_in, by_id
 
-from assayline.engines.client import OfflineEngine
 from assayline.spec.file import parse_spec
 
 pytestmark = pytest.mark.vllm
@@ -27,21 +26,21 @@ NUMBER: /[0-9]/
 """
 
 
-def test_json_that_is_cut_off_says_so(engine: OfflineEngine, asker: Asker) -> None:
+def test_json_that_is_cut_off_says_so(engine, asker):
     for answer in answers_in(engine, asker, {"json_schema": SCHEMA}, max_tokens=3):
         assert answer.finish_reason == "length"
         with pytest.raises(ValueError, match="column"):
             json.loads(str(answer.text))
 
 
-def test_every_answer_matches_the_expression(engine: OfflineEngine, asker: Asker) -> None:
+def test_every_answer_matches_the_expression(engine, asker):
     pattern = r"[A-F]{2}-[0-9]{1,3}(, (odd|even))?"
     texts = [str(answer.text) for answer in answers_in(engine, asker, {"regex": pattern})]
     assert all(re.fullmatch(pattern, text) for text in texts), texts
     assert len(set(texts)) > 3
 
 
-def test_every_answer_is_one_of_the_choices(engine: OfflineEngine, asker: Asker) -> None:
+def test_every_answer_is_one_of_the_choices(engine, asker):
     choice = ["yes", "no", "perhaps 7", 'A "quoted" one']
     texts = [answer.text for answer in answers_in(engine, asker, {"choice": choice})]
     assert set(texts) <= set(choice) and len(set(texts)) > 1
@@ -58,7 +57,7 @@ def parse_sum(text: str) -> None:
         assert re.fullmatch("[0-9]{1,2}", inner), text
 
 
-def test_every_answer_fits_the_grammar(engine: OfflineEngine, asker: Asker) -> None:
+def test_every_answer_fits_the_grammar(engine, asker):
     texts = [str(answer.text) for answer in answers_in(engine, asker, {"grammar": SUM_GRAMMAR})]
     for text in texts:
         parse_sum(text)
@@ -66,7 +65,7 @@ def test_every_answer_fits_the_grammar(engine: OfflineEngine, asker: Asker) -> N
 
 
 @pytest.mark.skipif(VLLM < (0, 31), reason="before vLLM 0.31 a grammar with terminals is made into one that is wrong")
-def test_a_grammar_may_be_lark(engine: OfflineEngine, asker: Asker) -> None:
+def test_a_grammar_may_be_lark(engine, asker):
     texts = [str(answer.text) for answer in answers_in(engine, asker, {"grammar": LARK_GRAMMAR})]
     assert all(re.fullmatch("yes|no[0-9]", text) for text in texts), texts
 
@@ -79,14 +78,14 @@ BROKEN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_only_the_engine_can_refuse_is_an_error_row(engine: OfflineEngine, asker: Asker, case: str) -> None:
+def test_what_only_the_engine_can_refuse_is_an_error_row(engine, asker, case):
     good, bad = asker.ask(), asker.ask(structured_outputs=BROKEN[case])
     answers = by_id(engine.generate([good, bad]))
     assert answers[good.request_id].text == "7"
     assert answers[bad.request_id].error_kind == "rejected_by_engine" and answers[bad.request_id].error_message
 
 
-def test_the_spec_s_form_reaches_the_engine(engine: OfflineEngine, asker: Asker) -> None:
+def test_the_spec_s_form_reaches_the_engine(engine, asker):
     spec = parse_spec(
         {
             "model": "m",

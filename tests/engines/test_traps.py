@@ -20,17 +20,7 @@ from typing import Any
 
 import psutil
 import pytest
-from engine_kit import (
-    ONE_CORE,
-    ROOT,
-    Asker,
-    Kept,
-    by_id,
-    living_members,
-    open_engine,
-    wait_until_gone,
-    words_of,
-)
+from engine_kit import ONE_CORE, ROOT, Asker, Kept, by_id, living_members, open_engine, wait_until_gone, words_of
 from run_kit import start_python
 
 from assayline.engines.client import OfflineEngine
@@ -103,9 +93,7 @@ with claim_device(list_devices("cpu", 1), Path(sys.argv[3]), 0) as device:
 
 
 @pytest.mark.vllm
-def test_what_a_killed_worker_and_a_killed_host_leave_behind_is_ended_by_the_next_claim(
-    tiny_model: Path, tmp_path: Path
-) -> None:
+def test_what_a_killed_worker_and_a_killed_host_leave_behind_is_ended_by_the_next_claim(tiny_model, tmp_path):
     """Trap 2, at its worst: nobody is left who could clean up."""
     locks = tmp_path / "locks"
     with start_python(PARENT, tiny_model, tmp_path / "engine.log", locks, json.dumps(ONE_CORE)) as parent:
@@ -156,7 +144,7 @@ def sleeper(*locks: Path) -> Iterator[int]:
         process.wait(5)
 
 
-def test_only_what_was_noted_beside_the_own_locks_is_ended(tmp_path: Path) -> None:
+def test_only_what_was_noted_beside_the_own_locks_is_ended(tmp_path):
     locks = [tmp_path / f"cuda-{number}.lock" for number in range(3)]
     with sleeper(*locks[:2]) as ours, sleeper(locks[2]) as other:
         os.kill(ours, signal.SIGKILL)
@@ -173,7 +161,7 @@ def test_only_what_was_noted_beside_the_own_locks_is_ended(tmp_path: Path) -> No
     [{"started_s": 0.0}, {"numbered_by": "another start of the machine"}, {"session": "x"}, None],
     ids=["a number given again", "another machine", "no number", "no note"],
 )
-def test_a_session_that_may_be_somebody_elses_is_left_alone(tmp_path: Path, wrong: dict[str, Any] | None) -> None:
+def test_a_session_that_may_be_somebody_elses_is_left_alone(tmp_path, wrong):
     lock, note = tmp_path / "cpu-0.lock", tmp_path / f"cpu-0.{os.getuid()}.engine"
     with sleeper(lock) as process:
         note.write_text("not JSON" if wrong is None else json.dumps({**json.loads(note.read_text()), **wrong}))
@@ -181,9 +169,7 @@ def test_a_session_that_may_be_somebody_elses_is_left_alone(tmp_path: Path, wron
         assert len(living_members(process)) == 2
 
 
-def test_a_session_begun_outside_of_this_container_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_begun_outside_of_this_container_is_left_alone(tmp_path, monkeypatch):
     """Such processes see 0 for their session: a note of it once ended everything in the container."""
     lock, note = tmp_path / "cpu-0.lock", tmp_path / f"cpu-0.{os.getuid()}.engine"
     killed: list[int] = []
@@ -197,7 +183,7 @@ def test_a_session_begun_outside_of_this_container_is_left_alone(
     assert killed == []
 
 
-def test_end_orphans_believes_no_note_of_another_user(tmp_path: Path) -> None:
+def test_end_orphans_believes_no_note_of_another_user(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can give a file to another user")
     lock, note = tmp_path / "cpu-0.lock", tmp_path / "cpu-0.0.engine"
@@ -208,9 +194,7 @@ def test_end_orphans_believes_no_note_of_another_user(tmp_path: Path) -> None:
         assert len(end_orphans([lock])) == 2 and not living_members(process)
 
 
-def test_note_engine_leaves_an_engine_alone_when_its_note_cannot_be_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_note_engine_leaves_an_engine_alone_when_its_note_cannot_be_written(tmp_path, capsys):
     note_engine(locks_variable([tmp_path / "missing" / "cpu-0.lock"]))
     assert "Cannot note this engine" in capsys.readouterr().err
 
@@ -290,9 +274,7 @@ def ask_after_one_prefix(asker: Asker) -> list[list[int]]:
 
 
 @pytest.mark.vllm
-def test_an_engine_that_failed_inside_its_forward_pass_is_not_asked_again(
-    tiny_model: Path, tmp_path: Path, failing: dict[str, Any], flag: Path, split: Kept[OfflineEngine]
-) -> None:
+def test_an_engine_that_failed_inside_its_forward_pass_is_not_asked_again(tiny_model, tmp_path, failing, flag, split):
     """Trap 3: retrying on it gives wrong text; the next engine gives the right one."""
     asker = Asker(tiny_model)
     prompts = ask_after_one_prefix(asker)
@@ -325,9 +307,7 @@ def test_an_engine_that_failed_inside_its_forward_pass_is_not_asked_again(
 
 @pytest.mark.rare
 @pytest.mark.vllm
-def test_vllm_gives_wrong_text_after_a_naive_retry(
-    tiny_model: Path, tmp_path: Path, failing: dict[str, Any], flag: Path
-) -> None:
+def test_vllm_gives_wrong_text_after_a_naive_retry(tiny_model, tmp_path, failing, flag):
     """Why it is not asked again; vLLM gives the right text once its prefix cache is reset."""
     order = {
         "model": str(tiny_model),
@@ -348,7 +328,7 @@ def test_vllm_gives_wrong_text_after_a_naive_retry(
 
 
 @pytest.mark.vllm
-def test_a_killed_engine_core_is_a_death_and_no_wait(split: Kept[OfflineEngine], asker: Asker) -> None:
+def test_a_killed_engine_core_is_a_death_and_no_wait(split, asker):
     """Trap 1."""
     with closing(split.take()) as engine:
         engine.warm_up(asker.ask())

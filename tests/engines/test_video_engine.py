@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from engine_kit import ARGS, by_id, open_engine
 from PIL import Image
+from run_kit import plain_request
 
 from assayline.engines.client import OfflineEngine
 from assayline.media.references import Shelf
-from assayline.records import Request
 from assayline.requests.chat import ChatRenderer, load_tokenizer
 from assayline.requests.model_config import find_placeholders
 from assayline.spec.prompts import ChatSpec, MediaSpec
@@ -129,7 +129,7 @@ def film(*colours: str) -> bytes:
     return content.getvalue()
 
 
-def test_videos_reach_the_model_and_a_broken_one_is_one_row(model: Path, engine: OfflineEngine, tmp_path: Path) -> None:
+def test_videos_reach_the_model_and_a_broken_one_is_one_row(model, engine, tmp_path):
     tokenizer = load_tokenizer(model)
     renderer = ChatRenderer(ChatSpec(), tokenizer, None, find_placeholders(model, tokenizer, {}))
     alone = renderer.render([{"role": "user", "content": [{"type": "video"}, QUESTION]}])
@@ -146,39 +146,13 @@ def test_videos_reach_the_model_and_a_broken_one_is_one_row(model: Path, engine:
     shelf = Shelf(None)
     video = {name: shelf.refer("video", tmp_path / f"{name}.mp4") for name in films}
     requests = [
-        Request(
-            request_id=name,
-            prompt_id="p",
-            occurrence=0,
-            repeat_index=0,
-            prompt_token_ids=alone.token_ids,
-            sampling=GREEDY,
-            media=[one],
-        )
+        plain_request(name, prompt_token_ids=alone.token_ids, sampling=GREEDY, media=[one])
         for name, one in video.items()
     ]
-    requests.append(
-        Request(
-            request_id="again",
-            prompt_id="p",
-            occurrence=0,
-            repeat_index=0,
-            prompt_token_ids=alone.token_ids,
-            sampling=GREEDY,
-            media=[video["turning"]],
-        )
-    )
+    requests.append(plain_request("again", prompt_token_ids=alone.token_ids, sampling=GREEDY, media=[video["turning"]]))
     picture = shelf.refer("image", tmp_path / "green.png")
     requests.append(
-        Request(
-            request_id="beside",
-            prompt_id="p",
-            occurrence=0,
-            repeat_index=0,
-            prompt_token_ids=both.token_ids,
-            sampling=GREEDY,
-            media=[picture, video["turning"]],
-        )
+        plain_request("beside", prompt_token_ids=both.token_ids, sampling=GREEDY, media=[picture, video["turning"]])
     )
     answers = by_id(engine.generate(requests))
 

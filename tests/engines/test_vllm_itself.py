@@ -147,19 +147,19 @@ def told(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return {**found, "log": process.stderr}
 
 
-def test_the_names_are_those_of_the_installed_vllm(told: dict[str, Any]) -> None:
-    """Peers, row 15: every argument reaches vLLM."""
+def test_the_names_are_those_of_the_installed_vllm(told):
+    """Every argument reaches vLLM."""
     assert engine_argument_names() == set(told["engine arguments"])
     assert sampling_parameter_names() == {name for name in told["sampling parameters"] if not name.startswith("_")}
 
 
-def test_flags_are_read_as_the_arguments_that_they_were(told: dict[str, Any]) -> None:
+def test_flags_are_read_as_the_arguments_that_they_were(told):
     assert told["misread flags"] == []
     assert "many" in told["refused flag"] and "taken" not in told["refused flag"]
 
 
-def test_impossible_orders_are_refused_and_good_ones_pass(told: dict[str, Any]) -> None:
-    """Peers, row 15: what is given reaches vLLM, or is an error; vLLM itself drops unknown nested keys silently.
+def test_impossible_orders_are_refused_and_good_ones_pass(told):
+    """What is given reaches vLLM, or is an error; vLLM itself drops unknown nested keys silently.
 
     There is no such model: a host refuses before it looks at it.
     """
@@ -169,13 +169,13 @@ def test_impossible_orders_are_refused_and_good_ones_pass(told: dict[str, Any]) 
     assert told["bad of the async engine"] == told["bad"][0]
 
 
-def test_a_model_that_the_async_engine_does_not_load_is_its_failure(told: dict[str, Any]) -> None:
+def test_a_model_that_the_async_engine_does_not_load_is_its_failure(told):
     """As with the offline engine, which is asked in a process of its own."""
     assert str(told["no model"]).startswith("failed of ")
     assert "Traceback" in told["log"]
 
 
-def test_rules_for_numbers_are_those_of_sampling_params(told: dict[str, Any]) -> None:
+def test_rules_for_numbers_are_those_of_sampling_params(told):
     """Values around every bound, put to vLLM itself."""
     ours = [NUMBERS["sampling"][name][0](value) for name, value in PUT]
     assert [case for case, is_taken, is_ours in zip(PUT, told["takes"], ours, strict=True) if is_taken != is_ours] == []

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from run_kit import manifest_of
 
-from assayline.clock import RunClock
 from assayline.evaluation.run import conclude_run
 from assayline.runs.manifest import Manifest, PromptCounts
 from assayline.store.ingest import Verdict
@@ -14,23 +14,7 @@ SOUND: dict[str, Any] = {"broken": {}, "errors": {}, "unsent": 0, "sent": REQUES
 
 
 def conclude(max_error_fraction: float = 0.5, **verdict: Any) -> Manifest:
-    run = Manifest(
-        run_id="run-1",
-        name="name",
-        spec_hash="hash",
-        prompt_set="set",
-        model="model",
-        model_id="model",
-        tokenizer_id="tokenizer",
-        sampling_id="sampling",
-        inputs=None,
-        inputs_digest=None,
-        clock=RunClock.start(),
-        host_name="host",
-        assayline_version="0",
-        table_version=1,
-        prompts=PromptCounts(REQUESTS, 0, REQUESTS, 0, 1),
-    )
+    run = manifest_of(prompts=PromptCounts(REQUESTS, 0, REQUESTS, 0, 1))
     return conclude_run(run, Verdict(**{**SOUND, **verdict}), max_error_fraction)
 
 
@@ -41,42 +25,42 @@ def message_of(**verdict: Any) -> str:
     return run.message
 
 
-def test_a_run_that_adds_up_is_completed() -> None:
+def test_a_run_that_adds_up_is_completed():
     run = conclude()
     assert (run.state, run.message, run.is_final) == ("completed", None, False)
 
 
 @pytest.mark.parametrize("reason", ["max_requests", "max_duration_s", "saturated", "end_of_trace"])
-def test_a_load_may_end_before_its_requests_do(reason: str) -> None:
+def test_a_load_may_end_before_its_requests_do(reason):
     run = conclude(unsent=70, sent=30, errors={"timeout": 3}, load_ends={reason: "Sending has ended."})
     assert run.state == "completed"
 
 
 @pytest.mark.parametrize(("unsent", "words"), [(70, "70 requests were left unsent."), (0, "Nothing was left unsent.")])
-def test_a_load_that_its_errors_ended_fails_the_run_however_few_they_are(unsent: int, words: str) -> None:
+def test_a_load_that_its_errors_ended_fails_the_run_however_few_they_are(unsent, words):
     ends = {"max_errors": "Sending has ended: 3 requests ended as error rows, and load.max_errors is 3."}
     message = message_of(unsent=unsent, sent=100 - unsent, errors={"timeout": 2, "http_500": 1}, load_ends=ends)
     assert "stopped by its errors. Sending has ended: 3 requests" in message and words in message
     assert "timeout 2, http_500 1" in message and "--fresh" in message
 
 
-def test_a_run_that_sent_nothing_fails() -> None:
+def test_a_run_that_sent_nothing_fails():
     message = message_of(unsent=100, sent=0, load_ends={"end_of_trace": "Sending has ended: the trace has 0 stamps."})
     assert "sent nothing" in message and "the trace has 0 stamps" in message and "Change load" in message
     assert "No event says why." in message_of(unsent=100, sent=0)
 
 
-def test_requests_that_could_not_be_rendered_are_not_sent_either() -> None:
+def test_requests_that_could_not_be_rendered_are_not_sent_either():
     assert "sent nothing" in message_of(unsent=60, sent=0, errors={"render": 40})
 
 
-def test_errors_are_counted_among_what_was_asked() -> None:
+def test_errors_are_counted_among_what_was_asked():
     assert conclude(errors={"timeout": 50}).state == "completed"
     assert conclude(errors={"timeout": 10}, unsent=80, sent=20).state == "completed"
     message = message_of(errors={"timeout": 11}, unsent=80, sent=20)
     assert "11 error rows among 20 requests" in message and "timeout 11" in message
 
 
-def test_what_does_not_add_up_comes_first() -> None:
+def test_what_does_not_add_up_comes_first():
     run = conclude(broken={"missing_requests": 2}, load_ends={"max_errors": "Sending has ended."})
     assert run.state == "failed" and not run.is_final and "does not add up" in str(run.message)

@@ -2,26 +2,25 @@
 
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 import pytest
-from run_kit import FAKE, complete, completion_of, query, rows_of, vanish, work
+from run_kit import FAKE, complete, plain_request, query, rows_of, vanish, work
 from server_kit import ANSWER, FakeServer
 
 from assayline.digests import digest_text
 from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError, SpecError
 from assayline.evaluation import drive
-from assayline.evaluation import worker as worker_module
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.order import Conversations
 from assayline.evaluation.prepare import open_renderer
+from assayline.evaluation.worker import Worker, WorkOrder
 from assayline.export.make import export_run
 from assayline.model import identify_spec_model
-from assayline.records import EARLIER_TURN, NOT_SENT, EarlierTurn, Request
-from assayline.requests.chat import Rendered
+from assayline.records import EARLIER_TURN, EarlierTurn, Request
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 
@@ -42,30 +41,22 @@ def answer(request: Request) -> str:
     return digest_text(request.rendered or "")[:12]
 
 
-@pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Fake engines answer with a digest of their prompts; what is put in here goes to the next ones."""
-    more: dict[str, Any] = {}
+def answering(**changes: Any) -> Callable[[WorkOrder], Worker]:
+    """Launches workers whose engines answer with a digest of their prompts, unless told otherwise."""
 
     def open_fake(opened: Any, sizes: Any, setup: Any, hooks: Any, **_: Any) -> FakeEngine:
-        arguments = {"window": 3, "answer": answer, **more}
-        generation = opened.engine_generation
-        return FakeEngine(opened.clock, worker=opened.worker, generation=generation, hooks=hooks, **arguments)
+        names = {"worker": opened.worker, "generation": opened.engine_generation}
+        return FakeEngine(opened.clock, hooks=hooks, **{"window": 3, "answer": answer, **names, **changes})
 
-    monkeypatch.setattr(worker_module, "open_engine", open_fake)
-    return more
+    return partial(Worker, open_engine=open_fake)
 
 
 @pytest.fixture
-def talks_spec(make_spec: Any, engines: dict[str, Any]) -> Callable[..., EvalSpec]:
+def talks_spec(make_spec: Any) -> Callable[..., EvalSpec]:
     def make(turns: list[int] = TURNS, **changes: Any) -> EvalSpec:
         rows = [talk(number, count) for number, count in enumerate(turns)]
-        prompts = {
-            "source": {"kind": "inline", "rows": rows},
-            "template": None,
-            "turns": "each",
-            **changes.pop("prompts", {}),
-        }
+        source = {"kind": "inline", "rows": rows}
+        prompts = {"source": source, "template": None, "turns": "each", **changes.pop("prompts", {})}
         return make_spec(prompts=prompts, engine={**FAKE, "args": {}}, sampling={"max_tokens": 2}, **changes)
 
     return make
@@ -91,9 +82,9 @@ def check_history(spec: EvalSpec, settings: Settings) -> int:
     return len(rows)
 
 
-def test_each_turn_is_asked_with_the_answers_of_the_model(settings: Settings, talks_spec: Any) -> None:
+def test_each_turn_is_asked_with_the_answers_of_the_model(settings, talks_spec):
     spec = talks_spec(prompts={"repeats": 2}, shard_requests=4)
-    assert complete(spec, settings).answered_requests == 2 * sum(TURNS)
+    assert complete(spec, settings, launch=answering()).answered_requests == 2 * sum(TURNS)
     assert check_history(spec, settings) == 2 * sum(TURNS)
     assert query(settings, "select is_sound from request_integrity") == [(True,)]
 
@@ -113,74 +104,32 @@ def die_after(answers: int) -> Callable[[Request], str]:
     return answer_or_die
 
 
-def test_a_run_that_was_killed_between_turns_goes_on_with_what_was_answered(
-    settings: Settings, talks_spec: Any, engines: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_killed_between_turns_goes_on_with_what_was_answered(settings, talks_spec, monkeypatch):
     monkeypatch.setattr(drive, "REPLACEMENT_PAUSES_S", ())
     answers = 7
     spec = talks_spec(shard_requests=5)
     evaluation = begin_evaluation(spec, settings)
     evaluation.prepare()
-    engines["answer"] = die_after(answers)
     with pytest.raises(EngineError, match="was lost 1 times"):
-        work(evaluation)
+        work(evaluation, launch=answering(answer=die_after(answers)))
     evaluation.writer.flush()
     early = {row["request_id"]: row["text"] for row in rows_of(evaluation.run_dir, "completions")}
     assert len(early) == answers
     vanish(evaluation)
-    engines["answer"] = answer
-    assert complete(spec, settings).run_id == evaluation.run_id
+    assert complete(spec, settings, launch=answering()).run_id == evaluation.run_id
     assert check_history(spec, settings) == sum(TURNS)
     rows = rows_of(evaluation.run_dir, "completions")
     assert len(rows) == sum(TURNS), "nothing is asked twice"
     assert early.items() <= {row["request_id"]: row["text"] for row in rows}.items()
 
 
-def test_what_a_lost_worker_answered_is_the_history_of_the_one_that_takes_over(
-    settings: Settings, talks_spec: Any, engines: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drive, "REPLACEMENT_PAUSES_S", ())
-    spec = talks_spec(shard_requests=20, workers=2)
-    evaluation = begin_evaluation(spec, settings)
-    counts = evaluation.prepare()
-    engines["answer"] = die_after(8)
-    with pytest.raises(EngineError, match="was lost"):
-        work(evaluation)
-    engines["answer"] = answer
-    assert work(evaluation, 1) == sum(TURNS) - 8
-    evaluation.finish(counts)
-    assert check_history(spec, settings) == sum(TURNS)
-    assert query(settings, "select worker, count(*) from completions group by 1 order by 1") == [
-        ("worker-0", 8),
-        ("worker-1", sum(TURNS) - 8),
-    ]
-
-
-def test_two_workers_share_conversations_whole(settings: Settings, talks_spec: Any, engines: dict[str, Any]) -> None:
-    spec = talks_spec(turns=[3] * 20, shard_requests=16, workers=2)
-    engines["step_s"] = 0.01
-    evaluation = begin_evaluation(spec, settings)
-    counts = evaluation.prepare()
-    with ThreadPoolExecutor() as pool:
-        answered = list(pool.map(lambda index: work(evaluation, index), range(2)))
-    evaluation.finish(counts)
-    assert check_history(spec, settings) == sum(answered) == 60
-    shared = (
-        "select count(distinct worker) from requests join completions using (run_id, request_id) group by prompt_id"
-    )
-    assert set(query(settings, shared)) == {(1,)}
-
-
-def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(
-    settings: Settings, talks_spec: Any, engines: dict[str, Any]
-) -> None:
+def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(settings, talks_spec):
     spec = talks_spec(prompts={"columns": {"target": "answer"}}, scorers=[{"kind": "contains"}], max_error_fraction=1)
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     requests = rows_of(evaluation.run_dir, "requests")
     [failing] = [row for row in requests if row["turns"] == 5 and row["turn_index"] == 1]
-    engines["fail_ids"] = frozenset({failing["request_id"]})
-    work(evaluation)
+    work(evaluation, launch=answering(fail_ids=frozenset({failing["request_id"]})))
     evaluation.finish(counts)
     rows = query(
         settings,
@@ -200,10 +149,10 @@ def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(
         export_run(settings, evaluation.run_id, "lm-eval")
 
 
-def test_a_conversation_that_grows_beyond_the_context_ends_there(settings: Settings, talks_spec: Any) -> None:
+def test_a_conversation_that_grows_beyond_the_context_ends_there(settings, talks_spec):
     spec = talks_spec(turns=[6], max_error_fraction=1)
     spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"args": {"max_model_len": 100}})})
-    complete(spec, settings)
+    complete(spec, settings, launch=answering())
     rows = query(settings, "select error_kind, prompt_tokens from completions order by prompt_tokens nulls last")
     kinds = [kind for kind, _ in rows]
     assert kinds == sorted(kinds, key=[None, "prompt_too_long", EARLIER_TURN].index) and set(kinds) >= {EARLIER_TURN}
@@ -211,7 +160,7 @@ def test_a_conversation_that_grows_beyond_the_context_ends_there(settings: Setti
     assert rows[too_long][1] >= 100 > rows[too_long - 1][1]
 
 
-def test_a_conversation_that_cannot_begin_has_an_error_row_for_each_turn(settings: Settings, talks_spec: Any) -> None:
+def test_a_conversation_that_cannot_begin_has_an_error_row_for_each_turn(settings, talks_spec):
     spec = talks_spec(turns=[2, 1], max_error_fraction=1)
     spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"args": {"max_model_len": 5}})})
     evaluation = begin_evaluation(spec, settings)
@@ -221,74 +170,20 @@ def test_a_conversation_that_cannot_begin_has_an_error_row_for_each_turn(setting
     assert {row["turn_messages_json"] for row in rows_of(evaluation.run_dir, "requests")} == {None}
 
 
-class Words:
-    """A renderer whose prompts are the contents of messages, a token a word."""
-
-    def render(self, messages: list[dict[str, Any]], body: Any = None) -> Rendered:
-        text = " ".join(message["content"] for message in messages)
-        return Rendered(text, [1] * len(text.split()))
-
-    def encode(self, text: str) -> list[int]:
-        raise AssertionError
-
-    def encode_media(self, messages: list[dict[str, Any]]) -> list[int]:
-        raise AssertionError
-
-
-def turn_of(name: str, turn_index: int, turns: int, earlier: list[EarlierTurn] | None = None) -> Request:
-    said = [{"role": "user", "content": f"{name}{turn_index}"}]
-    return Request(
-        request_id=f"{name}{turn_index}",
-        prompt_id=name,
-        occurrence=0,
-        repeat_index=0,
-        prompt_token_ids=[] if turn_index else [1],
-        sampling={},
-        turn_index=turn_index,
-        turns=turns,
-        turn_messages=said,
-        earlier_turns=earlier
-        or [EarlierTurn([{"role": "user", "content": f"{name}{at}"}]) for at in range(turn_index)],
+def test_a_turn_whose_earlier_answer_is_nowhere_is_an_error_row_and_no_wait():
+    failed: list[tuple[str, str]] = []
+    conversations = Conversations(
+        lambda: pytest.fail("nothing is rendered"),
+        "",
+        lambda request, kind, *_: failed.append((request.request_id, kind)),
     )
+    earlier = [EarlierTurn([{"role": "user", "content": "first"}], "yes"), EarlierTurn([])]
+    turn = plain_request("third", prompt_token_ids=[], turn_index=2, turns=3, turn_messages=[], earlier_turns=earlier)
+    assert conversations.add(turn) is None and not conversations.held
+    assert failed == [("third", EARLIER_TURN)]
 
 
-@pytest.fixture
-def failed() -> list[tuple[str, str]]:
-    return []
-
-
-@pytest.fixture
-def conversations(failed: list[tuple[str, str]]) -> Conversations:
-    def fail(request: Request, error_kind: str, why: str, prompt_tokens: int | None) -> None:
-        failed.append((request.request_id, error_kind))
-
-    return Conversations(lambda: (Words(), None, None), "So: ", fail)
-
-
-def test_conversations_hold_a_turn_until_the_one_before_is_answered(conversations: Conversations) -> None:
-    asked = [conversations.add(turn_of(name, at, 2)) for name in "ab" for at in range(2)]
-    assert [request and request.request_id for request in asked] == ["a0", None, "b0", None]
-    second = conversations.settle(completion_of("b0", text="yes"))
-    assert second is not None and second.request_id == "b1" and second.rendered == "b0 So: yes b1"
-    assert conversations.held == 1 and conversations.settle(completion_of("b1", text="no")) is None
-
-
-def test_what_a_load_leaves_unsent_is_no_error(conversations: Conversations, failed: list[tuple[str, str]]) -> None:
-    for at in range(3):
-        conversations.add(turn_of("a", at, 3))
-    ended = completion_of("a0", error_kind=NOT_SENT, error_message="Sending has ended.")
-    assert conversations.settle(ended) is None and failed == [("a1", NOT_SENT), ("a2", NOT_SENT)]
-
-
-def test_a_turn_whose_earlier_answer_is_nowhere_is_an_error_row_and_no_wait(
-    conversations: Conversations, failed: list[tuple[str, str]]
-) -> None:
-    known = [EarlierTurn([{"role": "user", "content": "a0"}], "yes"), EarlierTurn([])]
-    assert conversations.add(turn_of("a", 2, 3, known)) is None and not conversations.held
-    assert failed == [("a2", EARLIER_TURN)]
-
-
-def test_a_server_gets_the_conversation_as_messages(settings: Settings, make_spec: Any) -> None:
+def test_a_server_gets_the_conversation_as_messages(settings, make_spec):
     rows = [talk(number, 3) for number in range(2)]
     server_spec = {"endpoint": "chat"}
     with FakeServer().running() as server:
@@ -314,7 +209,7 @@ def test_a_server_gets_the_conversation_as_messages(settings: Settings, make_spe
 
 
 @pytest.mark.vllm
-def test_a_real_engine_finds_the_turn_before_in_its_cache(settings: Settings, make_spec: Any) -> None:
+def test_a_real_engine_finds_the_turn_before_in_its_cache(settings, make_spec):
     """Each begins with more than a block of the cache, and its second turn with what the model itself said."""
     long = {"role": "system", "content": " ".join(f"{number} + {number} = {2 * number}." for number in range(20))}
     rows = [{**talk(number, 3), "messages": [long, *talk(number, 3)["messages"][1:]]} for number in range(2)]

@@ -23,7 +23,7 @@ from run_kit import completion_of, fake_spec, request_of, write_shards
 from assayline.errors import EngineError
 from assayline.evaluation.dispatcher import KILLED_WORKER, Dispatcher
 from assayline.evaluation.order import name_shard
-from assayline.records import EARLIER_TURN, Completion, Request
+from assayline.records import EARLIER_TURN, NOT_SENT, Completion, Request
 from assayline.store.parts import count_rows, list_parts, write_part
 
 
@@ -73,19 +73,19 @@ def ids_of(rows: list[Completion]) -> list[str]:
     return [row.request_id for row in rows]
 
 
-def test_exchange_hands_out_requests_in_the_order_of_their_shards(tmp_path: Path) -> None:
+def test_exchange_hands_out_requests_in_the_order_of_their_shards(tmp_path):
     ids = write_shards(tmp_path, shards=3, per_shard=10)
     desk = Desk(tmp_path)
     assert desk.answer_all() == ids and sorted(ids_of(desk.rows)) == ids
 
 
-def test_exchange_begins_with_the_shard_of_the_longest_answers(tmp_path: Path) -> None:
+def test_exchange_begins_with_the_shard_of_the_longest_answers(tmp_path):
     for number, weight in enumerate([5, 900, 30]):
         write_part(tmp_path, "requests", name_shard(number, weight), [request_of(number)])
     assert Desk(tmp_path).answer_all() == ["request-00001", "request-00002", "request-00000"]
 
 
-def test_exchange_fills_the_window_and_a_surplus(tmp_path: Path) -> None:
+def test_exchange_fills_the_window_and_a_surplus(tmp_path):
     ids = write_shards(tmp_path, shards=2, per_shard=100)
     desk = Desk(tmp_path)
     first = desk.ask(window=30)
@@ -94,13 +94,13 @@ def test_exchange_fills_the_window_and_a_surplus(tmp_path: Path) -> None:
     assert desk.ask(window=30, finished=first[:7]) == ids[60:67]
 
 
-def test_exchange_gives_nothing_to_a_worker_without_an_engine(tmp_path: Path) -> None:
+def test_exchange_gives_nothing_to_a_worker_without_an_engine(tmp_path):
     write_shards(tmp_path, shards=1, per_shard=5)
     desk = Desk(tmp_path)
     assert desk.ask(window=0) == [] and not desk.dispatcher.is_over
 
 
-def test_exchange_shares_the_end_of_a_run_among_workers(tmp_path: Path) -> None:
+def test_exchange_shares_the_end_of_a_run_among_workers(tmp_path):
     """No worker sits on a surplus while another has less than its window."""
     ids = write_shards(tmp_path, shards=1, per_shard=100)
     desk = Desk(tmp_path, workers=4)
@@ -110,7 +110,7 @@ def test_exchange_shares_the_end_of_a_run_among_workers(tmp_path: Path) -> None:
     assert sum(len(desk.ask(f"worker-{number}", window=20)) for number in range(4)) < 20, "some is left for the quick"
 
 
-def test_exchange_keeps_a_shard_on_one_worker_as_long_as_there_are_others(tmp_path: Path) -> None:
+def test_exchange_keeps_a_shard_on_one_worker_as_long_as_there_are_others(tmp_path):
     """Prompts with a common prefix are neighbours, and a prefix is cached by one engine."""
     ids = write_shards(tmp_path, shards=2, per_shard=40)
     desk = Desk(tmp_path, workers=2)
@@ -118,24 +118,7 @@ def test_exchange_keeps_a_shard_on_one_worker_as_long_as_there_are_others(tmp_pa
     assert desk.ask("worker-1", window=10) == ids[40:55]
 
 
-def test_exchange_drops_rows_of_requests_that_the_worker_does_not_hold(tmp_path: Path) -> None:
-    ids = write_shards(tmp_path, shards=1, per_shard=2)
-    desk = Desk(tmp_path)
-    assert desk.ask(window=2) == ids
-    desk.ask(finished=[ids[0], ids[0]])
-    desk.ask("worker-1", finished=[ids[1]])
-    desk.ask(finished=[ids[0], ids[1]])
-    assert ids_of(desk.rows) == ids and desk.dispatcher.is_over
-
-
-def test_exchange_leaves_out_what_earlier_attempts_answered(tmp_path: Path) -> None:
-    ids = write_shards(tmp_path, shards=1, per_shard=6)
-    desk = Desk(tmp_path, answered=frozenset(ids[1:4]))
-    assert desk.answer_all() == [ids[0], *ids[4:]]
-    assert desk.dispatcher.look().answered == 6
-
-
-def test_stop_hands_out_nothing_more_and_keeps_rows(tmp_path: Path) -> None:
+def test_stop_hands_out_nothing_more_and_keeps_rows(tmp_path):
     ids = write_shards(tmp_path, shards=1, per_shard=30)
     desk = Desk(tmp_path)
     first = desk.ask()
@@ -143,7 +126,7 @@ def test_stop_hands_out_nothing_more_and_keeps_rows(tmp_path: Path) -> None:
     assert desk.ask(finished=first) == [] and ids_of(desk.rows) == first == ids[: len(first)]
 
 
-def test_lose_hands_what_the_worker_held_to_others_first(tmp_path: Path) -> None:
+def test_lose_hands_what_the_worker_held_to_others_first(tmp_path):
     ids = write_shards(tmp_path, shards=2, per_shard=20)
     desk = Desk(tmp_path, workers=2)
     lost = desk.ask("worker-0", window=4)
@@ -155,7 +138,7 @@ def test_lose_hands_what_the_worker_held_to_others_first(tmp_path: Path) -> None
     assert sorted(desk.answer_all("worker-2")) == ids and sorted(ids_of(desk.rows)) == ids
 
 
-def test_lose_asks_a_request_alone_after_two_losses_and_never_after_three(tmp_path: Path) -> None:
+def test_lose_asks_a_request_alone_after_two_losses_and_never_after_three(tmp_path):
     ids = write_shards(tmp_path, shards=1, per_shard=9)
     desk = Desk(tmp_path, workers=1)
     for number in range(2):
@@ -176,7 +159,7 @@ def test_lose_asks_a_request_alone_after_two_losses_and_never_after_three(tmp_pa
     assert sorted(ids_of(desk.rows)) == ids and desk.dispatcher.is_over
 
 
-def test_lose_counts_what_was_in_flight_and_not_what_waited(tmp_path: Path) -> None:
+def test_lose_counts_what_was_in_flight_and_not_what_waited(tmp_path):
     ids = write_shards(tmp_path, shards=1, per_shard=8)
     desk = Desk(tmp_path)
     for number in range(3):
@@ -185,7 +168,7 @@ def test_lose_counts_what_was_in_flight_and_not_what_waited(tmp_path: Path) -> N
     assert all(row.error_kind is None for row in desk.rows)
 
 
-def test_lose_counts_what_was_in_flight_when_the_engine_had_ended(tmp_path: Path) -> None:
+def test_lose_counts_what_was_in_flight_when_the_engine_had_ended(tmp_path):
     """A worker whose engine has ended reports a window of 0, and then its loss."""
     [killer] = write_shards(tmp_path, shards=1, per_shard=1)
     desk = Desk(tmp_path, max_error_fraction=1.0)
@@ -196,7 +179,7 @@ def test_lose_counts_what_was_in_flight_when_the_engine_had_ended(tmp_path: Path
     assert [row.error_kind for row in desk.rows] == [KILLED_WORKER]
 
 
-def test_note_culprit_ends_a_run_that_loses_too_many_requests(tmp_path: Path) -> None:
+def test_note_culprit_ends_a_run_that_loses_too_many_requests(tmp_path):
     write_shards(tmp_path, shards=1, per_shard=20)
     desk = Desk(tmp_path, max_error_fraction=0.1)
     desk.dispatcher.note_culprit("one")
@@ -213,7 +196,7 @@ def repeats_of(prompts: int, repeats: int) -> list[Request]:
     ]
 
 
-def test_exchange_asks_each_prompt_once_before_any_again(tmp_path: Path) -> None:
+def test_exchange_asks_each_prompt_once_before_any_again(tmp_path):
     requests = repeats_of(prompts=4, repeats=3)
     write_part(tmp_path, "requests", "shard-000000", requests)
     desk = Desk(tmp_path, prompts={"source": {"kind": "inline", "rows": [{"prompt": "1"}]}, "repeats": 3})
@@ -236,7 +219,10 @@ def talk_of(number: int, turns: int) -> list[Request]:
     ]
 
 
-def test_exchange_asks_a_turn_when_the_one_before_is_answered(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "left"), [("engine", EARLIER_TURN), (NOT_SENT, NOT_SENT)], ids=["error", "end of a load"]
+)
+def test_exchange_asks_a_turn_when_the_one_before_is_answered(tmp_path, kind, left):
     first, second = talk_of(0, 3), talk_of(1, 3)
     write_part(tmp_path, "requests", "shard-000000", [*first, *second])
     desk = Desk(tmp_path, workers=2)
@@ -246,10 +232,10 @@ def test_exchange_asks_a_turn_when_the_one_before_is_answered(tmp_path: Path) ->
     assert desk.ask("worker-1", window=9) == [], "the conversation stays with the worker that has its prefix"
     desk.dispatcher.lose("worker-0")
     assert desk.ask("worker-1", window=9) == [second[0].request_id, first[1].request_id]
-    error = completion_of(first[1].request_id, error_kind="engine", error_message="no")
+    error = completion_of(first[1].request_id, error_kind=kind, error_message="no")
     assert desk.dispatcher.exchange("worker-1", [error], 9) == []
-    [left] = [row for row in desk.rows if row.request_id == first[2].request_id]
-    assert left.error_kind == EARLIER_TURN and not desk.dispatcher.is_over
+    [last] = [row for row in desk.rows if row.request_id == first[2].request_id]
+    assert last.error_kind == left and not desk.dispatcher.is_over
 
 
 class DispatcherMachine(RuleBasedStateMachine):
@@ -371,7 +357,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.looked = len(self.stored)
 
 
-def test_every_request_has_one_row_whatever_happens(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_every_request_has_one_row_whatever_happens(tmp_path_factory):
     machine = DispatcherMachine
     machine.make_folder = staticmethod(lambda: tmp_path_factory.mktemp("dispatcher"))  # type: ignore[method-assign]
     quick = settings(

@@ -1,60 +1,22 @@
 """A run from its beginning to its end, on the fake engine: what adds up, and what must not."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from run_kit import completion_of, lose_answers, read_line, rows_of, start_python, work
+from flow_kit import database_held
+from run_kit import FAKE, complete, completion_of, lose_answers, query, rows_of, work
 
 from assayline.clock import RunClock
-from assayline.errors import ModelError, PromptError, RunFailedError, SpecError, StoreError
+from assayline.errors import ModelError, PromptError, RunFailedError, SpecError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.resume import NEVER
 from assayline.evaluation.run import read_result
 from assayline.runs.manifest import new_run_id
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.store.database import connect
 from assayline.store.parts import list_parts, write_part
 
 pytestmark = pytest.mark.slow
-
-HOLD = """
-import sys, duckdb
-connection = duckdb.connect(sys.argv[1], read_only=sys.argv[2] == "reader")
-print("held", flush=True)
-sys.stdin.readline()
-"""
-FAKE = {"backend": "fake"}
-
-
-class Holder:
-    """A process that holds the database; called, it lets go."""
-
-    def __init__(self, process: Any) -> None:
-        self.pid = process.pid
-        self._process = process
-
-    def __call__(self) -> None:
-        self._process.communicate("\n", timeout=30)
-
-
-@pytest.fixture
-def lock(settings: Settings) -> Iterator[Any]:
-    """Another process that holds the database until what this returns is called."""
-    started = []
-
-    def hold(role: str) -> Any:
-        process = start_python(HOLD, settings.database_path, role)
-        started.append(process)
-        assert read_line(process) == "held"
-        return Holder(process)
-
-    yield hold
-    for process in started:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture
@@ -67,20 +29,7 @@ def impatient(settings: Settings) -> Settings:
     return settings.model_copy(update={"database_wait_s": 0.2})
 
 
-def complete_run(spec: EvalSpec, settings: Settings) -> str:
-    evaluation = begin_evaluation(spec, settings)
-    counts = evaluation.prepare()
-    work(evaluation)
-    return evaluation.finish(counts).run_id
-
-
-def query(settings: Settings, sql: str) -> list[tuple[Any, ...]]:
-    with connect(settings.database_path, 10, read_only=True) as connection:
-        return connection.execute(sql).fetchall()
-
-
-def test_a_run_ends_with_every_request_answered_and_its_metrics(spec: EvalSpec, settings: Settings) -> None:
-    """Peers, row 13: count in = count out."""
+def test_a_run_ends_with_every_request_answered_and_its_metrics(spec, settings):
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     assert (counts.prompt_rows, counts.requests, counts.shards) == (30, 30, 4)
@@ -95,8 +44,7 @@ def test_a_run_ends_with_every_request_answered_and_its_metrics(spec: EvalSpec, 
     assert (evaluation.run_dir / "spec.json").exists()
 
 
-def test_results_reach_the_database_while_the_run_goes_on(spec: EvalSpec, settings: Settings) -> None:
-    """Peers, row 12: nothing waits for the end of the run."""
+def test_results_reach_the_database_while_the_run_goes_on(spec, settings):
     evaluation = begin_evaluation(spec, settings)
     assert evaluation.try_load() is None
     counts = evaluation.prepare()
@@ -109,8 +57,7 @@ def test_results_reach_the_database_while_the_run_goes_on(spec: EvalSpec, settin
     assert not settings.database_path.with_name(f"{settings.database_path.name}.wal").exists()
 
 
-def test_an_answer_too_many_fails_the_run(spec: EvalSpec, settings: Settings) -> None:
-    """Peers, row 13."""
+def test_an_answer_too_many_fails_the_run(spec, settings):
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     work(evaluation)
@@ -120,8 +67,7 @@ def test_an_answer_too_many_fails_the_run(spec: EvalSpec, settings: Settings) ->
         evaluation.finish(counts)
 
 
-def test_a_shard_that_is_lost_fails_the_run(spec: EvalSpec, settings: Settings) -> None:
-    """Peers, row 13: what was expected is counted where prompts are read, not where answers are stored."""
+def test_a_shard_that_is_lost_fails_the_run(spec, settings):
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     work(evaluation)
@@ -131,70 +77,42 @@ def test_a_shard_that_is_lost_fails_the_run(spec: EvalSpec, settings: Settings) 
         evaluation.finish(counts)
 
 
-def test_a_bad_row_is_an_error_row_and_the_run_adds_up(make_spec: Any, settings: Settings) -> None:
-    """Peers, row 8: one over-long prompt is one error row."""
-    rows = [{"question": "What is 1 + 1?"}, {"question": "1 + 1 " * 500}, {"question": "What is 2 + 2?"}]
-    prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {}}
-    evaluation = begin_evaluation(make_spec(engine=FAKE, prompts=prompts), settings)
-    counts = evaluation.prepare()
-    assert (counts.requests, counts.failed_requests) == (3, 1)
-    work(evaluation)
-    evaluation.finish(counts)
-    kinds = query(settings, "select coalesce(error_kind, 'none'), count(*) from completions group by all order by all")
-    assert kinds == [("none", 2), ("prompt_too_long", 1)]
-
-
-def test_run_completes_while_another_program_holds_the_database(spec: EvalSpec, settings: Settings, lock: Any) -> None:
-    """It writes; one that reads is in the test below."""
+def test_run_completes_while_another_program_holds_the_database(spec, settings):
     settings = impatient(settings)
-    with_history = complete_run(spec, settings)
-    release = lock("writer")
-
-    evaluation = begin_evaluation(spec, settings, NEVER)
-    assert any(f"held by process {release.pid}" in note and "stand-in" in note for note in evaluation.notes)
-    counts = evaluation.prepare()
-    work(evaluation)
-    assert "not free within 0 s" in str(evaluation.try_load()), "the middle of a run does not wait"
-    result = evaluation.finish(counts)
-    assert result.metrics and result.database == str(settings.data_dir / "stand-in" / "assayline.duckdb")
-    assert evaluation.manifest.state == "completed"
-    assert read_result(evaluation.manifest, settings) == result
-
-    release()
+    with_history = complete(spec, settings).run_id
+    with database_held(settings.data_dir) as (pid, _):
+        evaluation = begin_evaluation(spec, settings, NEVER)
+        assert any(f"held by process {pid}" in note and "stand-in" in note for note in evaluation.notes)
+        counts = evaluation.prepare()
+        work(evaluation)
+        assert "not free within 0 s" in str(evaluation.try_load()), "the middle of a run does not wait"
+        result = evaluation.finish(counts)
+        assert result.metrics and result.database == str(settings.data_dir / "stand-in" / "assayline.duckdb")
+        assert evaluation.manifest.state == "completed"
+        assert read_result(evaluation.manifest, settings) == result
     read_result(evaluation.manifest, settings)  # as the next command does
-    runs = query(
-        settings,
-        "select run_id, state, (select count(*) from completions as c where c.run_id = r.run_id) from runs as r",
-    )
+    answers = "select count(*) from completions as c where c.run_id = r.run_id"
+    runs = query(settings, f"select run_id, state, ({answers}) from runs as r")
     assert sorted(runs) == sorted((run_id, "completed", 30) for run_id in (with_history, evaluation.run_id))
     assert not list((settings.data_dir / "stand-in").iterdir())
 
 
-def test_resume_works_while_another_program_holds_the_database(spec: EvalSpec, settings: Settings, lock: Any) -> None:
+def test_resume_works_while_another_program_holds_the_database(spec, settings):
     settings = impatient(settings)
     first = begin_evaluation(spec, settings)
     counts = first.prepare()
     work(first)
     lose_answers(first, 8)
     first.abandon("cancelled")
-    release = lock("reader")
-    again = begin_evaluation(spec, settings)
-    assert again.run_id == first.run_id and again.earlier is not None and again.earlier.answered == 22
-    again.prepare()
-    work(again)
-    assert again.finish(counts).answered_requests == counts.requests
-    release()
+    with database_held(settings.data_dir, read_only=True):
+        again = begin_evaluation(spec, settings)
+        assert again.run_id == first.run_id and again.earlier.answered == 22
+        again.prepare()
+        work(again)
+        assert again.finish(counts).answered_requests == counts.requests
     read_result(again.manifest, settings)
-    assert query(settings, "select attempt, state, (select count(*) from completions) from runs") == [
-        (2, "completed", 30)
-    ]
-
-
-def test_a_database_that_is_none_is_a_sentence(spec: EvalSpec, settings: Settings) -> None:
-    settings.data_dir.mkdir(parents=True)
-    settings.database_path.write_text("no database")
-    with pytest.raises(StoreError, match="cannot be opened as a DuckDB database"):
-        begin_evaluation(spec, settings)
+    rows = query(settings, "select attempt, state, (select count(*) from completions) from runs")
+    assert rows == [(2, "completed", 30)]
 
 
 @pytest.mark.parametrize(
@@ -206,9 +124,7 @@ def test_a_database_that_is_none_is_a_sentence(spec: EvalSpec, settings: Setting
         ({"chat": {"template": "{% if %}"}}, (ModelError, PromptError, SpecError)),
     ],
 )
-def test_a_mistake_in_the_prompts_leaves_no_run_behind(
-    make_spec: Any, settings: Settings, changes: dict[str, Any], expected: Any
-) -> None:
+def test_a_mistake_in_the_prompts_leaves_no_run_behind(make_spec, settings, changes, expected):
     evaluation = begin_evaluation(make_spec(engine=FAKE, **changes), settings)
     with pytest.raises(expected):
         evaluation.prepare()
@@ -220,22 +136,20 @@ def test_a_mistake_in_the_prompts_leaves_no_run_behind(
     ("changes", "expected"),
     [({"engine": {**FAKE, "args": {"max_num_seq": 1}}}, SpecError), ({"model": "./missing"}, ModelError)],
 )
-def test_what_can_be_checked_at_once_is_checked_before_anything_is_written(
-    make_spec: Any, settings: Settings, changes: dict[str, Any], expected: type[Exception]
-) -> None:
+def test_what_can_be_checked_at_once_is_checked_before_anything_is_written(make_spec, settings, changes, expected):
     with pytest.raises(expected):
         begin_evaluation(make_spec(**changes), settings)
     assert not settings.data_dir.exists()
 
 
-def test_run_ids_speak_and_differ() -> None:
+def test_run_ids_speak_and_differ():
     clock = RunClock(0.0, 0.0, "boot")
     assert new_run_id("My Run: ü/42!", clock).startswith("19700101-000000-my-run-42-")
     assert new_run_id("™", clock).startswith("19700101-000000-run-")
     assert len({new_run_id("x", clock) for _ in range(20)}) == 20
 
 
-def test_order_names_an_absolute_folder(spec: EvalSpec, settings: Settings, tiny_model: Path) -> None:
+def test_order_names_an_absolute_folder(spec, settings, tiny_model):
     order = begin_evaluation(spec, settings).order("worker-3")
     assert (order.model, order.worker, order.model_args) == (str(tiny_model), "worker-3", {})
     assert order.log_folder.is_absolute() and order.model_id.startswith("sha256:")

@@ -1,7 +1,6 @@
 """A disk that is full: a sentence, no torn part, and a run that is resumed when there is space again."""
 
 import contextlib
-import pickle
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from run_kit import FAKE, complete, query, start_python, work
+from run_kit import FAKE, complete, query, work
 
 from assayline.errors import StoreError
 from assayline.evaluation.begin import begin_evaluation
@@ -21,19 +20,6 @@ from assayline.store.database import connect
 from assayline.store.parts import TABLES, list_parts
 
 pytestmark = pytest.mark.slow
-
-
-BEGIN = """
-import pickle, resource, sys
-from assayline.errors import AssaylineError
-from assayline.evaluation.begin import begin_evaluation
-spec, settings = pickle.loads(open(sys.argv[1], "rb").read())
-resource.setrlimit(resource.RLIMIT_FSIZE, (900, resource.RLIM_INFINITY))
-try:
-    begin_evaluation(spec, settings)
-except AssaylineError as error:
-    print(type(error).__name__, error, flush=True)
-"""
 
 
 @pytest.fixture
@@ -54,19 +40,6 @@ def check_whole_and_go_on(spec: EvalSpec, settings: Settings) -> None:
     assert query(settings, "select count(*), count(distinct request_id) from completions") == [(30, 30)]
 
 
-def test_a_run_does_not_begin_when_no_file_can_grow(spec: EvalSpec, settings: Settings, tmp_path: Path) -> None:
-    """Later, and in the middle of a run, it is test_no_space_is_left, and a fault in test_worker_faults.py."""
-    with connect(settings.database_path, 10):
-        pass  # an empty database is there already
-    (tmp_path / "given").write_bytes(pickle.dumps((spec, settings)))
-    process = start_python(BEGIN, tmp_path / "given")
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 0
-    assert out.startswith("StoreError ") and "Free space" in out, out
-    assert not list((settings.data_dir / "runs").glob("*/run.json"))
-    check_whole_and_go_on(spec, settings)
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 16 MB."""
@@ -77,6 +50,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting a file system needs root")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def settings(settings: Settings, small_disk: Path) -> Settings:
+    """Their data folder is on the small disk."""
+    return settings.model_copy(update={"data_dir": small_disk / "data"})
 
 
 @contextlib.contextmanager
@@ -90,9 +69,17 @@ def filled(folder: Path) -> Iterator[None]:
     ballast.unlink()
 
 
+def test_a_run_does_not_begin_without_space(spec, settings, small_disk):
+    with connect(settings.database_path, 10):
+        pass  # an empty database is there already
+    with filled(small_disk), pytest.raises(StoreError, match="ree space"):
+        begin_evaluation(spec, settings)
+    assert not list((settings.data_dir / "runs").glob("*/run.json"))
+    check_whole_and_go_on(spec, settings)
+
+
 @pytest.mark.parametrize("stage", ["prepare", "work", "finish"])
-def test_no_space_is_left(spec: EvalSpec, settings: Settings, small_disk: Path, stage: str) -> None:
-    settings = settings.model_copy(update={"data_dir": small_disk / "data"})
+def test_no_space_is_left(spec, settings, small_disk, stage):
     evaluation = begin_evaluation(spec, settings)
     counts: list[PromptCounts] = []
     steps: dict[str, Any] = {
@@ -115,11 +102,9 @@ def test_no_space_is_left(spec: EvalSpec, settings: Settings, small_disk: Path, 
     check_whole_and_go_on(spec, settings)
 
 
-def test_a_database_without_space_is_an_obstacle_and_no_failure(
-    spec: EvalSpec, settings: Settings, small_disk: Path
-) -> None:
+def test_a_database_without_space_is_an_obstacle_and_no_failure(spec, settings, small_disk, tmp_path):
     """The parts may be on another disk, where there is space."""
-    settings = settings.model_copy(update={"database": small_disk / "own.duckdb"})
+    settings = settings.model_copy(update={"data_dir": tmp_path, "database": small_disk / "own.duckdb"})
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     work(evaluation)
@@ -131,10 +116,7 @@ def test_a_database_without_space_is_an_obstacle_and_no_failure(
     assert complete(spec, settings).run_id == evaluation.run_id
 
 
-def test_a_rebuild_without_space_leaves_the_database_as_it_was(
-    spec: EvalSpec, settings: Settings, small_disk: Path
-) -> None:
-    settings = settings.model_copy(update={"data_dir": small_disk / "data"})
+def test_a_rebuild_without_space_leaves_the_database_as_it_was(spec, settings, small_disk):
     run_dir = settings.run_dir(complete(spec, settings).run_id)
     with filled(small_disk), pytest.raises(StoreError, match="ree space"):
         rebuild_run(run_dir, settings.database_path, 10)

@@ -11,13 +11,11 @@ from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
 from assayline.engines.fake import FakeEngine
 from assayline.errors import SpecError
-from assayline.evaluation import worker as worker_module
 from assayline.evaluation.begin import begin_evaluation, plan_run
 from assayline.evaluation.order import read_shard
 from assayline.evaluation.resume import digest_inputs
 from assayline.load.course import LoadCourse
 from assayline.records import NOT_SENT
-from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 from assayline.spec.load import LoadSpec
@@ -39,7 +37,7 @@ def spec_of(model: Path, arrival: dict[str, Any], **load: Any) -> EvalSpec:
 CONSTANT = {"kind": "constant", "rate_per_s": 100.0}
 
 
-def test_another_attempt_is_told_what_was_sent_and_why_sending_ended(tiny_model: Path, settings: Settings) -> None:
+def test_another_attempt_is_told_what_was_sent_and_why_sending_ended(tiny_model, settings):
     evaluation = begin_evaluation(spec_of(tiny_model, CONSTANT), settings)
     evaluation.prepare()
     fresh = evaluation.order("worker-0")
@@ -68,30 +66,22 @@ class Following(FakeEngine):
 
     def generate(self, requests: Any) -> Any:
         for answer in super().generate(requests):
-            completion = answer
-            if not self._course.admit(self._course.settled, 0.0):
-                if not self._course.is_announced:
-                    self._course.is_announced = True
-                    self._hooks.on_load_ended(self._course.end)  # type: ignore[arg-type]
-                completion = replace(answer, error_kind=NOT_SENT)
+            is_sent = self._course.admit(self._course.settled, 0.0)
+            if not is_sent and not self._course.is_announced:
+                self._course.is_announced = True
+                self._hooks.on_load_ended(self._course.end)
+            completion = answer if is_sent else replace(answer, error_kind=NOT_SENT)
             self._course.settle(completion)
             yield completion
 
 
-def test_the_end_of_a_load_is_an_event_and_a_line(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
-) -> None:
+def test_the_end_of_a_load_is_an_event_and_a_line(tmp_path, settings):
     write_shards(tmp_path, shards=2, per_shard=5)
     load = LoadSpec.model_validate({"arrival": CONSTANT, "max_requests": 7})
     shared = Work(tmp_path, settings)
     shared.spec = shared.spec.model_copy(update={"load": load})
     shared.sent_before = 4
-    monkeypatch.setattr(
-        worker_module,
-        "open_engine",
-        lambda order, sizes, setup, hooks, *, course, **_: Following(order.clock, hooks, course),
-    )
-    shared.drive()
+    shared.drive(open_engine=lambda order, *given, course, **_: Following(order.clock, given[-1], course))
     kinds = [row["error_kind"] for row in rows_of(tmp_path, "completions")]
     assert kinds.count(NOT_SENT) == 7 and kinds.count(None) == 3
     [ended] = [row for row in rows_of(tmp_path, "engine_events") if row["event"] == "load_ended"]
@@ -99,9 +89,7 @@ def test_the_end_of_a_load_is_an_event_and_a_line(
     assert '"reason": "max_requests"' in ended["details_json"] and '"sent_requests": 7' in ended["details_json"]
 
 
-def test_a_trace_is_checked_before_anything_is_made_and_is_an_input(
-    tiny_model: Path, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_trace_is_checked_before_anything_is_made_and_is_an_input(tiny_model, settings, tmp_path):
     path = tmp_path / "trace.csv"
     spec = spec_of(tiny_model, {"kind": "trace", "path": str(path)})
     with pytest.raises(SpecError, match="does not exist"):

@@ -1,36 +1,26 @@
 """Whole runs with pictures and sounds: what is stored, what a resume holds against it, and a real engine that hears."""
 
 import base64
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
-from run_kit import FAKE, begin_and_vanish, complete, query
+from media_kit import encode, picture
+from run_kit import FAKE, ROOT, begin_and_vanish, complete, query
 
 from assayline.errors import PromptsChangedError
 from assayline.report.make import make_report
-from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import load_spec
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def png(shade: int) -> bytes:
-    content = io.BytesIO()
-    Image.new("L", (8, 8), shade).save(content, "PNG")
-    return content.getvalue()
 
 
 @pytest.fixture
 def spec(tmp_path: Path, make_spec: Any) -> EvalSpec:
     """Six rows, of which two hold their picture, one has a broken path and one has none."""
     for number in range(3):
-        (tmp_path / f"{number}.png").write_bytes(png(number))
-    inside = "data:image/png;base64," + base64.b64encode(png(9)).decode()
+        (tmp_path / f"{number}.png").write_bytes(encode(picture(8, 8, "L", number)))
+    inside = "data:image/png;base64," + base64.b64encode(encode(picture(8, 8, "L", 9))).decode()
     pictures = ["0.png", "1.png", "2.png", inside, "gone.png", None]
     rows = [{"i": value, "q": f"{number}?", "answer": "x"} for number, value in enumerate([*pictures, inside])]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -43,7 +33,7 @@ def spec(tmp_path: Path, make_spec: Any) -> EvalSpec:
     )  # type: ignore[no-any-return]
 
 
-def test_parts_hold_references_and_the_runs_folder_what_came_with_the_rows(spec: EvalSpec, settings: Settings) -> None:
+def test_parts_hold_references_and_the_runs_folder_what_came_with_the_rows(spec, settings):
     result = complete(spec, settings)
     assert result.answered_requests == 7
     stored = query(
@@ -56,7 +46,7 @@ def test_parts_hold_references_and_the_runs_folder_what_came_with_the_rows(spec:
     assert media[4] is None and media[5] is None
     run_dir = settings.run_dir(result.run_id)
     kept = [path for path in (run_dir / "media").rglob("*") if path.is_file()]
-    assert [path.read_bytes() for path in kept] == [png(9)]
+    assert [path.read_bytes() for path in kept] == [encode(picture(8, 8, "L", 9))]
     assert [text for text, _ in stored][3] == "<image> 3?"
     ((kind, message),) = query(
         settings, "select error_kind, error_message from completions where error_kind is not null"
@@ -66,29 +56,17 @@ def test_parts_hold_references_and_the_runs_folder_what_came_with_the_rows(spec:
     assert sizes < 100_000
 
 
-def test_a_run_is_resumed_with_the_pictures_that_it_began_with(
-    spec: EvalSpec, settings: Settings, tmp_path: Path
-) -> None:
-    begun = begin_and_vanish(spec, settings, 2)
-    result = complete(spec, settings)
-    assert result.run_id == begun.run_id
-    assert query(settings, "select count(*), count(distinct request_id) from completions") == [(7, 7)]
-
-
-def test_a_picture_that_changed_while_a_run_was_prepared_is_noticed(
-    spec: EvalSpec, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_picture_that_changed_while_a_run_was_prepared_is_noticed(spec, settings, tmp_path):
     begun = begin_and_vanish(spec, settings, 2)
     (begun.run_dir / "parts" / "requests" / "shard-000003.parquet").unlink()  # so that prompts are read again
-    (tmp_path / "1.png").write_bytes(png(77))
+    (tmp_path / "1.png").write_bytes(encode(picture(8, 8, "L", 77)))
     with pytest.raises(PromptsChangedError):
         complete(spec, settings)
 
 
 @pytest.mark.rare
 @pytest.mark.vllm
-def test_the_hearing_example_is_heard(tiny_alm: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From files to the page: sounds through real vLLM, their numbers in SQL, and a player on the page."""
+def test_the_hearing_example_is_heard(tiny_alm, settings, monkeypatch):
     monkeypatch.chdir(ROOT)
     result = complete(load_spec(ROOT / "examples" / "hearing.yaml", {"model": str(tiny_alm)}), settings)
     ((accuracy, requests, errors),) = query(settings, "select accuracy, ok_requests, error_requests from run_summary")

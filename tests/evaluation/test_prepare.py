@@ -1,8 +1,6 @@
 """Preparing: shards of as many requests as the spec says, fewer where prompts are long, and rows that are bad."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from run_kit import rows_of
@@ -10,16 +8,12 @@ from run_kit import rows_of
 from assayline.errors import PromptError
 from assayline.evaluation import prepare
 from assayline.evaluation.begin import begin_evaluation
-from assayline.settings import Settings
 from assayline.spec.identity import canonical_json, spec_hash
 from assayline.store.parts import count_rows, list_parts
 
 
 @pytest.mark.parametrize(("largest", "sizes"), [(2**25, [4, 4, 3]), (4_000, [4, 1, 1, 1, 1, 1, 2]), (1, [1] * 11)])
-def test_long_prompts_make_short_shards(
-    make_spec: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch, largest: int, sizes: list[int]
-) -> None:
-    """Short, long and then short again: a shard ends with the prompt that fills it."""
+def test_long_prompts_make_short_shards(make_spec, settings, monkeypatch, largest, sizes):
     monkeypatch.setattr(prepare, "LARGEST_SHARD", largest)
     texts = [f"{number} {'word ' * length}" for number, length in enumerate([1] * 4 + [800] * 5 + [1] * 2)]
     source = {"kind": "inline", "rows": [{"question": text} for text in texts]}
@@ -32,8 +26,7 @@ def test_long_prompts_make_short_shards(
     assert [row["rendered"] for row in rows_of(evaluation.run_dir, "requests")] == texts
 
 
-def test_bad_rows_are_error_rows_or_the_end(make_spec: Any, settings: Settings, tmp_path: Path) -> None:
-    """An unreadable line, a null and a prompt that is too long: each is one error row, and the others are asked."""
+def test_bad_rows_are_error_rows_or_the_end(make_spec, settings, tmp_path):
     lines = ['{"question": "a"}', "{broken", '{"question": null}', json.dumps({"question": "word " * 5000})]
     (tmp_path / "rows.jsonl").write_text("\n".join([*lines, '{"question": "b"}']))
     prompts = {
@@ -56,7 +49,7 @@ def test_bad_rows_are_error_rows_or_the_end(make_spec: Any, settings: Settings, 
             begin_evaluation(stopping, settings, "never").prepare()
 
 
-def test_what_is_done_with_bad_rows_is_no_new_spec_unless_it_is_said(make_spec: Any) -> None:
+def test_what_is_done_with_bad_rows_is_no_new_spec_unless_it_is_said(make_spec):
     rows = {"source": {"kind": "inline", "rows": [{"prompt": "a"}]}, "columns": {}, "template": None}
     usual, said, stop = (
         make_spec(prompts={**rows, **more}) for more in ({}, {"on_bad_row": "error_row"}, {"on_bad_row": "stop"})

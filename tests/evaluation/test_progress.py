@@ -25,13 +25,7 @@ def add(progress: Progress, *tokens: int | None, worker: str = "worker-0", kind:
         progress.add(replace(row, worker=worker))
 
 
-def test_look_is_empty_before_the_first_row() -> None:
-    standing = Progress().look()
-    assert (standing.answered, standing.errors, standing.workers) == (0, 0, [])
-    assert standing.window_requests is None and standing.output_tokens_per_s is None
-
-
-def test_look_counts_rows_errors_and_windows_of_all_workers() -> None:
+def test_look_counts_rows_errors_and_windows_of_all_workers():
     progress = Progress()
     for worker, window in (("worker-0", 8), ("worker-1", 4), ("worker-2", 2)):
         progress.join(worker, "cpu")
@@ -48,7 +42,7 @@ def test_look_counts_rows_errors_and_windows_of_all_workers() -> None:
     assert progress.look().count(LEFT) == 1 and progress.look().window_requests == 8
 
 
-def test_look_counts_no_error_for_what_is_not_sent_and_no_window_for_an_open_loop() -> None:
+def test_look_counts_no_error_for_what_is_not_sent_and_no_window_for_an_open_loop():
     progress = Progress()
     progress.set_window("worker-0", None)
     add(progress, 1, None, kind="not_sent")
@@ -57,7 +51,7 @@ def test_look_counts_no_error_for_what_is_not_sent_and_no_window_for_an_open_loo
     assert (progress.sent, progress.sent_errors) == (1, 0) and standing.count(OPENING) == 1
 
 
-def test_look_measures_the_speed_of_the_last_seconds() -> None:
+def test_look_measures_the_speed_of_the_last_seconds():
     watch = Watch()
     progress = Progress(watch)
     progress.join("worker-0", "cpu")
@@ -76,7 +70,7 @@ def test_look_measures_the_speed_of_the_last_seconds() -> None:
     assert progress.look().output_tokens_per_s == 0.0
 
 
-def test_look_marks_workers_that_are_much_slower_than_the_median() -> None:
+def test_look_marks_workers_that_are_much_slower_than_the_median():
     watch = Watch()
     progress = Progress(watch)
     for worker in ("worker-0", "worker-1", "worker-2"):

@@ -1,30 +1,23 @@
 """Repeats wait for their prompt's first answer, and the engine never for them."""
 
-import heapq
-import math
-import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from run_kit import complete, query
+from run_kit import completion_of, plain_request
 
 from assayline.evaluation.order import Repeats
 from assayline.records import Completion, Request
-from assayline.settings import Settings
 
 MANY = 10**6
 
 
-def name_requests(lengths: dict[str, int]) -> Iterator[Request]:
-    """Requests as a shard has them."""
-    for name in lengths:
+def name_requests(names: Iterable[str], **values: Any) -> Iterator[Request]:
+    """Requests as a shard has them, from names such as `a/0`."""
+    for name in names:
         prompt, _, repeat = name.partition("/")
-        yield Request(
-            request_id=name, prompt_id=prompt, occurrence=0, repeat_index=int(repeat), prompt_token_ids=[1], sampling={}
-        )
+        yield plain_request(name, prompt_id=prompt, repeat_index=int(repeat), **values)
 
 
 def feed(repeats: Repeats, requests: Iterator[Request | None]) -> Iterator[Request | None]:
@@ -48,37 +41,8 @@ def feed(repeats: Repeats, requests: Iterator[Request | None]) -> Iterator[Reque
             yield new
 
 
-def draw_lengths(seed: int, scatter: float) -> dict[str, int]:
-    """Output tokens of 200 prompts with four repeats each, whose lengths scatter around the prompt's own."""
-    dice = random.Random(seed)
-    lengths = {}
-    for prompt in range(200):
-        own = dice.gauss(4.0, 0.7)
-        for repeat in range(4):
-            lengths[f"{prompt}/{repeat}"] = min(max(int(math.exp(dice.gauss(own, scatter))), 8), 1024)
-    return lengths
-
-
-def play(lengths: dict[str, int], seats: int, order: Repeats) -> int:
-    """Steps until the last request ends, if each takes the seat that is free first and gets one token per step."""
-    requests = feed(order, name_requests(lengths))
-    running: list[tuple[int, str]] = []
-    now = 0
-    while True:
-        while len(running) < seats and (request := next(requests, None)) is not None:
-            heapq.heappush(running, (now + lengths[request.request_id], request.request_id))
-        if not running:
-            return now
-        now = running[0][0]
-        while running and running[0][0] == now:
-            _, name = heapq.heappop(running)
-            order.settle(answer(name, lengths[name]))
-
-
 def answer(name: str, output_tokens: int | None) -> Completion:
-    return Completion(
-        request_id=name, worker="worker-0", engine_generation=0, window_requests=8, output_tokens=output_tokens
-    )
+    return completion_of(name, output_tokens=output_tokens)
 
 
 def take(requests: Iterator[Request | None], count: int) -> list[str | None]:
@@ -86,10 +50,9 @@ def take(requests: Iterator[Request | None], count: int) -> list[str | None]:
     return [request and request.request_id for request in taken]
 
 
-def test_each_prompt_is_asked_once_then_the_unanswered_then_the_longest() -> None:
-    lengths = dict.fromkeys(["a/0", "a/1", "b/0", "b/1", "b/2", "c/0", "c/1", "d/0", "d/1"], 0)
+def test_each_prompt_is_asked_once_then_the_unanswered_then_the_longest():
     repeats = Repeats(MANY)
-    requests = feed(repeats, name_requests(lengths))
+    requests = feed(repeats, name_requests(["a/0", "a/1", "b/0", "b/1", "b/2", "c/0", "c/1", "d/0", "d/1"]))
     assert take(requests, 4) == ["a/0", "b/0", "c/0", "d/0"]
     repeats.settle(answer("b/0", 5))
     repeats.settle(answer("c/0", 50))
@@ -99,19 +62,10 @@ def test_each_prompt_is_asked_once_then_the_unanswered_then_the_longest() -> Non
     assert list(requests) == []
 
 
-def test_a_limit_counts_where_it_is_lower_than_the_first_answer() -> None:
-    limits = {"a": 9, "b": 90}
+def test_a_limit_counts_where_it_is_lower_than_the_first_answer():
     rows = [
-        Request(
-            request_id=f"{p}/{n}",
-            prompt_id=p,
-            occurrence=0,
-            repeat_index=n,
-            prompt_token_ids=[1],
-            sampling={"max_tokens": limits[p]},
-        )
-        for p in limits
-        for n in range(2)
+        *name_requests(["a/0", "a/1"], sampling={"max_tokens": 9}),
+        *name_requests(["b/0", "b/1"], sampling={"max_tokens": 90}),
     ]
     repeats = Repeats(MANY)
     requests = feed(repeats, iter(rows))
@@ -121,33 +75,10 @@ def test_a_limit_counts_where_it_is_lower_than_the_first_answer() -> None:
     assert take(requests, 2) == ["b/1", "a/1"]
 
 
-def test_what_has_an_expected_length_or_is_an_option_is_not_held() -> None:
-    known = [
-        Request(
-            request_id=f"a/{n}",
-            prompt_id="a",
-            occurrence=0,
-            repeat_index=n,
-            prompt_token_ids=[1],
-            sampling={},
-            expected_output_tokens=7,
-        )
-        for n in range(3)
-    ]
-    options = [
-        Request(
-            request_id=f"b/{n}",
-            prompt_id="b",
-            occurrence=0,
-            repeat_index=0,
-            prompt_token_ids=[1],
-            sampling={},
-            option_index=n,
-        )
-        for n in range(3)
-    ]
-    found = list(feed(Repeats(MANY), iter([*known, *options])))
-    assert found == [*known, *options]
+def test_what_has_an_expected_length_or_is_an_option_is_not_held():
+    known = list(name_requests(["a/0", "a/1", "a/2"], expected_output_tokens=7))
+    options = [plain_request(f"b/{n}", prompt_id="b", option_index=n) for n in range(3)]
+    assert list(feed(Repeats(MANY), iter([*known, *options]))) == [*known, *options]
 
 
 @given(
@@ -157,9 +88,7 @@ def test_what_has_an_expected_length_or_is_an_option_is_not_held() -> None:
     seats=st.integers(1, 6),
     lengths=st.lists(st.one_of(st.none(), st.integers(0, 9)), min_size=1, max_size=8),
 )
-def test_every_request_comes_once_and_nothing_waits_while_there_is_something(
-    sizes: list[int], gaps: set[int], most_held: int, seats: int, lengths: list[int | None]
-) -> None:
+def test_every_request_comes_once_and_nothing_waits_while_there_is_something(sizes, gaps, most_held, seats, lengths):
     names = [f"{prompt}/{n}" for prompt, size in enumerate(sizes) for n in range(size)]
     came = 0
 
@@ -187,27 +116,3 @@ def test_every_request_comes_once_and_nothing_waits_while_there_is_something(
     assert sorted(found) == sorted(names)
     if most_held == 0:
         assert found == names
-
-
-@pytest.mark.parametrize("scatter", [0.2, 0.5])
-def test_fewer_steps_than_in_the_order_given(scatter: float) -> None:
-    given = learned = 0
-    for seed in range(5):
-        lengths = draw_lengths(seed, scatter)
-        given += play(lengths, 64, Repeats(0))
-        learned += play(lengths, 64, Repeats(MANY))
-        assert learned >= sum(lengths.values()) / 64
-    assert learned < 0.9 * given
-
-
-def test_a_run_asks_every_prompt_before_it_asks_one_again(make_spec: Any, settings: Settings) -> None:
-    prompts = {"source": {"kind": "inline", "rows": [{"question": f"{n}?"} for n in range(12)]}, "repeats": 3}
-    prompts["columns"] = {}
-    spec = make_spec(prompts=prompts, engine={"backend": "fake", "max_concurrency": 4}, shard_requests=8)
-    complete(spec, settings)
-    asked = query(
-        settings,
-        "select repeat_index from completions join requests using (run_id, request_id) order by sent_at_s",
-    )
-    assert len(asked) == 36
-    assert {index for (index,) in asked[:12]} == {0} and {index for (index,) in asked[12:]} == {1, 2}

@@ -8,8 +8,6 @@ import pytest
 from run_kit import complete, query
 from server_kit import FakeServer
 
-from assayline.settings import Settings
-
 BLOCK = 128
 """Tokens in a block, of the trace and of the engine's cache."""
 
@@ -23,7 +21,7 @@ def trace_of(folder: Path, rows: list[tuple[int, int, list[int]]]) -> dict[str, 
 
 
 @pytest.mark.slow
-def test_requests_reach_a_server_when_the_trace_says(tmp_path: Path, settings: Settings, make_spec: Any) -> None:
+def test_requests_reach_a_server_when_the_trace_says(tmp_path, settings, make_spec):
     """The second row cannot be asked, and takes its time with it: the third keeps its own."""
     prompts = trace_of(tmp_path, [(5000, 20, [1]), (5200, -1, []), (5600, 30, [1]), (5600, 200, [1, 2]), (6400, 9, [])])
     with FakeServer().running() as server:
@@ -49,10 +47,7 @@ def test_requests_reach_a_server_when_the_trace_says(tmp_path: Path, settings: S
 
 
 @pytest.mark.vllm
-def test_what_the_trace_says_is_shared_is_found_in_the_cache(
-    tmp_path: Path, settings: Settings, make_spec: Any
-) -> None:
-    """One after another, a request finds what an earlier one has left: whole blocks, and never its last token."""
+def test_what_the_trace_says_is_shared_is_found_in_the_cache(tmp_path, settings, make_spec):
     lengths_and_blocks = [
         (300, [1, 2, 3]),
         (300, [1, 2, 4]),
@@ -74,10 +69,7 @@ def test_what_the_trace_says_is_shared_is_found_in_the_cache(
         },
     )
     assert complete(spec, settings).answered_requests == 8
-    rows = query(
-        settings,
-        "select prompt_tokens, cached_tokens, output_tokens from completions order by sent_at_s",
-    )
+    rows = query(settings, "select prompt_tokens, cached_tokens, output_tokens from completions order by sent_at_s")
     assert [row[0] for row in rows] == [tokens for tokens, _ in lengths_and_blocks]
     assert [row[1] for row in rows] == [blocks * BLOCK for blocks in shared_blocks]
     assert {row[2] for row in rows} == {3}

@@ -40,13 +40,13 @@ def hurt(
     return run
 
 
-def test_faults_on_one_machine_cost_no_request(hurt: Any) -> None:
+def test_faults_on_one_machine_cost_no_request(hurt):
     hurt(5, LOCAL_KINDS)
 
 
 @pytest.mark.ray
 @pytest.mark.rare
-def test_faults_of_a_ray_cluster_cost_no_request(hurt: Any, tmp_path: Path) -> None:
+def test_faults_of_a_ray_cluster_cost_no_request(hurt, tmp_path):
     pytest.importorskip("ray")
     nodes = Nodes(tmp_path, tmp_path / "cluster.log")
     try:

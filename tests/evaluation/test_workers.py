@@ -4,7 +4,7 @@ import itertools
 import pickle
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,9 @@ from assayline.engines.devices.claims import CLAIM_POLL_INTERVAL_S, claim_device
 from assayline.engines.fake import FakeEngine
 from assayline.engines.messages import Open
 from assayline.engines.recovery.policy import Sizes
-from assayline.errors import Death, DeviceError, EngineDiedError, EngineError, SpecError
-from assayline.evaluation import worker as worker_module
+from assayline.errors import Death, EngineDiedError, EngineError, SpecError
 from assayline.records import Completion, Request
 from assayline.requests.warm_up import MIN_WARM_UP_TOKENS, WARM_UP_OUTPUT_TOKENS, shared_prefix
-from assayline.settings import Settings
 from assayline.store.parts import count_rows, list_parts, write_part
 
 CRASH = Death("run", exception="AssertionError", message="no such block")
@@ -39,16 +37,11 @@ def events(run_dir: Path) -> list[str]:
     return [row["event"] for row in rows]
 
 
-def engine_event_of(run_dir: Path, event: str) -> dict[str, Any]:
-    [row] = [row for row in rows_of(run_dir, "engine_events") if row["event"] == event]
-    return row
-
-
 class Spy(FakeEngine):
     """Records warm-ups; `generate` can be made to fail."""
 
-    def __init__(self, fail_after: int | None = None, fail_warm_up: bool = False, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, fail_after: int | None = None, fail_warm_up: bool = False) -> None:
+        super().__init__(RunClock.start())
         self.warmed: list[Request] = []
         self.closed = 0
         self._fail_after = fail_after
@@ -73,21 +66,12 @@ class Spy(FakeEngine):
     def close(self) -> None:
         self.closed += 1
 
-
-@pytest.fixture
-def spy(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Workers open this engine instead of what their spec says."""
-
-    def install(**options: Any) -> Spy:
-        engine = Spy(clock=RunClock.start(), **options)
-        monkeypatch.setattr(worker_module, "open_engine", lambda *_, **__: engine)
-        return engine
-
-    return install
+    def open(self, *_: Any, **__: Any) -> "Spy":
+        """Opens this engine for a worker, whatever its spec says."""
+        return self
 
 
-def test_workers_share_a_run_and_answer_every_request_once(tmp_path: Path, settings: Settings) -> None:
-    """Peers, row 13: count in = count out."""
+def test_workers_share_a_run_and_answer_every_request_once(tmp_path, settings):
     ids = write_shards(tmp_path, shards=40, per_shard=25)
     shared = Work(tmp_path, settings)
     shared.dispatcher.workers = 3
@@ -97,11 +81,11 @@ def test_workers_share_a_run_and_answer_every_request_once(tmp_path: Path, setti
     assert len({row["worker"] for row in rows_of(tmp_path, "completions")}) == 3
 
 
-def test_a_work_order_is_small_and_picklable(tmp_path: Path, settings: Settings) -> None:
+def test_a_work_order_is_small_and_picklable(tmp_path, settings):
     assert len(pickle.dumps(Work(tmp_path, settings).order("worker-0"))) < 4096
 
 
-def test_shards_may_come_while_the_worker_waits(tmp_path: Path, settings: Settings) -> None:
+def test_shards_may_come_while_the_worker_waits(tmp_path, settings):
     shared = Work(tmp_path, settings, is_closed=False)
     thread = shared.start()
     for shard in range(5):
@@ -112,17 +96,16 @@ def test_shards_may_come_while_the_worker_waits(tmp_path: Path, settings: Settin
     assert sorted(answered(tmp_path)) == [request_of(shard).request_id for shard in range(5)]
 
 
-def test_a_run_without_requests_ends(tmp_path: Path, settings: Settings) -> None:
+def test_a_run_without_requests_ends(tmp_path, settings):
     write_shards(tmp_path, shards=0, per_shard=0)
     assert Work(tmp_path, settings).drive().answered_requests == 0
     assert events(tmp_path) == ["opened", "closed"]
 
 
-def test_the_engine_is_opened_and_warmed_up_once_for_all_shards(tmp_path: Path, settings: Settings, spy: Any) -> None:
-    """Peers, rows 11 and 16: no start-up per batch or shard."""
+def test_the_engine_is_opened_and_warmed_up_once_for_all_shards(tmp_path, settings):
     write_shards(tmp_path, shards=10, per_shard=5)
-    engine = spy()
-    report = Work(tmp_path, settings, shard_requests=5).drive()
+    engine = Spy()
+    report = Work(tmp_path, settings, shard_requests=5).drive(open_engine=engine.open)
     assert events(tmp_path) == ["opened", "warmed_up", "closed"]
     assert (report.answered_requests, report.device, engine.closed) == (50, "none", 1)
     assert {row["worker"] for row in rows_of(tmp_path, "engine_events")} == {"worker-0"}
@@ -130,14 +113,12 @@ def test_the_engine_is_opened_and_warmed_up_once_for_all_shards(tmp_path: Path, 
     assert warm["duration_s"] == 0.25
 
 
-def test_warm_up_primes_the_shared_prefix_and_is_no_request_of_the_run(
-    tmp_path: Path, settings: Settings, spy: Any
-) -> None:
+def test_warm_up_primes_the_shared_prefix_and_is_no_request_of_the_run(tmp_path, settings):
     prefix = list(range(100, 140))
     requests = [request_of(number, [*prefix, number, 7], min_tokens=9, max_tokens=9) for number in range(4)]
     write_part(tmp_path, "requests", "shard-0", requests)
-    engine = spy()
-    Work(tmp_path, settings, sampling={"min_tokens": 9, "max_tokens": 9, "top_p": 0.5}).drive()
+    engine = Spy()
+    Work(tmp_path, settings, sampling={"min_tokens": 9, "max_tokens": 9, "top_p": 0.5}).drive(open_engine=engine.open)
     [warm] = engine.warmed
     assert warm.prompt_token_ids[:40] == prefix
     assert warm.sampling == {"max_tokens": WARM_UP_OUTPUT_TOKENS, "top_p": 0.5}
@@ -145,28 +126,26 @@ def test_warm_up_primes_the_shared_prefix_and_is_no_request_of_the_run(
 
 
 @pytest.mark.parametrize("tokens", [1, 10, 63])
-def test_a_warm_up_prompt_is_long_enough_for_a_cpu_and_short_enough_for_the_context(
-    tmp_path: Path, settings: Settings, spy: Any, tokens: int
-) -> None:
+def test_a_warm_up_prompt_is_long_enough_for_a_cpu_and_short_enough_for_the_context(tmp_path, settings, tokens):
     for number in range(2):
         write_part(tmp_path, "requests", f"shard-{number}", [request_of(number, [5] * tokens)])
-    engine = spy()
-    Work(tmp_path, settings).drive()
+    engine = Spy()
+    Work(tmp_path, settings).drive(open_engine=engine.open)
     [warm] = engine.warmed
     assert len(warm.prompt_token_ids) >= MIN_WARM_UP_TOKENS
     assert len(warm.prompt_token_ids) + WARM_UP_OUTPUT_TOKENS < 64
 
 
-def test_warm_up_can_be_left_out(tmp_path: Path, settings: Settings, spy: Any) -> None:
+def test_warm_up_can_be_left_out(tmp_path, settings):
     write_shards(tmp_path, shards=1, per_shard=2)
-    engine = spy()
-    Work(tmp_path, settings, engine={"backend": "fake", "warm_up": False}).drive()
+    engine = Spy()
+    Work(tmp_path, settings, engine={"backend": "fake", "warm_up": False}).drive(open_engine=engine.open)
     assert engine.warmed == [] and events(tmp_path) == ["opened", "closed"]
 
 
 @hypothesis_settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=5))
-def test_the_shared_prefix_is_the_longest_that_all_have(prompts: list[list[int]]) -> None:
+def test_the_shared_prefix_is_the_longest_that_all_have(prompts):
     prefix = shared_prefix(prompts)
     if len(prompts) < 2:
         assert prefix == []
@@ -175,98 +154,82 @@ def test_the_shared_prefix_is_the_longest_that_all_have(prompts: list[list[int]]
     assert len({tuple(prompt[: len(prefix) + 1]) for prompt in prompts}) > 1 or prefix in prompts
 
 
-def test_a_dead_engine_ends_the_worker_and_keeps_what_had_finished(
-    tmp_path: Path, settings: Settings, spy: Any
-) -> None:
-    """Peers, row 9: the failure is an exception, not an exit code of 0."""
+def test_a_dead_engine_ends_the_worker_and_keeps_what_had_finished(tmp_path, settings):
     write_shards(tmp_path, shards=2, per_shard=20)
-    engine = spy(fail_after=7)
+    engine = Spy(fail_after=7)
     with pytest.raises(EngineError, match="the engine died"):
-        Work(tmp_path, settings).drive()
+        Work(tmp_path, settings).drive(open_engine=engine.open)
     assert len(set(answered(tmp_path))) == len(answered(tmp_path)) == 40, "each engine answered some before it died"
     failed = [row for row in rows_of(tmp_path, "engine_events") if row["event"] == "failed"]
     assert {row["message"] for row in failed} == {"the engine died"}
     assert len({row["engine_generation"] for row in failed}) == len(failed) and engine.closed >= len(failed)
 
 
-def test_an_engine_that_runs_out_of_memory_is_followed_by_a_smaller_one(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The promise of the whole: every request answered once, and what was done about it is on record."""
+class Mortal(FakeEngine):
+    """Runs out of memory when what is in flight is `too_much`."""
+
+    def __init__(self, too_much: Callable[[list[str]], bool], *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._too_much = too_much
+
+    def _step(self, live: list[Any]) -> Iterator[Completion]:
+        if self._too_much([running.request.request_id for running in live]):
+            raise EngineDiedError("died", Death("run", exception="MemoryError"))
+        return super()._step(live)
+
+
+def test_an_engine_that_runs_out_of_memory_is_followed_by_a_smaller_one(tmp_path, settings):
     ids = write_shards(tmp_path, shards=4, per_shard=25)
     opened: list[int | None] = []
 
-    class Narrow(FakeEngine):
-        def _step(self, live: list[Any]) -> Iterator[Completion]:
-            if len(live) > 10:
-                raise EngineDiedError("died", Death("run", exception="MemoryError"))
-            return super()._step(live)
-
     def open_narrow(order: Open, sizes: Sizes, *_: Any, **__: Any) -> FakeEngine:
-        opened.append(sizes.window_requests)
-        return Narrow(order.clock, generation=order.engine_generation, window=sizes.window_requests or 32)
+        opened.append(window := sizes.window_requests)
+        return Mortal(lambda live: len(live) > 10, order.clock, generation=order.engine_generation, window=window or 32)
 
-    monkeypatch.setattr(worker_module, "open_engine", open_narrow)
     shared = Work(tmp_path, settings)
     shared.attempt, shared.generations = 3, {"worker-0": 5}
-    shared.drive()
-    seen = shared.events
+    shared.drive(open_engine=open_narrow)
     assert sorted(answered(tmp_path)) == sorted(ids)
     assert opened == [None, 16, 8]
-    rows = rows_of(tmp_path, "engine_events")
-    assert {row["attempt"] for row in rows} == {3}
-    names = [(event.engine_generation, event.event) for event in seen if event.event != "warmed_up"]
-    assert names == [(5, "opened"), (5, "failed"), (5, "reduced"), (6, "opened"), (6, "failed"), (6, "reduced"),
-                     (7, "opened"), (7, "closed")]  # fmt: skip
+    assert {row["attempt"] for row in rows_of(tmp_path, "engine_events")} == {3}
+    names = [(event.engine_generation, event.event) for event in shared.events if event.event != "warmed_up"]
+    died = ("opened", "failed", "reduced")
+    assert names == [*((5, name) for name in died), *((6, name) for name in died), (7, "opened"), (7, "closed")]
     assert {row["engine_generation"] for row in rows_of(tmp_path, "completions")} == {7}
 
 
-def test_more_killers_than_the_spec_allows_end_the_worker(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_killers_than_the_spec_allows_end_the_worker(tmp_path, settings):
     ids = write_shards(tmp_path, shards=2, per_shard=20)
 
-    class Frail(FakeEngine):
-        def _step(self, live: list[Any]) -> Iterator[Completion]:
-            if any(running.request.request_id in ids[:9] for running in live):
-                raise EngineDiedError("died", Death("run", exception="MemoryError"))
-            return super()._step(live)
-
     def open_frail(order: Open, sizes: Sizes, *_: Any, **__: Any) -> FakeEngine:
-        return Frail(order.clock, window=sizes.window_requests or 4)
+        return Mortal(lambda live: bool(set(live) & set(ids[:9])), order.clock, window=sizes.window_requests or 4)
 
-    monkeypatch.setattr(worker_module, "open_engine", open_frail)
-    with pytest.raises(
-        EngineError, match="5 requests killed what was to answer them, more than max_error_fraction allows"
-    ):
-        Work(tmp_path, settings, max_error_fraction=0.1).drive()
+    told = "5 requests killed what was to answer them, more than max_error_fraction allows"
+    with pytest.raises(EngineError, match=told):
+        Work(tmp_path, settings, max_error_fraction=0.1).drive(open_engine=open_frail)
     rows = rows_of(tmp_path, "completions")
     assert [row["request_id"] for row in rows if row["error_kind"] == "killed_engine"] == ids[:5]
 
 
-def test_a_failed_warm_up_is_an_event_too(tmp_path: Path, settings: Settings, spy: Any) -> None:
+def test_a_failed_warm_up_is_an_event_too(tmp_path, settings):
     write_shards(tmp_path, shards=1, per_shard=2)
-    spy(fail_warm_up=True)
     with pytest.raises(SpecError, match="no warm-up"):
-        Work(tmp_path, settings).drive()
+        Work(tmp_path, settings).drive(open_engine=Spy(fail_warm_up=True).open)
     assert events(tmp_path) == ["opened", "failed", "closed"]
 
 
-def test_an_engine_that_does_not_open_is_an_event_too(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_does_not_open_is_an_event_too(tmp_path, settings):
     def refuse(*_: Any, **__: Any) -> None:
         raise EngineError("it did not start")
 
-    monkeypatch.setattr(worker_module, "open_engine", refuse)
     write_shards(tmp_path, shards=1, per_shard=2)
     with pytest.raises(EngineError, match="did not start"):
-        Work(tmp_path, settings).drive()
-    assert events(tmp_path) == ["failed"] and engine_event_of(tmp_path, "failed")["message"] == "it did not start"
+        Work(tmp_path, settings).drive(open_engine=refuse)
+    [failed] = rows_of(tmp_path, "engine_events")
+    assert (failed["event"], failed["message"]) == ("failed", "it did not start")
 
 
-def test_a_stop_ends_the_worker_without_error_and_keeps_what_had_finished(tmp_path: Path, settings: Settings) -> None:
-    """Peers, row 10: finished rows are kept."""
+def test_a_stop_ends_the_worker_without_error_and_keeps_what_had_finished(tmp_path, settings):
     write_part(tmp_path, "requests", "a", [request_of(number, max_tokens=2) for number in range(10)])
     write_part(tmp_path, "requests", "b", [request_of(number, max_tokens=10**9) for number in range(10, 20)])
     shared = Work(tmp_path, settings)
@@ -279,7 +242,7 @@ def test_a_stop_ends_the_worker_without_error_and_keeps_what_had_finished(tmp_pa
     assert events(tmp_path)[-1] == "closed"
 
 
-def test_a_stop_ends_a_worker_that_waits_for_its_first_shard(tmp_path: Path, settings: Settings) -> None:
+def test_a_stop_ends_a_worker_that_waits_for_its_first_shard(tmp_path, settings):
     shared = Work(tmp_path, settings, is_closed=False)
     thread = shared.start()
     time.sleep(0.2)
@@ -289,51 +252,17 @@ def test_a_stop_ends_a_worker_that_waits_for_its_first_shard(tmp_path: Path, set
     assert not thread.is_alive() and events(tmp_path) == ["opened", "closed"]
 
 
-def test_what_finished_is_written_before_the_worker_ends(tmp_path: Path, settings: Settings) -> None:
-    """Peers, row 12: a crash costs the flush interval at most."""
-    write_part(tmp_path, "requests", "a", [request_of(0, max_tokens=1), request_of(1, max_tokens=10**9)])
-    shared = Work(tmp_path, settings, is_closed=False)
-    thread = shared.start()
-    wait_for(lambda: answered(tmp_path) == ["request-00000"])
-    assert thread.is_alive()
-    shared.dispatcher.stop()
-    thread.join(20)
-
-
-def test_parts_have_no_more_rows_than_the_setting_says(tmp_path: Path, settings: Settings) -> None:
+def test_parts_have_no_more_rows_than_the_setting_says(tmp_path, settings):
     write_shards(tmp_path, shards=2, per_shard=50)
     Work(tmp_path, settings.model_copy(update={"flush_rows": 30, "flush_interval_s": 1000})).drive()
     assert [count_rows(part) for part in list_parts(tmp_path, "completions")] == [30, 30, 30, 10]
 
 
-def test_a_spec_for_cuda_on_a_machine_without_is_refused_before_an_engine_opens(
-    tmp_path: Path, settings: Settings, spy: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    engine = spy()
-    with pytest.raises(DeviceError, match="asks for 1 workers with 6 cuda"):
-        args = {"tensor_parallel_size": 3, "pipeline_parallel_size": 2}
-        Work(tmp_path, settings, engine={"device": "cuda", "args": args}).drive()
-    assert engine.closed == 0
-
-
-def test_a_device_that_another_run_holds_is_a_sentence(tmp_path: Path, settings: Settings, spy: Any) -> None:
-    spy()
-    with (
-        claim_device(list_devices("cpu", 1), settings.lock_dir, 0),
-        pytest.raises(DeviceError, match="Every device is taken"),
-    ):
-        Work(tmp_path, settings, engine={"device": "cpu"}).drive()
-
-
-def test_worker_logs_who_holds_the_device_that_it_waits_for_and_answers_when_it_is_free(
-    tmp_path: Path, settings: Settings, spy: Any
-) -> None:
-    spy()
+def test_worker_logs_who_holds_the_device_that_it_waits_for_and_answers_when_it_is_free(tmp_path, settings):
     ids = write_shards(tmp_path, shards=1, per_shard=5)
     work = Work(tmp_path, settings.model_copy(update={"device_wait_s": 60}), engine={"device": "cpu"})
     with claim_device(list_devices("cpu", 1), settings.lock_dir, 0, "run 7 (night)"):
-        thread = work.start()
+        thread = work.start(open_engine=Spy().open)
         wait_for(lambda: bool(work.notes))
         time.sleep(3 * CLAIM_POLL_INTERVAL_S)
         assert len(work.notes) == 1, "a line for every look would fill the log"
@@ -344,14 +273,10 @@ def test_worker_logs_who_holds_the_device_that_it_waits_for_and_answers_when_it_
     assert sorted(answered(tmp_path)) == sorted(ids)
 
 
-def test_worker_ends_when_it_is_stopped_while_it_waits_for_a_device(
-    tmp_path: Path, settings: Settings, spy: Any
-) -> None:
-    """A cancelled night must not wait for six hours until it ends."""
-    spy()
+def test_worker_ends_when_it_is_stopped_while_it_waits_for_a_device(tmp_path, settings):
     work = Work(tmp_path, settings.model_copy(update={"device_wait_s": 21_600}), engine={"device": "cpu"})
     with claim_device(list_devices("cpu", 1), settings.lock_dir, 0):
-        thread = work.start()
+        thread = work.start(open_engine=Spy().open)
         wait_for(lambda: bool(work.notes))
         work.dispatcher.stop()
         thread.join(10)

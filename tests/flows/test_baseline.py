@@ -35,7 +35,7 @@ def read_pins(settings: Settings) -> list[Pin]:
         return list_pins(connection)
 
 
-def test_a_name_is_pinned_listed_moved_and_taken_away(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_is_pinned_listed_moved_and_taken_away(settings, capsys):
     assert run("baseline", ["list"]) == 0
     assert "No run is pinned" in capsys.readouterr().out
     assert run("baseline", ["pin", "good", "20260101-000000-sums-aaaa", "--note", "before the [new] driver"]) == 0
@@ -64,21 +64,19 @@ def test_a_name_is_pinned_listed_moved_and_taken_away(settings: Settings, capsys
         (["unpin", "good"], 2, "There is no baseline 'good'. Pinned: none yet."),
     ],
 )
-def test_what_cannot_be_pinned_is_a_sentence(
-    arguments: list[str], code: int, sentence: str, settings: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_pinned_is_a_sentence(arguments, code, sentence, settings, capsys):
     assert run("baseline", arguments) == code
     told = capsys.readouterr().err
     assert sentence in told and "Traceback" not in told
     assert read_pins(settings) == []
 
 
-def test_an_unfinished_run_is_pinned_if_one_insists(settings: Settings) -> None:
+def test_an_unfinished_run_is_pinned_if_one_insists(settings):
     assert run("baseline", ["pin", "good", "20260103-000000-sums-cccc", "--force"]) == 0
     assert [pin.run_id for pin in read_pins(settings)] == ["20260103-000000-sums-cccc"]
 
 
-def test_a_baseline_is_found_by_name_or_by_run(settings: Settings) -> None:
+def test_a_baseline_is_found_by_name_or_by_run(settings):
     run("baseline", ["pin", "good", "20260101-000000-sums-aaaa"])
     with connect(settings.database_path, 10) as connection:
         assert resolve_baseline(connection, "good") == "20260101-000000-sums-aaaa"
@@ -93,7 +91,7 @@ def test_a_baseline_is_found_by_name_or_by_run(settings: Settings) -> None:
             resolve_baseline(connection, "good")
 
 
-def test_pins_come_back_into_a_new_database(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pins_come_back_into_a_new_database(settings, capsys):
     run("baseline", ["pin", "good", "20260101-000000-sums-aaaa", "--note", "ä"])
     before = read_pins(settings)
     set_database_aside(settings.database_path)
@@ -105,7 +103,7 @@ def test_pins_come_back_into_a_new_database(settings: Settings, capsys: pytest.C
         assert restore_pins(connection, settings.data_dir) == []
 
 
-def test_a_damaged_file_of_pins_is_a_sentence(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_file_of_pins_is_a_sentence(settings, capsys):
     Path(settings.data_dir / PINS_NAME).write_text("[{")
     assert run("baseline", ["pin", "good", "20260101-000000-sums-aaaa"]) == 6
     assert "cannot be read" in capsys.readouterr().err

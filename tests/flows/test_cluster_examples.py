@@ -18,9 +18,7 @@ RAYJOB = flow_kit.ROOT / "deploy" / "kubernetes" / "rayjob.yaml"
 
 
 @pytest.mark.rare
-def test_slurm_script_evaluates_on_every_node(
-    slow_spec: dict[str, Any], served_env: dict[str, str], data_dir: Path, tmp_path: Path
-) -> None:
+def test_slurm_script_evaluates_on_every_node(slow_spec, served_env, data_dir, tmp_path):
     """Two nodes on loopback, with stand-ins for srun and scontrol."""
     pytest.importorskip("ray")
     slow_spec["sampling"]["max_tokens"] = 3_000
@@ -49,7 +47,7 @@ def read_rayjob() -> dict[str, Any]:
     return found
 
 
-def test_rayjob_has_the_fields_of_kuberay() -> None:
+def test_rayjob_has_the_fields_of_kuberay():
     """By the Go types of KubeRay's api/ray/v1 (rayjob_types.go, raycluster_types.go), which are its schema."""
     job = read_rayjob()
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
@@ -70,7 +68,7 @@ def test_rayjob_has_the_fields_of_kuberay() -> None:
     assert all(isinstance(value, str) for group in params for value in group["rayStartParams"].values())
 
 
-def test_rayjob_has_valid_pods_and_a_valid_volume() -> None:
+def test_rayjob_has_valid_pods_and_a_valid_volume():
     validate = pytest.importorskip("kubernetes_validate")
     cluster = read_rayjob()["spec"]["rayClusterSpec"]
     for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
@@ -79,14 +77,14 @@ def test_rayjob_has_valid_pods_and_a_valid_volume() -> None:
     validate.validate(next(yaml.safe_load_all(RAYJOB.read_text())), "1.30", strict=True)
 
 
-def test_rayjob_gives_a_command_that_exists(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rayjob_gives_a_command_that_exists(capsys):
     entrypoint = read_rayjob()["spec"]["entrypoint"].replace("/spec/spec.yaml", str(EXAMPLES / "arithmetic.yaml"))
     command, name, *arguments = entrypoint.replace("$RAY_ADDRESS", "10.0.0.1:6379").split()
     assert command == "assayline"
     assert flow_kit.run_here(name, *arguments, "--dry-run").code == 0
 
 
-def test_skypilot_example_has_known_fields_and_valid_scripts() -> None:
+def test_skypilot_example_has_known_fields_and_valid_scripts():
     """By SkyPilot's reference of a task's YAML."""
     task = yaml.safe_load((EXAMPLES / "skypilot.yaml").read_text())
     assert set(task) <= {"name", "num_nodes", "resources", "workdir", "file_mounts", "envs", "secrets", "setup", "run"}

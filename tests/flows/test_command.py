@@ -6,7 +6,6 @@ it was (flows/cli/__init__.py), there is no traceback, and what was stored befor
 
 import json
 import re
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,101 +33,60 @@ def assert_refused(run: flow_kit.Finished, code: int, *fragments: str) -> None:
     assert len(re.findall(r"^error: ", run.err, re.MULTILINE)) == 1
 
 
-def test_dry_run_shows_the_first_prompt_and_stores_nothing(spec_file: Path, data_dir: Path) -> None:
+def test_dry_run_shows_the_first_prompt_and_stores_nothing(spec_file, data_dir):
     run = dry_run(spec_file)
     assert run.code == 0, run.err
     assert "40 rows of sums, 0 duplicates, 40 requests (0 of them errors)" in run.out
-    assert "user: What is 0 + 0?" in run.out
-    assert '"max_tokens": 4' in run.out
+    assert "user: What is 0 + 0?" in run.out and '"max_tokens": 4' in run.out
     assert not data_dir.exists()
 
 
-def test_overrides_reach_the_spec(spec_file: Path) -> None:
+def test_overrides_reach_the_spec(spec_file):
     overrides = ["--prompts.limit", "3", "--prompts.template={{ question }}!", "--sampling.temperature", "0.5"]
     run = dry_run(spec_file, *overrides)
     assert run.code == 0, run.err
-    assert "3 rows of sums" in run.out
-    assert "user: What is 0 + 0?!" in run.out
-    assert '"temperature": 0.5' in run.out
+    for shown in ("3 rows of sums", "user: What is 0 + 0?!", '"temperature": 0.5'):
+        assert shown in run.out
 
 
-def test_a_dry_run_shows_the_first_error_of_each_kind(tmp_path: Path, spec_file: Path) -> None:
-    rows = [{"question": text, "answer": "x"} for text in ("a", None, "b", None, "\ud800")]
-    (tmp_path / "odd.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    odd = ["--prompts.source.path", str(tmp_path / "odd.jsonl")]
+def test_a_dry_run_shows_the_first_error_of_each_kind(tmp_path, spec_file):
+    path = tmp_path / "odd.jsonl"
+    rows = [json.dumps({"question": text, "answer": "x"}) for text in ("a", None, "b", None, "\ud800")]
+    path.write_text("\n".join([*rows, '{"question": ']))
+    odd = ["--prompts.source.path", str(path)]
     run = dry_run(spec_file, *odd)
     assert run.code == 0, run.err
-    assert "5 requests (3 of them errors)" in run.out
+    assert "6 requests (4 of them errors)" in run.out
     shown = " ".join(run.out.split())
     assert "template_error 2×, first in row 1: prompts.template writes a value that is null: question." in shown
     assert "row_error 1×, first in row 4: " in shown
-    nothing = dry_run(spec_file, *odd, "--prompts.template", "{{ row.question.x }}")
-    assert_refused(nothing, 3, "x")
-    (tmp_path / "odd.jsonl").write_text(json.dumps(rows[1]) + "\n")
+    assert f"unreadable_row1×,firstinrow5:{path},line6:notJSON" in shown.replace(" ", "")
+    assert_refused(dry_run(spec_file, *odd, "--prompts.on_bad_row", "stop"), 3, "Row 1 cannot become", "is stop")
+    assert_refused(dry_run(spec_file, *odd, "--prompts.template", "{{ row.question.x }}"), 3, "x")
+    path.write_text(rows[1])
     assert_refused(dry_run(spec_file, *odd), 9, "Each of 1 requests would be an error row")
-
-
-def test_a_dry_run_shows_a_line_that_is_not_json_or_stops_at_it(tmp_path: Path, spec_file: Path) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"question": "a", "answer": "x"}\n{"question": \n')
-    damaged = ["--prompts.source.path", str(rows)]
-    run = dry_run(spec_file, *damaged)
-    assert run.code == 0, run.err
-    shown = "".join(run.out.split())
-    assert f"unreadable_row1×,firstinrow1:{rows},line2:notJSON" in shown
-    stopped = dry_run(spec_file, *damaged, "--prompts.on_bad_row", "stop")
-    assert_refused(
-        stopped, 3, "Row 1 cannot become a request (unreadable_row)", "line 2: not JSON", "on_bad_row is stop"
-    )
-    rows.write_text("{\n" * 20)
-    assert_refused(dry_run(spec_file, *damaged), 3, "Each of the first 10 rows cannot be read", "line 1: not JSON")
 
 
 BAD_FIELDS: dict[str, tuple[list[str], int, list[str]]] = {
     "unknown column": (["--prompts.columns.target", "anser"], 3, ["'anser'", "answer", "question"]),
-    "undefined variable": (["--prompts.template", "{{ queston }}"], 3, ["'queston'", "question"]),
     "unknown engine argument": (["--engine.args.max_num_seq", "4"], 2, ["max_num_seq", "did you mean 'max_num_seqs'"]),
-    "broken template": (["--prompts.template", "{{ question"], 3, ["{{ question"]),
-    "missing prompt file": (["--prompts.source.path", "no/such.jsonl"], 3, ["no/such.jsonl", "does not exist"]),
-    "unknown sampling parameter": (["--sampling.temprature", "0"], 2, ["temprature", "did you mean 'temperature'"]),
-    "unknown key": (["--prompts.limt", "3"], 2, ["limt", "did you mean 'limit'"]),
-    "wrong value": (["--prompts.limit", "many"], 2, ["prompts.limit", "'many'", "integer"]),
     "missing model folder": (["--model", "/no/such/model"], 4, ["/no/such/model", "config.json"]),
     "override without a value": (["--prompts.limit"], 2, ["--prompts.limit has no value"]),
     "misspelt option": (["--dryrun"], 2, ["There is no option --dryrun: did you mean --dry-run?"]),
     "misspelt option with a value": (["--resum", "x"], 2, ["There is no option --resum: did you mean --resume?"]),
-    "field without its part": (["--limit", "3"], 2, ["limit: unknown key; did you mean 'prompts.limit'?"]),
-    "impossible number": (["--sampling.temperature", "-1"], 2, ["sampling.temperature is -1. hint: give a number"]),
-    "endless repeats": (
-        ["--prompts.repeats", "99999", "--sampling.n", "99999"],
-        2,
-        ["prompts.repeats times"],
-    ),
+    "endless repeats": (["--prompts.repeats", "99999", "--sampling.n", "99999"], 2, ["prompts.repeats times"]),
     "stray word": (["examples/other.yaml"], 2, ["'examples/other.yaml' was not expected", "--field value"]),
 }
 
 
 @pytest.mark.parametrize("name", list(BAD_FIELDS))
-def test_bad_field_is_one_message(spec_file: Path, name: str) -> None:
+def test_bad_field_is_one_message(spec_file, name):
     overrides, code, fragments = BAD_FIELDS[name]
     assert_refused(dry_run(spec_file, *overrides), code, *fragments)
 
 
-def test_missing_spec_file_is_one_message() -> None:
-    run = flow_kit.run_here("evaluate", "no/such.yaml")
-    assert_refused(run, 2, "no/such.yaml does not exist", "examples/arithmetic.yaml")
-
-
-def test_bad_yaml_is_one_message_with_its_place(tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text("name: [unclosed\nmodel: x\n")
-    run = flow_kit.run_here("evaluate", tmp_path / "bad.yaml")
-    assert_refused(run, 2, "bad.yaml, line 2, is not valid YAML")
-
-
 @pytest.mark.parametrize("arguments", [[], ["--dry-run"]])
-def test_a_data_folder_that_cannot_be_written_is_found_before_anything_starts(
-    spec_file: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
-) -> None:
+def test_a_data_folder_that_cannot_be_written_is_found_before_anything_starts(spec_file, monkeypatch, arguments):
     def begin(*_: Any) -> None:
         raise AssertionError("nothing may start")
 
@@ -139,7 +97,7 @@ def test_a_data_folder_that_cannot_be_written_is_found_before_anything_starts(
         assert_refused(refused, 6, "The data folder /proc/data cannot be written: ", "hint: set ASSAYLINE_DATA_DIR to")
 
 
-def test_an_unknown_variable_is_a_warning(spec_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_variable_is_a_warning(spec_file, monkeypatch):
     monkeypatch.setenv("ASSAYLINE_FLUSH_ROW", "7")
     run = dry_run(spec_file)
     assert run.code == 0
@@ -158,9 +116,7 @@ def test_an_unknown_variable_is_a_warning(spec_file: Path, monkeypatch: pytest.M
         (KeyboardInterrupt(), True),
     ],
 )
-def test_resuming_is_not_offered_when_it_would_end_the_same_way(
-    error: BaseException, is_offered: bool, monkeypatch: pytest.MonkeyPatch, spec_file: Path, data_dir: Path
-) -> None:
+def test_resuming_is_not_offered_when_it_would_end_the_same_way(error, is_offered, monkeypatch, spec_file, data_dir):
     def end(*_: Any) -> None:
         raise error
 
@@ -171,27 +127,8 @@ def test_resuming_is_not_offered_when_it_would_end_the_same_way(
     assert ("the same command resumes it" in run.err) == is_offered
 
 
-def test_model_folder_without_config_is_one_message(spec_file: Path, tmp_path: Path) -> None:
-    assert_refused(dry_run(spec_file, "--model", tmp_path), 4, f"{tmp_path} has no config.json", "*.safetensors")
-
-
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
-def test_damaged_model_folder_is_one_message(spec_file: Path, modest_model: Path, tmp_path: Path, name: str) -> None:
-    folder = tmp_path / "damaged"
-    shutil.copytree(modest_model, folder)
-    (folder / name).write_text("{")
-    assert_refused(dry_run(spec_file, "--model", folder), 4, str(folder))
-
-
 @pytest.mark.prefect
-def test_refused_runs_leave_what_was_stored(
-    served_env: dict[str, str],
-    prefect_client: Any,
-    spec_file: Path,
-    data_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_refused_runs_leave_what_was_stored(served_env, prefect_client, spec_file, data_dir, tmp_path, monkeypatch):
     """Real runs, since only they touch the database: a good one, then bad input that is found at different moments."""
     good = flow_kit.run_here("evaluate", spec_file)
     assert good.code == 0, good.err

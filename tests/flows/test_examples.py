@@ -13,15 +13,14 @@ from flow_kit import ROOT
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.drive import Listener, drive_worker
 from assayline.prompts import load_prompts
-from assayline.records import Prompt
 from assayline.settings import Settings
 from assayline.spec.file import load_spec
 from assayline.spec.prompts import HubSource
 from assayline.store.database import connect
 
 REQUESTS = {"arithmetic": 155, "gsm8k_style": 10, "json_style": 8, "mmlu_loglikelihood": 40, "mmlu_style": 10}
-SPEED_ALONE = {"multi_turn": 8, "sharegpt_style": 4, "trace": 24}
-"""Examples without scores."""
+RENDERED = {**REQUESTS, "multi_turn": 8, "served": 155, "sharegpt_style": 4, "trace": 24}
+"""With those that have no scores or need a server."""
 SCORERS = {
     "arithmetic": "exact_match",
     "gsm8k_style": "numeric",
@@ -55,16 +54,16 @@ def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
         return [dict(zip(names, row, strict=True)) for row in rows.fetchall()]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_a_dry_run_renders_every_row(example: Path) -> None:
-    shown = flow_kit.run_here("evaluate", example, "--dry-run")
+@pytest.mark.parametrize(("name", "requests"), RENDERED.items())
+def test_a_dry_run_renders_every_row(name, requests):
+    shown = flow_kit.run_here("evaluate", ROOT / "examples" / f"{name}.yaml", "--dry-run")
     assert shown.code == 0
-    output = shown.out
-    assert f"{REQUESTS[example.stem]} requests (0 of them errors)" in output
+    assert f"{requests} requests (0 of them errors)" in shown.out
+    assert ("4 conversations of 1 to 3 turns, 8 in all" in shown.out) == (name == "multi_turn")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_a_run_on_the_fake_engine_is_scored(example: Path, settings: Settings) -> None:
+def test_a_run_on_the_fake_engine_is_scored(example, settings):
     completions = run(example, settings, {"engine.backend": "fake"})
     assert {row["error_kind"] for row in completions} == {None}
     with_options = example.stem == "mmlu_loglikelihood"
@@ -72,18 +71,15 @@ def test_a_run_on_the_fake_engine_is_scored(example: Path, settings: Settings) -
     assert query(settings, "select distinct scorer from scores") == [{"scorer": SCORERS[example.stem]}]
 
 
-def commented_lines(example: Path) -> list[str]:
-    lines = [line.strip().removeprefix("# ") for line in example.read_text().splitlines()]
-    return [line for line in lines if line.startswith("source: {kind: hub")]
-
-
 @pytest.mark.parametrize("example", EXAMPLES[1:], ids=lambda path: path.stem)
-def test_the_lines_for_the_whole_set_are_a_source(example: Path) -> None:
-    found = [HubSource.model_validate(yaml.safe_load(line)["source"]) for line in commented_lines(example)]
+def test_the_lines_for_the_whole_set_are_a_source(example):
+    lines = [line.strip().removeprefix("# ") for line in example.read_text().splitlines()]
+    hub = [yaml.safe_load(line)["source"] for line in lines if line.startswith("source: {kind: hub")]
+    found = [HubSource.model_validate(source) for source in hub]
     assert len(found) == (2 if "few_shot" in example.read_text() else 1)
 
 
-def test_the_rows_are_in_the_public_formats() -> None:
+def test_the_rows_are_in_the_public_formats():
     gsm8k, mmlu, ifeval = (
         [json.loads(line) for line in (ROOT / "examples" / f"{name}.jsonl").read_text().splitlines()]
         for name in ("gsm8k_style", "mmlu_style", "json_style")
@@ -94,30 +90,14 @@ def test_the_rows_are_in_the_public_formats() -> None:
     assert all(set(row) == {"key", "prompt", "instruction_id_list", "kwargs"} for row in ifeval)
 
 
-def test_examples_of_a_prompt_are_answered_as_they_should_be() -> None:
-    spec = load_spec(ROOT / "examples" / "mmlu_style.yaml")
-    for prompt in load_prompts(spec.prompts):
-        assert isinstance(prompt, Prompt)
+def test_examples_of_a_prompt_are_answered_as_they_should_be():
+    for prompt in load_prompts(load_spec(ROOT / "examples" / "mmlu_style.yaml").prompts):
         answers = [turn["content"] for turn in prompt.messages if turn["role"] == "assistant"]
         assert len(answers) == 2 and set(answers) <= set("ABCD")
 
 
-@pytest.mark.parametrize(("name", "requests"), SPEED_ALONE.items())
-def test_an_example_without_scores_renders_every_row(name: str, requests: int) -> None:
-    shown = flow_kit.run_here("evaluate", ROOT / "examples" / f"{name}.yaml", "--dry-run")
-    assert shown.code == 0
-    output = shown.out
-    assert f"{requests} requests (0 of them errors)" in output
-    assert ("4 conversations of 1 to 3 turns, 8 in all" in output) == (name == "multi_turn")
-
-
-def test_the_served_example_renders_every_row() -> None:
-    shown = flow_kit.run_here("evaluate", ROOT / "examples" / "served.yaml", "--dry-run")
-    assert shown.code == 0 and "155 requests (0 of them errors)" in shown.out
-
-
 @pytest.mark.vllm
-def test_every_answer_of_the_json_example_is_valid(settings: Settings) -> None:
+def test_every_answer_of_the_json_example_is_valid(settings):
     example = ROOT / "examples" / "json_style.yaml"
     output = load_spec(example).output
     assert output is not None and output.json_schema is not None
@@ -128,7 +108,7 @@ def test_every_answer_of_the_json_example_is_valid(settings: Settings) -> None:
 
 
 @pytest.mark.vllm
-def test_the_likelihood_example_runs_on_a_real_engine(settings: Settings) -> None:
+def test_the_likelihood_example_runs_on_a_real_engine(settings):
     completions = run(ROOT / "examples" / "mmlu_loglikelihood.yaml", settings, {})
     assert all(row["option_logprob"] < 0 and row["text"] is None for row in completions)
     assert len(query(settings, "from scores where value in (0, 1)")) == 10

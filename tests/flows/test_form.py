@@ -2,13 +2,11 @@
 
 import json
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import flow_kit
 import pytest
 from flow_kit import wait_for
-from prefect import Flow
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 
 from assayline.spec.evaluation import EvalSpec
@@ -36,7 +34,7 @@ def list_kinds(field: dict[str, Any], schema: dict[str, Any]) -> dict[str, list[
 
 
 @pytest.mark.parametrize("taken", [evaluate, nightly, benchmark])
-def test_schema_of_the_form_has_nothing_that_it_cannot_draw(taken: Flow[..., Any]) -> None:
+def test_schema_of_the_form_has_nothing_that_it_cannot_draw(taken):
     schema = taken.parameters.model_dump()
     assert "oneOf" not in json.dumps(schema) and "discriminator" not in json.dumps(schema)
     spec = schema["definitions"]["EvalSpec"]
@@ -45,7 +43,7 @@ def test_schema_of_the_form_has_nothing_that_it_cannot_draw(taken: Flow[..., Any
         assert spec["properties"][part]["default"] is None and {"type": "null"} in spec["properties"][part]["anyOf"]
 
 
-def test_schema_of_the_form_offers_choices() -> None:
+def test_schema_of_the_form_offers_choices():
     resumed = evaluate.parameters.properties["resume"]["anyOf"]
     assert resumed[0]["enum"] == ["auto", "never"] and resumed[1]["title"] == "run id"
     assert nightly.parameters.properties["resume"]["enum"] == ["never", "auto"]
@@ -55,9 +53,7 @@ def test_schema_of_the_form_offers_choices() -> None:
 
 
 @pytest.mark.skipif(flow_kit.BROWSER is None, reason="no chromium here to open the form with")
-def test_form_offers_kinds_of_sources_and_scorers_and_makes_a_spec(
-    prefect_client: Any, prefect_api: str, tmp_path: Path
-) -> None:
+def test_form_offers_kinds_of_sources_and_scorers_and_makes_a_spec(prefect_client, prefect_api, tmp_path):
     schema = evaluate.parameters.model_dump(exclude_unset=True)
     prompts = schema["definitions"]["PromptSpec"]["properties"]
     deployment = prefect_client.create_deployment(

@@ -3,7 +3,6 @@
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import flow_kit
 
@@ -29,16 +28,14 @@ def imported(command_env: dict[str, str], *command: str | Path) -> set[str]:
     return {name.partition(".")[0] for name in re.findall(r"^import time:.*\| +([\w.]+)$", run.err, re.MULTILINE)}
 
 
-def test_help_needs_next_to_nothing(command_env: dict[str, str]) -> None:
+def test_help_needs_next_to_nothing(command_env):
     helps = flow_kit.run_command([sys.executable, "-c", HELPS], command_env)
     assert helps.code == 0, helps.err
     assert helps.out.splitlines()[-1] == "imported: []"
     assert not imported(command_env, Path(sys.executable).parent / "assayline", "--help") & HEAVY
 
 
-def test_a_dry_run_needs_neither_prefect_nor_torch(
-    command_env: dict[str, str], fake_spec: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_dry_run_needs_neither_prefect_nor_torch(command_env, fake_spec, tmp_path):
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
     modules = imported(command_env, "-m", "flows", "evaluate", spec, "--dry-run")
     assert "transformers" in modules

@@ -1,7 +1,6 @@
 """`assayline runs`, and runs that a command line names by the beginning of their id or as `last`."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import flow_kit
@@ -30,7 +29,7 @@ def list_here(*arguments: str) -> list[str]:
     return shown.out.splitlines()
 
 
-def test_runs_lists_the_newest_first_uncut(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_lists_the_newest_first_uncut(runs, capsys):
     done, killed = runs
     head, first, second = list_here()
     assert head.split() == ["id", "name", "model", "state", "accuracy", "tokens/s", "age"]
@@ -41,14 +40,14 @@ def test_runs_lists_the_newest_first_uncut(runs: Runs, capsys: pytest.CaptureFix
     assert [line.split()[0] for line in list_here("tonight")] == ["id", killed]
 
 
-def test_runs_as_json_has_plain_values(runs: Runs) -> None:
+def test_runs_as_json_has_plain_values(runs):
     found = json.loads("\n".join(list_here("--json")))
     assert [run["run_id"] for run in found] == [runs[1], runs[0]]
     assert set(found[1]) == {"run_id", "name", "model", "state", "accuracy", "output_tokens_per_s", "started_at"}
     assert isinstance(found[1]["output_tokens_per_s"], float) and found[0]["accuracy"] is None
 
 
-def test_runs_reads_the_folders_when_the_database_is_held(runs: Runs, settings: Settings) -> None:
+def test_runs_reads_the_folders_when_the_database_is_held(runs, settings):
     with flow_kit.database_held(settings.data_dir) as (pid, _):
         shown = flow_kit.run_here("runs")
     assert shown.code == 0
@@ -56,9 +55,7 @@ def test_runs_reads_the_folders_when_the_database_is_held(runs: Runs, settings: 
     assert [line.split()[3] for line in shown.out.splitlines()[1:]] == ["unfinished", "completed"]
 
 
-def test_runs_of_an_unknown_name_is_a_sentence_and_no_run_is_none(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_runs_of_an_unknown_name_is_a_sentence_and_no_run_is_none(runs, monkeypatch, tmp_path):
     unknown = flow_kit.run_here("runs", "tonihgt")
     assert unknown.code == 2 and "There is no run of the name 'tonihgt'" in unknown.err
     assert "did you mean 'tonight'?" in unknown.err
@@ -77,7 +74,7 @@ def test_runs_of_an_unknown_name_is_a_sentence_and_no_run_is_none(
         ["report", "RUN"],
     ],
 )
-def test_every_command_takes_the_beginning_of_a_run_id(runs: Runs, settings: Settings, words: list[str]) -> None:
+def test_every_command_takes_the_beginning_of_a_run_id(runs, settings, words):
     done, killed = runs
     shared = next(end for end in range(len(done)) if done[:end] != killed[:end]) - 1
     for given in (done[: shared + 1], done[:-1]):
@@ -88,11 +85,11 @@ def test_every_command_takes_the_beginning_of_a_run_id(runs: Runs, settings: Set
     assert f"Run id '20' is ambiguous: 2 runs begin with it, the newest are {killed}, {done}." in ambiguous.err
 
 
-def test_last_is_the_newest_run(runs: Runs) -> None:
+def test_last_is_the_newest_run(runs):
     dry = flow_kit.run_here("evaluate", "--resume", "last", "--dry-run")
     assert dry.code == 0 and f"This would resume run {runs[1]}: 1 of 4 requests answered" in dry.out, dry.err
 
 
-def test_completion_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_lists_the_commands(capsys):
     assert cli.run_words(["--completion", "bash"]) == 0
     assert capsys.readouterr().out.startswith("complete -o default -W 'evaluate benchmark gate runs ")

@@ -81,9 +81,7 @@ def assert_kept_secret(run: flow_kit.Finished, data_dir: Path, home: Path) -> No
 
 
 @pytest.mark.prefect
-def test_a_refused_spec_does_not_show_its_secret(
-    named_spec: dict[str, Any], data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_spec_does_not_show_its_secret(named_spec, data_dir, tmp_path, monkeypatch):
     monkeypatch.setenv("ASSAYLINE_TRACEBACKS", "true")
     engine = {"backend": "fake", "env": {"HF_TOKEN": SECRET}}
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", {**named_spec, "engine": engine})
@@ -98,15 +96,7 @@ def test_a_refused_spec_does_not_show_its_secret(
 @pytest.mark.vllm
 @pytest.mark.usefixtures("begun_home")
 @pytest.mark.parametrize("end", [pytest.param("good", marks=pytest.mark.rare), "bad"])
-def test_a_real_engine_and_its_log_keep_the_token(
-    named_spec: dict[str, Any],
-    tiny_model: Path,
-    secret_env: dict[str, str],
-    data_dir: Path,
-    home: Path,
-    tmp_path: Path,
-    end: str,
-) -> None:
+def test_a_real_engine_and_its_log_keep_the_token(named_spec, tiny_model, secret_env, data_dir, home, tmp_path, end):
     """Good: an engine that answers. Bad: one that does not start, and writes a traceback of vLLM's."""
     args = {"max_model_len": 256 if end == "good" else 10**6, "max_num_seqs": 8, "dtype": "float32"}
     engine = {"env": flow_kit.ONE_THREAD, "args": {**args, "enforce_eager": True, "kv_cache_memory_bytes": 2**27}}

@@ -6,21 +6,19 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 from typing import Any, TextIO
 
 import flow_kit
 import pytest
 
 from assayline.evaluation.begin import begin_evaluation
-from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 
 
 @pytest.mark.prefect
 def test_terminated_command_stores_what_had_finished_and_ends_its_own_prefect_api(
-    served_env: dict[str, str], fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path
-) -> None:
+    served_env, fake_spec, data_dir, tmp_path
+):
     """Without PREFECT_API_URL the command serves the API itself, to all its workers, and takes it along.
 
     After --fresh it names the run to resume, as the same command would start a new one. Ctrl-C is in
@@ -59,9 +57,7 @@ def test_terminated_command_stores_what_had_finished_and_ends_its_own_prefect_ap
     assert f"Run {run_id} is unfinished: assayline evaluate --resume {run_id} resumes it" in said
 
 
-def test_interrupt_during_a_query_is_still_an_interrupt(
-    settings: Settings, fake_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupt_during_a_query_is_still_an_interrupt(settings, fake_spec, monkeypatch):
     """DuckDB, asked in the main thread, would make it a RuntimeError, and Ctrl-C a failed run."""
     asked = threading.Event()
 

@@ -74,9 +74,7 @@ def twice_asked(tmp_path: Path, slow_spec: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.prefect
-def test_a_terminal_has_a_bar_and_warnings_and_the_table(
-    served_env: dict[str, str], twice_asked: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_terminal_has_a_bar_and_warnings_and_the_table(served_env, twice_asked, tmp_path):
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", twice_asked)
     code, lines = run_in_terminal(flow_kit.evaluate_command(spec), served_env)
     text = "\n".join(lines)
@@ -95,7 +93,7 @@ def test_a_terminal_has_a_bar_and_warnings_and_the_table(
 
 
 @pytest.mark.parametrize("columns", [70, 80, 120])
-def test_the_time_left_is_whole_however_narrow_the_terminal(columns: int, tmp_path: Path) -> None:
+def test_the_time_left_is_whole_however_narrow_the_terminal(columns, tmp_path):
     console = Console(width=columns, force_terminal=True, color_system=None, file=io.StringIO())
     screen = Screen(tmp_path, console)
     screen._bar.update(
@@ -114,10 +112,7 @@ def test_the_time_left_is_whole_however_narrow_the_terminal(columns: int, tmp_pa
     ("term", "bar", "expected"),
     [("xterm-256color", "true", True), ("xterm-256color", "false", False), ("dumb", "true", False)],
 )
-def test_only_a_terminal_that_can_have_a_bar_has_one(
-    monkeypatch: pytest.MonkeyPatch, term: str, bar: str, expected: bool
-) -> None:
-    """Where there is none every line is shown, as above."""
+def test_only_a_terminal_that_can_have_a_bar_has_one(monkeypatch, term, bar, expected):
     monkeypatch.setenv("TERM", term)
     monkeypatch.setenv("ASSAYLINE_BAR", bar)
     ours, theirs = pty.openpty()

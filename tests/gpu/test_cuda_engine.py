@@ -3,10 +3,9 @@
 import contextlib
 import subprocess
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
+from run_kit import plain_request
 
 from assayline.clock import RunClock
 from assayline.engines import open_engine
@@ -15,8 +14,6 @@ from assayline.engines.devices.claims import claim_device, cuda_driver_answers, 
 from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup
 from assayline.engines.recovery.policy import Sizes
-from assayline.records import Request
-from assayline.settings import Settings
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,9 +26,7 @@ def used_memory_mib(gpu: str) -> int:
     return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip())
 
 
-def test_a_cuda_spec_is_answered_on_the_gpu_and_its_memory_comes_back(
-    make_spec: Any, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_cuda_spec_is_answered_on_the_gpu_and_its_memory_comes_back(make_spec, settings, tmp_path):
     spec = make_spec(
         engine={
             "device": "cuda",
@@ -47,17 +42,7 @@ def test_a_cuda_spec_is_answered_on_the_gpu_and_its_memory_comes_back(
         with contextlib.closing(engine):
             assert engine.facts.details["device"] == "cuda"
             sampling = {"max_tokens": 8, "ignore_eos": True}
-            requests = [
-                Request(
-                    request_id=f"r{i}",
-                    prompt_id="",
-                    occurrence=0,
-                    repeat_index=0,
-                    prompt_token_ids=[5 + i] * 40,
-                    sampling=sampling,
-                )
-                for i in range(64)
-            ]
+            requests = [plain_request(f"r{i}", prompt_token_ids=[5 + i] * 40, sampling=sampling) for i in range(64)]
             completions = list(engine.generate(iter(requests)))
             assert sorted(c.request_id for c in completions) == sorted(r.request_id for r in requests)
             assert all(c.error_kind is None and c.output_tokens == 8 for c in completions)

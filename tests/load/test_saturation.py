@@ -82,9 +82,7 @@ def stop_of(
         (16, log_normal, even, 20.0),
     ],
 )
-def test_ninety_percent_is_not_stopped(
-    servers: int, service: Draw, arrivals: Callable[[random.Random], Iterator[float]], latency_s: float
-) -> None:
+def test_ninety_percent_is_not_stopped(servers, service, arrivals, latency_s):
     """Twenty runs of each: with one alarm in a hundred runs, fewer than two are expected among all hundred."""
     stops = [stop_of(seed, 0.9, servers, service, arrivals, 6000, latency_s) for seed in range(20)]
     assert sum(stop is not None for stop in stops) <= 1
@@ -101,28 +99,25 @@ def test_ninety_percent_is_not_stopped(
         (5.0, 1, exponential, poisson, 2000),
     ],
 )
-def test_an_overload_is_found(
-    load: float, servers: int, service: Draw, arrivals: Callable[[random.Random], Iterator[float]], within: int
-) -> None:
+def test_an_overload_is_found(load, servers, service, arrivals, within):
     stops = [stop_of(seed, load, servers, service, arrivals, within) for seed in range(20)]
     assert sum(stop is not None for stop in stops) >= 19
 
 
-def test_a_long_first_answer_is_no_overload() -> None:
+def test_a_long_first_answer_is_no_overload():
     """Everything in flight grows for as long as one request takes, however few there are of them."""
     for latency_s in (5.0, 60.0, 300.0):
         assert stop_of(1, 0.1, 1, exponential, poisson, 6000, latency_s) is None
 
 
-def test_an_engine_that_never_answers_is_not_judged() -> None:
-    """Whether that is slow or dead is not this rule's to say."""
+def test_an_engine_that_never_answers_is_not_judged():
     watch = SaturationWatch()
     for number in range(900):
         watch.expect(float(number))
     assert all(watch.observe(second, 10 * second, 0) is None for second in range(1, 900))
 
 
-def test_the_reason_has_its_numbers() -> None:
+def test_the_reason_has_its_numbers():
     watch = SaturationWatch()
     for number in range(FIRST_REQUESTS):
         watch.expect(number / 10)

@@ -17,6 +17,17 @@ from assayline.spec.prompts import MediaSpec
 CONTENT = b"\x89PNG and so on"
 
 
+ANSWERS: dict[str, tuple[int, bytes, dict[str, str]]] = {
+    "/a.png": (200, CONTENT, {"Content-Type": "image/png"}),
+    "/page": (200, b"<html>", {"Content-Type": "text/html; charset=utf-8"}),
+    "/large": (200, b"x" * 2_000, {}),
+    "/moved": (302, b"", {"Location": "/a.png"}),
+    "/inside": (302, b"", {"Location": "http://169.254.169.254/latest/meta-data"}),
+    "/round": (302, b"", {"Location": "/round"}),
+    "/to-file": (302, b"", {"Location": "file:///etc/passwd"}),
+}
+
+
 class Pages(http.server.BaseHTTPRequestHandler):
     """A server that does what servers do."""
 
@@ -24,38 +35,19 @@ class Pages(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         type(self).asked.append(self.path)
-        match self.path.partition("?")[0]:
-            case "/a.png":
-                self.answer(200, CONTENT, {"Content-Type": "image/png"})
-            case "/page":
-                self.answer(200, b"<html>", {"Content-Type": "text/html; charset=utf-8"})
-            case "/large":
-                self.answer(200, b"x" * 2_000)
-            case "/moved":
-                self.answer(302, b"", {"Location": "/a.png"})
-            case "/inside":
-                self.answer(302, b"", {"Location": "http://169.254.169.254/latest/meta-data"})
-            case "/round":
-                self.answer(302, b"", {"Location": "/round"})
-            case "/to-file":
-                self.answer(302, b"", {"Location": "file:///etc/passwd"})
-            case "/slow":
-                self.send_response(200)
-                self.end_headers()
-                for _ in range(50):
-                    self.wfile.write(b"x")
-                    self.wfile.flush()
-                    time.sleep(0.1)
-            case _:
-                self.answer(404, b"gone")
-
-    def answer(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
+        path = self.path.partition("?")[0]
+        status, content, headers = ANSWERS.get(path, (200 if path == "/slow" else 404, b"x" * 50, {}))
         self.send_response(status)
-        for name, value in (headers or {}).items():
+        for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        for at in range(50) if path == "/slow" else ():
+            self.wfile.write(content[at : at + 1])
+            self.wfile.flush()
+            time.sleep(0.1)
+        if path != "/slow":
+            self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None: ...
 
@@ -75,7 +67,7 @@ def fetcher(**spec: Any) -> Fetcher:
     return Fetcher(MediaSpec(**{"allowed_domains": ["127.0.0.1"], **spec}))
 
 
-def test_an_allowed_host_is_asked(served: str) -> None:
+def test_an_allowed_host_is_asked(served):
     assert fetcher().fetch("image", f"{served}/a.png?size=1") == CONTENT
     assert fetcher().fetch("image", f"{served}/moved") == CONTENT
     assert Pages.asked[0] == "/a.png?size=1"
@@ -92,26 +84,26 @@ def test_an_allowed_host_is_asked(served: str) -> None:
         ("/to-file", r"leads to no http\(s\) URL"),
     ],
 )
-def test_what_a_server_says_instead_is_a_sentence(served: str, path: str, words: str) -> None:
+def test_what_a_server_says_instead_is_a_sentence(served, path, words):
     with pytest.raises(MediaError, match=words):
         fetcher(fetch_bytes=1_000).fetch("image", served + path)
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/page", "/large", "/round"])
-def test_fetcher_leaves_signatures_out_of_messages(served: str, path: str) -> None:
+def test_fetcher_leaves_signatures_out_of_messages(served, path):
     with pytest.raises(MediaError) as caught:
         fetcher(fetch_bytes=1_000).fetch("image", f"{served}{path}?X-Amz-Signature=hush")
     assert f"{path}?…" in str(caught.value) and "hush" not in str(caught.value)
 
 
-def test_a_server_that_hangs_costs_no_more_than_its_time(served: str) -> None:
+def test_a_server_that_hangs_costs_no_more_than_its_time(served):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for url in (f"http://127.0.0.1:{silent.getsockname()[1]}/a", f"{served}/slow"):
             with pytest.raises(MediaError, match=r"took too long \(limit 0.4 s\)"):
                 fetcher(fetch_timeout_s=0.4).fetch("image", url)
 
 
-def test_nobody_is_asked_unless_the_spec_allows(served: str) -> None:
+def test_nobody_is_asked_unless_the_spec_allows(served):
     before = len(Pages.asked)
     for allowed in ([], ["example.com"]):
         with pytest.raises(MediaError, match="allowed_domains does not allow"):
@@ -131,9 +123,7 @@ NOT_PUBLIC = [
 
 
 @pytest.mark.parametrize("address", NOT_PUBLIC)
-def test_fetcher_refuses_a_host_when_one_of_its_addresses_is_not_public(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetcher_refuses_a_host_when_one_of_its_addresses_is_not_public(address, monkeypatch):
     resolve_to(monkeypatch, "93.184.216.34", address)
     for allowed in (["*"], ["pictures.example"]):
         with pytest.raises(MediaError, match=rf"has the address {address}, which is not public"):
@@ -141,7 +131,7 @@ def test_fetcher_refuses_a_host_when_one_of_its_addresses_is_not_public(
 
 
 @pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "64:ff9b::5db8:d822", "2002:5db8:d822::1"])
-def test_fetcher_asks_a_public_address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetcher_asks_a_public_address(address, monkeypatch):
     resolve_to(monkeypatch, address)
     asked: list[Any] = []
     monkeypatch.setattr(fetch.socket, "create_connection", lambda to, timeout: refuse(asked, to))
@@ -150,7 +140,7 @@ def test_fetcher_asks_a_public_address(address: str, monkeypatch: pytest.MonkeyP
     assert asked == [(address, 80)]
 
 
-def test_fetcher_tries_the_next_address_when_one_does_not_answer(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetcher_tries_the_next_address_when_one_does_not_answer(served, monkeypatch):
     """A machine whose route to IPv6 leads nowhere: the packets are lost, and nobody refuses them."""
     port = int(served.rpartition(":")[2])
     shares: list[float] = []
@@ -172,7 +162,7 @@ def test_fetcher_tries_the_next_address_when_one_does_not_answer(served: str, mo
     assert shares[0] == pytest.approx(0.5, abs=0.05)
 
 
-def test_fetcher_says_that_proxies_are_not_used_when_one_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetcher_says_that_proxies_are_not_used_when_one_is_set(monkeypatch):
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     resolve_to(monkeypatch, "93.184.216.34")
     monkeypatch.setattr(fetch.socket, "create_connection", lambda to, timeout: refuse([], to))
@@ -190,23 +180,7 @@ def refuse(asked: list[Any], address: Any) -> Any:
     raise ConnectionRefusedError(111, "refused")
 
 
-def test_the_connection_goes_to_the_address_that_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that changes its address between the look and the connection gains nothing."""
-    asked: list[Any] = []
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 80))]
-    monkeypatch.setattr(fetch.socket, "getaddrinfo", lambda *_, **__: found)
-
-    def refuse(address: Any, timeout: Any) -> None:
-        asked.append(address)
-        raise ConnectionRefusedError(111, "refused")
-
-    monkeypatch.setattr(fetch.socket, "create_connection", refuse)
-    with pytest.raises(MediaError, match="ConnectionRefusedError"):
-        fetcher(allowed_domains=["*"]).fetch("image", "http://pictures.example/a.png")
-    assert asked == [("93.184.216.34", 80)]
-
-
 @pytest.mark.parametrize("url", ["http://", "http://host:port/a", "http://[::1/a", "http://no-such-host.invalid/a"])
-def test_what_is_no_url_is_a_sentence(url: str) -> None:
+def test_what_is_no_url_is_a_sentence(url):
     with pytest.raises(MediaError):
         fetcher(allowed_domains=["*"]).fetch("image", url)

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from media_kit import encode, encode_sound, picture, tone
+from media_kit import encode, picture, tone
 
 from assayline.digests import digest_bytes
 from assayline.errors import MediaError
 from assayline.media.fetch import Fetcher
-from assayline.media.load import Hearing, load_all
+from assayline.media.load import Hearing, load_all, make_image, make_sound, refer_synthetic
 from assayline.media.references import MediaReader, Shelf, find_media
 from assayline.spec.prompts import MediaSpec
 
@@ -32,7 +32,7 @@ def reader(tmp_path: Path) -> MediaReader:
     return MediaReader(Shelf(tmp_path / "run"), Fetcher(MediaSpec()))
 
 
-def test_every_form_of_a_picture_is_the_same_picture(folder: Path, reader: MediaReader, tmp_path: Path) -> None:
+def test_every_form_of_a_picture_is_the_same_picture(folder, reader, tmp_path):
     file = folder / "my pictures" / "a 1.png"
     text = base64.b64encode(PNG).decode()
     values: list[Any] = [
@@ -59,7 +59,7 @@ def test_every_form_of_a_picture_is_the_same_picture(folder: Path, reader: Media
         assert (facts.images, facts.image_pixels, facts.media_bytes, facts.audios) == (1, 200, len(PNG), None)
 
 
-def test_a_list_keeps_its_order_and_leaves_out_what_is_null(folder: Path, reader: MediaReader) -> None:
+def test_a_list_keeps_its_order_and_leaves_out_what_is_null(folder, reader):
     other = encode(picture(3, 3))
     media = reader.read("image", ["my pictures/a 1.png", None, other], folder)
     assert [one["digest"] for one in media] == [DIGEST, digest_bytes(other)]
@@ -67,9 +67,7 @@ def test_a_list_keeps_its_order_and_leaves_out_what_is_null(folder: Path, reader
         assert reader.read("image", nothing, folder) == []
 
 
-def test_what_came_with_a_row_is_kept_once_and_a_file_stays_where_it_is(
-    folder: Path, reader: MediaReader, tmp_path: Path
-) -> None:
+def test_what_came_with_a_row_is_kept_once_and_a_file_stays_where_it_is(folder, reader, tmp_path):
     for value in (PNG, PNG, {"bytes": PNG}, "my pictures/a 1.png"):
         reader.read("image", value, folder)
     kept = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
@@ -80,14 +78,14 @@ def test_what_came_with_a_row_is_kept_once_and_a_file_stays_where_it_is(
     assert load_all([find_media(media, moved)], MediaSpec(), Hearing())
 
 
-def test_a_dry_run_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_keeps_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (media,) = MediaReader(Shelf(None), Fetcher(MediaSpec())).read("image", PNG, None)
     assert media["digest"] == DIGEST
     assert list(tmp_path.iterdir()) == []
 
 
-def test_decoded_columns_of_datasets_are_read_too(reader: MediaReader, tmp_path: Path) -> None:
+def test_decoded_columns_of_datasets_are_read_too(reader, tmp_path):
     (image,) = reader.read("image", picture(), None)
     (sound,) = reader.read("audio", {"array": tone()[:, 0], "sampling_rate": 16_000, "path": None}, None)
     loaded, facts = load_all([find_media(one, tmp_path / "run") for one in (image, sound)], MediaSpec(), Hearing())
@@ -122,12 +120,12 @@ def test_decoded_columns_of_datasets_are_read_too(reader: MediaReader, tmp_path:
         ([0.1, 0.2], "list of numbers"),
     ],
 )
-def test_what_is_no_picture_is_a_sentence(value: Any, words: str, folder: Path, reader: MediaReader) -> None:
+def test_what_is_no_picture_is_a_sentence(value, words, folder, reader):
     with pytest.raises(MediaError, match=words):
         reader.read("image", value, folder)
 
 
-def test_a_file_that_changed_is_not_taken_for_what_it_was(folder: Path, reader: MediaReader) -> None:
+def test_a_file_that_changed_is_not_taken_for_what_it_was(folder, reader):
     file = folder / "my pictures" / "a 1.png"
     media = reader.read("image", str(file), folder)
     file.write_bytes(encode(picture(30, 30)))
@@ -138,16 +136,47 @@ def test_a_file_that_changed_is_not_taken_for_what_it_was(folder: Path, reader: 
         load_all(media, MediaSpec(), Hearing())
 
 
-def test_a_bad_one_among_several_is_named(folder: Path, reader: MediaReader) -> None:
+def test_a_bad_one_among_several_is_named(folder, reader):
     (folder / "bad.png").write_bytes(b"no picture")
     media = reader.read("image", ["my pictures/a 1.png", "bad.png"], folder)
     with pytest.raises(MediaError, match=r"10 bytes.*bad\.png, 2 of 2"):
         load_all(media, MediaSpec(), Hearing())
 
 
-def test_a_wrong_ending_does_not_matter(folder: Path, reader: MediaReader) -> None:
-    (folder / "sound.png").write_bytes(encode_sound(tone()))
-    (folder / "picture.wav").write_bytes(PNG)
-    media = [*reader.read("audio", "sound.png", folder), *reader.read("image", "picture.wav", folder)]
-    _, facts = load_all(media, MediaSpec(), Hearing())
-    assert (facts.audios, facts.images) == (1, 1)
+def image(seed: int, content: str = "noise", width: int = 40, height: int = 30) -> Any:
+    return np.asarray(make_image(refer_synthetic("image", width=width, height=height, content=content, seed=seed)))
+
+
+@pytest.mark.parametrize("content", ["noise", "gradient", "solid"])
+def test_pictures_are_of_the_size_and_the_kind_that_was_asked_for(content):
+    pixels = image(1, content)
+    assert pixels.shape == (30, 40, 3)
+    assert (pixels == image(1, content)).all()
+    assert (pixels != image(2, content)).any()
+    colours = len(np.unique(pixels.reshape(-1, 3), axis=0))
+    assert {"noise": colours > 1_000, "gradient": 1 < colours <= 40, "solid": colours == 1}[content]
+
+
+def test_sounds_are_of_the_length_that_was_asked_for():
+    sound = make_sound(refer_synthetic("audio", seconds=0.5, seed=1), 16_000)
+    assert (sound.shape, sound.dtype) == ((8_000,), np.float32)
+    assert 0.05 < sound.std() < 0.2
+    assert (sound != make_sound(refer_synthetic("audio", seconds=0.5, seed=2), 16_000)).any()
+
+
+def test_they_are_loaded_like_any_other():
+    media = [
+        refer_synthetic("image", width=40, height=30, content="noise", seed=1),
+        refer_synthetic("audio", seconds=2.0, seed=1),
+    ]
+    loaded, facts = load_all(media, MediaSpec(), Hearing())
+    assert loaded[0].value.size == (40, 30)
+    assert (facts.images, facts.image_pixels, facts.audios, facts.audio_s, facts.media_bytes) == (1, 1200, 1, 2.0, 0)
+    assert len({one["digest"] for one in [*media, refer_synthetic("audio", seconds=2.0, seed=2)]}) == 3
+
+
+def test_a_file_of_that_name_is_none():
+    """A path that only looks like one, from a prompt file, is looked for as a file."""
+
+    with pytest.raises(MediaError, match="No such file"):
+        MediaReader(Shelf(None), Fetcher(MediaSpec())).read("image", "synthetic:image?width=9&height=9&seed=1", None)

@@ -18,7 +18,7 @@ def pitch(samples: Any, rate_hz: int = 16_000) -> float:
 
 @pytest.mark.parametrize("rate_hz", [8_000, 16_000, 22_050, 44_100, 48_000])
 @pytest.mark.parametrize("channels", [1, 2])
-def test_rates_and_channels_are_brought_to_the_model(rate_hz: int, channels: int) -> None:
+def test_rates_and_channels_are_brought_to_the_model(rate_hz, channels):
     decoded = decode_sound(encode_sound(tone(0.5, rate_hz, channels), rate_hz))
     assert (decoded.dtype, decoded.ndim) == (np.float32, 1)
     assert len(decoded) == pytest.approx(8_000, abs=2)
@@ -30,17 +30,17 @@ def test_rates_and_channels_are_brought_to_the_model(rate_hz: int, channels: int
     ("form", "subtype"),
     [("WAV", "PCM_16"), ("WAV", "FLOAT"), ("WAV", "PCM_U8"), ("FLAC", None), ("OGG", None), ("MP3", None)],
 )
-def test_formats_are_told_by_their_content(form: str, subtype: str | None) -> None:
+def test_formats_are_told_by_their_content(form, subtype):
     decoded = decode_sound(encode_sound(tone(), form=form, subtype=subtype))
     assert pitch(decoded) == pytest.approx(440, abs=3)
 
 
-def test_aac_is_read_too() -> None:
+def test_aac_is_read_too():
     content = compress_sound(tone(1.0, 44_100), 44_100, "adts", "aac", "fltp")
     assert pitch(decode_sound(content)) == pytest.approx(440, abs=3)
 
 
-def test_channels_are_averaged() -> None:
+def test_channels_are_averaged():
     samples = tone(0.5, channels=2)
     samples[:, 1] *= -1
     assert np.abs(decode_sound(encode_sound(samples, subtype="FLOAT"))).max() < 1e-4
@@ -60,12 +60,12 @@ def test_channels_are_averaged() -> None:
     ],
     ids=["nothing", "a header", "text", "a picture", "no samples", "too short", "not a number", "a silent film"],
 )
-def test_what_is_no_sound_is_a_sentence(content: bytes, words: str) -> None:
+def test_what_is_no_sound_is_a_sentence(content, words):
     with pytest.raises(MediaError, match=words):
         decode_sound(content)
 
 
-def test_a_sound_that_is_too_long_is_refused_or_cut_and_never_cut_in_silence() -> None:
+def test_a_sound_that_is_too_long_is_refused_or_cut_and_never_cut_in_silence():
     content = encode_sound(tone(2.0))
     with pytest.raises(MediaError, match=r"2\.0 s long, and the model takes 1 s.*cut_audio"):
         decode_sound(content, most_s=1.0)
@@ -73,13 +73,13 @@ def test_a_sound_that_is_too_long_is_refused_or_cut_and_never_cut_in_silence() -
     assert len(decode_sound(content, most_s=2.0)) == 32_000
 
 
-def test_an_hours_long_sound_is_refused_before_it_is_read() -> None:
+def test_an_hours_long_sound_is_refused_before_it_is_read():
     content = encode_sound(np.zeros((3_700 * 100, 1), np.float32), rate_hz=100, form="FLAC", subtype="PCM_16")
     assert len(content) < 100_000
     with pytest.raises(MediaError, match="s long, expected at most 3600 s"):
         decode_sound(content)
 
 
-def test_what_a_server_is_sent_is_the_same_sound() -> None:
+def test_what_a_server_is_sent_is_the_same_sound():
     samples = decode_sound(encode_sound(tone()))
     assert np.abs(decode_sound(encode_wav(samples, 16_000)) - samples).max() < 1e-4

@@ -1,22 +1,18 @@
 """Few-shot examples: which are drawn, where they stand, and that a prompt never sees its own answer."""
 
-import json
 import os
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assayline.errors import PromptError
-from assayline.evaluation.resume import digest_inputs, list_input_changes
-from assayline.prompts import BadRow, few_shot, load_prompts, read
+from assayline.prompts import BadRow, few_shot, load_prompts
 from assayline.records import Prompt
-from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import PromptSpec
 
 ROWS = [{"prompt": f"q{number}", "target": f"a{number}"} for number in range(12)]
@@ -42,9 +38,7 @@ def pairs(prompt: Prompt | BadRow) -> list[tuple[str, str]]:
 
 
 @given(QUESTIONS, st.integers(1, 4), st.integers(0, 3), st.booleans())
-def test_no_prompt_is_among_its_examples_whatever_repeats(
-    questions: list[int], count: int, seed: int, per_prompt: bool
-) -> None:
+def test_no_prompt_is_among_its_examples_whatever_repeats(questions, count, seed, per_prompt):
     rows = [{"prompt": f"q{question}", "target": f"a{number}"} for number, question in enumerate(questions)]
     examples = {"count": count, "seed": seed, "per_prompt": per_prompt}
     if len(set(questions)) < count + 1:
@@ -59,7 +53,7 @@ def test_no_prompt_is_among_its_examples_whatever_repeats(
         assert set(drawn) <= answers
 
 
-def test_the_same_examples_for_all_whatever_the_order_of_the_rows() -> None:
+def test_the_same_examples_for_all_whatever_the_order_of_the_rows():
     shots = {"count": 3, "source": inline(ROWS), "seed": 7}
     asked = [{"prompt": "new", "target": "x"}, {"prompt": "newer", "target": "y"}]
     first, second = load(asked, shots)
@@ -69,7 +63,7 @@ def test_the_same_examples_for_all_whatever_the_order_of_the_rows() -> None:
     assert len(others) > 15
 
 
-def test_every_row_is_drawn_equally_often() -> None:
+def test_every_row_is_drawn_equally_often():
     """Of 12 rows 3 are drawn, by 600 seeds: 150 times each, give or take. Five standard deviations are 53."""
     drawn = Counter(
         pair
@@ -79,7 +73,7 @@ def test_every_row_is_drawn_equally_often() -> None:
     assert len(drawn) == 12 and all(abs(times - 150) < 53 for times in drawn.values())
 
 
-def test_per_prompt_draws_anew_and_alike_each_time() -> None:
+def test_per_prompt_draws_anew_and_alike_each_time():
     rows = [{"prompt": f"q{number}", "target": "a"} for number in range(200)]
     shots = {"count": 2, "per_prompt": True, "seed": 1}
     drawn = [tuple(pairs(prompt)) for prompt in load(rows, shots)]
@@ -88,17 +82,16 @@ def test_per_prompt_draws_anew_and_alike_each_time() -> None:
     assert drawn != [tuple(pairs(prompt)) for prompt in load(rows, {**shots, "seed": 2})]
 
 
-def test_examples_stand_after_the_system_message_and_have_none_of_their_own() -> None:
+def test_examples_stand_after_the_system_message_and_have_none_of_their_own():
     template = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "{{ q }}?"}]
     rows = [{"q": number, "target": number * 2} for number in range(4)]
     prompt = load(rows, {"count": 1, "answer": "It is {{ target }}."}, template=template)[0]
-    assert isinstance(prompt, Prompt)
     assert [message["role"] for message in prompt.messages] == ["system", "user", "assistant", "user"]
     ((question, answer),) = pairs(prompt)
     assert answer == f"It is {int(question[:-1]) * 2}." and prompt.messages[-1]["content"] == "0?"
 
 
-def test_the_prompts_identity_is_its_question() -> None:
+def test_the_prompts_identity_is_its_question():
     """A run without examples and one with five are compared question by question."""
     plain = list(load_prompts(PromptSpec.model_validate({"source": inline(ROWS)})))
     shot = load(ROWS, {"count": 5})
@@ -108,7 +101,7 @@ def test_the_prompts_identity_is_its_question() -> None:
     assert len(shot) == len(ROWS) and all(len(pairs(prompt)) == 5 for prompt in shot)
 
 
-def test_rows_that_cannot_be_examples_are_passed_over() -> None:
+def test_rows_that_cannot_be_examples_are_passed_over():
     rows = [
         {"prompt": 1, "target": "one"},
         {"prompt": None, "target": "x"},
@@ -135,20 +128,20 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_wrong_with_examples_is_said_at_once(case: str) -> None:
+def test_what_is_wrong_with_examples_is_said_at_once(case):
     examples, message = BAD[case]
     spec = PromptSpec.model_validate({"source": inline(ROWS), "few_shot": examples})
     with pytest.raises(PromptError, match=message):
         load_prompts(spec)
 
 
-def test_a_prompt_that_has_too_few_left_is_one_bad_row() -> None:
+def test_a_prompt_that_has_too_few_left_is_one_bad_row():
     good, bad = load([{"prompt": "new"}, {"prompt": "q1"}], {"count": 3, "source": inline(ROWS[:3])})
     assert len(pairs(good)) == 3
     assert isinstance(bad, BadRow) and "Only 2 of the few-shot examples" in bad.message
 
 
-def test_pipes_have_no_examples(tmp_path: Path) -> None:
+def test_pipes_have_no_examples(tmp_path):
     pipe = tmp_path / "rows.jsonl"
     os.mkfifo(pipe)
     spec = PromptSpec.model_validate({"source": {"kind": "file", "path": str(pipe)}})
@@ -156,7 +149,7 @@ def test_pipes_have_no_examples(tmp_path: Path) -> None:
         few_shot.FewShot(spec, few_shot.FewShotSpec(count=1))
 
 
-def test_examples_of_a_large_set_stay_few_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_a_large_set_stay_few_in_memory(monkeypatch):
     def read_many(source: Any) -> Iterator[dict[str, Any]]:
         return ({"prompt": f"{number:0500d}", "target": "x"} for number in range(20_000))
 
@@ -168,34 +161,3 @@ def test_examples_of_a_large_set_stay_few_in_memory(monkeypatch: pytest.MonkeyPa
     tracemalloc.stop()
     assert len(drawn.put_before([{"role": "user", "content": "q"}])) == 11
     assert peak_bytes < 3e6  # the rows together are 10 MB of text
-
-
-def test_a_changed_file_of_examples_is_another_input(tmp_path: Path) -> None:
-    file = tmp_path / "examples.jsonl"
-    spec = EvalSpec.model_validate(
-        {
-            "model": "m",
-            "prompts": {
-                "source": inline(ROWS),
-                "few_shot": {"count": 1, "source": {"kind": "file", "path": str(file)}},
-            },
-        }
-    )
-    assert digest_inputs(spec) is None
-    file.write_text(json.dumps(ROWS[0]))
-    before = digest_inputs(spec)
-    file.write_text(json.dumps(ROWS[1]))
-    assert list_input_changes(before, digest_inputs(spec)) == [f"the content of {file}"]
-
-
-@settings(deadline=None)
-@given(st.permutations(range(12)))
-def test_the_pool_does_not_depend_on_the_order_of_rows(order: list[int]) -> None:
-    (prompt,) = load([{"prompt": "new"}], {"count": 4, "source": inline([ROWS[number] for number in order])})
-    (expected,) = load([{"prompt": "new"}], {"count": 4, "source": inline(ROWS)})
-    assert pairs(prompt) == pairs(expected)
-
-
-def test_the_module_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "FewShot", lambda *_: pytest.fail("without examples none are drawn"))
-    assert len(list(load_prompts(PromptSpec.model_validate({"source": inline(ROWS)})))) == 12

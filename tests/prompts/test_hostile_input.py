@@ -171,9 +171,7 @@ def expected_rows(rows: list[Any], prompts: dict[str, Any]) -> int:
 @given(rows=ROWS, prompts=PROMPTS, chat=CHAT_TEMPLATES, ascii_only=st.booleans(), repeats=st.integers(1, 2))
 @example(rows=[{"question": "a"}] * 3, prompts={"template": None}, chat="plain", ascii_only=True, repeats=1)
 @example(rows=[{"question": "\ud800"}] * 3, prompts={"template": "{{ row }}"}, chat="plain", ascii_only=True, repeats=2)
-def test_jsonl_of_odd_values(
-    way: Way, tmp_path: Path, rows: list[Any], prompts: dict[str, Any], chat: str, ascii_only: bool, repeats: int
-) -> None:
+def test_jsonl_of_odd_values(way, tmp_path, rows, prompts, chat, ascii_only, repeats):
     file = tmp_path / "rows.jsonl"
     file.write_bytes(b"\n".join(encode_json(row, ascii_only) for row in rows))
     found = way.go(file, prompts, chat, repeats)
@@ -186,7 +184,7 @@ def test_jsonl_of_odd_values(
     prompts=PROMPTS,
     header=st.sampled_from([("question", "target", "id"), ("prompt", "extra", "sampling"), ("messages", "\ufeff", "")]),
 )
-def test_csv_of_odd_values(way: Way, tmp_path: Path, rows: list[Any], prompts: dict[str, Any], header: Any) -> None:
+def test_csv_of_odd_values(way, tmp_path, rows, prompts, header):
     text = io.StringIO()
     csv.writer(text).writerows([header, *rows])
     file = tmp_path / "rows.csv"
@@ -212,7 +210,7 @@ ARROW_VALUES = st.sampled_from([
     columns=st.dictionaries(st.one_of(st.sampled_from(COLUMNS), st.text(max_size=3)), ARROW_VALUES, max_size=4),
     prompts=PROMPTS,
 )
-def test_parquet_of_odd_types(way: Way, tmp_path: Path, columns: dict[str, pa.Array], prompts: dict[str, Any]) -> None:
+def test_parquet_of_odd_types(way, tmp_path, columns, prompts):
     file = tmp_path / "rows.parquet"
     pq.write_table(pa.table(columns), file)
     assert way.go(file, prompts) in (None, expected_rows([0, 0], prompts) if columns else 0)
@@ -234,7 +232,7 @@ INSERTED = st.one_of(
 
 @PATIENT
 @given(kind=st.sampled_from(sorted(GOOD)), data=st.data(), prompts=PROMPTS)
-def test_text_files_with_foreign_bytes(way: Way, tmp_path: Path, kind: str, data: Any, prompts: dict[str, Any]) -> None:
+def test_text_files_with_foreign_bytes(way, tmp_path, kind, data, prompts):
     content = GOOD[kind]
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(content)))
@@ -247,7 +245,7 @@ def test_text_files_with_foreign_bytes(way: Way, tmp_path: Path, kind: str, data
 
 @PATIENT
 @given(data=st.data())
-def test_damaged_parquet(way: Way, tmp_path: Path, data: Any) -> None:
+def test_damaged_parquet(way, tmp_path, data):
     file = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"question": [f"text {number}" for number in range(50)]}), file)
     content = bytearray(file.read_bytes())
@@ -258,14 +256,14 @@ def test_damaged_parquet(way: Way, tmp_path: Path, data: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "bom.jsonl", "blank.jsonl", "header.csv"])
-def test_files_without_rows_are_refused(way: Way, tmp_path: Path, name: str) -> None:
+def test_files_without_rows_are_refused(way, tmp_path, name):
     content = {"bom": b"\xef\xbb\xbf", "blank": b"\n \n\t\n", "header": b"question\n"}.get(name.split(".")[0], b"")
     (tmp_path / name).write_bytes(content)
     assert way.go(tmp_path / name, {"template": "{{ question }}"}) is None
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "~nobody-of-that-name/x", "\ud800", "[", "/", "/proc/self/mem"])
-def test_names_that_are_no_files_are_sentences(tokenizer: Any, name: str) -> None:
+def test_names_that_are_no_files_are_sentences(tokenizer, name):
     source = {"kind": "file", "path": name, "format": "jsonl"}
     with pytest.raises(PromptError):
         list(load_prompts(PromptSpec.model_validate({"source": source})))
@@ -278,7 +276,7 @@ def test_names_that_are_no_files_are_sentences(tokenizer: Any, name: str) -> Non
 @pytest.mark.parametrize("depth", [50, 500, 900, 990, 2000, 100_000])
 @pytest.mark.parametrize("template", [None, "{{ prompt }}"])
 @pytest.mark.parametrize("column", ["prompt", "messages", "target", "extra"])
-def test_depth_is_a_row_or_a_sentence(way: Way, tmp_path: Path, depth: int, template: Any, column: str) -> None:
+def test_depth_is_a_row_or_a_sentence(way, tmp_path, depth, template, column):
     """Whatever depth one step can do, the next may not: parsing, checking, digesting, writing."""
     good = b'{"prompt": "p", "extra": 1}\n'
     for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
@@ -291,7 +289,7 @@ def test_depth_is_a_row_or_a_sentence(way: Way, tmp_path: Path, depth: int, temp
         assert found == 3 or depth >= 900
 
 
-def test_a_huge_field_is_one_row(way: Way, tmp_path: Path) -> None:
+def test_a_huge_field_is_one_row(way, tmp_path):
     """One megabyte is found too long for the context when it is tokenised, more before; each is a row of its own."""
     for size in (1_000_000, 20_000_000):
         file = tmp_path / "huge.jsonl"
@@ -301,7 +299,7 @@ def test_a_huge_field_is_one_row(way: Way, tmp_path: Path) -> None:
         assert way.go(file, {"columns": {"prompt": "question"}}, "plain") == 3
 
 
-def test_what_rows_say_of_sampling_is_theirs(way: Way, tmp_path: Path) -> None:
+def test_what_rows_say_of_sampling_is_theirs(way, tmp_path):
     file = tmp_path / "rows.jsonl"
     values = [0, -1, 10**30, 1.5, "many", None, True, [1], {"a": 1}, float("nan"), "\ud800"]
     names = ("max_tokens", "n", "seed", "stop", "\0", "a'b\"c")

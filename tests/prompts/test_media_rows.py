@@ -1,7 +1,6 @@
 """Rows with pictures and sounds: columns, parts of messages, marks, templates, examples, identity."""
 
 import base64
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
+from media_kit import encode, picture
 
 from assayline.digests import digest_bytes
 from assayline.errors import PromptError
@@ -17,14 +16,7 @@ from assayline.prompts import BadRow, load_prompts
 from assayline.records import Prompt
 from assayline.spec.prompts import PromptSpec
 
-
-def png(shade: int) -> bytes:
-    content = io.BytesIO()
-    Image.new("L", (4, 4), shade).save(content, "PNG")
-    return content.getvalue()
-
-
-PICTURES = {f"{name}.png": png(shade) for name, shade in {"a": 10, "b": 20, "c": 30}.items()}
+PICTURES = {f"{name}.png": encode(picture(4, 4, "L", shade)) for name, shade in {"a": 10, "b": 20, "c": 30}.items()}
 A, B, C = (digest_bytes(content) for content in PICTURES.values())
 Asked = tuple[list[Any], list[str]]
 
@@ -68,20 +60,20 @@ def text(words: str) -> dict[str, str]:
 IMAGE, AUDIO, VIDEO = {"type": "image"}, {"type": "audio"}, {"type": "video"}
 
 
-def test_media_stand_before_the_text_unless_somebody_says_where(folder: Path) -> None:
+def test_media_stand_before_the_text_unless_somebody_says_where(folder):
     row = {"page": "a.png", "prompt": "What is it?"}
     assert ask(folder, row, columns={"images": "page"}) == ([[IMAGE, text("What is it?")]], [A])
     assert ask(folder, {**row, "page": None}, columns={"images": "page"}) == (["What is it?"], [])
 
 
-def test_several_columns_and_lists_keep_their_order(folder: Path) -> None:
+def test_several_columns_and_lists_keep_their_order(folder):
     row = {"left": "b.png", "right": ["a.png", "c.png"], "prompt": "p"}
     contents, digests = ask(folder, row, columns={"images": ["left", "right"]})
     assert contents == [[IMAGE, IMAGE, IMAGE, text("p")]]
     assert digests == [B, A, C]
 
 
-def test_kinds_are_put_in_their_order(folder: Path) -> None:
+def test_kinds_are_put_in_their_order(folder):
     row = {"i": "a.png", "s": "b.png", "v": "c.png", "prompt": "p"}
     contents, digests = ask(folder, row, columns={"videos": "v", "audios": "s", "images": "i"})
     assert contents == [[IMAGE, AUDIO, VIDEO, text("p")]]
@@ -99,12 +91,12 @@ def test_kinds_are_put_in_their_order(folder: Path) -> None:
         ("{{ row.x }}{{ row['y'] }}", [IMAGE, IMAGE], [A, B]),
     ],
 )
-def test_a_template_says_where_media_stand(template: str, parts: list[Any], digests: list[str], folder: Path) -> None:
+def test_a_template_says_where_media_stand(template, parts, digests, folder):
     row = {"x": "a.png", "y": "b.png", "q": "same?"}
     assert ask(folder, row, columns={"images": ["x", "y"]}, template=template) == ([parts], digests)
 
 
-def test_a_template_walks_through_a_list(folder: Path) -> None:
+def test_a_template_walks_through_a_list(folder):
     template = "{% for page in pages %}Page {{ loop.index }}: {{ page }}\n{% endfor %}"
     row = {"pages": ["c.png", "a.png"]}
     contents, digests = ask(folder, row, columns={"images": "pages"}, template=template)
@@ -112,12 +104,12 @@ def test_a_template_walks_through_a_list(folder: Path) -> None:
     assert digests == [C, A]
 
 
-def test_a_template_is_the_same_for_rows_without_media(folder: Path) -> None:
+def test_a_template_is_the_same_for_rows_without_media(folder):
     row = {"x": None, "q": "?"}
     assert ask(folder, row, columns={"images": "x"}, template="{{ image }}{{ x }}{{ q }}") == (["?"], [])
 
 
-def test_marks_in_the_text_take_the_next_one(folder: Path) -> None:
+def test_marks_in_the_text_take_the_next_one(folder):
     row = {"images": ["a.png", "b.png"], "prompt": "Compare <image> and <image>."}
     spec = {"columns": {"images": "images"}, "media": {"marks": {"image": "<image>"}}}
     assert ask(folder, row, **spec) == ([[text("Compare "), IMAGE, text(" and "), IMAGE, text(".")]], [A, B])
@@ -139,19 +131,19 @@ def parts_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("form", list(parts_of(Path("/"))))
-def test_parts_of_messages_hold_their_own(form: str, folder: Path) -> None:
+def test_parts_of_messages_hold_their_own(form, folder):
     messages = [{"role": "user", "content": [text("before"), parts_of(folder)[form], text("after")]}]
     assert ask(folder, {"messages": messages}) == ([[text("before"), IMAGE, text("after")]], [A])
 
 
-def test_a_sound_as_openai_writes_it(folder: Path) -> None:
+def test_a_sound_as_openai_writes_it(folder):
     data = base64.b64encode(b"any bytes: they are decoded later").decode()
     part = {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
     contents, digests = ask(folder, {"messages": [{"role": "user", "content": [part]}]})
     assert (contents, digests) == ([[AUDIO]], [digest_bytes(b"any bytes: they are decoded later")])
 
 
-def test_parts_without_content_take_the_columns_in_order(folder: Path) -> None:
+def test_parts_without_content_take_the_columns_in_order(folder):
     messages = [
         {"role": "user", "content": [IMAGE, text("first?")]},
         {"role": "assistant", "content": "yes"},
@@ -162,8 +154,7 @@ def test_parts_without_content_take_the_columns_in_order(folder: Path) -> None:
     assert digests == [A, C, B]
 
 
-def test_parquet_of_hugging_face(folder: Path) -> None:
-    """Structs of bytes and path, single and in lists, with nulls where a key has no value."""
+def test_parquet_of_hugging_face(folder):
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     table = pa.table(
         {
@@ -202,16 +193,16 @@ def test_parquet_of_hugging_face(folder: Path) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_one_bad_row(row: dict[str, Any], spec: dict[str, Any], words: str, folder: Path) -> None:
+def test_what_does_not_fit_is_one_bad_row(row, spec, words, folder):
     assert words in refused(folder, row, columns={"images": "i"}, **spec)
 
 
-def test_a_column_that_is_not_there_is_a_mistake_of_the_spec(folder: Path) -> None:
+def test_a_column_that_is_not_there_is_a_mistake_of_the_spec(folder):
     with pytest.raises(PromptError, match=r"Column 'pic', named by prompts.columns.images.*did you mean 'pics'"):
         load(folder, {"pics": "a.png", "prompt": "p"}, columns={"images": "pic"})
 
 
-def test_a_prompt_is_what_its_pictures_show_wherever_they_are(folder: Path) -> None:
+def test_a_prompt_is_what_its_pictures_show_wherever_they_are(folder):
     (folder / "copy.png").write_bytes(PICTURES["a.png"])
     uri = "data:image/png;base64," + base64.b64encode(PICTURES["a.png"]).decode()
     rows = [{"i": value, "prompt": "p"} for value in ("a.png", "copy.png", uri, "b.png", None, ["a.png", "b.png"])]
@@ -219,11 +210,10 @@ def test_a_prompt_is_what_its_pictures_show_wherever_they_are(folder: Path) -> N
     assert [prompt.occurrence for prompt in prompts] == [0, 1, 2, 0, 0, 0]
     assert len({prompt.prompt_id for prompt in prompts}) == 4
     (without,) = load(folder, {"prompt": "p"})
-    assert isinstance(without, Prompt)
     assert without.prompt_id == prompts[4].prompt_id, "text alone has the id that it always had"
 
 
-def test_examples_bring_their_pictures_along(folder: Path) -> None:
+def test_examples_bring_their_pictures_along(folder):
     rows = [{"i": f"{name}.png", "prompt": f"{name}?", "target": name} for name in "abc"]
     prompts = [
         item for item in load(folder, *rows, columns={"images": "i"}, few_shot={"count": 1}) if isinstance(item, Prompt)
@@ -238,7 +228,7 @@ def test_examples_bring_their_pictures_along(folder: Path) -> None:
         assert shown == {"a": A, "b": B, "c": C}[answer["content"]]
 
 
-def test_text_of_a_row_can_be_no_mark(folder: Path) -> None:
+def test_text_of_a_row_can_be_no_mark(folder):
     """Marks of templates hold a number that no file knows."""
     row = {"i": "a.png", "q": "\ue000:image:0\ue001 {{ image }}"}
     contents, _ = ask(folder, row, columns={"images": "i"}, template="{{ q }}")

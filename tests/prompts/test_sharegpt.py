@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from assayline.errors import PromptError
 from assayline.prompts import BadRow, load_prompts
 from assayline.prompts.row import UnreadableRow
-from assayline.prompts.sources import files
 from assayline.prompts.sources.files import read_json_array
 from assayline.records import Prompt
 from assayline.spec.prompts import PromptSpec
@@ -36,7 +35,7 @@ TALK = said(("system", "Be brief."), ("human", "1?"), ("gpt", "one"), ("human", 
 
 
 @pytest.mark.parametrize("ending", ["json", "jsonl"])
-def test_a_conversation_is_asked_up_to_its_last_question(tmp_path: Path, ending: str) -> None:
+def test_a_conversation_is_asked_up_to_its_last_question(tmp_path, ending):
     path = tmp_path / f"talks.{ending}"
     given = [("system", "Be brief."), ("user", "1?"), ("assistant", "one"), ("user", "2?")]
     assert asked(path, TALK) == [given]
@@ -45,7 +44,7 @@ def test_a_conversation_is_asked_up_to_its_last_question(tmp_path: Path, ending:
     assert isinstance(prompt, Prompt) and prompt.source_id == "a"
 
 
-def test_an_answer_whose_question_is_lost_is_dropped(tmp_path: Path) -> None:
+def test_an_answer_whose_question_is_lost_is_dropped(tmp_path):
     lost = said(("gpt", "so it goes on"), ("system", "s"), ("user", "1?"), ("chatgpt", "one"))
     assert asked(tmp_path / "t.json", lost) == [[("system", "s"), ("user", "1?")]]
 
@@ -62,7 +61,7 @@ def test_an_answer_whose_question_is_lost_is_dropped(tmp_path: Path) -> None:
         (["a"], "element 2: it is list, expected a JSON object"),
     ],
 )
-def test_a_row_that_asks_nothing_is_an_error_row(tmp_path: Path, bad: Any, words: str) -> None:
+def test_a_row_that_asks_nothing_is_an_error_row(tmp_path, bad, words):
     first, second = prompts_of(tmp_path / "t.json", TALK, bad)
     assert isinstance(first, Prompt) and isinstance(second, BadRow)
     assert words in second.message
@@ -80,7 +79,7 @@ def recorded(path: Path, tokenizer: Any, *rows: Any, turns: str = "given") -> li
     ]
 
 
-def test_an_answer_may_become_as_long_as_the_recorded_one(tmp_path: Path, tokenizer: Any) -> None:
+def test_an_answer_may_become_as_long_as_the_recorded_one(tmp_path, tokenizer):
     """In the model's tokens, without those that its tokenizer puts around a text."""
     answers = ["basolfan", " ".join(["kokoko"] * 9)]
     talk = said(("human", "1?"), ("gpt", answers[0]), ("human", "2?"), ("gpt", answers[1]), ("human", "and?"))
@@ -93,7 +92,7 @@ def test_an_answer_may_become_as_long_as_the_recorded_one(tmp_path: Path, tokeni
     assert recorded(path, tokenizer, talk, turns="first") == [(["1?"], {"max_tokens": lengths[0]})]
 
 
-def test_a_conversation_without_an_answer_has_no_recorded_length(tmp_path: Path, tokenizer: Any) -> None:
+def test_a_conversation_without_an_answer_has_no_recorded_length(tmp_path, tokenizer):
     twice, empty = said(("human", "1?"), ("human", "2?")), said(("human", "1?"), ("gpt", ""))
     (_, fine), *bad = recorded(tmp_path / "t.json", tokenizer, TALK, twice, empty)
     assert fine["max_tokens"] > 0
@@ -101,12 +100,12 @@ def test_a_conversation_without_an_answer_has_no_recorded_length(tmp_path: Path,
     assert len(bad) == 2
 
 
-def test_another_format_is_told_at_once(tmp_path: Path) -> None:
+def test_another_format_is_told_at_once(tmp_path):
     with pytest.raises(PromptError, match=r"first row does not fit.*no column `conversations`.*Columns: prompt"):
         prompts_of(tmp_path / "t.json", {"prompt": "1?"})
 
 
-def test_files_that_load_generators_read_need_only_a_column_named(tmp_path: Path) -> None:
+def test_files_that_load_generators_read_need_only_a_column_named(tmp_path):
     """`vllm bench serve --dataset-name custom` and GuideLLM: a prompt, and how many tokens to answer with."""
     path = tmp_path / "custom.jsonl"
     path.write_text('{"prompt": "1?", "output_tokens": 7}\n{"prompt": "2?", "output_tokens": -1}\n')
@@ -132,21 +131,14 @@ JSON = st.recursive(
 
 @settings(deadline=None)
 @given(
-    rows=st.lists(JSON, max_size=5),
-    indent=st.sampled_from([None, 2]),
-    is_ascii=st.booleans(),
-    chunk=st.integers(1, 9),
+    rows=st.lists(JSON, max_size=5), indent=st.sampled_from([None, 2]), is_ascii=st.booleans(), chunk=st.integers(1, 9)
 )
-def test_an_array_is_read_as_json_reads_it(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], indent: int | None, is_ascii: bool, chunk: int
-) -> None:
+def test_an_array_is_read_as_json_reads_it(tmp_path_factory, rows, indent, is_ascii, chunk):
     """In pieces of a few bytes, which cut characters and numbers in two."""
     path = tmp_path_factory.mktemp("array") / "a.json"
     text = json.dumps(rows, indent=indent, ensure_ascii=is_ascii)
     path.write_bytes(text.encode("utf-8", "surrogatepass" if is_ascii else "replace"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "CHUNK_BYTES", chunk)
-        read = list(read_json_array(path))
+    read = list(read_json_array(path, chunk))
     expected = json.loads(path.read_bytes())
     assert [json.loads(row.text) if isinstance(row, UnreadableRow) else row for row in read] == expected
     assert [isinstance(row, dict) for row in read] == [isinstance(row, dict) for row in expected]
@@ -163,14 +155,14 @@ def test_an_array_is_read_as_json_reads_it(
         (b'[{"a": "\xff"}]', "not UTF-8"),
     ],
 )
-def test_where_an_array_is_broken_is_said(tmp_path: Path, content: bytes, words: str) -> None:
+def test_where_an_array_is_broken_is_said(tmp_path, content, words):
     path = tmp_path / "a.json"
     path.write_bytes(content)
     with pytest.raises(PromptError, match=words):
         list(read_json_array(path))
 
 
-def test_an_array_needs_the_memory_of_a_chunk(tmp_path: Path) -> None:
+def test_an_array_needs_the_memory_of_a_chunk(tmp_path):
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"text": "x" * 10_000}] * 2000))
     tracemalloc.start()

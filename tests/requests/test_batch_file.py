@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_kit import batch_line, chat_line, text_line, write_batch
+from run_kit import batch_line, chat_line, prepare, text_line, write_batch
 
 from assayline.errors import PromptError
 from assayline.prompts import load_prompts
 from assayline.prompts.sources.batch import read_chat_body, read_text_body
-from assayline.requests.build import Prepared, build_requests
-from assayline.requests.chat import ChatRenderer, ServedChat
+from assayline.requests.build import Prepared
+from assayline.requests.chat import ServedChat
 from assayline.spec.evaluation import EvalSpec
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
@@ -24,9 +24,7 @@ def spec_of(path: Path, prompts: dict[str, Any] | None = None, **more: Any) -> E
 
 
 def build(path: Path, tokenizer: Any, renderer: Any = None, **more: Any) -> list[Prepared]:
-    spec = spec_of(path, **more)
-    renderer = renderer or ChatRenderer(spec.chat, tokenizer)
-    return list(build_requests(spec, load_prompts(spec.prompts, tokenizer), renderer, 256))
+    return prepare(spec_of(path, **more), tokenizer, renderer=renderer)
 
 
 def refused(tmp_path: Path, tokenizer: Any, *lines: dict[str, Any] | str) -> list[str | None]:
@@ -35,7 +33,7 @@ def refused(tmp_path: Path, tokenizer: Any, *lines: dict[str, Any] | str) -> lis
     return [str(one.errors[0].error_message) if one.errors else None for one in prepared]
 
 
-def test_order_names_and_parameters_are_kept(tmp_path: Path, tokenizer: Any) -> None:
+def test_order_names_and_parameters_are_kept(tmp_path, tokenizer):
     lines = [
         chat_line("b", temperature=0.5, max_tokens=9, max_completion_tokens=7, stop="x", seed=3, user="someone"),
         chat_line("a", top_p=0.5, n=2, seed=5, stream=False, tools=None, logit_bias={"5": 1}),
@@ -49,12 +47,6 @@ def test_order_names_and_parameters_are_kept(tmp_path: Path, tokenizer: Any) -> 
     assert [request.sampling for request in second.requests] == [
         {"temperature": 0, "max_tokens": None, "top_p": 0.5, "seed": seed, "logit_bias": {"5": 1}} for seed in (5, 6)
     ]
-
-
-def test_answers_in_their_order_of_one_line_are_requests_of_their_own(tmp_path: Path, tokenizer: Any) -> None:
-    (one,) = build(write_batch(tmp_path / "in.jsonl", chat_line("a", n=3)), tokenizer)
-    assert [request.repeat_index for request in one.requests] == [0, 1, 2]
-    assert len({request.request_id for request in one.requests}) == 3
 
 
 @pytest.mark.parametrize(
@@ -73,11 +65,11 @@ def test_answers_in_their_order_of_one_line_are_requests_of_their_own(tmp_path: 
         ({"parallel_tool_calls": True, "metadata": {"x": "y"}, "tool_choice": "auto", "modalities": ["text"]}, {}),
     ],
 )
-def test_fields_become_sampling_parameters(asked: dict[str, Any], sampling: dict[str, Any]) -> None:
+def test_fields_become_sampling_parameters(asked, sampling):
     assert read_chat_body({"model": "m", "messages": [], **asked}).sampling == sampling
 
 
-def test_text_completions_have_no_template_and_their_own_length(tmp_path: Path, tokenizer: Any) -> None:
+def test_text_completions_have_no_template_and_their_own_length(tmp_path, tokenizer):
     lines = [
         text_line("a", "bako", logprobs=1),
         text_line("b", [5, 6, 7], max_tokens=3),
@@ -93,7 +85,7 @@ def test_text_completions_have_no_template_and_their_own_length(tmp_path: Path, 
     assert texts[0].prompt.messages == [{"role": "user", "content": "bako"}]
 
 
-def test_tools_and_template_variables_reach_the_template(tmp_path: Path, tokenizer: Any) -> None:
+def test_tools_and_template_variables_reach_the_template(tmp_path, tokenizer):
     tokenizer.chat_template = (
         "{{ tools | length if tools else 0 }}{{ mood }}{{ enable_thinking }}"
         "{% for m in messages %}{{ m.content or m.tool_calls[0].function.arguments.x }}{% endfor %}"
@@ -138,9 +130,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_done_is_an_error_row_and_the_others_are_asked(
-    tmp_path: Path, tokenizer: Any, name: str
-) -> None:
+def test_what_cannot_be_done_is_an_error_row_and_the_others_are_asked(tmp_path, tokenizer, name):
     asked, sentence = REFUSED[name]
     before, bad, after = refused(tmp_path, tokenizer, chat_line("a"), chat_line("b", **asked), chat_line("c"))
     assert (before, after) == (None, None)
@@ -158,14 +148,12 @@ def test_what_cannot_be_done_is_an_error_row_and_the_others_are_asked(
         ("a", {"add_special_tokens": False}, "add_special_tokens"),
     ],
 )
-def test_text_completions_refuse_what_cannot_be_done(
-    tmp_path: Path, tokenizer: Any, prompt: Any, asked: dict[str, Any], sentence: str
-) -> None:
+def test_text_completions_refuse_what_cannot_be_done(tmp_path, tokenizer, prompt, asked, sentence):
     good, bad = refused(tmp_path, tokenizer, text_line("a"), text_line("b", prompt, **asked))
     assert good is None and bad is not None and sentence in bad
 
 
-def test_lines_that_break_the_format_are_bad_rows(tmp_path: Path, tokenizer: Any) -> None:
+def test_lines_that_break_the_format_are_bad_rows(tmp_path, tokenizer):
     other = {**chat_line("k"), "body": {**chat_line("k")["body"], "model": "other"}}
     sentences = refused(
         tmp_path,
@@ -193,31 +181,30 @@ def test_lines_that_break_the_format_are_bad_rows(tmp_path: Path, tokenizer: Any
 
 
 @pytest.mark.parametrize("line", [{"prompt": "What is 1 + 1?"}, {**chat_line("a"), "url": "/v1/embeddings"}, "no json"])
-def test_a_file_of_another_format_stops_the_run(tmp_path: Path, line: Any) -> None:
+def test_a_file_of_another_format_stops_the_run(tmp_path, line):
     path = write_batch(tmp_path / "in.jsonl", line)
     with pytest.raises(PromptError, match=r"not of a batch file|cannot be read"):
         load_prompts(spec_of(path).prompts)
 
 
-def test_a_bad_first_line_of_a_batch_file_is_one_bad_row(tmp_path: Path, tokenizer: Any) -> None:
+def test_a_bad_first_line_of_a_batch_file_is_one_bad_row(tmp_path, tokenizer):
     bad, good = refused(tmp_path, tokenizer, chat_line("a", stream=True), chat_line("b"))
     assert bad is not None and good is None
 
 
-def test_a_server_that_renders_gets_messages_and_nothing_that_it_could_not(tmp_path: Path) -> None:
+def test_a_server_that_renders_gets_messages_and_nothing_that_it_could_not(tmp_path):
     path = write_batch(tmp_path / "in.jsonl", chat_line("a"), chat_line("b", tools=TOOLS))
     plain, tools = build(path, None, ServedChat(spec_of(path).chat))
     assert plain.requests[0].messages == [{"role": "user", "content": "bako mitu"}]
     assert "Set engine.server.endpoint to completions" in str(tools.errors[0].error_message)
 
 
-def test_the_set_is_called_as_its_file(tmp_path: Path) -> None:
+def test_the_set_is_called_as_its_file(tmp_path):
     assert spec_of(tmp_path / "night.jsonl").prompts.set_name == "night"
 
 
 @pytest.mark.vllm
-def test_bodies_mean_what_they_mean_to_vllms_server() -> None:
-    """Field by field: SamplingParams that vLLM's server makes of a body, and those that are made here."""
+def test_bodies_mean_what_they_mean_to_vllms_server():
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 

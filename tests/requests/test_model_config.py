@@ -1,7 +1,6 @@
 """Placeholders of media in prompts, and arguments of engines, by a model's config.json."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,11 +35,11 @@ def render(tokenizer: Any, content: Any, template: str, placeholders: Any = BOTH
     [(PARTS, "<img>see<aud>hear"), (TEXT, "<img>\nsee\n<aud>\nhear|"), ("plain", "<img> see <aud> hear")],
     ids=["parts", "text", "plain"],
 )
-def test_each_kind_of_template_shows_media_where_they_stand(tokenizer: Any, template: str, expected: str) -> None:
+def test_each_kind_of_template_shows_media_where_they_stand(tokenizer, template, expected):
     assert render(tokenizer, [IMAGE, text("see"), AUDIO, text("hear")], template) == expected
 
 
-def test_placeholders_may_be_numbered_or_unwritten(tokenizer: Any) -> None:
+def test_placeholders_may_be_numbered_or_unwritten(tokenizer):
     numbered = {"image": "<|image_{i}|>"}
     assert render(tokenizer, [IMAGE, text("x"), IMAGE], TEXT, numbered) == "<|image_1|>\nx\n<|image_2|>|"
     assert render(tokenizer, [IMAGE, text("x")], TEXT, {"image": ""}) == "x|"
@@ -57,9 +56,7 @@ def test_placeholders_may_be_numbered_or_unwritten(tokenizer: Any) -> None:
         ([{"type": "video"}, text("x")], PARTS, {}, r"has a video in it, and the model takes text alone"),
     ],
 )
-def test_what_does_not_match_is_refused(
-    tokenizer: Any, content: Any, template: str, placeholders: Any, words: str
-) -> None:
+def test_what_does_not_match_is_refused(tokenizer, content, template, placeholders, words):
     with pytest.raises(RowError, match=words) as caught:
         render(tokenizer, content, template, placeholders)
     assert caught.value.kind == "media_error"
@@ -76,7 +73,7 @@ def test_what_does_not_match_is_refused(
         (None, {}),
     ],
 )
-def test_a_models_own_are_in_its_config(config: Any, expected: dict[str, str], tmp_path: Path) -> None:
+def test_a_models_own_are_in_its_config(config, expected, tmp_path):
     class Tokenizer:
         def convert_ids_to_tokens(self, id: int) -> str:
             return {5: "five", 6: "six"}[id]
@@ -120,9 +117,7 @@ SEES = {"limit_mm_per_prompt": {"audio": 0, "video": 0}, "mm_processor_cache_gb"
     ],
     ids=["a column", "no template", "text alone", "messages", "repeats", "given", "given for text"],
 )
-def test_an_engine_is_ready_for_what_may_come(
-    changes: dict[str, Any], expected: dict[str, Any], make_spec: Any, tmp_path: Path
-) -> None:
+def test_an_engine_is_ready_for_what_may_come(changes, expected, make_spec, tmp_path):
     spec = make_spec(**changes)
     (tmp_path / "config.json").write_text(json.dumps({"image_token_id": 7}))
     assert choose_media_args(spec, tmp_path) == expected

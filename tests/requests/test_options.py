@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_kit import prepare
 
-from assayline.prompts import RowError, load_prompts
-from assayline.requests.build import Prepared, build_requests, make_request_id, render_options
+from assayline.prompts import RowError
+from assayline.requests.build import make_request_id, render_options
 from assayline.requests.chat import ChatRenderer, Rendered
 from assayline.spec.evaluation import OPTION_SAMPLING, EvalSpec
 from assayline.spec.identity import config_id
@@ -21,18 +22,13 @@ def spec_of(rows: list[Any], repeats: int = 1, **more: Any) -> EvalSpec:
     return EvalSpec.model_validate({"model": "m", "scorers": SCORERS, "prompts": prompts, **more})
 
 
-def build(spec: EvalSpec, tokenizer: Any, max_model_len: int | None = 256) -> list[Prepared]:
-    renderer = ChatRenderer(spec.chat, tokenizer)
-    return list(build_requests(spec, load_prompts(spec.prompts, tokenizer), renderer, max_model_len))
-
-
-def test_each_option_and_repeat_is_a_request(tokenizer: Any) -> None:
+def test_each_option_and_repeat_is_a_request(tokenizer):
     spec = spec_of(
         [{"prompt": "bako", "target": "mi", "choices": ["mi", 7, "tu re"]}],
         repeats=2,
         sampling={"temperature": 0.7, "stop": ["x"]},
     )
-    (one,) = build(spec, tokenizer)
+    (one,) = prepare(spec, tokenizer)
     assert one.prompt.options == ["mi", "7", "tu re"] and one.errors == []
     assert [(r.repeat_index, r.option_index, r.option) for r in one.ready] == [
         (repeat, number, text) for repeat in range(2) for number, text in enumerate(["mi", "7", "tu re"])
@@ -60,9 +56,9 @@ def reference_pair(tokenizer: Any, context: str, continuation: str) -> tuple[lis
 
 @settings(deadline=None)
 @given(TEXT.filter(str.strip), st.lists(TEXT.filter(str.strip), min_size=2, max_size=4))
-def test_the_boundary_is_the_fields(session_tokenizer: Any, context: str, options: list[str]) -> None:
+def test_the_boundary_is_the_fields(session_tokenizer, context, options):
     spec = spec_of([{"prompt": context, "choices": options}], chat={"template": "plain"})
-    (one,) = build(spec, session_tokenizer)
+    (one,) = prepare(spec, session_tokenizer)
     expected = [reference_pair(session_tokenizer, context, option) for option in options]
     if any(not ending for _, ending in expected):
         assert len(one.errors) == len(options) and "adds no token" in str(one.errors[0].error_message)
@@ -72,17 +68,7 @@ def test_the_boundary_is_the_fields(session_tokenizer: Any, context: str, option
         assert request.prompt_token_ids == beginning + ending
 
 
-def test_a_blank_at_the_prompts_end_goes_to_the_option(tokenizer: Any) -> None:
-    spec = spec_of([{"prompt": "bako ", "choices": ["mi", "tu"]}], chat={"template": "plain"})
-    (one,) = build(spec, tokenizer)
-    ids = tokenizer("bako")["input_ids"]
-    for request in one.ready:
-        assert request.prompt_token_ids[: len(ids)] == ids
-        assert tokenizer.decode(request.prompt_token_ids[len(ids) :]) == f" {request.option}"
-        assert request.option in ("mi", "tu")
-
-
-def test_a_token_across_the_boundary_is_the_prompts() -> None:
+def test_a_token_across_the_boundary_is_the_prompts():
     class Joining:
         """Encodes "a" and "b" apart, and "ab" as one."""
 
@@ -95,7 +81,7 @@ def test_a_token_across_the_boundary_is_the_prompts() -> None:
         list(render_options(Rendered("a", [97]), ["b"], Joining()))
 
 
-def test_a_prompt_without_text_has_no_likelihood() -> None:
+def test_a_prompt_without_text_has_no_likelihood():
     class Bytes:
         def encode(self, text: str) -> list[int]:
             return list(text.encode())
@@ -116,44 +102,44 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_options_are_one_error_per_repeat(tokenizer: Any, case: str) -> None:
+def test_bad_options_are_one_error_per_repeat(tokenizer, case):
     value, message = BAD[case]
     good = {"prompt": "a", "choices": ["x", "y"]}
-    first, second = build(spec_of([good, {"prompt": "b", "choices": value}], repeats=2), tokenizer)
+    first, second = prepare(spec_of([good, {"prompt": "b", "choices": value}], repeats=2), tokenizer)
     assert len(first.ready) == 4 and first.errors == []
     assert len(second.requests) == len(second.errors) == 2 and second.ready == []
     assert {request.option_index for request in second.requests} == {None}
     assert all(error.error_kind == "row_error" and message in str(error.error_message) for error in second.errors)
 
 
-def test_a_row_without_the_column_is_a_mistake_of_the_spec_or_of_the_row(tokenizer: Any) -> None:
+def test_a_row_without_the_column_is_a_mistake_of_the_spec_or_of_the_row(tokenizer):
     from assayline.errors import PromptError
 
     with pytest.raises(PromptError, match=r"'choices', named by prompts\.columns\.options"):
-        build(spec_of([{"prompt": "a"}]), tokenizer)
-    _, later = build(spec_of([{"prompt": "a", "choices": [1, 2]}, {"prompt": "a"}]), tokenizer)
+        prepare(spec_of([{"prompt": "a"}]), tokenizer)
+    _, later = prepare(spec_of([{"prompt": "a", "choices": [1, 2]}, {"prompt": "a"}]), tokenizer)
     assert "named by prompts.columns.options" in str(later.errors[0].error_message)
 
 
-def test_options_in_a_text_are_json(tokenizer: Any) -> None:
-    (one,) = build(spec_of([{"prompt": "a", "choices": '["x", "y"]'}]), tokenizer)
+def test_options_in_a_text_are_json(tokenizer):
+    (one,) = prepare(spec_of([{"prompt": "a", "choices": '["x", "y"]'}]), tokenizer)
     assert one.prompt.options == ["x", "y"]
 
 
-def test_one_option_that_is_too_long_is_an_error_of_all(tokenizer: Any) -> None:
-    (one,) = build(spec_of([{"prompt": "ba", "choices": ["x", "ko " * 40]}]), tokenizer, max_model_len=24)
+def test_one_option_that_is_too_long_is_an_error_of_all(tokenizer):
+    (one,) = prepare(spec_of([{"prompt": "ba", "choices": ["x", "ko " * 40]}]), tokenizer, max_model_len=24)
     assert [request.option_index for request in one.requests] == [0, 1]
     assert {error.error_kind for error in one.errors} == {"prompt_too_long"} and len(one.errors) == 2
     assert all(request.prompt_token_ids == [] and request.option_tokens is None for request in one.requests)
 
 
-def test_options_are_part_of_what_is_asked(tokenizer: Any) -> None:
+def test_options_are_part_of_what_is_asked(tokenizer):
     rows = [{"prompt": "a", "choices": ["x", "y"]}, {"prompt": "a", "choices": ["x", "z"]}]
-    first, second = build(spec_of(rows), tokenizer)
+    first, second = prepare(spec_of(rows), tokenizer)
     assert first.prompt.prompt_id != second.prompt.prompt_id and second.prompt.occurrence == 0
 
 
-def test_a_spec_that_asks_for_options_is_another_configuration() -> None:
+def test_a_spec_that_asks_for_options_is_another_configuration():
     rows = [{"prompt": "a", "choices": ["x", "y"]}]
     asking, writing = spec_of(rows), spec_of(rows, scorers=None)
     assert config_id(asking, "m") != config_id(writing, "m")

@@ -3,17 +3,16 @@
 import itertools
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_kit import prepare
 
 from assayline.errors import SpecError
-from assayline.prompts import load_prompts
 from assayline.records import Prompt
-from assayline.requests.build import Prepared, build_requests, make_request_id, seed_repeat
+from assayline.requests.build import build_requests, make_request_id, seed_repeat
 from assayline.requests.chat import ChatRenderer
 from assayline.requests.model_config import max_model_len_of
 from assayline.spec.evaluation import EvalSpec
@@ -36,14 +35,9 @@ def spec_of(rows: list[Any], sampling: dict[str, Any] | None = None, repeats: in
     )
 
 
-def build(spec: EvalSpec, tokenizer: Any, max_model_len: int | None = 256) -> list[Prepared]:
-    renderer = ChatRenderer(spec.chat, tokenizer)
-    return list(build_requests(spec, load_prompts(spec.prompts, tokenizer), renderer, max_model_len))
-
-
-def test_a_prompt_becomes_its_repeats(tokenizer: Any) -> None:
+def test_a_prompt_becomes_its_repeats(tokenizer):
     spec = spec_of([GOOD], {"temperature": 0.5, "n": 2, "seed": 10}, repeats=3)
-    (one,) = build(spec, tokenizer)
+    (one,) = prepare(spec, tokenizer)
     assert one.errors == [] and one.ready == one.requests
     assert [request.repeat_index for request in one.requests] == list(range(6))
     assert [request.sampling for request in one.requests] == [
@@ -55,19 +49,21 @@ def test_a_prompt_becomes_its_repeats(tokenizer: Any) -> None:
     }
 
 
-def test_ids_are_of_content_and_position(tokenizer: Any) -> None:
+def test_ids_are_of_content_and_position(tokenizer):
     rows = [GOOD, GOOD, {"prompt": "tu", "options": {}}]
-    requests = [request for one in build(spec_of(rows, repeats=2), tokenizer) for request in one.requests]
+    requests = [request for one in prepare(spec_of(rows, repeats=2), tokenizer) for request in one.requests]
     ids = [request.request_id for request in requests]
     assert len(set(ids)) == 6 and all(len(id) == 32 for id in ids)
     assert ids == [make_request_id(one.prompt_id, one.occurrence, one.repeat_index) for one in requests]
-    assert ids == [request.request_id for one in build(spec_of(rows, repeats=2), tokenizer) for request in one.requests]
+    assert ids == [
+        request.request_id for one in prepare(spec_of(rows, repeats=2), tokenizer) for request in one.requests
+    ]
 
 
-def test_the_rows_sampling_lies_over_the_specs(tokenizer: Any) -> None:
+def test_the_rows_sampling_lies_over_the_specs(tokenizer):
     rows = [{"prompt": "a", "options": {"max_tokens": 5, "seed": 3}}, {"prompt": "b", "options": {}}]
     given_sampling = {"max_tokens": 64, "top_p": 0.9}
-    first, second = build(spec_of(rows, given_sampling, repeats=2), tokenizer)
+    first, second = prepare(spec_of(rows, given_sampling, repeats=2), tokenizer)
     assert [request.sampling for request in first.requests] == [
         {"max_tokens": 5, "top_p": 0.9, "seed": 3},
         {"max_tokens": 5, "top_p": 0.9, "seed": 4},
@@ -76,34 +72,30 @@ def test_the_rows_sampling_lies_over_the_specs(tokenizer: Any) -> None:
     assert given_sampling == {"max_tokens": 64, "top_p": 0.9}
 
 
-def test_without_a_seed_none_is_made_up(tokenizer: Any) -> None:
+def test_without_a_seed_none_is_made_up(tokenizer):
     for sampling, expected in (({}, {}), ({"seed": -1}, {"seed": -1}), ({"seed": None}, {"seed": None})):
-        (one,) = build(spec_of([GOOD], sampling, repeats=2), tokenizer)
+        (one,) = prepare(spec_of([GOOD], sampling, repeats=2), tokenizer)
         assert [request.sampling for request in one.requests] == [{"max_tokens": None, **expected}] * 2
 
 
 @pytest.mark.parametrize("sampling", [{"n": 0}, {"n": "2"}, {"n": True}, {"seed": "x"}, {"seed": 1.5}])
-def test_counts_and_seeds_that_are_no_numbers_stop_the_run(sampling: dict[str, Any]) -> None:
+def test_counts_and_seeds_that_are_no_numbers_stop_the_run(sampling):
     with pytest.raises(SpecError, match=r"sampling\.(n|seed) is .*, expected a whole number"):
         build_requests(spec_of([GOOD], sampling), [], object(), None)  # type: ignore[arg-type]
 
 
-def failing(kind: str) -> dict[str, Any]:
-    return {
-        "prompt_too_long": {"prompt": "ba " * 400, "options": {}},
-        "template_error": {"prompt": "refuse me", "options": {}},
-        "row_error": {"prompt": "a", "options": {"n": 2}},
-        "empty_prompt": {"prompt": "", "options": {}},
-    }[kind]
-
-
+FAILING: dict[str, dict[str, Any]] = {
+    "prompt_too_long": {"prompt": "ba " * 400, "options": {}},
+    "template_error": {"prompt": "refuse me", "options": {}},
+    "row_error": {"prompt": "a", "options": {"n": 2}},
+    "empty_prompt": {"prompt": "", "options": {}},
+}
 TEMPLATE = "{% if 'refuse' in messages[0].content %}{{ raise_exception('no') }}{% endif %}{{ messages[0].content }}"
-KINDS = ["prompt_too_long", "template_error", "row_error", "empty_prompt"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_bad_prompt_is_its_own_rows_only(tokenizer: Any, kind: str) -> None:
-    prepared = build(spec_of([GOOD, failing(kind), GOOD], {"seed": 1}, repeats=2, template=TEMPLATE), tokenizer)
+@pytest.mark.parametrize("kind", FAILING)
+def test_a_bad_prompt_is_its_own_rows_only(tokenizer, kind):
+    prepared = prepare(spec_of([GOOD, FAILING[kind], GOOD], {"seed": 1}, repeats=2, template=TEMPLATE), tokenizer)
     good, bad, last = prepared
     assert len(good.ready) == len(last.ready) == 2 and bad.ready == []
     assert [error.request_id for error in bad.errors] == [request.request_id for request in bad.requests]
@@ -114,37 +106,37 @@ def test_a_bad_prompt_is_its_own_rows_only(tokenizer: Any, kind: str) -> None:
 
 
 @settings(deadline=None, max_examples=settings.default.max_examples // 4)
-@given(st.lists(st.sampled_from(["good", "bad", *KINDS]), min_size=1), st.integers(1, 3), st.integers(1, 3))
-def test_count_in_is_count_out(session_tokenizer: Any, kinds: list[str], repeats: int, n: int) -> None:
-    rows = [{"good": GOOD, "bad": {"options": {}, "prompt": None}}.get(kind) or failing(kind) for kind in kinds]
-    prepared = build(spec_of(rows, {"n": n}, repeats=repeats, template=TEMPLATE), session_tokenizer)
+@given(st.lists(st.sampled_from(["good", "bad", *FAILING]), min_size=1), st.integers(1, 3), st.integers(1, 3))
+def test_count_in_is_count_out(session_tokenizer, kinds, repeats, n):
+    rows = [{**FAILING, "good": GOOD, "bad": {"options": {}, "prompt": None}}[kind] for kind in kinds]
+    prepared = prepare(spec_of(rows, {"n": n}, repeats=repeats, template=TEMPLATE), session_tokenizer)
     assert [len(one.requests) for one in prepared] == [repeats * n] * len(rows)
     assert [len(one.errors) for one in prepared] == [0 if kind == "good" else repeats * n for kind in kinds]
     assert len({request.request_id for one in prepared for request in one.requests}) == len(rows) * repeats * n
     assert [one.prompt.source_row for one in prepared] == list(range(len(rows)))
 
 
-def test_a_prompt_may_leave_room_for_one_token(tokenizer: Any) -> None:
+def test_a_prompt_may_leave_room_for_one_token(tokenizer):
     spec = spec_of([GOOD])
-    tokens = len(build(spec, tokenizer, None)[0].requests[0].prompt_token_ids)
-    assert build(spec, tokenizer, tokens + 1)[0].errors == []
-    (error,) = build(spec, tokenizer, tokens)[0].errors
+    tokens = len(prepare(spec, tokenizer, None)[0].requests[0].prompt_token_ids)
+    assert prepare(spec, tokenizer, tokens + 1)[0].errors == []
+    (error,) = prepare(spec, tokenizer, tokens)[0].errors
     assert error.error_kind == "prompt_too_long"
     assert error.prompt_tokens == tokens
     assert f"has {tokens} tokens, but the context is {tokens} tokens" in (error.error_message or "")
-    (request,) = build(spec, tokenizer, tokens)[0].requests
+    (request,) = prepare(spec, tokenizer, tokens)[0].requests
     assert request.rendered and request.prompt_token_ids == []
 
 
-def test_a_bad_row_keeps_its_own_error(tokenizer: Any) -> None:
-    _, bad = build(spec_of([GOOD, {"prompt": None, "options": {}}]), tokenizer)
+def test_a_bad_row_keeps_its_own_error(tokenizer):
+    _, bad = prepare(spec_of([GOOD, {"prompt": None, "options": {}}]), tokenizer)
     assert bad.errors[0].error_kind == "row_error"
     assert bad.errors[0].error_message == "The prompt is null, expected text."
     assert (bad.requests[0].prompt_token_ids, bad.requests[0].rendered, bad.prompt.messages) == ([], None, [])
     assert bad.errors[0].prompt_tokens is None
 
 
-def test_prompts_that_are_ids_are_not_rendered(tokenizer: Any) -> None:
+def test_prompts_that_are_ids_are_not_rendered(tokenizer):
     spec = EvalSpec.model_validate(
         {
             "model": "m",
@@ -152,14 +144,14 @@ def test_prompts_that_are_ids_are_not_rendered(tokenizer: Any) -> None:
         }
     )
     tokenizer.chat_template = "{{ raise_exception('not me') }}"
-    for one in build(spec, tokenizer):
+    for one in prepare(spec, tokenizer):
         (request,) = one.ready
         assert len(request.prompt_token_ids) == 40
         assert request.sampling == {"max_tokens": 7, "min_tokens": 7, "ignore_eos": True}
         assert request.rendered == one.prompt.messages[0]["content"]
 
 
-def test_prompts_are_taken_one_at_a_time(tokenizer: Any) -> None:
+def test_prompts_are_taken_one_at_a_time(tokenizer):
     taken = []
 
     def million() -> Iterator[Prompt]:
@@ -202,13 +194,13 @@ def test_prompts_are_taken_one_at_a_time(tokenizer: Any) -> None:
         (None, {"max_model_len": 5}, 5),
     ],
 )
-def test_the_context_length(tmp_path: Path, config: Any, args: dict[str, Any], expected: int | None) -> None:
+def test_the_context_length(tmp_path, config, args, expected):
     if config is not None:
         (tmp_path / "config.json").write_text(json.dumps(config))
     assert max_model_len_of(tmp_path, args) == expected
 
 
-def test_seed_repeat_never_reaches_the_seed_that_means_none() -> None:
+def test_seed_repeat_never_reaches_the_seed_that_means_none():
     assert [seed_repeat({"seed": -3}, number)["seed"] for number in range(5)] == [-3, -2, 0, 1, 2]
     assert [seed_repeat({"seed": 0}, number)["seed"] for number in range(3)] == [0, 1, 2]
     assert seed_repeat({"seed": -1}, 4) == {"seed": -1}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_kit import read_line, start_python
+from run_kit import manifest_of, read_line, start_python
 
 from assayline.clock import RunClock
 from assayline.errors import SpecError, StoreError
@@ -16,7 +16,6 @@ from assayline.evaluation.resume import digest_inputs, list_input_changes
 from assayline.files import replace_file
 from assayline.runs.manifest import (
     MANIFEST_NAME,
-    Manifest,
     PromptCounts,
     find_run,
     list_manifests,
@@ -40,26 +39,6 @@ while True:
 """
 
 
-def manifest_of(run_id: str = "run", **values: Any) -> Manifest:
-    return Manifest(
-        run_id=run_id,
-        name="name",
-        spec_hash="spec",
-        prompt_set="set",
-        model="model",
-        model_id="model-id",
-        tokenizer_id="tokenizer-id",
-        sampling_id="sampling-id",
-        inputs={"a": "1"},
-        inputs_digest="digest",
-        clock=RunClock(1000.5, 3.25, "boot"),
-        host_name="host",
-        assayline_version="0.1.0",
-        table_version=2,
-        **values,
-    )
-
-
 @pytest.mark.parametrize(
     "values",
     [
@@ -68,13 +47,13 @@ def manifest_of(run_id: str = "run", **values: Any) -> Manifest:
         {"message": "naïve 日本 “quoted”\n", "attempt": 7, "is_final": True},
     ],
 )
-def test_a_manifest_comes_back_as_it_was(tmp_path: Path, values: dict[str, Any]) -> None:
+def test_a_manifest_comes_back_as_it_was(tmp_path, values):
     write_manifest(tmp_path, manifest_of(**values))
     assert read_manifest(tmp_path) == manifest_of(**values)
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME]
 
 
-def test_a_manifest_of_a_newer_version_with_more_in_it_can_be_read(tmp_path: Path) -> None:
+def test_a_manifest_of_a_newer_version_with_more_in_it_can_be_read(tmp_path):
     write_manifest(tmp_path, manifest_of())
     data = json.loads((tmp_path / MANIFEST_NAME).read_text())
     (tmp_path / MANIFEST_NAME).write_text(json.dumps({**data, "surprise": 1}))
@@ -82,18 +61,18 @@ def test_a_manifest_of_a_newer_version_with_more_in_it_can_be_read(tmp_path: Pat
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"run_id": "x"}', '{"clock": 1, "prompts": null}'])
-def test_a_manifest_that_cannot_be_read_is_a_sentence(tmp_path: Path, text: str) -> None:
+def test_a_manifest_that_cannot_be_read_is_a_sentence(tmp_path, text):
     (tmp_path / MANIFEST_NAME).write_text(text)
     with pytest.raises(StoreError, match=r"manifest \S*run\.json cannot be read: .*Put a copy"):
         read_manifest(tmp_path)
 
 
-def test_a_folder_without_one_is_a_sentence(tmp_path: Path) -> None:
+def test_a_folder_without_one_is_a_sentence(tmp_path):
     with pytest.raises(StoreError, match=r"has no run\.json"):
         read_manifest(tmp_path)
 
 
-def test_a_writer_killed_at_any_moment_leaves_a_whole_manifest(tmp_path: Path) -> None:
+def test_a_writer_killed_at_any_moment_leaves_a_whole_manifest(tmp_path):
     write_manifest(tmp_path, manifest_of())
     attempts = []
     for _ in range(5):
@@ -106,7 +85,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_manifest(tmp_path: Path) -
     assert attempts == sorted(attempts) and attempts[-1] > 1
 
 
-def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path):
     replace_file(tmp_path / "file", lambda file: file.write(b"old"))
 
     def fail(file: Any) -> None:
@@ -120,13 +99,13 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["/proc/none", "below-a-file"])
-def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path, folder: str) -> None:
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path, folder):
     (tmp_path / "below-a-file").write_text("")
     with pytest.raises(StoreError, match=r"run\.json cannot be written: .*what was stored so far is kept"):
         write_manifest(tmp_path / folder / "run", manifest_of())
 
 
-def test_manifests_are_listed_newest_first_and_damaged_ones_left_out(tmp_path: Path) -> None:
+def test_manifests_are_listed_newest_first_and_damaged_ones_left_out(tmp_path):
     for number, started_s in enumerate([5.0, 9.0, 7.0]):
         clock = RunClock(started_s, 0.0, "boot")
         write_manifest(tmp_path / f"run-{number}", dataclasses.replace(manifest_of(f"run-{number}"), clock=clock))
@@ -137,7 +116,7 @@ def test_manifests_are_listed_newest_first_and_damaged_ones_left_out(tmp_path: P
     assert list_manifests(tmp_path / "missing") == []
 
 
-def test_read_manifest_names_the_url_when_the_run_lives_in_an_object_store(tmp_path: Path) -> None:
+def test_read_manifest_names_the_url_when_the_run_lives_in_an_object_store(tmp_path):
     write_manifest(tmp_path / "run", manifest_of())
     (tmp_path / "run" / "place.txt").write_text("s3://bucket/prefix/run\n")
     for read in (read_manifest, read_spec_json):
@@ -146,7 +125,7 @@ def test_read_manifest_names_the_url_when_the_run_lives_in_an_object_store(tmp_p
     assert list_manifests(tmp_path) == []
 
 
-def test_an_unknown_run_is_answered_with_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_run_is_answered_with_the_nearest(tmp_path):
     for name in ("20260101-000000-sums-ab12", "20260102-000000-sums-cd34", "20260103-000000-other-ef56"):
         (tmp_path / name).mkdir()
     assert find_run(tmp_path, "20260101-000000-sums-ab12").name == "20260101-000000-sums-ab12"
@@ -160,7 +139,7 @@ def test_an_unknown_run_is_answered_with_the_nearest(tmp_path: Path) -> None:
         find_run(tmp_path / "missing", "x")
 
 
-def test_match_run_id_takes_an_id_its_beginning_or_last() -> None:
+def test_match_run_id_takes_an_id_its_beginning_or_last():
     newest_first = ["20260103-000000-other-ef56", "20260101-000001-sums-ab12", "20260101-000000-sums-ab12"]
     assert match_run_id("20260101-000000-sums-ab12", newest_first) == newest_first[2]
     assert match_run_id("20260103", newest_first) == match_run_id("last", newest_first) == newest_first[0]
@@ -182,38 +161,35 @@ def test_match_run_id_takes_an_id_its_beginning_or_last() -> None:
         ({"stop": ["a"]}, {"stop": ["a", "b"]}, ['stop: ["a"] → ["a", "b"]']),
     ],
 )
-def test_changes_of_a_spec_are_named_by_field(before: Any, after: Any, expected: list[str]) -> None:
+def test_changes_of_a_spec_are_named_by_field(before, after, expected):
     assert list_changes(before, after) == expected
 
 
-def test_many_and_long_changes_are_cut() -> None:
+def test_many_and_long_changes_are_cut():
     before = {f"f{number:02d}": "x" * 500 for number in range(20)}
     lines = list_changes(before, {})
     assert len(lines) == 9 and lines[-1] == "and 12 more"
     assert all(len(line) < 100 for line in lines)
 
 
-def test_inputs_are_the_content_of_files(make_spec: Any, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.jsonl").write_text(f'{{"question": "{name}"}}\n')
-    (tmp_path / "chat.jinja").write_text("{{ messages[0].content }}")
-    spec = make_spec(
-        prompts={"source": {"kind": "file", "path": str(tmp_path / "*.jsonl")}, "columns": {}},
-        chat={"template": str(tmp_path / "chat.jinja")},
-    )
+def test_inputs_are_the_content_of_files(make_spec, tmp_path):
+    for name in ("a.jsonl", "b.jsonl", "few.json", "chat.jinja"):
+        (tmp_path / name).write_text(f'{{"question": "{name}"}}\n')
+    examples = {"kind": "file", "path": str(tmp_path / "few.json"), "format": "jsonl"}
+    source = {"kind": "file", "path": str(tmp_path / "*.jsonl")}
+    prompts = {"source": source, "columns": {}, "few_shot": {"count": 1, "source": examples}}
+    spec = make_spec(prompts=prompts, chat={"template": str(tmp_path / "chat.jinja")})
     before = digest_inputs(spec)
-    assert before is not None and {Path(name).name for name in before} == {"a.jsonl", "b.jsonl", "chat.jinja"}
+    assert {Path(name).name for name in before} == {"a.jsonl", "b.jsonl", "few.json", "chat.jinja"}
     assert digest_inputs(spec) == before
     (tmp_path / "b.jsonl").write_text('{"question": "c"}\n')
     (tmp_path / "a.jsonl").rename(tmp_path / "d.jsonl")
-    assert list_input_changes(before, digest_inputs(spec)) == [
-        f"the content of {tmp_path / 'b.jsonl'}",
-        f"{tmp_path / 'a.jsonl'} is gone",
-        f"{tmp_path / 'd.jsonl'} is new",
-    ]
+    changes = {"the content of {}": "b.jsonl", "{} is gone": "a.jsonl", "{} is new": "d.jsonl"}
+    found = [words.format(tmp_path / name) for words, name in changes.items()]
+    assert list_input_changes(before, digest_inputs(spec)) == found
 
 
-def test_a_pipe_and_a_hub_dataset_have_no_digest(make_spec: Any, tmp_path: Path) -> None:
+def test_a_pipe_and_a_hub_dataset_have_no_digest(make_spec, tmp_path):
     os.mkfifo(tmp_path / "pipe.jsonl")
     assert digest_inputs(make_spec(prompts={"source": {"kind": "file", "path": str(tmp_path / "pipe.jsonl")}})) is None
     assert digest_inputs(make_spec(prompts={"source": {"kind": "hub", "dataset": "org/name"}})) is None

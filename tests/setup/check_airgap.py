@@ -65,7 +65,7 @@ def show(title: str, done: subprocess.CompletedProcess) -> None:
     assert done.returncode == 0
 
 
-def test_without_network_and_without_wheels_a_sentence_says_what_to_do(clone: Path) -> None:
+def test_without_network_and_without_wheels_a_sentence_says_what_to_do(clone):
     done = make(clone, "setup", offline=True)
     print(done.stderr)
     assert done.returncode
@@ -73,7 +73,7 @@ def test_without_network_and_without_wheels_a_sentence_says_what_to_do(clone: Pa
     assert "Traceback" not in done.stderr
 
 
-def test_the_whole_cpu_lock_is_installed_without_network(clone: Path, filled: Path) -> None:
+def test_the_whole_cpu_lock_is_installed_without_network(clone, filled):
     started = time.monotonic()
     show("first", make(clone, "setup-dev", f"WHEELS={filled}", offline=True))
     print(f"first: {time.monotonic() - started:.1f} s")
@@ -94,7 +94,7 @@ def test_the_whole_cpu_lock_is_installed_without_network(clone: Path, filled: Pa
     print(f"second: {time.monotonic() - started:.1f} s")
 
 
-def test_a_missing_wheel_is_named(clone: Path, filled: Path, tmp_path: Path) -> None:
+def test_a_missing_wheel_is_named(clone, filled, tmp_path):
     for wheel in filled.glob("*.whl"):
         if not wheel.name.startswith("duckdb-"):
             (tmp_path / wheel.name).symlink_to(wheel)
@@ -106,7 +106,7 @@ def test_a_missing_wheel_is_named(clone: Path, filled: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
 @pytest.mark.parametrize("lock", ["cpu", "cuda", "dev", "uv"])
-def test_each_lock_resolves_for_each_python(lock: str, python: str, tmp_path: Path) -> None:
+def test_each_lock_resolves_for_each_python(lock, python, tmp_path):
     """Every package has a wheel with a locked hash for Linux on x86-64. Needs the network; installs nothing."""
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert uv, "`make setup-dev` brings uv"

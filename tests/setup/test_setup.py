@@ -30,11 +30,11 @@ if [ -e {root}/uv.fails ]; then cat {root}/uv.fails; exit 1; fi
 # Machine and Python
 
 
-def test_old_pythons_can_read_the_script() -> None:
+def test_old_pythons_can_read_the_script():
     ast.parse((ROOT / "scripts" / "setup.py").read_text(encoding="utf-8"), feature_version=(3, 8))
 
 
-def test_old_python_gets_a_message() -> None:
+def test_old_python_gets_a_message():
     homes = (Path.home() / ".pyenv" / "versions").glob("*/bin/python3")
     found = [str(path) for path in homes if path.parts[-3].startswith(("3.8.", "3.9.", "3.10."))]
     found += [path for name in ("python3.8", "python3.9", "python3.10") if (path := shutil.which(name))]
@@ -56,9 +56,7 @@ def test_old_python_gets_a_message() -> None:
         ("arm64", "cpu", 4, "", r"on arm64; .*docs/serving\.md"),
     ],
 )
-def test_check_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, target: str, free_gb: float, flags: str, message: str
-) -> None:
+def test_check_machine(tmp_path, monkeypatch, machine, target, free_gb, flags, message):
     monkeypatch.setattr("platform.machine", lambda: machine)
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor : 0\nflags : {flags}\n")
@@ -72,7 +70,7 @@ def test_check_machine(
 # pip's configuration
 
 
-def test_pip_settings_are_passed_on_to_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_settings_are_passed_on_to_uv(tmp_path, monkeypatch):
     pytest.importorskip("pip")
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
@@ -119,14 +117,14 @@ def test_pip_settings_are_passed_on_to_uv(tmp_path: Path, monkeypatch: pytest.Mo
         ("error: something new", "other"),
     ],
 )
-def test_explain_tells_failures_apart(output: str, kind: str) -> None:
+def test_explain_tells_failures_apart(output, kind):
     error = script.explain(output, "installing")
     assert error.kind == kind
     assert str(error).startswith("installing failed")
     assert ("hint: " in str(error)) == (kind != "other")
 
 
-def test_run_tries_otherwise_only_if_a_package_is_not_found(capsys: pytest.CaptureFixture) -> None:
+def test_run_tries_otherwise_only_if_a_package_is_not_found(capsys):
     command = ["sh", "-c", 'echo "$1"; [ "$2" ]', "sh"]
     script.run([*command, "No matching distribution found"], "installing", {}, ["--elsewhere"])
     assert capsys.readouterr().out == "No matching distribution found\n" * 2
@@ -139,7 +137,7 @@ def test_run_tries_otherwise_only_if_a_package_is_not_found(capsys: pytest.Captu
 # Locks
 
 
-def test_every_locked_package_has_hashes_except_torchs_cpu_build() -> None:
+def test_every_locked_package_has_hashes_except_torchs_cpu_build():
     for lock in (ROOT / "locks").glob("*.txt"):
         pins = [line for line in lock.read_text().replace("\\\n", "").splitlines() if "==" in line]
         without = [pin for pin in pins if "--hash=sha256:" not in pin]
@@ -148,7 +146,7 @@ def test_every_locked_package_has_hashes_except_torchs_cpu_build() -> None:
             assert any(pin.startswith("setuptools==") for pin in pins), "needed to install assayline itself"
 
 
-def test_torchvision_is_mended_once_and_not_in_the_cache(tmp_path: Path) -> None:
+def test_torchvision_is_mended_once_and_not_in_the_cache(tmp_path):
     script.mend_torchvision(tmp_path)  # without torchvision, nothing to mend
     cached = tmp_path / "cached.py"
     cached.write_text("import torch\n\ndef _has_ops():\n    return False\n")
@@ -163,7 +161,7 @@ def test_torchvision_is_mended_once_and_not_in_the_cache(tmp_path: Path) -> None
     assert "assayline" not in cached.read_text()
 
 
-def test_torchvision_can_be_imported_where_it_is_installed() -> None:
+def test_torchvision_can_be_imported_where_it_is_installed():
     pytest.importorskip("torch")
     code = "import torch, torchvision.transforms.v2.functional as f; f.resize(torch.zeros(3, 8, 8), [4, 4])"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -198,7 +196,7 @@ def read_calls(folder: Path) -> list[str]:
     return lines
 
 
-def test_second_call_does_nothing(setup: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_second_call_does_nothing(setup, tmp_path, capsys):
     assert setup("--dev") == 0
     first = read_calls(tmp_path)
     locks = [Path(line.split()[-1]).name for line in first if " -r " in line]
@@ -209,7 +207,7 @@ def test_second_call_does_nothing(setup: Callable[..., int], tmp_path: Path, cap
     assert read_calls(tmp_path) == [] and capsys.readouterr().out == ""
 
 
-def test_changed_lock_is_installed_with_what_was_installed_before(setup: Callable[..., int], tmp_path: Path) -> None:
+def test_changed_lock_is_installed_with_what_was_installed_before(setup, tmp_path):
     assert setup("--dev") == 0
     read_calls(tmp_path)
     with (tmp_path / "locks" / "dev.txt").open("a") as file:
@@ -218,16 +216,14 @@ def test_changed_lock_is_installed_with_what_was_installed_before(setup: Callabl
     assert any(line.endswith("/dev.txt") for line in read_calls(tmp_path))
 
 
-def test_wheels_are_the_only_source(setup: Callable[..., int], tmp_path: Path) -> None:
+def test_wheels_are_the_only_source(setup, tmp_path):
     assert setup("--wheels", str(tmp_path)) == 0
     options = f"--no-config --offline --no-index --find-links {tmp_path}"
     assert all(options in line for line in read_calls(tmp_path))
 
 
 @pytest.mark.parametrize("damage", ["killed", "no python", "moved", "another target"])
-def test_damaged_environment_is_made_again(
-    setup: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture, damage: str
-) -> None:
+def test_damaged_environment_is_made_again(setup, tmp_path, capsys, damage):
     assert setup() == 0
     venv = tmp_path / ".venv"
     left_over, stamp = venv / "lib" / "left-over", venv / "setup.json"
@@ -247,7 +243,7 @@ def test_damaged_environment_is_made_again(
     assert setup() == 0 and not read_calls(tmp_path)
 
 
-def test_an_environment_of_the_user_is_kept(setup: Callable[..., int], tmp_path: Path) -> None:
+def test_an_environment_of_the_user_is_kept(setup, tmp_path):
     assert setup() == 0
     (tmp_path / ".venv" / "setup.json").unlink()
     (tmp_path / ".venv" / "own").touch()
@@ -255,9 +251,7 @@ def test_an_environment_of_the_user_is_kept(setup: Callable[..., int], tmp_path:
     assert (tmp_path / ".venv" / "own").exists()
 
 
-def test_what_works_is_kept_when_the_network_is_gone(
-    setup: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_what_works_is_kept_when_the_network_is_gone(setup, tmp_path, capsys):
     assert setup() == 0
     (tmp_path / "uv.fails").write_text("error: Request failed\n  cause: dns error\n")
     assert setup("--dev") == 1
@@ -272,9 +266,7 @@ def test_what_works_is_kept_when_the_network_is_gone(
     assert "making it again" in capsys.readouterr().out, "a full disk may have left half of a package"
 
 
-def test_an_interruption_is_reported(
-    setup: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_an_interruption_is_reported(setup, monkeypatch, capsys):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -283,9 +275,7 @@ def test_an_interruption_is_reported(
     assert "interrupted; the same command resumes" in capsys.readouterr().err
 
 
-def test_the_second_of_two_calls_waits(
-    setup: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_the_second_of_two_calls_waits(setup, tmp_path, monkeypatch, capsys):
     working, go_on = threading.Event(), threading.Event()
 
     def install_locks(*_: object) -> None:
@@ -303,7 +293,7 @@ def test_the_second_of_two_calls_waits(
     assert "another set-up is at work" in out and out.count("setup: done") == 1
 
 
-def test_a_full_disk_is_reported(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(tmp_path):
     """A file system of 12 MiB: reported before anything is done, or, if the check is off, when it is full."""
     if subprocess.run(["unshare", "-rmn", "true"], capture_output=True, check=False).returncode:
         pytest.skip("no namespaces of its own here (unshare -rmn)")

@@ -1,7 +1,5 @@
 """Names of vLLM's arguments: errors for what is not among them. `tests/engines/test_vllm_itself.py` compares them."""
 
-from typing import Any
-
 import pytest
 from run_kit import fake_spec
 
@@ -11,83 +9,67 @@ from assayline.spec.checks import check_arguments, count_devices, engine_argumen
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("args", "expected"),
     [
-        ({"engine": {"args": {"max_num_seq": 3}}}, r"engine\.args\.max_num_seq: .*did you mean 'max_num_seqs'\?"),
-        ({"engine": {"args": {"device": "cuda"}}}, r"engine\.args\.device: vLLM has no such argument"),
-        ({"sampling": {"temprature": 0}}, r"sampling\.temprature: .*did you mean 'temperature'\?"),
-        ({"sampling": {"guided_json": {}}}, r"sampling\.guided_json: vLLM has no such argument"),
+        ({"max_num_seq": 3}, r"engine\.args\.max_num_seq: .*did you mean 'max_num_seqs'\?"),
+        ({"device": "cuda"}, r"engine\.args\.device: vLLM has no such argument"),
+        ({"model": "x"}, "the spec's own `model`"),
+        ({"revision": "x"}, "the spec's own `revision`"),
+        ({"disable_log_stats": True}, "always on"),
+        ({"data_parallel_size": 2}, "use `workers: N`, .*engine.backend: server without a url"),
+        ({"stream_interval": 4}, "stamps every token"),
+        ({"tensor_parallel_size": "two"}, "is 'two', expected a whole number"),
+        ({"gpu_memory_utilization": 1.7}, r"gpu_memory_utilization is 1\.7.*at most 1\."),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0"),
     ],
 )
-def test_a_misspelt_argument_names_the_nearest(changes: dict[str, Any], expected: str) -> None:
+def test_an_engine_argument_that_vllm_would_refuse_is_refused_before(args, expected):
     with pytest.raises(SpecError, match=expected):
-        check_arguments(fake_spec(**changes))
+        check_arguments(fake_spec(engine={"args": args}))
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("sampling", "expected"),
     [
-        ({"engine": {"args": {"model": "x"}}}, "the spec's own `model`"),
-        ({"engine": {"args": {"revision": "x"}}}, "the spec's own `revision`"),
-        ({"engine": {"args": {"disable_log_stats": True}}}, "always on"),
-        ({"engine": {"args": {"data_parallel_size": 2}}}, "use `workers: N`, .*engine.backend: server without a url"),
-        ({"engine": {"args": {"stream_interval": 4}}}, "stamps every token"),
-        ({"sampling": {"output_kind": 1}}, "record_token_times"),
-        ({"sampling": {"stream_interval": 4}}, "record_token_times"),
-        ({"engine": {"args": {"tensor_parallel_size": "two"}}}, "is 'two', expected a whole number"),
+        ({"temprature": 0}, r"sampling\.temprature: .*did you mean 'temperature'\?"),
+        ({"guided_json": {}}, r"sampling\.guided_json: vLLM has no such argument"),
+        ({"output_kind": 1}, "record_token_times"),
+        ({"stream_interval": 4}, "record_token_times"),
+        ({"temperature": -1}, r"sampling\.temperature is -1\. hint: give a number from 0 to 2\."),
+        ({"temperature": "1e-3"}, r"sampling\.temperature is '1e-3'"),  # to YAML 1.1 this is text
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"top_p": 0}, "top_p is 0.*above 0 and at most 1"),
+        ({"top_k": -2}, "top_k is -2.*whole number of at least -1"),
+        ({"top_k": 1.5}, r"top_k is 1\.5"),
+        ({"min_p": 1.1}, r"min_p is 1\.1"),
+        ({"presence_penalty": 3}, "presence_penalty is 3.*from -2 to 2"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0.*above 0"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9, more than max_tokens, 8"),
     ],
 )
-def test_an_argument_that_cannot_be_set_so_is_refused(changes: dict[str, Any], expected: str) -> None:
+def test_a_sampling_parameter_that_vllm_would_refuse_is_refused_before(sampling, expected):
     with pytest.raises(SpecError, match=expected):
-        check_arguments(fake_spec(**changes))
+        check_arguments(fake_spec(sampling=sampling))
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"sampling": {"temperature": -1}}, r"sampling\.temperature is -1\. hint: give a number from 0 to 2\."),
-        ({"sampling": {"temperature": "1e-3"}}, r"sampling\.temperature is '1e-3'"),  # to YAML 1.1 this is text
-        ({"sampling": {"temperature": float("nan")}}, "temperature is nan"),
-        ({"sampling": {"top_p": 0}}, "top_p is 0.*above 0 and at most 1"),
-        ({"sampling": {"top_k": -2}}, "top_k is -2.*whole number of at least -1"),
-        ({"sampling": {"top_k": 1.5}}, r"top_k is 1\.5"),
-        ({"sampling": {"min_p": 1.1}}, r"min_p is 1\.1"),
-        ({"sampling": {"presence_penalty": 3}}, "presence_penalty is 3.*from -2 to 2"),
-        ({"sampling": {"repetition_penalty": 0}}, "repetition_penalty is 0.*above 0"),
-        ({"sampling": {"max_tokens": 0}}, "max_tokens is 0"),
-        ({"sampling": {"min_tokens": 9, "max_tokens": 8}}, "min_tokens is 9, more than max_tokens, 8"),
-        ({"engine": {"args": {"gpu_memory_utilization": 1.7}}}, r"gpu_memory_utilization is 1\.7.*at most 1\."),
-        ({"engine": {"args": {"max_num_seqs": 0}}}, "max_num_seqs is 0"),
-    ],
-)
-def test_a_number_that_vllm_would_refuse_is_refused_before(changes: dict[str, Any], expected: str) -> None:
-    with pytest.raises(SpecError, match=expected):
-        check_arguments(fake_spec(**changes))
-
-
-def test_numbers_that_vllm_takes_pass() -> None:
+def test_arguments_that_vllm_takes_pass():
     sampling = {"temperature": 2, "top_p": 1, "top_k": -1, "max_tokens": None, "logprobs": True, "min_tokens": 0}
-    check_arguments(fake_spec(sampling=sampling, engine={"args": {"max_model_len": "32k", "block_size": None}}))
+    args = {"max_model_len": "32k", "block_size": None, "max_num_seqs": 64, "compilation_config": {"level": 0}}
+    check_arguments(fake_spec(sampling={**sampling, "n": 2, "logit_bias": {}, "seed": 1}, engine={"args": args}))
     check_arguments(
         fake_spec(sampling={"temperature": 3}, engine={"backend": "server", "server": {"url": "http://h/v1"}})
     )
 
 
-def test_good_arguments_pass() -> None:
-    args = {"max_num_seqs": 64, "compilation_config": {"level": 0}, "quantization": None}
-    check_arguments(fake_spec(engine={"args": args}, sampling={"n": 2, "logit_bias": {}, "seed": 1}))
-
-
-def test_a_server_of_our_own_may_have_replicas_which_take_gpus() -> None:
+def test_a_server_of_our_own_may_have_replicas_which_take_gpus():
     args = {"data_parallel_size": 2, "tensor_parallel_size": 4}
     check_arguments(fake_spec(engine={"backend": "server", "args": args}))
     assert count_devices(args) == 8
     assert count_devices({**args, "prefill_context_parallel_size": 2, "decode_context_parallel_size": 2}) == 16
 
 
-def test_without_vllm_the_fake_engine_still_runs_and_the_real_one_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_vllm_the_fake_engine_still_runs_and_the_real_one_says_what_to_install(monkeypatch):
     monkeypatch.setattr(arguments.importlib.util, "find_spec", lambda name: None)
     engine_argument_names.cache_clear()
     check_arguments(fake_spec(engine={"backend": "fake", "args": {"anything": 1}}))

@@ -13,7 +13,7 @@ REMOTE = {"backend": "server", "server": {"url": "http://127.0.0.1:8000/v1"}}
 BY_NAME = re.compile(rf"""(==|!=|\bin\b|\bcase\b)\s*\(?["']({"|".join(BACKENDS)})["']""")
 
 
-def test_every_backend_of_a_spec_has_a_row() -> None:
+def test_every_backend_of_a_spec_has_a_row():
     assert set(BACKENDS) == set(get_args(EngineSpec.model_fields["backend"].annotation))
 
 
@@ -27,14 +27,12 @@ def test_every_backend_of_a_spec_has_a_row() -> None:
         ({"backend": "fake"}, False, False, False),
     ],
 )
-def test_what_a_backend_needs_follows_from_its_row(
-    engine: dict[str, object], needs_device: bool, is_streaming: bool, is_remote: bool
-) -> None:
+def test_what_a_backend_needs_follows_from_its_row(engine, needs_device, is_streaming, is_remote):
     spec = EngineSpec.model_validate(engine)
     assert (spec.needs_device, spec.is_streaming, spec.is_remote) == (needs_device, is_streaming, is_remote)
 
 
-def test_nobody_else_asks_for_a_backends_name() -> None:
+def test_nobody_else_asks_for_a_backends_name():
     askers = [
         path.name
         for folder in ("assayline", "flows", "tasks")

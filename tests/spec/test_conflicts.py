@@ -116,7 +116,7 @@ def spec_of(fields: dict[str, Any]) -> EvalSpec:
 
 
 @pytest.mark.parametrize(("row", "case"), list(zip(CONFLICTS, REFUSED, strict=True)), ids=[name for name, _ in REFUSED])
-def test_conflicting_features_are_refused(row: tuple[Any, Any, str], case: tuple[str, dict[str, Any]]) -> None:
+def test_conflicting_features_are_refused(row, case):
     second, fields = case
     with pytest.raises(SpecError) as caught:
         spec_of(fields)
@@ -124,11 +124,11 @@ def test_conflicting_features_are_refused(row: tuple[Any, Any, str], case: tuple
 
 
 @pytest.mark.parametrize("fields", ACCEPTED)
-def test_features_that_go_together_are_accepted(fields: dict[str, Any]) -> None:
+def test_features_that_go_together_are_accepted(fields):
     assert spec_of(fields)
 
 
-def test_all_conflicts_of_a_spec_are_listed() -> None:
+def test_all_conflicts_of_a_spec_are_listed():
     with pytest.raises(SpecError) as caught:
         spec_of({**TASK, **CHAT, "prompts.repeats": 2})
     assert [line.partition(":")[0].strip() for line in str(caught.value).splitlines()[1:]] == [

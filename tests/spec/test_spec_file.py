@@ -39,39 +39,19 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"modle": "x"}, r"modle: unknown key; did you mean 'model'\?"),
-        ({"engine": {"bach_size": 3}}, r"engine\.bach_size: unknown key; did you mean 'batch_size'\?"),
-        ({"chat": {"prefil": "x"}}, r"chat\.prefil: unknown key; did you mean 'prefill'\?"),
-        ({"prompts": {"columns": {"targets": "x"}}}, r"columns\.targets: unknown key; did you mean 'target'\?"),
-        ({"prompts": {"source": {"rowz": []}}}, r"source\.inline\.rowz: unknown key; did you mean 'rows'\?"),
-        ({"prompts": {"source": {"format": "csv"}}}, r"source\.inline\.format: unknown key; known: kind, rows"),
+        ({"modle": "x"}, "modle: unknown key; did you mean 'model'?"),
+        ({"engine": {"bach_size": 3}}, "engine.bach_size: unknown key; did you mean 'batch_size'?"),
+        ({"chat": {"prefil": "x"}}, "chat.prefil: unknown key; did you mean 'prefill'?"),
+        ({"prompts": {"columns": {"targets": "x"}}}, "columns.targets: unknown key; did you mean 'target'?"),
+        ({"prompts": {"source": {"rowz": []}}}, "source.inline.rowz: unknown key; did you mean 'rows'?"),
+        ({"prompts": {"source": {"format": "csv"}}}, "source.inline.format: unknown key; known: kind, rows"),
+        ({"prompts": {"source": {"kind": "file", "fromat": "csv"}}}, "fromat: unknown key; did you mean 'format'?"),
         (
-            {"prompts": {"source": {"kind": "file", "path": "x", "fromat": "csv"}}},
-            r"source\.file\.fromat: unknown key; did you mean 'format'\?",
+            {"prompts": {"template": [{"role": "user", "contents": "y"}]}},
+            "contents: unknown key; did you mean 'content'?",
         ),
-        (
-            {"prompts": {"template": [{"role": "user", "content": "x", "contents": "y"}]}},
-            r"\.0\.contents: unknown key; did you mean 'content'\?",
-        ),
-        (
-            {
-                "prompts": {
-                    "source": {"kind": "synthetic", "count": 1, "prompt_tokens": {"maen": 3}, "output_tokens": 4}
-                }
-            },
-            r"prompt_tokens\.maen: unknown key; did you mean 'mean'\?",
-        ),
-        ({"zzz": 1}, r"zzz: unknown key; known: chat, engine, "),
-    ],
-)
-def test_an_unknown_key_names_the_nearest_of_its_own_level(changes: dict[str, Any], expected: str) -> None:
-    with pytest.raises(SpecError, match=expected):
-        spec_with(**changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
+        ({"prompts": {"source": {"kind": "synthetic", "prompt_tokens": {"maen": 3}}}}, "did you mean 'mean'?"),
+        ({"zzz": 1}, "zzz: unknown key; known: chat, engine, "),
         ({"workers": 0}, "workers: given 0; expected a number from 1 to 4096, or auto"),
         ({"workers": "all"}, "workers: given 'all'; expected a number from 1 to 4096, or auto"),
         ({"workers": 1_000_000}, "workers: given 1000000; expected a number from 1 to 4096, or auto"),
@@ -92,61 +72,55 @@ def test_an_unknown_key_names_the_nearest_of_its_own_level(changes: dict[str, An
         ({"deployment": "work/work"}, "deployment: given 'work/work', which is not supported any more; hint: remove"),
     ],
 )
-def test_a_wrong_value_says_what_was_given_and_expected(changes: dict[str, Any], expected: str) -> None:
+def test_a_wrong_value_says_what_was_given_and_expected(changes, expected):
     with pytest.raises(SpecError) as caught:
         spec_with(**changes)
     assert expected in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
-        {"env": {"HF_TOKEN": "hush-hush"}},
-        {"env": {"VLLM_USE_V1": "1", "OPENAI_API_KEY": "hush-hush"}},
-        {"env": {"aws_secret_access_key": "hush-hush"}},
-        {"env": {"DATABASE_PASSWORD": "hush-hush"}},
-        {"env": {"MY_SECRET": "hush-hush"}},
-        {"args": {"hf_token": "hush-hush"}},
-        {"env": {"HF_TOKEN": "hush-hush"}, "mode": "neither", "args": {"hf_token": "hush-hush"}},
-    ],
-)
-def test_a_secret_is_refused_and_not_shown(engine: dict[str, Any]) -> None:
-    """A spec is stored in the database, in the run's folder and in Prefect."""
-    with pytest.raises(SpecError, match="this is a secret by its name, and a spec is stored") as caught:
-        spec_with(engine=engine)
-    assert "hush" not in str(caught.value)
-    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+BY_NAME = "this is a secret by its name, and a spec is stored"
+
+
+SECRET = "hush-hush"
 
 
 @pytest.mark.parametrize(
-    ("changes", "where"),
+    ("engine", "where"),
     [
-        (
-            {"engine": {"args": {"model_loader_extra_config": {"s3_secret_access_key": "hush"}}}},
-            "AWS_SECRET_ACCESS_KEY",
-        ),
-        ({"engine": {"args": {"speculative_config": {"draft": [{"hf_token": "hush"}]}}}}, "draft.0.hf_token"),
-        ({"engine": {"args": {"tokenizer": "https://h/t.json?X-Amz-Signature=hush&a=1"}}}, "engine.args.tokenizer"),
-        ({"sampling": {"extra_args": {"headers": {"Authorization": "hush"}}}}, "headers.Authorization"),
-        ({"ray_address": "ray://me:hush@head:10001"}, "ray_address"),
-        (
-            {"engine": {"backend": "server", "server": {"url": "https://h/v1?api_key=hush"}}},
-            "engine.server.api_key_env",
-        ),
-        ({"engine": {"backend": "server", "server": {"url": "https://h/v1?sig=hush"}}}, "engine.server.api_key_env"),
-        ({"engine": {"backend": "server", "server": {"url": "https://me:hush@h/v1"}}}, "engine.server.api_key_env"),
+        ({"env": {"HF_TOKEN": SECRET}}, BY_NAME),
+        ({"env": {"VLLM_USE_V1": "1", "OPENAI_API_KEY": SECRET}}, BY_NAME),
+        ({"env": {"aws_secret_access_key": SECRET}}, BY_NAME),
+        ({"env": {"DATABASE_PASSWORD": SECRET}}, BY_NAME),
+        ({"env": {"MY_SECRET": SECRET}}, BY_NAME),
+        ({"env": {"HF_TOKEN": SECRET}, "mode": "neither", "args": {"hf_token": SECRET}}, BY_NAME),
+        ({"args": {"model_loader_extra_config": {"s3_secret_access_key": SECRET}}}, "AWS_SECRET_ACCESS_KEY"),
+        ({"args": {"speculative_config": {"draft": [{"hf_token": SECRET}]}}}, "draft.0.hf_token"),
+        ({"args": {"tokenizer": f"https://h/t.json?X-Amz-Signature={SECRET}&a=1"}}, "engine.args.tokenizer"),
+        ({"backend": "server", "server": {"url": f"https://h/v1?api_key={SECRET}"}}, "engine.server.api_key_env"),
+        ({"backend": "server", "server": {"url": f"https://h/v1?sig={SECRET}"}}, "engine.server.api_key_env"),
+        ({"backend": "server", "server": {"url": f"https://me:{SECRET}@h/v1"}}, "engine.server.api_key_env"),
     ],
 )
-def test_spec_refuses_a_secret_inside_an_argument_or_a_url(changes: dict[str, Any], where: str) -> None:
-    with pytest.raises(SpecError, match=r"and a spec is stored\. hint: ") as caught:
+def test_a_secret_in_the_engines_part_is_refused_and_not_shown(engine, where):
+    refuse_secret(where, engine=engine)
+
+
+def test_a_secret_elsewhere_is_refused_and_not_shown():
+    refuse_secret("headers.Authorization", sampling={"extra_args": {"headers": {"Authorization": SECRET}}})
+    refuse_secret("ray_address", ray_address=f"ray://me:{SECRET}@head:10001")
+
+
+def refuse_secret(where: str, **changes: Any) -> None:
+    with pytest.raises(SpecError, match=r"and a spec is stored\.") as caught:
         spec_with(**changes)
-    assert where in str(caught.value) and "hush" not in str(caught.value)
+    assert where in str(caught.value) and SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
     with pytest.raises(ValidationError) as raw:  # as Prefect prints it
         EvalSpec.model_validate({"model": "m", "prompts": {"source": SOURCE}, **changes})
-    assert "hush" not in str(raw.value)
+    assert SECRET not in str(raw.value)
 
 
-def test_what_only_sounds_like_a_secret_is_none() -> None:
+def test_what_only_sounds_like_a_secret_is_none():
     args = {
         "hf_overrides": {"pad_token": "<pad>", "image_token": "<image>", "eos_token": "</s>", "num_key_value_heads": 2},
         "mm_processor_kwargs": {"key": "value"},
@@ -163,7 +137,7 @@ def test_what_only_sounds_like_a_secret_is_none() -> None:
     assert spec_with(engine={"env": env}).engine.env == env
 
 
-def test_a_scorer_may_be_its_kind_as_a_word() -> None:
+def test_a_scorer_may_be_its_kind_as_a_word():
     words, mappings = spec_with(scorers=["numeric", "json"]), spec_with(scorers=[{"kind": "numeric"}, {"kind": "json"}])
     assert spec_hash(words) == spec_hash(mappings)
 
@@ -186,9 +160,7 @@ def test_a_scorer_may_be_its_kind_as_a_word() -> None:
         ),
     ],
 )
-def test_what_is_not_yaml_names_its_line_and_the_quotes_that_a_template_lacks(
-    text: str, expected: str, tmp_path: Path
-) -> None:
+def test_what_is_not_yaml_names_its_line_and_the_quotes_that_a_template_lacks(text, expected, tmp_path):
     path = tmp_path / "spec.yaml"
     path.write_text(text)
     with pytest.raises(SpecError) as caught:
@@ -196,7 +168,7 @@ def test_what_is_not_yaml_names_its_line_and_the_quotes_that_a_template_lacks(
     assert str(caught.value).startswith(f"Spec file {path}{expected}")
 
 
-def test_every_problem_has_a_line_of_its_own() -> None:
+def test_every_problem_has_a_line_of_its_own():
     with pytest.raises(SpecError) as caught:
         parse_spec({"prompts": {"source": SOURCE}, "workers": 0, "modle": "x"}, origin="mine.yaml")
     first, *problems = str(caught.value).splitlines()
@@ -205,7 +177,7 @@ def test_every_problem_has_a_line_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("length", [{"mean": 5, "min": 6}, {"mean": 5, "max": 4}, {"mean": 0}])
-def test_a_token_length_keeps_its_mean_within_its_bounds(length: dict[str, int]) -> None:
+def test_a_token_length_keeps_its_mean_within_its_bounds(length):
     with pytest.raises(SpecError, match="prompt_tokens"):
         spec_with(prompts={"source": {"kind": "synthetic", "count": 1, "prompt_tokens": length, "output_tokens": 4}})
 
@@ -226,14 +198,14 @@ def test_a_token_length_keeps_its_mean_within_its_bounds(length: dict[str, int])
         ("revision", "null", None),
     ],
 )
-def test_an_override_is_yaml_unless_it_is_text(file: Path, field: str, text: str, expected: Any) -> None:
+def test_an_override_is_yaml_unless_it_is_text(file, field, text, expected):
     found: Any = load_spec(file, {field: text}).model_dump()
     for part in field.split("."):
         found = found[part]
     assert found == expected
 
 
-def test_an_override_replaces_what_the_file_says_and_nothing_beside_it(file: Path) -> None:
+def test_an_override_replaces_what_the_file_says_and_nothing_beside_it(file):
     file.write_text(yaml.safe_dump({**BASE, "sampling": {"temperature": 1, "top_p": 0.5}}))
     assert load_spec(file, {"sampling.temperature": "0"}).sampling == {"temperature": 0, "top_p": 0.5}
 
@@ -242,7 +214,7 @@ def test_an_override_replaces_what_the_file_says_and_nothing_beside_it(file: Pat
     ("field", "expected"),
     [("model.name", "--model.name cannot be set: `model` is 'some/model'"), ("promts.limit", "did you mean 'prompts'")],
 )
-def test_an_override_that_fits_nowhere_is_named(file: Path, field: str, expected: str) -> None:
+def test_an_override_that_fits_nowhere_is_named(file, field, expected):
     with pytest.raises(SpecError) as caught:
         load_spec(file, {field: "1"})
     assert expected in str(caught.value)
@@ -251,35 +223,29 @@ def test_an_override_that_fits_nowhere_is_named(file: Path, field: str, expected
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (None, "does not exist"),
-        (b"a: [1, 2", "line 1, is not valid YAML: "),
-        (b"model: x\n  y: z", "line 2, is not valid YAML: "),
+        (None, "does not exist.*examples/arithmetic.yaml"),
         (b"- a", "holds list, expected a mapping"),
         (b"", "holds NoneType, expected a mapping"),
         (b"model: \xff", "cannot be read"),
+        ("folder", "cannot be read"),
     ],
 )
-def test_a_file_that_is_no_spec_is_one_sentence_with_its_name(
-    tmp_path: Path, content: bytes | None, expected: str
-) -> None:
+def test_a_file_that_is_no_spec_is_one_sentence_with_its_name(tmp_path, content, expected):
     path = tmp_path / "mine.yaml"
-    if content is not None:
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
         path.write_bytes(content)
     with pytest.raises(SpecError, match=f"(?s)mine.yaml.*{expected}"):
         load_spec(path)
 
 
-def test_a_folder_is_no_spec(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="cannot be read"):
-        load_spec(tmp_path)
-
-
-def test_the_same_meaning_has_the_same_hash() -> None:
+def test_the_same_meaning_has_the_same_hash():
     spec = spec_with(sampling={"temperature": 0, "stop": ["a"]}, engine={"args": {"dtype": "float32", "seed": 1}})
     reordered = parse_spec(
         {
             "engine": {"args": {"seed": 1, "dtype": "float32"}, "mode": "continuous"},
-            "sampling": {"stop": ["a"], "temperature": 0},
+            "sampling": {"stop": ["a"], "temperature": 0.0},
             "workers": 1,
             "chat": {"template": "default"},
             "prompts": {"repeats": 1, "source": dict(reversed(SOURCE.items())), "columns": {}},
@@ -288,11 +254,10 @@ def test_the_same_meaning_has_the_same_hash() -> None:
         }
     )
     assert spec_hash(spec) == spec_hash(reordered)
-    assert canonical_json(spec) == canonical_json(reordered)
     assert spec_hash(parse_spec(yaml.safe_load(canonical_json(spec)))) == spec_hash(spec)
 
 
-def test_spec_hash_is_the_same_on_another_ray_cluster() -> None:
+def test_spec_hash_is_the_same_on_another_ray_cluster():
     """The next job resumes the run on a cluster with another address."""
     here, there = (spec_with(runner="ray", ray_address=address) for address in (None, "10.0.0.1:6379"))
     assert spec_hash(here) == spec_hash(there) and config_id(here, "m") == config_id(there, "m")
@@ -308,27 +273,16 @@ def test_spec_hash_is_the_same_on_another_ray_cluster() -> None:
         {"chat": {"template": "plain"}},
     ],
 )
-def test_another_meaning_has_another_hash(changes: dict[str, Any]) -> None:
+def test_another_meaning_has_another_hash(changes):
     assert spec_hash(spec_with(**changes)) != spec_hash(spec_with())
 
 
-def test_max_tokens_unset_means_the_room_left_and_n_is_no_argument_of_a_request() -> None:
-    """Peers, row 6: vLLM's own default of 16 tokens never applies."""
+def test_max_tokens_unset_means_the_room_left_and_n_is_no_argument_of_a_request():
     assert spec_with(sampling={"n": 3, "top_p": 0.5}).sampling_defaults == {"max_tokens": None, "top_p": 0.5}
     assert spec_with(sampling={"max_tokens": 4}).sampling_defaults == {"max_tokens": 4}
 
 
-def test_numbers_that_mean_the_same_hash_the_same() -> None:
-    base = {"model": "m", "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "x"}]}}}
-
-    def hash_of(temperature: float) -> str:
-        return spec_hash(parse_spec({**base, "sampling": {"temperature": temperature}}))
-
-    assert hash_of(0) == hash_of(0.0)
-    assert hash_of(0) != hash_of(0.5)
-
-
-def test_a_gate_limits_speeds_that_there_are_and_no_more_than_can_be_tested() -> None:
+def test_a_gate_limits_speeds_that_there_are_and_no_more_than_can_be_tested():
     data = {
         "model": "m",
         "prompts": {"source": {"kind": "synthetic", "count": 1, "prompt_tokens": 1, "output_tokens": 1}},
@@ -345,7 +299,7 @@ def test_a_gate_limits_speeds_that_there_are_and_no_more_than_can_be_tested() ->
     assert config_id(one, "model") == config_id(other, "model") != config_id(one, "another model")
 
 
-def test_fields_are_laid_over_a_spec_and_nothing_else_changes() -> None:
+def test_fields_are_laid_over_a_spec_and_nothing_else_changes():
     rows = [{"question": None, "answer": "1"}]
     spec = parse_spec(
         {"model": "m", "prompts": {"source": {"kind": "inline", "rows": rows}}, "sampling": {"seed": None}}
@@ -357,7 +311,7 @@ def test_fields_are_laid_over_a_spec_and_nothing_else_changes() -> None:
         override_spec(spec, {"engine.widnow": "16"}, origin="sweep")
 
 
-def test_lost_template_is_found_in_the_deployment_that_had_it(tmp_path: Path) -> None:
+def test_lost_template_is_found_in_the_deployment_that_had_it(tmp_path):
     """`prefect deploy` drops fields whose `{{ … }}` it takes for placeholders of its own."""
     written = {"name": "sums", "model": "m", "prompts": {"template": "{{ question }}", "source": {"kind": "inline"}}}
     deployments = tmp_path / "prefect.yaml"
@@ -369,7 +323,7 @@ def test_lost_template_is_found_in_the_deployment_that_had_it(tmp_path: Path) ->
     assert find_lost_template(arrived, tmp_path / "none.yaml") is None
 
 
-def test_spec_file_sets_fields_to_values(tmp_path: Path) -> None:
+def test_spec_file_sets_fields_to_values(tmp_path):
     path = tmp_path / "spec.yaml"
     path.write_text("name: sums\nmodel: m\nprompts: {source: {kind: file, path: rows.jsonl}}\n")
     spec = SpecFile(file=str(path), overrides={"prompts.limit": 3, "prompts.template": "{{ a }}: {{ b }}"}).load()
@@ -378,7 +332,7 @@ def test_spec_file_sets_fields_to_values(tmp_path: Path) -> None:
         SpecFile(file=str(path), overrides={"prompts.limi": 3}).load()
 
 
-def test_parse_spec_takes_null_for_the_defaults_of_a_part_and_one_scorer_for_a_list() -> None:
+def test_parse_spec_takes_null_for_the_defaults_of_a_part_and_one_scorer_for_a_list():
     least = {"model": "m", "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "p"}]}}}
     spec = parse_spec({**least, "engine": None, "gate": None, "chat": {"kwargs": {}}, "scorers": {"kind": "numeric"}})
     assert spec == parse_spec({**least, "scorers": [{"kind": "numeric"}]})
@@ -386,7 +340,7 @@ def test_parse_spec_takes_null_for_the_defaults_of_a_part_and_one_scorer_for_a_l
         parse_spec({**least, "model": None})
 
 
-def test_digests_of_specs_are_those_of_earlier_versions() -> None:
+def test_digests_of_specs_are_those_of_earlier_versions():
     """Stored runs are resumed and compared by them, whatever a field is called today."""
     engine = {"max_concurrency": 16, "args": {"max_num_seqs": 8}}
     specs = [spec_with(), spec_with(engine=engine, sampling={"temperature": 0.0})]
@@ -396,7 +350,7 @@ def test_digests_of_specs_are_those_of_earlier_versions() -> None:
     ]
 
 
-def test_former_field_names_are_refused_in_new_specs_and_read_in_stored_ones() -> None:
+def test_former_field_names_are_refused_in_new_specs_and_read_in_stored_ones():
     spec = spec_with(engine={"max_concurrency": 16})
     stored = canonical_json(spec).replace('"max_concurrency"', '"window"')
     with pytest.raises(SpecError, match=r"engine\.window: this field is called engine\.max_concurrency now\. hint: "):

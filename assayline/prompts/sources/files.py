@@ -238,11 +238,11 @@ def _json_type(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def read_json_array(path: Path) -> Iterator[Row | UnreadableRow]:
+def read_json_array(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Row | UnreadableRow]:
     """Yields the array's objects. Raises PromptError for a file that is no array, or cannot be read on."""
     try:
         with open(path, "rb") as file:
-            reader = _ArrayReader(path, iter(lambda: file.read(CHUNK_BYTES), b""))
+            reader = _ArrayReader(path, iter(lambda: file.read(chunk_bytes), b""))
             yield from reader.read()
     except OSError as error:
         raise PromptError(f"{path} cannot be read: {error.strerror or error}.") from None

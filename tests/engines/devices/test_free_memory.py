@@ -1,7 +1,6 @@
 """How much main memory is free, as the machine, the control groups and the process's own limit have it."""
 
 import resource
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -18,56 +17,38 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
-def write(root: Path, files: dict[str, object]) -> None:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(f"{text}\n")
+def version_1(group: str, limit: int, usage: int, cached: int = 0) -> dict[str, object]:
+    files = {"limit_in_bytes": limit, "usage_in_bytes": usage, "stat": f"inactive_file 1\ntotal_inactive_file {cached}"}
+    return {f"sys/fs/cgroup/memory/{group}/memory.{name}": value for name, value in files.items()}
 
 
-def test_read_free_main_memory_is_the_machines_without_limits(tmp_path: Path) -> None:
-    assert read_free_main_memory(tmp_path) == 20 * GIB
+def version_2(group: str, limit: object, usage: int) -> dict[str, object]:
+    files = {"max": limit, "current": usage, "stat": "anon 1\ninactive_file 0"}
+    return {f"sys/fs/cgroup/{group}/memory.{name}": value for name, value in files.items()}
 
 
-def test_read_free_main_memory_respects_a_group_of_version_1(tmp_path: Path) -> None:
-    group = "sys/fs/cgroup/memory/docker/ab"
-    write(tmp_path, {
-        "proc/self/cgroup": "9:name=systemd:/\n4:memory:/docker/ab\n0::/",
-        f"{group}/memory.limit_in_bytes": 4 * GIB,
-        f"{group}/memory.usage_in_bytes": 2 * GIB,
-        f"{group}/memory.stat": f"cache 5\ninactive_file 1\ntotal_inactive_file {GIB}",
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": 2**63 - 4096,
-        "sys/fs/cgroup/memory/memory.usage_in_bytes": 9 * GIB,
-        "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 0",
-    })  # fmt: skip
-    assert read_free_main_memory(tmp_path) == 3 * GIB
+@pytest.mark.parametrize(
+    ("groups", "files", "free_gib"),
+    [
+        ("0::/", {}, 20),
+        (
+            "9:name=systemd:/\n4:memory:/docker/ab\n0::/",
+            {**version_1("docker/ab", 4 * GIB, 2 * GIB, GIB), **version_1("", 2**63 - 4096, 9 * GIB)},
+            3,
+        ),
+        ("0::/pod.slice/box", {**version_2("pod.slice", 6 * GIB, GIB), **version_2("pod.slice/box", "max", GIB)}, 5),
+        ("0::/kubepods/not-mounted-here", version_2("", 4 * GIB, GIB), 3),
+    ],
+    ids=["no limit", "version 1", "the group around one of version 2", "a container's at the root of its mount"],
+)
+def test_read_free_main_memory_respects_control_groups(tmp_path, groups, files, free_gib):
+    for name, content in {"proc/self/cgroup": groups, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{content}\n")
+    assert read_free_main_memory(tmp_path) == free_gib * GIB
 
 
-def test_read_free_main_memory_respects_the_groups_around_one_of_version_2(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "0::/pod.slice/box"}
-    for folder, limit, used in (("pod.slice", 6 * GIB, GIB), ("pod.slice/box", "max", GIB)):
-        group = f"sys/fs/cgroup/{folder}"
-        files |= {
-            f"{group}/memory.max": str(limit),
-            f"{group}/memory.current": str(used),
-            f"{group}/memory.stat": "anon 1\ninactive_file 0",
-        }
-    write(tmp_path, files)
-    assert read_free_main_memory(tmp_path) == 5 * GIB
-
-
-def test_read_free_main_memory_finds_a_containers_group_at_the_root_of_its_mount(tmp_path: Path) -> None:
-    write(tmp_path, {
-        "proc/self/cgroup": "0::/kubepods/not-mounted-here",
-        "sys/fs/cgroup/memory.max": 4 * GIB,
-        "sys/fs/cgroup/memory.current": GIB,
-        "sys/fs/cgroup/memory.stat": "inactive_file 0",
-    })  # fmt: skip
-    assert read_free_main_memory(tmp_path) == 3 * GIB
-
-
-def test_read_free_main_memory_respects_the_limit_of_the_address_space(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_read_free_main_memory_respects_the_limit_of_the_address_space(monkeypatch, tmp_path):
     size = SimpleNamespace(memory_info=lambda: SimpleNamespace(vms=3 * GIB))
     monkeypatch.setattr(psutil, "Process", lambda: size)
     for limit, free in ((5 * GIB, 2 * GIB), (2 * GIB, 0)):

@@ -5,35 +5,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from run_kit import completion_of, plain_request
 
 from assayline.clock import RunClock
 from assayline.engines.host.flight import Live
 from assayline.engines.host.vllm.async_core import AsyncCore
 from assayline.engines.host.vllm.rows import GAVE_UP, VllmRows
 from assayline.engines.messages import Generate, Open
-from assayline.records import Completion, Media, Request
+from assayline.records import Completion, Media
 
 ORDER = Open(backend="async", model="m", clock=RunClock.start())
 PICTURE = Media(kind="image", path="/a.png", digest="d")
 
 
 def live_of(media: list[Media] | None) -> Live:
-    return Live(
-        Generate(
-            Request(
-                request_id="r",
-                prompt_id="p",
-                occurrence=0,
-                repeat_index=0,
-                prompt_token_ids=[1],
-                sampling={},
-                media=media,
-            ),
-            0.0,
-            1,
-        ),
-        0.0,
-    )
+    return Live(Generate(plain_request("r", media=media), 0.0, 1), 0.0)
 
 
 def given_up(live: Live) -> Completion:
@@ -41,7 +27,7 @@ def given_up(live: Live) -> Completion:
     return VllmRows(ORDER).finish(live, SimpleNamespace(metrics=None), 1.0)
 
 
-def test_its_empty_text_is_no_answer() -> None:
+def test_its_empty_text_is_no_answer():
     row = given_up(live_of(None))
     assert (row.error_kind, row.text, row.finish_reason) == (GAVE_UP, None, None)
 
@@ -51,19 +37,13 @@ def test_its_empty_text_is_no_answer() -> None:
     [([PICTURE], 1, 2, None, 1), ([PICTURE], 2, 2, GAVE_UP, 1), (None, 1, 1, GAVE_UP, None)],
     ids=["right the second time", "wrong twice", "of text"],
 )
-def test_with_media_it_is_asked_once_more_and_counted(
-    media: list[Media] | None, failures: int, asked: int, kind: str | None, retries: int | None
-) -> None:
+def test_with_media_it_is_asked_once_more_and_counted(media, failures, asked, kind, retries):
     core = AsyncCore(ORDER)
     tries: list[Live] = []
 
     async def ask(live: Live) -> Completion:
         tries.append(live)
-        return (
-            given_up(live)
-            if len(tries) <= failures
-            else Completion(request_id="r", worker="w", engine_generation=0, window_requests=1, text="red")
-        )
+        return given_up(live) if len(tries) <= failures else completion_of("r", text="red")
 
     core._ask = ask  # type: ignore[method-assign]
     row: Any = asyncio.run(core._answer(live_of(media)))

@@ -2,13 +2,13 @@
 
 import itertools
 import pickle
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from engine_kit import PlayedProcess
+from run_kit import completion_of, plain_request, sample_of
 
 from assayline.clock import RunClock
 from assayline.engines import client as hosted
@@ -29,10 +29,9 @@ from assayline.engines.messages import (
     Refused,
     Resolved,
 )
-from assayline.engines.process import HostProcess, HostSetup
+from assayline.engines.process import HostSetup
 from assayline.engines.recovery.causes import classify
 from assayline.errors import (
-    Death,
     DeviceError,
     EngineDiedError,
     EngineError,
@@ -42,35 +41,23 @@ from assayline.errors import (
     SpecError,
     Witness,
 )
-from assayline.records import Completion, Request, TelemetrySample
+from assayline.records import Request
 
 
 def beat_of(steps: int) -> Beat:
-    return Beat(
-        TelemetrySample(
-            worker="w", engine_generation=0, at_s=0.0, engine_steps=steps, in_flight_requests=0, output_tokens=0
-        )
-    )
+    return Beat(sample_of(engine_steps=steps))
 
 
 BEAT = beat_of(0)
 
 
-class Scripted:
-    """A host that answers by `answer`, on a clock of its own: a wait for a message that never comes takes its time."""
+class Scripted(PlayedProcess):
+    """A host that answers by `answer`; each wait takes its time, and then it `says` more."""
 
-    pid = exit_code = None
-    phase = "start"
-    log_path = Path("engine.log")
-    end = HostProcess.end
-
-    def __init__(self, answer: Callable[[Any], list[Any]], loads_s: float) -> None:
-        self.now_s = 0.0
+    def __init__(self, answer: Callable[[Any], list[Any]], loads_s: float, says: Callable[["Scripted"], Any]) -> None:
+        super().__init__(0.0)
         self.sent: list[Any] = []
-        self.on_log: Callable[[str], None] = lambda line: None
-        self._answer, self._loads_s = answer, loads_s
-        self._inbox: deque[Any] = deque()
-        self._log = SimpleNamespace(on_line=None)
+        self._answer, self._loads_s, self._says = answer, loads_s, says
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
@@ -83,16 +70,7 @@ class Scripted:
             return self._inbox.popleft()
         self.now_s += timeout_s
         assert self.now_s < 1e4, "nobody gives up"
-        return None
-
-    def describe_death(self) -> str:
-        return "dead"
-
-    def evidence(self, exception: str = "", message: str = "", witness: Witness = Witness.EXCEPTION) -> Death:
-        return Death(self.phase, self.exit_code, exception, message, witness=witness)
-
-    def kill(self) -> None:
-        self.exit_code = -9
+        return self._says(self)
 
 
 @pytest.fixture
@@ -106,17 +84,15 @@ def converse(
     started: list[Scripted], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., tuple[OfflineEngine, Scripted]]:
     def start(
-        answer: Callable[[Any], list[Any]], loads_s: float = 1.0, should_stop: Callable[[], bool] = lambda: False
+        answer: Callable[[Any], list[Any]],
+        loads_s: float = 1.0,
+        says: Callable[[Scripted], Any] = lambda host: None,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> tuple[OfflineEngine, Scripted]:
-        host = Scripted(answer, loads_s)
+        host = Scripted(answer, loads_s, says)
         started.append(host)
 
-        def start_host(env: Any, log_path: Any, on_log: Callable[[str], None], server: Any) -> Scripted:
-            host.on_log = on_log
-            return host
-
-        monkeypatch.setattr(hosted, "HostProcess", start_host)
-        monkeypatch.setattr(hosted.time, "monotonic", lambda: host.now_s)
+        host.play(monkeypatch)
         order = Open(backend="offline", model="model", clock=RunClock(0.0, 0.0, "boot"))
         setup, hooks = HostSetup({}, tmp_path / "engine.log"), EngineHooks(should_stop=should_stop)
         return OfflineEngine(order, setup, hooks, window=4), host
@@ -125,10 +101,7 @@ def converse(
 
 
 def requests(count: int) -> list[Request]:
-    return [
-        Request(request_id=str(number), prompt_id="p", occurrence=0, repeat_index=0, prompt_token_ids=[1], sampling={})
-        for number in range(count)
-    ]
+    return [plain_request(str(number)) for number in range(count)]
 
 
 def prompt_host(message: Any) -> list[Any]:
@@ -136,39 +109,31 @@ def prompt_host(message: Any) -> list[Any]:
         case Open():
             return [Opened(8, 64)]
         case Generate(request):
-            return [
-                BEAT,
-                Finished(
-                    [Completion(request_id=request.request_id, worker="w", engine_generation=0, window_requests=4)]
-                ),
-            ]
+            return [BEAT, Finished([completion_of(request.request_id)])]
         case AbortAll():
-            return [
-                BEAT,
-                Finished([Completion(request_id="late", worker="w", engine_generation=0, window_requests=4)]),
-                Aborted(),
-            ]
+            return [BEAT, Finished([completion_of("late")]), Aborted()]
     return []
 
 
-def failing_host(message: Any) -> list[Any]:
-    if isinstance(message, Generate):
-        return [Failed("OutOfMemoryError", "no room")]
-    return prompt_host(message)
+DONE = Finished([completion_of("0")])
 
 
 def silent_host(message: Any) -> list[Any]:
     return [] if isinstance(message, Generate) else prompt_host(message)
 
 
-def test_a_slow_load_is_no_silence(converse: Any) -> None:
+def test_a_slow_load_is_no_silence(converse):
     engine, _ = converse(prompt_host, loads_s=800.0)
     assert engine.facts.load_s == 800.0
-    nothing_yet = itertools.chain([None] * 3, requests(2))
-    assert len(list(engine.generate(nothing_yet))) == 2
+    assert len(list(engine.generate(itertools.chain([None] * 3, requests(2))))) == 2
 
 
-def test_a_silent_host_is_taken_for_dead(converse: Any) -> None:
+def one_request() -> Iterator[Request | None]:
+    """And nothing more for the moment."""
+    return itertools.chain(requests(1), itertools.repeat(None))
+
+
+def test_a_silent_host_is_taken_for_dead(converse):
     engine, host = converse(silent_host)
     with pytest.raises(EngineError, match="silent for 120 s"):
         list(engine.generate(requests(1)))
@@ -176,57 +141,31 @@ def test_a_silent_host_is_taken_for_dead(converse: Any) -> None:
 
 
 @pytest.mark.parametrize("host_is_first", [False, True])
-def test_generate_takes_nobody_for_dead_when_the_job_was_suspended(converse: Any, host_is_first: bool) -> None:
+def test_generate_takes_nobody_for_dead_when_the_job_was_suspended(converse, host_is_first):
     """SIGSTOP and SIGCONT to a worker and its host: monotonic time goes on, and the worker may be the first to run."""
-    engine, host = converse(silent_host)
-    answers = engine.generate(itertools.chain(requests(1), itertools.repeat(None)))
-    quiet, turns = host.receive, itertools.count()
+    turns = itertools.count()
 
-    def receive(timeout_s: float = 0.5) -> Any:
+    def say(host: Scripted) -> Any:
         turn = next(turns)
         if turn == 5:
             host.now_s += 3600
-            return beat_of(0) if host_is_first else None
-        quiet(timeout_s)
-        return (
-            Finished([Completion(request_id="0", worker="w", engine_generation=0, window_requests=4)])
-            if turn == 20
-            else beat_of(0)
-            if turn % 3 == 0
-            else None
-        )
+            return BEAT if host_is_first else None
+        return DONE if turn == 20 else BEAT if turn % 3 == 0 else None
 
-    host.receive = receive
-    assert next(answers).request_id == "0" and host.now_s > 3600
+    engine, host = converse(silent_host, says=say)
+    assert next(engine.generate(one_request())).request_id == "0" and host.now_s > 3600
 
 
-def test_a_host_that_beats_is_alive_however_long_a_request_takes(converse: Any) -> None:
-    engine, host = converse(silent_host)
-    answers = engine.generate(itertools.chain(requests(1), itertools.repeat(None)))
-    quiet = host.receive
-
-    def receive(timeout_s: float) -> Any:
-        quiet(timeout_s)
-        if host.now_s > 1000:
-            return Finished([Completion(request_id="0", worker="w", engine_generation=0, window_requests=4)])
-        return beat_of(int(host.now_s)) if int(host.now_s * 10) % 10 == 0 else None
-
-    host.receive = receive
-    assert next(answers).request_id == "0"
+def test_a_host_that_beats_is_alive_however_long_a_request_takes(converse):
+    engine, _ = converse(silent_host, says=lambda host: DONE if host.now_s > 1000 else beat_of(int(host.now_s)))
+    assert next(engine.generate(one_request())).request_id == "0"
 
 
-def test_a_host_that_beats_but_makes_no_step_is_taken_for_dead(converse: Any) -> None:
+def test_a_host_that_beats_but_makes_no_step_is_taken_for_dead(converse):
     """vLLM's synchronous client waits forever for an engine core that is gone, while the host's heart still beats."""
-    engine, host = converse(silent_host)
-    quiet = host.receive
-
-    def receive(timeout_s: float = 0.5) -> Any:
-        quiet(timeout_s)
-        return beat_of(7)
-
-    host.receive = receive
+    engine, host = converse(silent_host, says=lambda host: beat_of(7))
     with pytest.raises(EngineDiedError, match="no step for 600 s, with 1 requests in flight") as caught:
-        list(engine.generate(itertools.chain(requests(1), itertools.repeat(None))))
+        list(engine.generate(one_request()))
     assert classify(caught.value.death).kind == Kind.STALLED
     assert host.now_s == pytest.approx(600, abs=5)
     engine.close()
@@ -236,88 +175,51 @@ def test_a_host_that_beats_but_makes_no_step_is_taken_for_dead(converse: Any) ->
 RANK_LINE = "(Worker_TP1 pid=4) ERROR 08-02 23:01:30 [multiproc_executor.py:1007] WorkerProc hit an exception."
 
 
-def test_a_rank_that_failed_is_not_waited_for_by_the_others(converse: Any) -> None:
+def test_a_rank_that_failed_is_not_waited_for_by_the_others(converse):
     """vLLM's rank that replies waits for 300 s in the collective; the log has the failure at once."""
-    engine, host = converse(silent_host)
-    quiet = host.receive
-
-    def receive(timeout_s: float = 0.5) -> Any:
-        if host.now_s < 5:
-            host.on_log(RANK_LINE)
-        quiet(timeout_s)
-        return beat_of(7)
-
-    host.receive = receive
+    engine, host = converse(silent_host, says=lambda host: (host.now_s < 5 and host.on_log(RANK_LINE)) or beat_of(7))
     with pytest.raises(EngineDiedError, match="A process of the split model failed") as caught:
-        list(engine.generate(itertools.chain(requests(1), itertools.repeat(None))))
+        list(engine.generate(one_request()))
     assert caught.value.death.witness is Witness.LOG
     assert host.now_s == pytest.approx(hosted.RANK_GRACE_S, abs=5)
 
 
-def test_a_rank_whose_failure_the_engine_survives_is_left_alone(converse: Any) -> None:
-    engine, host = converse(silent_host)
-    quiet = host.receive
-
-    def receive(timeout_s: float = 0.5) -> Any:
+def test_a_rank_whose_failure_the_engine_survives_is_left_alone(converse):
+    def say(host: Scripted) -> Any:
         if host.now_s < 2:
             host.on_log(RANK_LINE)
-        quiet(timeout_s)
-        return (
-            beat_of(int(host.now_s))
-            if host.now_s < 200
-            else Finished([Completion(request_id="0", worker="w", engine_generation=0, window_requests=4)])
-        )
+        return beat_of(int(host.now_s)) if host.now_s < 200 else DONE
 
-    host.receive = receive
+    engine, _ = converse(silent_host, says=say)
     assert [answer.request_id for answer in engine.generate(requests(1))] == ["0"]
 
 
-def test_a_rank_that_fails_as_the_engine_starts_is_noticed(
-    converse: Any, started: list[Scripted], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    receive = Scripted.receive
-
-    def fail(host: Scripted, timeout_s: float = 0.5) -> Any:
-        if host.now_s < 3:
-            host.on_log(RANK_LINE)
-        return receive(host, timeout_s)
-
-    monkeypatch.setattr(Scripted, "receive", fail)
+def test_a_rank_that_fails_as_the_engine_starts_is_noticed(converse, started):
     with pytest.raises(EngineDiedError, match="A process of the split model failed"):
-        converse(lambda message: [])
+        converse(lambda message: [], says=lambda host: host.on_log(RANK_LINE) if host.now_s < 3 else None)
     assert started[0].now_s < 60
 
 
-def test_a_start_that_writes_its_log_gets_more_time(converse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_writes_its_log_gets_more_time(converse):
     """Weights from a cold disk, or a compiler: every shard and every stage has a line."""
-    receive = Scripted.receive
 
-    def load(host: Scripted, timeout_s: float = 0.5) -> Any:
+    def say(host: Scripted) -> Any:
         if int(host.now_s) % 600 == 0:
             host.on_log("Loading safetensors checkpoint shards: 10% Completed")
-        return receive(host, timeout_s) if host.now_s < 2000 else Opened(8, 64)
+        return Opened(8, 64) if host.now_s >= 2000 else None
 
-    monkeypatch.setattr(Scripted, "receive", load)
-    engine, host = converse(lambda message: [])
+    engine, host = converse(lambda message: [], says=say)
     assert host.now_s == pytest.approx(2000, abs=5) and engine.facts.window_requests == 4
 
 
-def test_a_start_that_writes_its_log_for_ever_is_given_up(
-    converse: Any, started: list[Scripted], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    receive = Scripted.receive
-
-    def wait(host: Scripted, timeout_s: float = 0.5) -> Any:
-        host.on_log("No available shared memory broadcast block found in 60 seconds.")
-        return receive(host, timeout_s)
-
-    monkeypatch.setattr(Scripted, "receive", wait)
+def test_a_start_that_writes_its_log_for_ever_is_given_up(converse, started):
+    line = "No available shared memory broadcast block found in 60 seconds."
     with pytest.raises(EngineDiedError, match="did not answer"):
-        converse(lambda message: [])
+        converse(lambda message: [], says=lambda host: host.on_log(line))
     assert started[0].now_s == pytest.approx(hosted.LONGEST_START * 900, abs=5)
 
 
-def test_sizes_that_vllm_chose_are_part_of_the_evidence_when_a_start_fails(converse: Any) -> None:
+def test_sizes_that_vllm_chose_are_part_of_the_evidence_when_a_start_fails(converse):
     """A kill by the kernel leaves no message: the sizes are sent ahead of it."""
     sizes = OpenedDetails(max_num_seqs=1024, max_num_batched_tokens=16384)
     with pytest.raises(EngineDiedError) as caught:
@@ -325,16 +227,7 @@ def test_sizes_that_vllm_chose_are_part_of_the_evidence_when_a_start_fails(conve
     assert caught.value.death.resolved == sizes
 
 
-def test_the_window_can_change_while_it_generates(converse: Any) -> None:
-    engine, host = converse(prompt_host)
-    answers = engine.generate(requests(30))
-    next(answers)
-    engine.set_window(2)
-    list(answers)
-    assert [message.window_requests for message in host.sent if isinstance(message, Generate)][-1] == 2
-
-
-def test_what_was_under_way_when_the_consumer_left_is_not_delivered_later(converse: Any) -> None:
+def test_what_was_under_way_when_the_consumer_left_is_not_delivered_later(converse):
     engine, host = converse(prompt_host)
     answers = engine.generate(requests(9))
     next(answers)
@@ -343,7 +236,7 @@ def test_what_was_under_way_when_the_consumer_left_is_not_delivered_later(conver
     assert [answer.request_id for answer in engine.generate(requests(3))] == ["0", "1", "2"]
 
 
-def test_a_stop_that_lasts_still_cleans_up(converse: Any) -> None:
+def test_a_stop_that_lasts_still_cleans_up(converse):
     stopped: list[bool] = []
     engine, host = converse(prompt_host, should_stop=lambda: bool(stopped))
     answers = engine.generate(requests(9))
@@ -356,12 +249,12 @@ def test_a_stop_that_lasts_still_cleans_up(converse: Any) -> None:
     assert len(list(engine.generate(requests(2)))) == 2
 
 
-def test_a_stop_interrupts_the_start(converse: Any) -> None:
+def test_a_stop_interrupts_the_start(converse):
     with pytest.raises(EngineInterruptedError, match="stopped on request"):
         converse(lambda message: [BEAT], should_stop=lambda: True)
 
 
-def test_a_host_that_never_opens_is_given_up(converse: Any) -> None:
+def test_a_host_that_never_opens_is_given_up(converse):
     with pytest.raises(EngineError, match="did not answer within 900 s"):
         converse(lambda message: [])
 
@@ -373,16 +266,14 @@ def test_a_host_that_never_opens_is_given_up(converse: Any) -> None:
         (Failed("ValueError", "the reason"), EngineDiedError),
     ],
 )
-def test_a_failure_keeps_its_kind_across_the_wall(
-    converse: Any, started: list[Scripted], said: Refused | Failed, expected: type[Exception]
-) -> None:
+def test_a_failure_keeps_its_kind_across_the_wall(converse, started, said, expected):
     with pytest.raises(expected, match="the reason") as caught:
         converse(lambda message: [pickle.loads(pickle.dumps(said))])
     assert type(caught.value) is expected
     assert [host.exit_code for host in started] == [-9], "what does not open is ended"
 
 
-def test_an_engine_that_is_gone_sends_the_reader_to_its_log(converse: Any) -> None:
+def test_an_engine_that_is_gone_sends_the_reader_to_its_log(converse):
     """vLLM has an exception of its own for that, which here is told apart by its name, as where there is no vLLM."""
     theirs = type("EngineDeadError", (Exception,), {})
     for error in (EngineGoneError("it ended"), theirs("see the log")):
@@ -392,8 +283,8 @@ def test_an_engine_that_is_gone_sends_the_reader_to_its_log(converse: Any) -> No
     assert tell_failure(ValueError("no")).witness is Witness.EXCEPTION
 
 
-def test_a_failure_in_the_middle_ends_generation_and_the_engine_can_be_closed(converse: Any) -> None:
-    engine, host = converse(failing_host)
+def test_a_failure_in_the_middle_ends_generation_and_the_engine_can_be_closed(converse):
+    engine, host = converse(silent_host, says=lambda host: Failed("OutOfMemoryError", "no room"))
     with pytest.raises(EngineError, match="OutOfMemoryError: no room"):
         list(engine.generate(requests(1)))
     assert not any(isinstance(message, AbortAll) for message in host.sent), "nobody is left to abort anything"
@@ -402,7 +293,7 @@ def test_a_failure_in_the_middle_ends_generation_and_the_engine_can_be_closed(co
     assert host.exit_code == -9
 
 
-def test_close_asks_before_it_kills(converse: Any) -> None:
+def test_close_asks_before_it_kills(converse):
     engine, host = converse(prompt_host)
     engine.close()
     assert isinstance(host.sent[-1], Close) and host.exit_code == -9

@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable
 
 import pytest
+from engine_kit import with_core
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from run_kit import plain_request
 from server_kit import FakeServer
 
 from assayline.clock import RunClock
@@ -13,7 +15,7 @@ from assayline.engines.host.flight import EngineStats, parse_stats
 from assayline.engines.host.server import client
 from assayline.engines.host.server.core import ServerCore
 from assayline.engines.messages import Open
-from assayline.records import Request, TelemetrySample
+from assayline.records import TelemetrySample
 from assayline.spec.engine import ServerSpec
 
 
@@ -36,20 +38,20 @@ def write_page(*engines: tuple[float, int, int, int]) -> str:
     return generate_latest(registry).decode()
 
 
-def test_the_four_are_found_and_nothing_else() -> None:
+def test_the_four_are_found_and_nothing_else():
     assert parse_stats(write_page((0.25, 12, 3, 40))) == EngineStats(0.25, 12, 3, 40)
 
 
-def test_engines_behind_one_server_are_added_up_and_their_caches_averaged() -> None:
+def test_engines_behind_one_server_are_added_up_and_their_caches_averaged():
     assert parse_stats(write_page((0.25, 12, 3, 40), (0.75, 8, 0, 2))) == EngineStats(0.5, 20, 3, 42)
 
 
 @pytest.mark.parametrize("text", ["", "<html>nothing</html>", "python_info 1.0\n"])
-def test_a_page_of_another_kind_tells_nothing(text: str) -> None:
+def test_a_page_of_another_kind_tells_nothing(text):
     assert parse_stats(text) == EngineStats()
 
 
-def test_preemptions_are_counted_from_an_earlier_reading() -> None:
+def test_preemptions_are_counted_from_an_earlier_reading():
     assert EngineStats(0.5, 1, 0, 42).since(EngineStats(0.0, 0, 0, 40)).preemptions == 2
     assert EngineStats(0.5, 1, 0, 3).since(EngineStats(0.0, 0, 0, 40)).preemptions == 3, "the server was restarted"
     assert EngineStats(0.5, 1, 0, 3).since(EngineStats()) == EngineStats(0.5, 1, 0, 3)
@@ -58,32 +60,18 @@ def test_preemptions_are_counted_from_an_earlier_reading() -> None:
 def watch_server(server: FakeServer, done: Callable[[TelemetrySample], bool]) -> TelemetrySample:
     """The first sample of a core on this server that is as wanted; the last one after 20 s."""
 
-    async def run() -> TelemetrySample:
-        order = Open(backend="server", model="fake-model", server=ServerSpec(url=server.url), clock=RunClock.start())
-        core = ServerCore(order)
-        await core.open()
-        try:
-            await core.warm_up(
-                Request(
-                    request_id="warm-up",
-                    prompt_id="prompt",
-                    occurrence=0,
-                    repeat_index=0,
-                    prompt_token_ids=[1, 2, 3],
-                    sampling={"max_tokens": 4},
-                )
-            )
-            deadline = time.monotonic() + 20
-            while not done(sample := core.sample()) and time.monotonic() < deadline:
-                await asyncio.sleep(0.01)
-            return sample
-        finally:
-            await core.close()
+    async def act(core: ServerCore) -> TelemetrySample:
+        await core.warm_up(plain_request("warm-up", prompt_token_ids=[1, 2, 3], sampling={"max_tokens": 4}))
+        deadline = time.monotonic() + 20
+        while not done(sample := core.sample()) and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        return sample
 
-    return asyncio.run(run())
+    order = Open(backend="server", model="fake-model", server=ServerSpec(url=server.url), clock=RunClock.start())
+    return with_core(order, act)
 
 
-def test_a_servers_samples_have_what_it_says_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_servers_samples_have_what_it_says_of_itself(monkeypatch):
     monkeypatch.setattr(client, "WATCH_INTERVAL_S", 0.01)
     with FakeServer().running() as server:
         server.metrics = write_page((0.25, 12, 3, 40))
@@ -99,7 +87,7 @@ def test_a_servers_samples_have_what_it_says_of_itself(monkeypatch: pytest.Monke
     assert sample.preemptions == 7 and sample.engine_steps is None
 
 
-def test_a_server_without_the_page_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_the_page_is_asked_once(monkeypatch):
     monkeypatch.setattr(client, "WATCH_INTERVAL_S", 0.01)
     with FakeServer(is_vllm=False).running() as server:
         sample = watch_server(server, lambda sample: sample.at_s > 0.5)

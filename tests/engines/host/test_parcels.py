@@ -23,7 +23,7 @@ def carry(what: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool", "complex64", "uint8"])
 @pytest.mark.parametrize("shape", [(), (0, 3), (7,), (2, 3, 5), (3, LARGE_BYTES)])
-def test_a_tensor_arrives_with_its_type_shape_and_values(dtype: str, shape: tuple[int, ...]) -> None:
+def test_a_tensor_arrives_with_its_type_shape_and_values(dtype, shape):
     count = int(np.prod(shape))
     tensor = (torch.arange(count) % 3).to(getattr(torch, dtype)).reshape(shape)
     found = carry({"pixels": [tensor]})["pixels"][0]
@@ -31,7 +31,7 @@ def test_a_tensor_arrives_with_its_type_shape_and_values(dtype: str, shape: tupl
     assert torch.equal(found, tensor)
 
 
-def test_views_and_marks_arrive_as_what_they_show() -> None:
+def test_views_and_marks_arrive_as_what_they_show():
     grid = torch.arange(12, dtype=torch.float32).reshape(3, 4)
     sent = {"turned": grid.T, "every second": grid[:, ::2], "mark": slice(0, torch.tensor(1), None)}
     found = carry(sent)
@@ -40,7 +40,7 @@ def test_views_and_marks_arrive_as_what_they_show() -> None:
     found["turned"] += 1  # an engine may write to what it is given
 
 
-def test_large_arrays_are_not_in_the_pickle() -> None:
+def test_large_arrays_are_not_in_the_pickle():
     small, large = np.arange(10), np.zeros(LARGE_BYTES, np.uint8)
     parcel = pack([small, large])
     assert [len(piece) for piece in parcel[1:]] == [LARGE_BYTES]
@@ -48,7 +48,7 @@ def test_large_arrays_are_not_in_the_pickle() -> None:
     assert np.array_equal(found[0], small) and np.array_equal(found[1], large)
 
 
-def test_a_sender_that_is_gone_in_the_middle_is_an_end() -> None:
+def test_a_sender_that_is_gone_in_the_middle_is_an_end():
     ours, theirs = socket.socketpair()
     (head,) = pack("content")
     send(theirs, [head[:-3]])

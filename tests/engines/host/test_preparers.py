@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from run_kit import plain_request
 
 from assayline.clock import RunClock
 from assayline.engines.host.core import Prepared
@@ -65,9 +66,7 @@ class Asking:
         self._poll.register(self.preparers, select.POLLIN)
 
     def submit(self, request_id: str, name: str = "one") -> bool:
-        request = Request(
-            request_id=request_id, prompt_id="", occurrence=0, repeat_index=0, prompt_token_ids=[1], sampling={}
-        )
+        request = plain_request(request_id)
         return self.preparers.submit(request, "a configuration", partial(self.outcomes.__setitem__, name))
 
     def collect(self, count: int) -> dict[str, Any]:
@@ -83,7 +82,7 @@ class Asking:
         return self.collect(1)["one"]
 
 
-def test_each_outcome_comes_back_and_one_picture_kills_two_processes_at_most() -> None:
+def test_each_outcome_comes_back_and_one_picture_kills_two_processes_at_most():
     asking = Asking(3)
     for number in range(3):
         asking.submit("good", str(number))
@@ -103,7 +102,7 @@ def test_each_outcome_comes_back_and_one_picture_kills_two_processes_at_most() -
     assert asking.submit("good") is False
 
 
-def test_large_outcomes_are_read_elsewhere_and_hold_nobody_up() -> None:
+def test_large_outcomes_are_read_elsewhere_and_hold_nobody_up():
     asking = Asking(2)
     for number in range(8):
         asking.submit("large" if number % 2 else "good", str(number))
@@ -112,7 +111,7 @@ def test_large_outcomes_are_read_elsewhere_and_hold_nobody_up() -> None:
     assert sum(thread.name == "media-large" for thread in threading.enumerate()) <= 2, "one for each process"
 
 
-def test_requests_that_wait_behind_a_fatal_one_are_not_blamed() -> None:
+def test_requests_that_wait_behind_a_fatal_one_are_not_blamed():
     asking = Asking(3)
     for number in range(9):
         asking.submit("fatal" if number == 0 else "good", str(number))
@@ -121,7 +120,7 @@ def test_requests_that_wait_behind_a_fatal_one_are_not_blamed() -> None:
     assert all(isinstance(one, Prepared) for one in found.values())
 
 
-def test_processes_that_are_killed_between_requests_are_nobodys_fault() -> None:
+def test_processes_that_are_killed_between_requests_are_nobodys_fault():
     asking = Asking(3)
     for child in multiprocessing.active_children():
         if child.name == NAME:
@@ -131,24 +130,11 @@ def test_processes_that_are_killed_between_requests_are_nobodys_fault() -> None:
     assert not multiprocessing.active_children()
 
 
-def test_a_long_request_waits_until_its_process_reads() -> None:
+def test_a_long_request_waits_until_its_process_reads():
     asking = Asking(1)
     long = [1] * 10**6
     for number in range(4):
-        request = Request(
-            request_id="echo", prompt_id="", occurrence=0, repeat_index=0, prompt_token_ids=long, sampling={}
-        )
+        request = plain_request("echo", prompt_token_ids=long)
         asking.preparers.submit(request, "a configuration", partial(asking.outcomes.__setitem__, str(number)))
     found = asking.collect(4)
     assert [len(one.form["ids"]) for one in found.values()] == [10**6] * 4
-
-
-def test_a_process_whose_death_is_seen_twice_is_buried_once() -> None:
-    """By who sends to it, and by the thread that reads something large of it."""
-    asking = Asking(2)
-    preparers = asking.preparers
-    dead = preparers._living[0]
-    preparers._bury(dead)
-    preparers._read_elsewhere.append((dead, None))
-    os.eventfd_write(preparers._wake, 1)
-    assert asking.ask("good").columns == {"images": 1}

@@ -1,10 +1,11 @@
 """Prompts with media whose length a server knows: asked for where it matters, and only there."""
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from engine_kit import with_core
+from run_kit import plain_request
 from server_kit import FakeServer
 
 from assayline.clock import RunClock
@@ -36,15 +37,8 @@ def count_tokens(body: Any) -> int:
 def write_request(text: str, *media: Media, number: int = 0) -> Request:
     content = [*({"type": one["kind"]} for one in media), {"type": "text", "text": text}]
     messages = [{"role": "user", "content": content}]
-    return Request(
-        request_id=f"{number}",
-        prompt_id="prompt",
-        occurrence=0,
-        repeat_index=0,
-        prompt_token_ids=[],
-        sampling={"max_tokens": 8},
-        messages=messages,
-        media=list(media) or None,
+    return plain_request(
+        f"{number}", prompt_token_ids=[], sampling={"max_tokens": 8}, messages=messages, media=list(media) or None
     )
 
 
@@ -53,18 +47,13 @@ def ask(server: FakeServer, *requests: Request, **changes: Any) -> list[Completi
     spec = ServerSpec(url=server.url, endpoint="chat", **changes)
     order = Open(backend="server", model="fake-model", server=spec, clock=RunClock.start(), chat_kwargs={"a": 1})
 
-    async def run() -> list[Completion]:
-        core = ServerCore(order)
-        await core.open()
-        try:
-            return [await core.answer(Generate(request, 0.0, None)) for request in requests]
-        finally:
-            await core.close()
+    async def act(core: ServerCore) -> list[Completion]:
+        return [await core.answer(Generate(request, 0.0, None)) for request in requests]
 
-    return asyncio.run(run())
+    return with_core(order, act)
 
 
-def test_a_prompt_that_is_too_long_with_its_media_is_not_sent(server: FakeServer) -> None:
+def test_a_prompt_that_is_too_long_with_its_media_is_not_sent(server):
     fits, refused = ask(server, write_request("x" * 77, SMALL), write_request("x" * 78, SMALL, number=1))
     assert fits.error_kind is None
     assert (refused.error_kind, refused.text, refused.images) == ("prompt_too_long", None, 1)
@@ -88,15 +77,13 @@ def test_a_prompt_that_is_too_long_with_its_media_is_not_sent(server: FakeServer
         (("x",), ("y" * 500,), 0),  # text alone is as long as ever
     ],
 )
-def test_the_server_is_asked_only_where_a_prompt_may_be_too_long(
-    server: FakeServer, first: Any, second: Any, asked: int
-) -> None:
+def test_the_server_is_asked_only_where_a_prompt_may_be_too_long(server, first, second, asked):
     answers = ask(server, write_request(*first), write_request(*second, number=1))
     assert [answer.error_kind for answer in answers] == [None, None]
     assert len(server.measured) == asked and len(server.received) == 2
 
 
-def test_a_server_that_does_not_say_is_sent_everything(server: FakeServer) -> None:
+def test_a_server_that_does_not_say_is_sent_everything(server):
     server.count_tokens = None
     requests = [write_request("x" * 200, SMALL, number=number) for number in range(2)]
     assert [answer.error_kind for answer in ask(server, *requests)] == [None, None]

@@ -6,11 +6,12 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from engine_kit import with_core
+from run_kit import plain_request
 from server_kit import ANSWER, FakeServer, Script
 
 from assayline.clock import RunClock
@@ -34,19 +35,15 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer().running() as running:
-        yield running
-
-
-@pytest.fixture
 def plain_server() -> Iterator[FakeServer]:
     """One that is not vLLM."""
     with FakeServer(is_vllm=False).running() as running:
         yield running
 
 
-def make_order(url: str, reasoning: ReasoningSpec | None = None, chat_kwargs: Any = None, **changes: Any) -> Open:
+def make_order(
+    url: str | None, reasoning: ReasoningSpec | None = None, chat_kwargs: Any = None, **changes: Any
+) -> Open:
     return Open(
         backend="server",
         model="fake-model",
@@ -59,41 +56,24 @@ def make_order(url: str, reasoning: ReasoningSpec | None = None, chat_kwargs: An
 
 
 def make_request(number: int = 0, **sampling: Any) -> Request:
-    return Request(
-        request_id=f"request-{number}",
-        prompt_id="prompt",
-        occurrence=0,
-        repeat_index=0,
-        prompt_token_ids=[1, 2, 3],
-        sampling={**GREEDY, **sampling},
-    )
+    return plain_request(f"request-{number}", prompt_token_ids=[1, 2, 3], sampling={**GREEDY, **sampling})
 
 
 def make_chat(number: int = 0, **sampling: Any) -> Request:
     messages = [{"role": "user", "content": "Count to four."}]
-    return Request(
-        request_id=f"request-{number}",
-        prompt_id="prompt",
-        occurrence=0,
-        repeat_index=0,
-        prompt_token_ids=[],
-        sampling={**GREEDY, **sampling},
-        messages=messages,
-    )
+    return plain_request(f"request-{number}", prompt_token_ids=[], sampling={**GREEDY, **sampling}, messages=messages)
 
 
-def ask(order: Open, *requests: Request) -> list[Completion]:
-    """Opens a core, asks everything at once, and closes it."""
+def ask(
+    order: Open, *requests: Request, before: Callable[[], Any] = lambda: None, window: int | None = None
+) -> list[Completion]:
+    """Asks everything at once."""
 
-    async def run() -> list[Completion]:
-        core = ServerCore(order)
-        await core.open()
-        try:
-            return list(await asyncio.gather(*(core.answer(Generate(r, 0.0, None, 1.5)) for r in requests)))
-        finally:
-            await core.close()
+    async def act(core: ServerCore) -> list[Completion]:
+        before()
+        return await asyncio.gather(*(core.answer(Generate(request, 0.0, window, 1.5)) for request in requests))
 
-    return asyncio.run(run())
+    return with_core(order, act)
 
 
 def open_only(order: Open) -> Opened:
@@ -106,21 +86,20 @@ def open_only(order: Open) -> Opened:
     return asyncio.run(run())
 
 
-def test_an_answer_with_token_ids_has_everything(server: FakeServer) -> None:
+def test_an_answer_with_token_ids_has_everything(server):
     [answer] = ask(make_order(server.url), make_request())
     assert answer.error_kind is None and answer.finish_reason == "stop"
     assert answer.text == "One two three four" and answer.output_token_ids == [100, 101, 102, 103]
     assert (answer.prompt_tokens, answer.cached_tokens, answer.output_tokens, answer.retries) == (3, 2, 4, 0)
-    assert answer.token_at_s is not None and len(answer.token_at_s) == 4
-    assert answer.token_at_s == sorted(answer.token_at_s)
-    assert answer.first_token_at_s == answer.token_at_s[0] and answer.last_token_at_s == answer.token_at_s[-1]
+    stamps = answer.token_at_s
+    assert len(stamps) == 4 and stamps == sorted(stamps)
+    assert (answer.first_token_at_s, answer.last_token_at_s) == (stamps[0], stamps[-1])
     assert answer.sent_at_s == answer.arrived_at_s and answer.queued_at_s is None and answer.scheduled_at_s is None
-    assert answer.sent_at_s is not None and answer.finished_at_s is not None and answer.last_token_at_s is not None
     assert answer.sent_at_s < answer.first_token_at_s <= answer.last_token_at_s <= answer.finished_at_s
     assert answer.window_requests is None and answer.due_at_s == 1.5
 
 
-def test_the_body_says_all_that_vllm_would_else_choose(server: FakeServer) -> None:
+def test_the_body_says_all_that_vllm_would_else_choose(server):
     ask(make_order(server.url), make_request(seed=-1, min_tokens=2, n=1, stop=None))
     body = server.received[0].body
     assert body == {
@@ -130,7 +109,7 @@ def test_the_body_says_all_that_vllm_would_else_choose(server: FakeServer) -> No
     }  # fmt: skip
 
 
-def test_a_server_that_is_not_vllm_gets_openai_alone(plain_server: FakeServer) -> None:
+def test_a_server_that_is_not_vllm_gets_openai_alone(plain_server):
     [answer] = ask(make_order(plain_server.url), make_request(stop=["."], seed=7))
     assert set(plain_server.received[0].body) == {
         "model", "prompt", "stream", "stream_options", "temperature", "max_tokens", "stop", "seed",
@@ -139,25 +118,23 @@ def test_a_server_that_is_not_vllm_gets_openai_alone(plain_server: FakeServer) -
     assert answer.token_at_s is not None and len(answer.token_at_s) == 4  # as many events as tokens
 
 
-def test_events_of_several_tokens_have_no_stamp_per_token_unless_ids_count_them(
-    server: FakeServer, plain_server: FakeServer
-) -> None:
+def test_events_of_several_tokens_have_no_stamp_per_token_unless_ids_count_them(server, plain_server):
     server.default = plain_server.default = Script(tokens_per_event=2)
     [counted], [uncounted] = (ask(make_order(one.url), make_request()) for one in (server, plain_server))
-    assert counted.token_at_s is not None
-    assert counted.token_at_s[0] == counted.token_at_s[1] <= counted.token_at_s[2] == counted.token_at_s[3]
+    first, second, third, fourth = counted.token_at_s
+    assert first == second <= third == fourth
     assert uncounted.token_at_s is None and uncounted.output_tokens == 4
-    assert uncounted.first_token_at_s is not None and uncounted.last_token_at_s is not None
+    assert uncounted.first_token_at_s and uncounted.last_token_at_s
 
 
-def test_what_is_not_said_is_unknown(plain_server: FakeServer) -> None:
+def test_what_is_not_said_is_unknown(plain_server):
     plain_server.default = Script(has_usage=False)
     [answer] = ask(make_order(plain_server.url), make_request())
     assert answer.output_tokens is None and answer.cached_tokens is None and answer.token_at_s is None
     assert answer.prompt_tokens == 3  # as many as were sent
 
 
-def test_chat_sends_messages_and_leaves_the_room_to_the_server(server: FakeServer) -> None:
+def test_chat_sends_messages_and_leaves_the_room_to_the_server(server):
     order = make_order(server.url, endpoint="chat", chat_kwargs={"enable_thinking": False})
     [answer] = ask(order, make_chat(max_tokens=None))
     body = server.received[0].body
@@ -168,18 +145,15 @@ def test_chat_sends_messages_and_leaves_the_room_to_the_server(server: FakeServe
     assert answer.token_at_s is not None and len(answer.token_at_s) == 4  # the role's empty event is no token
 
 
-def test_max_tokens_unset_is_the_room_in_the_context(server: FakeServer) -> None:
+def test_max_tokens_unset_is_the_room_in_the_context_or_ends_the_run_where_that_is_unknown(server, plain_server):
     ask(make_order(server.url), make_request(max_tokens=None))
     assert server.received[0].body["max_tokens"] == 128 - 3
-
-
-def test_max_tokens_unset_without_a_known_context_ends_the_run(plain_server: FakeServer) -> None:
     with pytest.raises(SpecError, match=r"Set sampling\.max_tokens"):
         ask(make_order(plain_server.url), make_request(max_tokens=None))
     assert not plain_server.received
 
 
-def test_thinking_is_kept_apart_whoever_tells_it_apart(server: FakeServer) -> None:
+def test_thinking_is_kept_apart_whoever_tells_it_apart(server):
     server.scripts += [Script(thoughts=("Hm.", " Well.")), Script(tokens=("<think>", "Hm.", "</think>", "\n\nFour"))]
     chat = make_order(server.url, ReasoningSpec(), endpoint="chat")
     [by_server], [by_us] = ask(chat, make_chat()), ask(chat, make_chat())
@@ -187,13 +161,13 @@ def test_thinking_is_kept_apart_whoever_tells_it_apart(server: FakeServer) -> No
     assert (by_us.reasoning, by_us.text) == ("Hm.", "Four")
 
 
-def test_a_stop_with_reasoning_needs_the_engine_itself(server: FakeServer) -> None:
+def test_a_stop_with_reasoning_needs_the_engine_itself(server):
     [answer] = ask(make_order(server.url, ReasoningSpec()), make_request(stop=["."]))
     assert answer.error_kind == "sampling_error" and "offline or async" in str(answer.error_message)
 
 
 @pytest.mark.parametrize("name", ["top_k", "structured_outputs", "ignore_eos"])
-def test_parameters_beyond_openai_are_refused_by_name(plain_server: FakeServer, name: str) -> None:
+def test_parameters_beyond_openai_are_refused_by_name(plain_server, name):
     value = {"json": {}} if name == "structured_outputs" else 1
     words = "form of the output" if name == "structured_outputs" else name
     with pytest.raises(SpecError, match=words):
@@ -203,19 +177,19 @@ def test_parameters_beyond_openai_are_refused_by_name(plain_server: FakeServer, 
     open_only(make_order(plain_server.url, extensions="vllm", sampling={**GREEDY, name: value}))
 
 
-def test_a_json_schema_is_a_response_format_for_others(plain_server: FakeServer) -> None:
+def test_a_json_schema_is_a_response_format_for_others(plain_server):
     schema = {"type": "object"}
     ask(make_order(plain_server.url, endpoint="chat"), make_chat(structured_outputs={"json": schema}))
     assert plain_server.received[0].body["response_format"]["json_schema"]["schema"] == schema
 
 
-def test_what_only_an_engine_can_do_is_refused(server: FakeServer) -> None:
+def test_what_only_an_engine_can_do_is_refused(server):
     with pytest.raises(SpecError, match="prompt_logprobs can be used with the engine itself"):
         open_only(make_order(server.url, sampling={"prompt_logprobs": 1}))
 
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
-def test_logprobs_are_by_token_id(server: FakeServer, endpoint: str) -> None:
+def test_logprobs_are_by_token_id(server, endpoint):
     chosen, other = {"token": "token_id:5", "logprob": -0.5}, {"token": "token_id:6", "logprob": -1.0}
     server.default = Script(tokens=("One",), logprobs={
         "completions": {"tokens": ["token_id:5"], "token_logprobs": [-0.5],
@@ -235,7 +209,7 @@ def test_logprobs_are_by_token_id(server: FakeServer, endpoint: str) -> None:
     [Script(status=429), Script(status=503), Script(reset=True), Script(break_after=0)],
     ids=["429", "503", "reset", "cut before a token"],
 )
-def test_what_may_pass_is_tried_again_and_timed_from_the_first_sending(server: FakeServer, script: Script) -> None:
+def test_what_may_pass_is_tried_again_and_timed_from_the_first_sending(server, script):
     server.scripts += [script, script]
     [answer] = ask(make_order(server.url), make_request())
     assert answer.error_kind is None and answer.retries == 2 and answer.output_tokens == 4
@@ -247,7 +221,7 @@ def test_what_may_pass_is_tried_again_and_timed_from_the_first_sending(server: F
 @pytest.mark.parametrize(
     ("script", "kind"), [(Script(status=429), "server_overloaded"), (Script(reset=True), "server_unreachable")]
 )
-def test_what_does_not_pass_is_an_error_row_in_the_end(server: FakeServer, script: Script, kind: str) -> None:
+def test_what_does_not_pass_is_an_error_row_in_the_end(server, script, kind):
     server.default = script
     [answer] = ask(make_order(server.url, retries=3), make_request())
     assert answer.error_kind == kind and answer.retries == 3 and len(server.received) == 4
@@ -256,7 +230,7 @@ def test_what_does_not_pass_is_an_error_row_in_the_end(server: FakeServer, scrip
 
 
 @pytest.mark.parametrize("value", ["1", "date"])
-def test_retry_after_is_heeded(server: FakeServer, value: str) -> None:
+def test_retry_after_is_heeded(server, value):
     if value == "date":  # of whole seconds: at least one of these three is left
         value = email.utils.formatdate(time.time() + 3, usegmt=True)
     server.scripts.append(Script(status=503, headers={"Retry-After": value}))
@@ -265,13 +239,13 @@ def test_retry_after_is_heeded(server: FakeServer, value: str) -> None:
     assert answer.first_token_at_s - answer.sent_at_s > 0.9
 
 
-def test_a_wait_beyond_the_time_limit_is_not_begun(server: FakeServer) -> None:
+def test_a_wait_beyond_the_time_limit_is_not_begun(server):
     server.default = Script(status=429, headers={"Retry-After": "3600"})
     [answer] = ask(make_order(server.url, timeout_s=30), make_request())
     assert answer.error_kind == "server_overloaded" and answer.retries == 0
 
 
-def test_a_refusal_is_a_row_with_the_servers_words(server: FakeServer) -> None:
+def test_a_refusal_is_a_row_with_the_servers_words(server):
     server.scripts.append(Script(status=400, message="The prompt is too long."))
     answers = ask(make_order(server.url), make_request(0), make_request(1))
     errors = [answer for answer in answers if answer.error_kind]
@@ -294,9 +268,7 @@ def test_a_refusal_is_a_row_with_the_servers_words(server: FakeServer) -> None:
     (Script(status=500), "server_error", "answered 500"),
     (Script(content_type="text/html", break_after=0, break_with="end"), "malformed_stream", "text/html"),
 ])  # fmt: skip
-def test_what_goes_wrong_in_the_middle_is_not_tried_again(
-    server: FakeServer, script: Script, kind: str, words: str
-) -> None:
+def test_what_goes_wrong_in_the_middle_is_not_tried_again(server, script, kind, words):
     server.scripts.append(script)
     [answer] = ask(make_order(server.url), make_request())
     assert answer.error_kind == kind and words in str(answer.error_message), answer.error_message
@@ -304,7 +276,7 @@ def test_what_goes_wrong_in_the_middle_is_not_tried_again(
     assert answer.finish_reason is None and answer.output_tokens is None
 
 
-def test_one_that_takes_too_long_is_a_row_and_the_others_go_on(server: FakeServer) -> None:
+def test_one_that_takes_too_long_is_a_row_and_the_others_go_on(server):
     server.scripts.append(Script(delay_s=3600))
     late, *good = sorted(ask(make_order(server.url, timeout_s=2.0), *map(make_request, range(8))),
                          key=lambda answer: answer.error_kind is None)  # fmt: skip
@@ -312,42 +284,17 @@ def test_one_that_takes_too_long_is_a_row_and_the_others_go_on(server: FakeServe
     assert len(good) == 7 and all(answer.error_kind is None for answer in good)
 
 
-def test_a_server_that_goes_away_and_comes_back_is_waited_for(server: FakeServer) -> None:
-    order = make_order(server.url, retries=200, timeout_s=120)
-
-    async def run() -> Completion:
-        core = ServerCore(order)
-        await core.open()
-        assert (await core.answer(Generate(make_request(0), 0.0, None))).error_kind is None
+def test_a_server_that_goes_away_and_comes_back_is_waited_for(server):
+    def leave() -> None:
         server.stop()
         threading.Timer(0.5, server.start).start()
-        answer = await core.answer(Generate(make_request(1), 0.0, None))
-        await core.close()
-        return answer
 
-    answer = asyncio.run(run())
-    assert answer.error_kind is None and answer.retries is not None and answer.retries > 0
-
-
-def ask_in_closed_loop(order: Open, *requests: Request, before: Any = lambda: None) -> list[Completion]:
-    """Opens a core, calls `before`, and asks everything at once."""
-
-    async def run() -> list[Completion]:
-        core = ServerCore(order)
-        await core.open()
-        before()
-        try:
-            return list(await asyncio.gather(*(core.answer(Generate(r, 0.0, 64)) for r in requests)))
-        finally:
-            await core.close()
-
-    return asyncio.run(run())
+    [answer] = ask(make_order(server.url, retries=200, timeout_s=120), make_request(), before=leave)
+    assert answer.error_kind is None and answer.retries > 0
 
 
 @pytest.mark.parametrize("proxy", [502, 503])
-def test_answer_waits_for_a_server_that_is_away_in_a_closed_loop(
-    server: FakeServer, proxy: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answer_waits_for_a_server_that_is_away_in_a_closed_loop(server, proxy, monkeypatch):
     """However few retries are allowed; what a proxy says of it counts too."""
     monkeypatch.setattr(served_client, "LONGEST_WAIT_S", 0.2)
 
@@ -356,42 +303,36 @@ def test_answer_waits_for_a_server_that_is_away_in_a_closed_loop(
         server.call_later(1.0, server.start)
 
     server.scripts += [Script(status=proxy)] * 12
-    answers = ask_in_closed_loop(
-        make_order(server.url, retries=1, timeout_s=60), *map(make_request, range(4)), before=leave
-    )
-    assert all(answer.error_kind is None and answer.output_tokens == 4 for answer in answers)
-    assert all((answer.retries or 0) > 1 for answer in answers)
+    order = make_order(server.url, retries=1, timeout_s=60)
+    answers = ask(order, *map(make_request, range(4)), before=leave, window=64)
+    assert [(answer.error_kind, answer.output_tokens) for answer in answers] == [(None, 4)] * 4
+    assert all(answer.retries > 1 for answer in answers)
 
 
-def test_answer_ends_the_run_when_the_server_stays_away(server: FakeServer) -> None:
+def test_answer_ends_the_run_when_the_server_stays_away(server):
     """Error rows would be final; a run that ends can be resumed."""
     with pytest.raises(ServerError, match=r"has been away for 1 s .*hint: start the server, then resume"):
-        ask_in_closed_loop(make_order(server.url, timeout_s=1), make_request(), before=server.stop)
+        ask(make_order(server.url, timeout_s=1), make_request(), before=server.stop, window=64)
 
 
-@pytest.mark.parametrize("retries", [0, 2])
-def test_answer_does_not_wait_where_failures_are_measured(server: FakeServer, retries: int) -> None:
-    """In an open loop, and where no retry is wanted."""
+@pytest.mark.parametrize(("retries", "window"), [(0, 64), (2, None)], ids=["no retry is wanted", "an open loop"])
+def test_answer_does_not_wait_where_failures_are_measured(server, retries, window):
     order = make_order(server.url, retries=retries, timeout_s=60)
-
-    async def run() -> Completion:
-        core = ServerCore(order)
-        await core.open()
-        server.stop()
-        answer = await core.answer(Generate(make_request(), 0.0, 64 if retries == 0 else None))
-        await core.close()
-        return answer
-
-    answer = asyncio.run(run())
-    assert answer.error_kind == "server_unreachable" and answer.retries == retries
+    [answer] = ask(order, make_request(), before=server.stop, window=window)
+    assert (answer.error_kind, answer.retries) == ("server_unreachable", retries)
 
 
 class OwnServer:
     """What a core knows of a server of its own."""
 
-    def __init__(self, is_dead: bool = False) -> None:
+    key = None
+
+    def __init__(self, url: str, is_dead: bool = False) -> None:
+        self.url = url
         self.is_dead = is_dead
         self.looks = 0
+
+    async def start(self) -> None: ...
 
     async def check_alive(self) -> None:
         self.looks += 1
@@ -403,6 +344,11 @@ class OwnServer:
         return EngineGoneError("vLLM's server holds a dead engine. See its log for why.")
 
     async def stop(self) -> None: ...
+
+
+def ask_own(own: OwnServer) -> Completion:
+    order, message = make_order(None, timeout_s=2), Generate(make_request(), 0.0, 8)
+    return with_core(order, lambda core: core.answer(message), lambda _: own)
 
 
 # vllm/v1/engine/exceptions.py of vLLM 0.32, as its server sends it in a stream and as the body of a 500.
@@ -423,21 +369,10 @@ DEAD_EVENT = json.dumps({"error": {"message": ENGINE_DEAD, "type": "InternalServ
         (Script(delay_s=3600), True, 1),  # its time is over
     ],
 )
-def test_answer_raises_when_our_own_server_is_dead(
-    server: FakeServer, script: Script, is_dead: bool, looks: int
-) -> None:
-    server.default = script
-    own = OwnServer(is_dead)
-
-    async def run() -> None:
-        core = ServerCore(make_order(server.url, timeout_s=2))
-        await core.open()
-        core._process = own  # type: ignore[assignment]
-        with pytest.raises(EngineGoneError, match="dead engine"):
-            await core.answer(Generate(make_request(), 0.0, 8))
-        await core.close()
-
-    asyncio.run(run())
+def test_answer_raises_when_our_own_server_is_dead(server, script, is_dead, looks):
+    server.default, own = script, OwnServer(server.url, is_dead)
+    with pytest.raises(EngineGoneError, match="dead engine"):
+        ask_own(own)
     assert own.looks == looks
 
 
@@ -445,27 +380,16 @@ def test_answer_raises_when_our_own_server_is_dead(
     ("script", "kind"),
     [(Script(break_after=2), "stream_cut"), (Script(status=500), "server_error"), (Script(delay_s=3600), "timed_out")],
 )
-def test_answer_is_an_error_row_when_our_own_server_is_well(server: FakeServer, script: Script, kind: str) -> None:
+def test_answer_is_an_error_row_when_our_own_server_is_well(server, script, kind):
     server.default = script
-
-    async def run() -> Completion:
-        core = ServerCore(make_order(server.url, timeout_s=2))
-        await core.open()
-        core._process = OwnServer()  # type: ignore[assignment]
-        answer = await core.answer(Generate(make_request(), 0.0, 8))
-        await core.close()
-        return answer
-
-    assert asyncio.run(run()).error_kind == kind
+    assert ask_own(OwnServer(server.url)).error_kind == kind
 
 
-def test_nothing_limits_the_connections_of_an_open_loop(server: FakeServer) -> None:
+def test_nothing_limits_the_connections_of_an_open_loop(server):
     count = 1200  # beyond the usual limits of pools, which are 100 and 1,000
     server.default = Script(delay_s=20.0)
 
-    async def run() -> None:
-        core = ServerCore(make_order(server.url))
-        await core.open()
+    async def act(core: ServerCore) -> None:
         tasks = [asyncio.create_task(core.answer(Generate(make_request(i), 0.0, None))) for i in range(count)]
         while server.in_flight < count:
             await asyncio.sleep(0.05)
@@ -475,15 +399,12 @@ def test_nothing_limits_the_connections_of_an_open_loop(server: FakeServer) -> N
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert core.sample().in_flight_requests == 0
-        await core.close()
 
-    asyncio.run(asyncio.wait_for(run(), 120))
+    with_core(make_order(server.url), lambda core: asyncio.wait_for(act(core), 120))
 
 
-def test_tokens_are_counted_while_they_come_and_warm_up_is_not(server: FakeServer) -> None:
-    async def run() -> None:
-        core = ServerCore(make_order(server.url))
-        await core.open()
+def test_tokens_are_counted_while_they_come_and_warm_up_is_not(server):
+    async def act(core: ServerCore) -> None:
         await core.warm_up(make_request())
         assert core.sample().output_tokens == 0
         await core.answer(Generate(make_request(), 0.0, None))
@@ -492,12 +413,11 @@ def test_tokens_are_counted_while_they_come_and_warm_up_is_not(server: FakeServe
         server.default = Script(status=400)
         with pytest.raises(SpecError, match="no, thank you"):
             await core.warm_up(make_request())
-        await core.close()
 
-    asyncio.run(run())
+    with_core(make_order(server.url), act)
 
 
-def test_what_a_server_says_of_itself_is_kept(server: FakeServer) -> None:
+def test_what_a_server_says_of_itself_is_kept(server):
     opened = open_only(make_order(server.url))
     assert opened.max_model_len == 128 and opened.max_num_seqs is None
     assert opened.details == {
@@ -507,7 +427,7 @@ def test_what_a_server_says_of_itself_is_kept(server: FakeServer) -> None:
     assert not server.received  # nothing was generated for it
 
 
-def test_a_wrong_model_is_told_which_there_are(server: FakeServer) -> None:
+def test_a_wrong_model_is_told_which_there_are(server):
     with pytest.raises(SpecError, match=r"no model 'gpt-9'. It has: fake-model"):
         open_only(make_order(server.url, model="gpt-9"))
     server.models = [{"id": "a"}, {"id": "b"}]
@@ -515,13 +435,13 @@ def test_a_wrong_model_is_told_which_there_are(server: FakeServer) -> None:
         open_only(make_order(server.url))
 
 
-def test_a_list_of_models_is_no_condition(plain_server: FakeServer) -> None:
+def test_a_list_of_models_is_no_condition(plain_server):
     plain_server.endpoints.remove("/v1/models")
     ask(make_order(plain_server.url, model="mine"), make_request())
     assert plain_server.received[0].body["model"] == "mine"
 
 
-def test_an_endpoint_that_is_not_there_is_a_sentence(server: FakeServer) -> None:
+def test_an_endpoint_that_is_not_there_is_a_sentence(server):
     server.endpoints.remove("/v1/completions")
     with pytest.raises(SpecError, match=r"no endpoint .*/v1/completions .*engine\.server\.endpoint to chat"):
         open_only(make_order(server.url))
@@ -529,13 +449,13 @@ def test_an_endpoint_that_is_not_there_is_a_sentence(server: FakeServer) -> None
         open_only(make_order(server.url.removesuffix("/v1")))
 
 
-def test_nobody_there_is_a_sentence(server: FakeServer) -> None:
+def test_nobody_there_is_a_sentence(server):
     server.stop()
     with pytest.raises(ServerError, match=r"No server can be reached at http://127\.0\.0\.1:\d+/v1: .*Connect"):
         open_only(make_order(server.url))
 
 
-def test_a_key_is_read_from_the_named_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_read_from_the_named_variable(monkeypatch):
     with FakeServer(key="sesame").running() as server:
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)
         with pytest.raises(SpecError, match=r"wants a key.*401.*environment variable MY_KEY"):
@@ -545,13 +465,13 @@ def test_a_key_is_read_from_the_named_variable(monkeypatch: pytest.MonkeyPatch) 
         assert answer.error_kind is None
 
 
-def test_without_a_key_none_is_sent(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_key_none_is_sent(server, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     ask(make_order(server.url), make_request())
     assert "authorization" not in server.received[0].headers
 
 
-def test_certificates(tmp_path: Path) -> None:
+def test_certificates(tmp_path):
     import ssl
 
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
@@ -572,7 +492,7 @@ def test_certificates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_events_are_found_however_they_are_cut(line_end: str) -> None:
+def test_events_are_found_however_they_are_cut(line_end):
     text = line_end.join(['data: {"a": 1}', "", ": a comment", "event: x", 'data: {"b":', 'data: "ü"}', "",
                           "data: [DONE]", "", ""])  # fmt: skip
     for size in range(1, 20):

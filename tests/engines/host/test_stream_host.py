@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from run_kit import completion_of, plain_request, sample_of
 
 from assayline.clock import RunClock
 from assayline.engines.host.pacing import StreamHost
@@ -67,12 +68,8 @@ class SleepingCore:
             self.live -= 1
         if request.sampling.get("kills"):
             raise RuntimeError("the engine is gone")
-        return Completion(
-            request_id=request.request_id,
-            worker="w",
-            engine_generation=3,
-            window_requests=message.window_requests,
-            sent_at_s=sent_at_s,
+        return completion_of(
+            request.request_id, engine_generation=3, window_requests=message.window_requests, sent_at_s=sent_at_s
         )
 
     async def warm_up(self, request: Request) -> None:
@@ -80,9 +77,7 @@ class SleepingCore:
             raise SpecError("refused")
 
     def sample(self) -> TelemetrySample:
-        return TelemetrySample(
-            worker="w", engine_generation=3, at_s=0.0, engine_steps=None, in_flight_requests=self.live, output_tokens=0
-        )
+        return sample_of(engine_generation=3, in_flight_requests=self.live)
 
     async def close(self) -> None:
         self.closed = True
@@ -136,13 +131,11 @@ def stage() -> Stage:
 
 def ask(number: int, service_s: float = 1.0, **values: Any) -> Generate:
     sampling = {"service_s": service_s, "kills": values.pop("kills", False)}
-    request = Request(
-        request_id=str(number), prompt_id="p", occurrence=0, repeat_index=0, prompt_token_ids=[1], sampling=sampling
-    )
+    request = plain_request(str(number), sampling=sampling)
     return Generate(request, 0.0, values.pop("window_requests", None), **values)
 
 
-def test_requests_are_sent_when_due_however_slow_the_engine_is(stage: Stage) -> None:
+def test_requests_are_sent_when_due_however_slow_the_engine_is(stage):
     due = [0.5, 0.75, 0.75, 4.0, 9.5]
     stage.play(*[(0.0, ask(n, 100.0, due_at_s=at_s)) for n, at_s in enumerate(due)], (300.0, Close()))
     assert stage.core.asked == [(str(n), at_s) for n, at_s in enumerate(due)]
@@ -150,12 +143,12 @@ def test_requests_are_sent_when_due_however_slow_the_engine_is(stage: Stage) -> 
     assert stage.core.most == 5 and stage.core.closed
 
 
-def test_what_comes_late_is_sent_at_once_and_keeps_its_due_time(stage: Stage) -> None:
+def test_what_comes_late_is_sent_at_once_and_keeps_its_due_time(stage):
     stage.play((7.0, ask(0, due_at_s=2.0)), (20.0, Close()))
     assert stage.core.asked == [("0", 7.0)] and stage.rows[0].due_at_s == 2.0
 
 
-def test_a_request_that_is_handed_over_later_may_be_due_earlier_than_the_alarm(stage: Stage) -> None:
+def test_a_request_that_is_handed_over_later_may_be_due_earlier_than_the_alarm(stage):
     """A new start of a pattern after an abort: the old alarm does not hold it back."""
     script = [(0.0, ask(0, due_at_s=50.0)), (1.0, AbortAll()), (2.0, ask(1, due_at_s=3.0)), (90.0, Close())]
     stage.play(*script)
@@ -163,7 +156,7 @@ def test_a_request_that_is_handed_over_later_may_be_due_earlier_than_the_alarm(s
 
 
 @pytest.mark.parametrize("window", [1, 3, 8])
-def test_a_closed_loop_is_full_and_never_fuller(stage: Stage, window: int) -> None:
+def test_a_closed_loop_is_full_and_never_fuller(stage, window):
     services = [1.0 + (n * 7 % 5) for n in range(40)]
     stage.play(*[(0.0, ask(n, s, window_requests=window)) for n, s in enumerate(services)], (999.0, Close()))
     assert stage.core.most == window and len(stage.rows) == 40
@@ -173,7 +166,7 @@ def test_a_closed_loop_is_full_and_never_fuller(stage: Stage, window: int) -> No
         assert starts[str(number)] == ends[number - window], "sent the moment an earlier one is over"
 
 
-def test_a_conversation_that_has_begun_goes_on_before_others_begin(stage: Stage) -> None:
+def test_a_conversation_that_has_begun_goes_on_before_others_begin(stage):
     first = [(0.0, ask(number, window_requests=1)) for number in range(3)]
     later = [ask(number, window_requests=1) for number in (10, 11)]
     turns = [(0.5, replace(turn, request=replace(turn.request, turn_index=1))) for turn in later]
@@ -181,14 +174,14 @@ def test_a_conversation_that_has_begun_goes_on_before_others_begin(stage: Stage)
     assert [name for name, _ in stage.core.asked] == ["0", "10", "11", "1", "2"]
 
 
-def test_a_wider_window_counts_from_the_request_that_brings_it(stage: Stage) -> None:
+def test_a_wider_window_counts_from_the_request_that_brings_it(stage):
     narrow, wide = ([ask(n, 10.0, window_requests=w) for n in range(*r)] for w, r in ((2, (0, 4)), (4, (4, 8))))
     stage.play(*[(0.0, message) for message in [*narrow, *wide]], (99.0, Close()))
     at_s = dict(stage.core.asked)
     assert [at_s[str(n)] for n in range(8)] == [0, 0, 10, 10, 10, 10, 20, 20]
 
 
-def test_stop_sending_gives_back_what_waits_and_lets_the_rest_finish(stage: Stage) -> None:
+def test_stop_sending_gives_back_what_waits_and_lets_the_rest_finish(stage):
     waiting = [ask(n, 10.0, window_requests=2) for n in range(5)]
     stage.play(*[(0.0, message) for message in waiting], (5.0, StopSending("enough")), (50.0, Close()))
     assert len(stage.core.asked) == 2
@@ -199,13 +192,13 @@ def test_stop_sending_gives_back_what_waits_and_lets_the_rest_finish(stage: Stag
     assert [row.request_id for row in stage.rows if row.error_kind is None] == ["0", "1"]
 
 
-def test_stop_sending_heeds_requests_that_are_not_due_yet(stage: Stage) -> None:
+def test_stop_sending_heeds_requests_that_are_not_due_yet(stage):
     stage.play((0.0, ask(0, due_at_s=1.0)), (0.0, ask(1, due_at_s=9.0)), (5.0, StopSending("x")), (50.0, Close()))
     assert stage.core.asked == [("0", 1.0)]
     assert [row.error_kind for row in stage.rows] == [None, NOT_SENT]
 
 
-def test_abort_forgets_everything_before_it_says_so(stage: Stage) -> None:
+def test_abort_forgets_everything_before_it_says_so(stage):
     messages = [ask(n, 10.0, window_requests=2) for n in range(5)]
     script = [(0.0, message) for message in messages]
     stage.play(*script, (5.0, AbortAll()), (6.0, ask(9, 1.0, window_requests=2)), (50.0, Close()))
@@ -213,14 +206,14 @@ def test_abort_forgets_everything_before_it_says_so(stage: Stage) -> None:
     assert isinstance(stage.told[1], Aborted)
 
 
-def test_when_the_core_is_gone_what_had_finished_is_told_first(stage: Stage) -> None:
+def test_when_the_core_is_gone_what_had_finished_is_told_first(stage):
     messages = [ask(0, 1.0, window_requests=9), ask(1, 2.0, window_requests=9, kills=True), ask(2, 9.0)]
     with pytest.raises(RuntimeError, match="the engine is gone"):
         stage.play(*[(0.0, message) for message in messages], (50.0, Close()))
     assert [row.request_id for row in stage.rows] == ["0"]
 
 
-def test_what_finishes_together_is_told_together_after_the_last_counters(stage: Stage) -> None:
+def test_what_finishes_together_is_told_together_after_the_last_counters(stage):
     stage.play(*[(0.0, ask(n, 2.0, window_requests=9)) for n in range(3)], (9.0, Close()))
     opened, beat, finished = stage.told
     assert isinstance(opened, Opened) and isinstance(beat, Beat) and beat.sample.in_flight_requests == 0
@@ -228,23 +221,6 @@ def test_what_finishes_together_is_told_together_after_the_last_counters(stage: 
 
 
 @pytest.mark.parametrize(("sampling", "error"), [({}, None), ({"bad": True}, "refused")])
-def test_a_warm_up_is_answered(stage: Stage, sampling: dict[str, Any], error: str | None) -> None:
-    stage.play(
-        (
-            0.0,
-            WarmUp(
-                Request(
-                    request_id="w", prompt_id="", occurrence=0, repeat_index=0, prompt_token_ids=[1], sampling=sampling
-                )
-            ),
-        ),
-        (1.0, Close()),
-    )
+def test_a_warm_up_is_answered(stage, sampling, error):
+    stage.play((0.0, WarmUp(plain_request("w", sampling=sampling))), (1.0, Close()))
     assert stage.told[1] == Warm(error)
-
-
-def test_telling_never_waits(stage: Stage) -> None:
-    """Messages go out in the turn in which they are due: time does not pass between a request's end and its row."""
-    stage.play(*[(0.0, ask(n, 1.0 + n, window_requests=9)) for n in range(4)], (9.0, Close()))
-    at_s = [told_s for message, told_s in zip(stage.told, stage.told_s, strict=True) if isinstance(message, Finished)]
-    assert at_s == [1.0, 2.0, 3.0, 4.0]

@@ -13,7 +13,7 @@ import pytest
 
 from assayline.engines.base import OpenedDetails
 from assayline.engines.host.vllm import internals
-from assayline.engines.host.vllm.internals import SUPPORTED, check_installed, find_version
+from assayline.engines.host.vllm.internals import SUPPORTED, check_version, find_version
 from assayline.errors import DeviceError
 from scripts import check_vllm
 from scripts.check_vllm import NEEDS, find_missing
@@ -38,7 +38,7 @@ def copied(package: Path, tmp_path: Path) -> Path:
     return tmp_path / "vllm"
 
 
-def test_the_installed_version_has_everything(package: Path) -> None:
+def test_the_installed_version_has_everything(package):
     assert find_missing(package) == []
 
 
@@ -57,9 +57,7 @@ def test_the_installed_version_has_everything(package: Path) -> None:
         ("entrypoints/llm.py", "self.llm_engine =", "self.core =", "LLM.llm_engine"),
     ],
 )
-def test_what_another_version_would_lack_is_named(
-    copied: Path, file: str, before: str, after: str, missing: str
-) -> None:
+def test_what_another_version_would_lack_is_named(copied, file, before, after, missing):
     text = (copied / file).read_text()
     assert before in text
     (copied / file).write_text(text.replace(before, after))
@@ -67,7 +65,7 @@ def test_what_another_version_would_lack_is_named(
     assert found.endswith(missing) and found.startswith(f"vllm/{file} ")
 
 
-def test_a_file_that_is_gone_is_named_too(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_gone_is_named_too(copied, capsys):
     (copied / "outputs.py").unlink()
     assert find_missing(copied) == ["vllm/outputs.py RequestOutput", "vllm/outputs.py CompletionOutput"]
     assert check_vllm.main([str(copied.parent)]) == 1
@@ -75,35 +73,28 @@ def test_a_file_that_is_gone_is_named_too(copied: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("version", ["0.25.1", "0.34.0", "1.0.0"])
-def test_check_installed_refuses_a_version_outside_the_supported_range(
-    monkeypatch: pytest.MonkeyPatch, version: str
-) -> None:
-    monkeypatch.setattr(internals, "find_version", lambda: version)
+def test_check_version_refuses_one_outside_the_supported_range(version):
     with pytest.raises(DeviceError, match=rf"vLLM {version} is not supported: .* 0\.26 to 0\.33\. hint: `make setup`"):
-        check_installed()
+        check_version(version)
 
 
 @pytest.mark.parametrize("version", ["0.26.0", "0.33.0rc1.dev7", None])
-def test_check_installed_takes_a_version_of_the_supported_range(
-    monkeypatch: pytest.MonkeyPatch, version: str | None
-) -> None:
-    monkeypatch.setattr(internals, "find_version", lambda: version)
-    check_installed()
+def test_check_version_takes_one_of_the_supported_range(version):
+    check_version(version)
 
 
-def test_supported_versions_are_those_that_the_package_admits() -> None:
+def test_supported_versions_are_those_that_the_package_admits():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (_, first), (_, last) = SUPPORTED
     assert f"vllm>=0.{first},<0.{last + 1}" in extras["cuda"]
 
 
-def test_the_locked_version_is_one_that_is_known_to_work() -> None:
+def test_the_locked_version_is_one_that_is_known_to_work():
     version = find_version()
     assert version is None or version in internals.KNOWN_VERSIONS
 
 
-def test_nothing_else_reaches_into_vllm() -> None:
-    """Modules of vLLM that are no part of its documented interface are imported in one module alone."""
+def test_nothing_else_reaches_into_vllm():
     public = {"vllm", "vllm.platforms", "vllm.engine.arg_utils"}
     for path in (ROOT / "assayline").rglob("*.py"):
         if path.name == "internals.py":
@@ -149,37 +140,31 @@ def config_of(
     )
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(internals, "read_free_main_memory", lambda: 4 * GIB)
     monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
 
 
-@pytest.mark.usefixtures("free")
-def test_choose_cache_bytes_takes_a_share_of_what_is_free_beside_the_weights(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_choose_cache_bytes_takes_a_share_of_what_is_free_beside_the_weights(tmp_path, capsys):
     with open(tmp_path / "model.safetensors", "wb") as weights:
         weights.truncate(GIB)
     assert internals.choose_cache_bytes(config_of(folder=tmp_path)) == 1.5 * GIB
     assert capsys.readouterr().out == "KV cache: 1.50 GiB of 4.00 GiB free\n"
 
 
-@pytest.mark.usefixtures("free")
-def test_choose_cache_bytes_takes_no_more_than_all_sequences_fill() -> None:
+def test_choose_cache_bytes_takes_no_more_than_all_sequences_fill():
     assert internals.choose_cache_bytes(config_of(max_num_seqs=4)) == 4 * (2048 + 128) * TOKEN_BYTES
 
 
-@pytest.mark.usefixtures("free")
-def test_choose_cache_bytes_holds_one_request_of_the_full_context_if_that_is_free() -> None:
+def test_choose_cache_bytes_holds_one_request_of_the_full_context_if_that_is_free():
     room = config_of(max_model_len=2**17)
     assert internals.choose_cache_bytes(room) == (2**17 + 128) * TOKEN_BYTES > 2 * GIB
     assert internals.choose_cache_bytes(config_of(max_model_len=2**18)) == int(0.9 * 4 * GIB)
 
 
-@pytest.mark.usefixtures("free")
 @pytest.mark.parametrize("cores", ["0|1", "0,1", "2-3"])
-def test_choose_cache_bytes_shares_the_memory_like_the_cores(monkeypatch: pytest.MonkeyPatch, cores: str) -> None:
+def test_choose_cache_bytes_shares_the_memory_like_the_cores(monkeypatch, cores):
     monkeypatch.setattr(internals.os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", cores)
     config = config_of()
@@ -187,13 +172,10 @@ def test_choose_cache_bytes_shares_the_memory_like_the_cores(monkeypatch: pytest
     assert internals.choose_cache_bytes(config) == 0.5 * GIB, "half of the machine, for two processes"
 
 
-@pytest.mark.usefixtures("free")
 @pytest.mark.parametrize(
     ("given", "space", "expected"), [(None, None, 2 * GIB), (None, GIB, GIB), (GIB // 2, GIB, GIB // 2)]
 )
-def test_adapting_gives_the_cache_a_size_if_nothing_else_does(
-    monkeypatch: pytest.MonkeyPatch, given: int | None, space: int | None, expected: int
-) -> None:
+def test_adapting_gives_the_cache_a_size_if_nothing_else_does(monkeypatch, given, space, expected):
     """The spec's own bytes go before VLLM_CPU_KVCACHE_SPACE, which vLLM's platform puts in."""
 
     class Platform:

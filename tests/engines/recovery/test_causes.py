@@ -1,7 +1,6 @@
 """What the evidence of a death comes to. The texts are those that vLLM 0.32 and torch 2.13 write."""
 
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -74,7 +73,7 @@ def lost(log: str, oom_kills: int = 0) -> Death:
         (Death("start", 1), Kind.START_FAILED),
     ],
 )  # fmt: skip
-def test_kinds(death: Death, kind: Kind) -> None:
+def test_kinds(death, kind):
     cause = classify(death)
     assert cause.kind == kind and cause.phase == death.phase
     assert cause.is_memory == (kind not in {Kind.KILLED, Kind.OTHER, Kind.STALLED, Kind.START_FAILED})
@@ -124,7 +123,7 @@ LOADER = """Traceback (most recent call last):
 
 
 @pytest.mark.parametrize("text", DEVICE_TEXTS.values(), ids=DEVICE_TEXTS.keys())
-def test_classify_finds_device_memory(text: str) -> None:
+def test_classify_finds_device_memory(text):
     assert classify(Death("run", None, "RuntimeError", text)).kind is Kind.DEVICE_OOM
     assert classify(Death("start", None, "RuntimeError", text)).kind is Kind.START_OOM
     assert classify(lost(f"ERROR 08-02 23:01:30 {text}\nlater")).kind is Kind.DEVICE_OOM
@@ -132,7 +131,7 @@ def test_classify_finds_device_memory(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOST_TEXTS.values(), ids=HOST_TEXTS.keys())
-def test_classify_finds_host_memory(text: str) -> None:
+def test_classify_finds_host_memory(text):
     assert classify(Death("run", None, "RuntimeError", text)).kind is Kind.HOST_OOM
     assert classify(Death("start", None, "RuntimeError", text)).kind is Kind.START_OOM
     assert CAUSE_LINE.search(text)
@@ -148,7 +147,7 @@ def test_classify_finds_host_memory(text: str) -> None:
         "CUDA error: an illegal memory access was encountered",
     ],
 )
-def test_classify_takes_no_other_failure_for_memory(text: str) -> None:
+def test_classify_takes_no_other_failure_for_memory(text):
     assert classify(Death("run", None, "RuntimeError", text)).kind is Kind.OTHER
 
 
@@ -164,7 +163,7 @@ def test_classify_takes_no_other_failure_for_memory(text: str) -> None:
         ("RuntimeError", "NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)"),
     ],
 )
-def test_classify_reads_the_log_when_the_exception_names_no_cause(exception: str, message: str) -> None:
+def test_classify_reads_the_log_when_the_exception_names_no_cause(exception, message):
     reasons = (
         f"torch.OutOfMemoryError: {CUDA_OOM}",
         "host:213:213 [1] enqueue.cc:43 NCCL WARN Cuda failure 'out of memory'",
@@ -175,7 +174,7 @@ def test_classify_reads_the_log_when_the_exception_names_no_cause(exception: str
     assert classify(Death("run", None, exception, message, log="")).kind is Kind.OTHER
 
 
-def test_classify_finds_weights_that_do_not_fit() -> None:
+def test_classify_finds_weights_that_do_not_fit():
     mapped = classify(Death("start", None, "RuntimeError", MMAP))
     assert mapped.kind is Kind.MODEL_TOO_LARGE and mapped.summary == MMAP
     loading = classify(Death("start", None, "RuntimeError", CPU_OOM, log=f"{LOADER}RuntimeError: {CPU_OOM}"))
@@ -190,19 +189,19 @@ def test_classify_finds_weights_that_do_not_fit() -> None:
      "ERROR Failed to load model - not enough GPU memory.", "Error in memory profiling. Initial free memory 70.1 GiB",
      "(Worker_TP1 pid=4) ERROR WorkerProc hit an exception."],
 )  # fmt: skip
-def test_cause_line_matches_each_line_that_classify_reads(text: str) -> None:
+def test_cause_line_matches_each_line_that_classify_reads(text):
     assert CAUSE_LINE.search(text)
     assert not CAUSE_LINE.search("INFO 08-02 Loading safetensors checkpoint shards: 100% Completed | 1/1")
 
 
-def test_the_numbers_of_vllms_messages_are_read() -> None:
+def test_the_numbers_of_vllms_messages_are_read():
     taken = classify(Death("start", None, "ValueError", TAKEN))
     assert taken.wanted_bytes == int(72.78 * 2**30)
     assert taken.free_share == pytest.approx(20.5 / 79.11) and taken.free_bytes == int(20.5 * 2**30)
     assert classify(Death("start", None, "ValueError", TOO_LONG)).fitting_model_len == 128
 
 
-def test_the_kernels_kills_are_those_of_the_own_control_group(tmp_path: Path) -> None:
+def test_the_kernels_kills_are_those_of_the_own_control_group(tmp_path):
     for name, text in {
         "proc/vmstat": "pgfault 1\noom_kill 40\n",
         "proc/self/cgroup": "4:memory:/a/b\n0::/\n",

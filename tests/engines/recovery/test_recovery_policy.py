@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from engine_kit import course_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,8 +17,11 @@ from assayline.engines.recovery.policy import (
     RecoveryPolicy,
     Sizes,
     Stop,
+    choose_window,
 )
 from assayline.errors import MEMORY_KINDS, Kind
+from assayline.load.course import LoadCourse
+from assayline.spec.engine import EngineSpec
 
 OPENED = {
     "max_num_seqs": 64,
@@ -49,7 +53,7 @@ def changed(reaction: Any) -> dict[str, tuple[Any, Any]]:
     return {name: (change["from"], change["to"]) for name, change in reaction.changes.items()}
 
 
-def test_out_of_device_memory_halves_the_window_and_leaves_room_beside_the_cache() -> None:
+def test_out_of_device_memory_halves_the_window_and_leaves_room_beside_the_cache():
     policy = opened()
     assert changed(policy.react(died(Kind.DEVICE_OOM), ids(80))) == {
         "window_requests": (80, 40),
@@ -60,7 +64,7 @@ def test_out_of_device_memory_halves_the_window_and_leaves_room_beside_the_cache
     assert changed(policy.react(died(Kind.DEVICE_OOM), ids(40)))["window_requests"] == (40, 20)
 
 
-def test_a_cache_of_a_given_size_keeps_it_and_its_share() -> None:
+def test_a_cache_of_a_given_size_keeps_it_and_its_share():
     policy = opened(sizes=Sizes(kv_cache_memory_bytes=2**30))
     assert changed(policy.react(died(Kind.DEVICE_OOM), ids(80))) == {
         "window_requests": (80, 40),
@@ -68,12 +72,12 @@ def test_a_cache_of_a_given_size_keeps_it_and_its_share() -> None:
     }
 
 
-def test_the_next_window_follows_from_what_was_in_flight_when_that_was_less() -> None:
+def test_the_next_window_follows_from_what_was_in_flight_when_that_was_less():
     policy = opened()
     assert changed(policy.react(died(Kind.HOST_OOM), ids(10))) == {"window_requests": (80, 5), "max_num_seqs": (64, 5)}
 
 
-def test_after_the_window_the_tokens_of_a_step_then_the_search() -> None:
+def test_after_the_window_the_tokens_of_a_step_then_the_search():
     policy = opened(window=2, details={"max_num_seqs": 2})
     assert changed(policy.react(died(Kind.HOST_OOM), ids(2))) == {"window_requests": (2, 1), "max_num_seqs": (2, 1)}
     # One prompt of 1,000 tokens in flight: only fewer tokens than that change anything.
@@ -84,23 +88,23 @@ def test_after_the_window_the_tokens_of_a_step_then_the_search() -> None:
     assert policy.react(died(Kind.HOST_OOM), ids(1), 1000) == Isolate()
 
 
-def test_short_prompts_alone_are_searched_at_once() -> None:
+def test_short_prompts_alone_are_searched_at_once():
     policy = opened(window=1, details={"max_num_seqs": 1})
     assert policy.react(died(Kind.HOST_OOM), ids(1), 30) == Isolate()
 
 
-def test_without_chunked_prefill_a_step_takes_whole_prompts() -> None:
+def test_without_chunked_prefill_a_step_takes_whole_prompts():
     policy = opened(window=1, details={"max_num_seqs": 1, "enable_chunked_prefill": False})
     assert policy.react(died(Kind.HOST_OOM), ids(1), 4000) == Isolate()
 
 
-def test_log_probabilities_of_prompts_grow_with_the_tokens_of_a_step() -> None:
+def test_log_probabilities_of_prompts_grow_with_the_tokens_of_a_step():
     policy = opened()
     reaction = policy.react(died(Kind.HOST_OOM), ids(80), 3000, prompt_logprobs=True)
     assert changed(reaction) == {"max_num_batched_tokens": (8192, 4096)}
 
 
-def test_the_window_stays_at_the_fewest_that_are_allowed() -> None:
+def test_the_window_stays_at_the_fewest_that_are_allowed():
     policy = opened(min_batch_size=30)
     assert changed(policy.react(died(Kind.HOST_OOM), ids(80)))["window_requests"] == (80, 40)
     assert changed(policy.react(died(Kind.HOST_OOM), ids(40)))["window_requests"] == (40, 30)
@@ -108,7 +112,7 @@ def test_the_window_stays_at_the_fewest_that_are_allowed() -> None:
     assert policy.window_requests == 30
 
 
-def test_a_death_that_is_not_memory_is_answered_by_the_same_size_and_a_second_one_by_a_search() -> None:
+def test_a_death_that_is_not_memory_is_answered_by_the_same_size_and_a_second_one_by_a_search():
     policy = opened()
     before = policy.sizes
     assert policy.react(died(Kind.OTHER), ids(80)) == Rebuild({})
@@ -120,13 +124,13 @@ def test_a_death_that_is_not_memory_is_answered_by_the_same_size_and_a_second_on
     assert isinstance(policy.searched(has_found=False), Stop)
 
 
-def test_a_search_that_finds_its_culprit_is_not_fruitless() -> None:
+def test_a_search_that_finds_its_culprit_is_not_fruitless():
     policy = opened()
     assert [policy.searched(has_found) for has_found in (False, True, False)] == [None, None, None]
 
 
 @pytest.mark.parametrize("kind", [Kind.START_FAILED, Kind.MODEL_TOO_LARGE, Kind.STALLED])
-def test_a_later_start_that_fails_for_another_reason_is_tried_again_after_growing_pauses(kind: Kind) -> None:
+def test_a_later_start_that_fails_for_another_reason_is_tried_again_after_growing_pauses(kind):
     policy = opened()
     policy.answered()
     pauses = [policy.react(died(kind, "start")) for _ in RESTART_PAUSES_S]
@@ -135,25 +139,25 @@ def test_a_later_start_that_fails_for_another_reason_is_tried_again_after_growin
     assert isinstance(policy.react(died(kind, "start")), Stop)
 
 
-def test_an_answer_earns_the_starts_that_fail_their_pauses_anew() -> None:
+def test_an_answer_earns_the_starts_that_fail_their_pauses_anew():
     policy = opened()
     for _ in range(5):
         policy.answered()
         assert policy.react(died(Kind.START_FAILED, "start")) == Rebuild({}, pause_s=RESTART_PAUSES_S[0])
 
 
-def test_an_engine_that_opens_but_does_not_get_warm_is_final() -> None:
+def test_an_engine_that_opens_but_does_not_get_warm_is_final():
     assert isinstance(opened().react(died(Kind.START_FAILED, "start")), Stop)
 
 
-def test_memory_that_came_back_is_asked_for_again_once() -> None:
+def test_memory_that_came_back_is_asked_for_again_once():
     policy = RecoveryPolicy(Sizes())
     assert policy.react(died(Kind.MEMORY_TAKEN, "start", free_share=0.25, has_passed=True)) == Rebuild({})
     second = policy.react(died(Kind.MEMORY_TAKEN, "start", free_share=0.9, has_passed=True))
     assert changed(second) == {"gpu_memory_utilization": (None, 0.88)}, "the message has counted our own context"
 
 
-def test_the_limit_of_the_utilization_is_lifted_when_memory_is_there() -> None:
+def test_the_limit_of_the_utilization_is_lifted_when_memory_is_there():
     policy = RecoveryPolicy(Sizes())
     assert policy.lift_utilization() == {}
     policy.react(died(Kind.MEMORY_TAKEN, "start", free_share=0.25))
@@ -162,7 +166,7 @@ def test_the_limit_of_the_utilization_is_lifted_when_memory_is_there() -> None:
     assert changed(policy.react(died(Kind.NO_CACHE_ROOM, "start"))) == {"gpu_memory_utilization": (0.92, 0.97)}
 
 
-def test_sizes_that_vllm_had_chosen_are_halved_though_the_engine_never_came_up() -> None:
+def test_sizes_that_vllm_had_chosen_are_halved_though_the_engine_never_came_up():
     """On an H100, vLLM's own are 1,024 sequences and 16,384 tokens."""
     policy = RecoveryPolicy(Sizes())
     policy.resolved({**OPENED, "max_num_seqs": 1024, "max_num_batched_tokens": 16384})
@@ -175,7 +179,7 @@ def test_sizes_that_vllm_had_chosen_are_halved_though_the_engine_never_came_up()
     assert policy.changed_arguments["max_num_seqs"] == 512
 
 
-def test_a_start_without_memory_shrinks_the_cache_to_one_request_and_then_the_rest() -> None:
+def test_a_start_without_memory_shrinks_the_cache_to_one_request_and_then_the_rest():
     """On a CPU every engine has a KV cache of a known size, whoever chose it."""
     policy = RecoveryPolicy(Sizes())
     policy.resolved({**OPENED, "kv_cache_memory_bytes": 1000, "min_kv_cache_bytes": 300})
@@ -186,14 +190,14 @@ def test_a_start_without_memory_shrinks_the_cache_to_one_request_and_then_the_re
     assert changed(policy.react(oom)) == {"max_num_seqs": (64, 32), "max_num_batched_tokens": (8192, 4096)}
 
 
-def test_a_cache_that_is_chosen_for_each_engine_is_not_passed_on() -> None:
+def test_a_cache_that_is_chosen_for_each_engine_is_not_passed_on():
     policy = opened(details={"kv_cache_memory_bytes": 1000})
     policy.resolved({**OPENED, "kv_cache_memory_bytes": 600})
     assert policy.changed_arguments == {}
     assert changed(policy.react(died(Kind.START_OOM, "start"))) == {"kv_cache_memory_bytes": (600, 300)}
 
 
-def test_sustained_success_earns_another_engine() -> None:
+def test_sustained_success_earns_another_engine():
     policy = opened(window=4)
     assert policy.react(died(Kind.KILLED), ids(4)) == Rebuild({})
     for _ in range(4 * STEADY_WINDOWS):
@@ -201,18 +205,18 @@ def test_sustained_success_earns_another_engine() -> None:
     assert policy.react(died(Kind.KILLED), ids(4)) == Rebuild({})
 
 
-def test_engines_that_die_for_ever_without_an_answer_are_no_loop() -> None:
+def test_engines_that_die_for_ever_without_an_answer_are_no_loop():
     policy = opened(window=8)
     for _ in range(60):
         reaction = policy.react(died(Kind.HOST_OOM), ids(8))
     assert isinstance(reaction, Stop) and "50 engines in a row" in reaction.reason
 
 
-def test_recovery_can_be_switched_off() -> None:
+def test_recovery_can_be_switched_off():
     assert isinstance(opened(enabled=False).react(died(Kind.DEVICE_OOM), ids(80)), Stop)
 
 
-def test_a_window_grows_back_by_steps_and_stays_below_one_that_died() -> None:
+def test_a_window_grows_back_by_steps_and_stays_below_one_that_died():
     policy = opened(window=64, details={"max_num_seqs": 51}, grow=True)
     assert changed(policy.react(died(Kind.HOST_OOM), ids(64))) == {"window_requests": (64, 32)}  # the seats stay
     windows = [32]
@@ -222,14 +226,14 @@ def test_a_window_grows_back_by_steps_and_stays_below_one_that_died() -> None:
     assert windows == [32, 36, 40, 44, 48, 52, 56, 57]  # 57 = 0.9 × 64, rounded down
 
 
-def test_a_window_does_not_grow_unless_asked() -> None:
+def test_a_window_does_not_grow_unless_asked():
     policy = opened(window=8)
     policy.react(died(Kind.HOST_OOM), ids(8))
     assert all(policy.answered() == {} for _ in range(1000))
     assert policy.window_requests == 4
 
 
-def test_the_reductions_of_a_culprit_are_undone_if_it_was_there_each_time() -> None:
+def test_the_reductions_of_a_culprit_are_undone_if_it_was_there_each_time():
     policy = opened(window=8, details={"max_num_seqs": 8})
     before = policy.sizes
     for count in (8, 4, 2):
@@ -239,7 +243,7 @@ def test_the_reductions_of_a_culprit_are_undone_if_it_was_there_each_time() -> N
     assert policy.sizes == before
 
 
-def test_the_reductions_stay_if_another_request_was_there() -> None:
+def test_the_reductions_stay_if_another_request_was_there():
     policy = opened(window=8, details={"max_num_seqs": 8})
     policy.react(died(Kind.HOST_OOM), ids(8))
     policy.react(died(Kind.HOST_OOM), ids(4, first=8))
@@ -257,13 +261,11 @@ def test_the_reductions_stay_if_another_request_was_there() -> None:
         (died(Kind.PROFILE_DISTURBED, "start"), {}),
     ],
 )  # fmt: skip
-def test_a_start_that_fails_is_answered_in_the_direction_that_its_message_calls_for(
-    cause: Cause, expected: dict[str, Any]
-) -> None:
+def test_a_start_that_fails_is_answered_in_the_direction_that_its_message_calls_for(cause, expected):
     assert changed(RecoveryPolicy(Sizes()).react(cause)) == expected
 
 
-def test_a_context_that_does_not_fit_gets_more_memory_then_the_length_that_does() -> None:
+def test_a_context_that_does_not_fit_gets_more_memory_then_the_length_that_does():
     policy = RecoveryPolicy(Sizes(max_model_len=8192))
     cause = died(Kind.LENGTH_TOO_LONG, "start", fitting_model_len=128)
     assert changed(policy.react(cause)) == {"gpu_memory_utilization": (None, 0.97)}
@@ -271,18 +273,18 @@ def test_a_context_that_does_not_fit_gets_more_memory_then_the_length_that_does(
     assert isinstance(policy.react(cause), Stop)
 
 
-def test_memory_that_was_not_there_is_not_asked_for_again() -> None:
+def test_memory_that_was_not_there_is_not_asked_for_again():
     policy = RecoveryPolicy(Sizes())
     policy.react(died(Kind.MEMORY_TAKEN, "start", free_share=0.5))
     assert "gpu_memory_utilization" not in changed(policy.react(died(Kind.NO_CACHE_ROOM, "start")))
 
 
 @pytest.mark.parametrize("kind", [Kind.MODEL_TOO_LARGE, Kind.START_FAILED])
-def test_what_no_size_can_help_stops_at_once(kind: Kind) -> None:
+def test_what_no_size_can_help_stops_at_once(kind):
     assert isinstance(RecoveryPolicy(Sizes()).react(died(kind, "start")), Stop)
 
 
-def test_vllms_own_choices_are_not_passed_back_to_it() -> None:
+def test_vllms_own_choices_are_not_passed_back_to_it():
     policy = opened(sizes=Sizes(max_num_seqs=64))
     assert policy.sizes.max_num_batched_tokens == 8192
     assert policy.changed_arguments == {}
@@ -298,9 +300,7 @@ START_DEATH = st.builds(
 
 
 @given(st.lists(RUN_DEATH, max_size=60), st.integers(1, 300), st.integers(1, 40), st.booleans(), st.booleans())
-def test_any_row_of_deaths_ends_in_a_search_and_never_grows_anything(
-    deaths: list[tuple[Kind, int, int]], window: int, least: int, logprobs: bool, chunked: bool
-) -> None:
+def test_any_row_of_deaths_ends_in_a_search_and_never_grows_anything(deaths, window, least, logprobs, chunked):
     policy = opened(window=window, min_batch_size=least, details={"enable_chunked_prefill": chunked})
     rebuilds = 0
     for kind, in_flight, longest in deaths:
@@ -322,7 +322,7 @@ def test_any_row_of_deaths_ends_in_a_search_and_never_grows_anything(
 
 
 @given(st.lists(START_DEATH, min_size=MAX_STARTS + 1, max_size=40))
-def test_any_row_of_failed_starts_ends(causes: list[Cause]) -> None:
+def test_any_row_of_failed_starts_ends(causes):
     policy = RecoveryPolicy(Sizes(max_model_len=8192))
     reactions = [policy.react(cause) for cause in causes]
     assert any(isinstance(reaction, Stop) for reaction in reactions)
@@ -337,14 +337,14 @@ class TestOpenLoop:
         policy.opened(OPENED, None)
         return policy
 
-    def test_what_runs_at_once_is_halved_and_no_window_appears(self) -> None:
+    def test_what_runs_at_once_is_halved_and_no_window_appears(self):
         policy = self.policy()
         assert changed(policy.react(died(Kind.HOST_OOM), ids(500))) == {"max_num_seqs": (64, 32)}
         assert changed(policy.react(died(Kind.HOST_OOM), ids(500))) == {"max_num_seqs": (32, 16)}
         assert changed(policy.react(died(Kind.HOST_OOM), ids(6))) == {"max_num_seqs": (16, 3)}
         assert policy.sizes.window_requests is None and policy.changed_arguments == {"max_num_seqs": 3}
 
-    def test_at_the_smallest_the_culprit_is_looked_for_and_its_doing_undone(self) -> None:
+    def test_at_the_smallest_the_culprit_is_looked_for_and_its_doing_undone(self):
         policy = self.policy(min_batch_size=32)
         policy.react(died(Kind.HOST_OOM), ids(70))
         for _ in range(7):
@@ -352,7 +352,26 @@ class TestOpenLoop:
         assert policy.react(died(Kind.HOST_OOM), ids(1)) == Isolate()
         assert changed(Rebuild(policy.isolated("r0")))["max_num_seqs"] == (32, 64)
 
-    def test_nothing_grows(self) -> None:
+    def test_nothing_grows(self):
         policy = self.policy(grow=True)
         policy.react(died(Kind.HOST_OOM), ids(64))
         assert all(policy.answered() == {} for _ in range(64 * STEADY_WINDOWS * 2))
+
+
+OPEN_LOOP = course_of({"kind": "constant", "rate_per_s": 2.0})
+CLOSED_LOOP = course_of({"kind": "concurrency", "requests": 7})
+
+
+@pytest.mark.parametrize(
+    ("engine", "course", "window"),
+    [
+        ({}, LoadCourse(), None),
+        ({"max_concurrency": 5}, LoadCourse(), 5),
+        ({"mode": "barrier", "batch_size": 3, "max_concurrency": 5}, LoadCourse(), 3),
+        ({"backend": "async", "max_concurrency": 5}, CLOSED_LOOP, 7),
+        ({"backend": "async", "max_concurrency": 5}, OPEN_LOOP, None),
+    ],
+    ids=["left to the engine", "as the spec says", "a batch", "as the load says", "no limit in an open loop"],
+)
+def test_the_window_is_chosen_in_one_place(engine, course, window):
+    assert choose_window(EngineSpec.model_validate(engine), course) == window

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -36,10 +36,12 @@ from assayline.records import Completion, Json, Request, TelemetrySample
 class ServerCore:
     """One endpoint. `open` before anything else."""
 
-    def __init__(self, order: Open) -> None:
+    def __init__(self, order: Open, serve: Callable[[Open], ServeProcess] = ServeProcess) -> None:
+        """`serve` makes our own server, where the order names no URL."""
         assert order.server is not None, "an order for a server says which"
         self._order = order
         self._server = order.server
+        self._serve = serve
         self._process: ServeProcess | None = None
         self._live: set[_Call] = set()
         self._counting = threading.Lock()
@@ -57,7 +59,7 @@ class ServerCore:
         """Starts our server, or meets the one that runs. Raises SpecError, ServerError or EngineGoneError."""
         allow_many_connections()
         if self._server.url is None:
-            self._process = ServeProcess(self._order)
+            self._process = self._serve(self._order)
             await self._process.start()
             self._client = ServedClient(self._server, self._process.url, self._process.key)
         else:

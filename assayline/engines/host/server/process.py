@@ -19,7 +19,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from assayline.engines.host.core import EngineGoneError
@@ -43,10 +43,22 @@ NAME = "server"
 """Of the process; those that an engine cannot live without have other names."""
 
 
+def _serve(arguments: list[str], variables: Mapping[str, str]) -> None:
+    """The forked process: what `python -m` would do."""
+    os.environ.update(variables)
+    sys.argv = [MODULE, *arguments]
+    print_dead_engine_once()
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError):  # which the server will say itself
+            stack.enter_context(adapting())
+        runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+
+
 class ServeProcess:
     """One server process. `start` before anything else."""
 
-    def __init__(self, order: Open) -> None:
+    def __init__(self, order: Open, serve: Callable[[list[str], Mapping[str, str]], None] = _serve) -> None:
+        """`serve` is what the process does with its arguments and variables."""
         self._held = socket.socket()
         """Holds the port, as nothing else gets one that is bound; vLLM binds it, too, since both ask to reuse it."""
         self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -55,7 +67,7 @@ class ServeProcess:
         self.key = os.environ.get(KEY) or secrets.token_urlsafe(24)
         variables = {KEY: self.key, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
         context = multiprocessing.get_context("fork")
-        self._process = context.Process(target=_serve, args=(self._list_arguments(order), variables), name=NAME)
+        self._process = context.Process(target=serve, args=(self._list_arguments(order), variables), name=NAME)
         self._process.start()
         self._looking = asyncio.Lock()
         self._well_s = 0.0
@@ -133,17 +145,6 @@ class ServeProcess:
         words = "holds a dead engine" if code is None else f"ended (exit code: {code})"
         print(f"vLLM's server {words}", file=sys.stderr, flush=True)
         return EngineGoneError(f"vLLM's server {words}. See its log for why.")
-
-
-def _serve(arguments: list[str], variables: Mapping[str, str]) -> None:
-    """The forked process: what `python -m` would do."""
-    os.environ.update(variables)
-    sys.argv = [MODULE, *arguments]
-    print_dead_engine_once()
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError):  # which the server will say itself
-            stack.enter_context(adapting())
-        runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
 
 
 def print_dead_engine_once() -> None:

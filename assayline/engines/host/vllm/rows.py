@@ -18,8 +18,9 @@ from assayline.engines.devices.nvidia import list_gpus, name_gpu, read_cuda_vers
 from assayline.engines.host.core import MediaPool, Prepared
 from assayline.engines.host.flight import Live
 from assayline.engines.host.vllm.internals import (
-    check_installed,
+    check_version,
     find_feature_extractor,
+    find_version,
     make_renderer,
     read_config,
     render_media,
@@ -48,7 +49,7 @@ LEAST_SHARED_BYTES = 2**27
 
 def check_before_load(order: Open) -> None:
     """Fails for what would fail after minutes of loading: a strange vLLM, the device, misspelt arguments, sampling."""
-    check_installed()
+    check_version(find_version())
     from vllm.platforms import current_platform
 
     built_for = current_platform.device_type or "no device that it can find"
@@ -58,8 +59,11 @@ def check_before_load(order: Open) -> None:
             f"auto, or install vLLM's build for {order.device} and check that its driver answers."
         )
     if built_for == "cuda":
-        _check_driver()
-    _check_shared_memory(order.args)
+        import torch
+
+        check_driver(torch.version.cuda, read_cuda_version())
+    if SHARED_MEMORY.is_dir():
+        check_shared_memory(order.args, shutil.disk_usage(SHARED_MEMORY).total)
     for name, kind in _nested_kinds(order.args).items():
         known = {field.name for field in dataclasses.fields(kind)}
         if unknown := sorted(set(order.args[name]) - known):
@@ -67,26 +71,20 @@ def check_before_load(order: Open) -> None:
     build_sampling_params(order.sampling, record_token_times=False)
 
 
-def _check_driver() -> None:
-    """Raises DeviceError for a torch that is built for a newer CUDA than the driver has. No context is opened."""
-    import torch
-
-    built_for, offered = torch.version.cuda, read_cuda_version()
+def check_driver(built_for: str | None, offered: tuple[int, int] | None) -> None:
+    """Raises DeviceError if torch is built for a newer major CUDA than the driver offers. None: it has none."""
     if built_for and offered and int(built_for.partition(".")[0]) > offered[0]:
         raise DeviceError(
-            f"torch {torch.__version__} is built for CUDA {built_for}, but the NVIDIA driver {read_driver_version()} "
-            f"runs CUDA {offered[0]}.{offered[1]} at most. hint: update the driver, or install builds of torch and "
-            f"vLLM for CUDA {offered[0]}."
+            f"torch is built for CUDA {built_for}, but the NVIDIA driver {read_driver_version()} runs CUDA "
+            f"{offered[0]}.{offered[1]} at most. hint: update the driver, or install builds of torch and vLLM for "
+            f"CUDA {offered[0]}."
         )
 
 
-def _check_shared_memory(args: dict[str, Json]) -> None:
+def check_shared_memory(args: dict[str, Json], total_bytes: int) -> None:
     """Raises DeviceError if the processes of a split model have too little shared memory to talk through."""
     processes = math.prod(int(args.get(name) or 1) for name in ("tensor_parallel_size", "pipeline_parallel_size"))
-    if processes == 1 or not SHARED_MEMORY.is_dir():
-        return
-    total_bytes = shutil.disk_usage(SHARED_MEMORY).total
-    if total_bytes < LEAST_SHARED_BYTES:
+    if processes > 1 and total_bytes < LEAST_SHARED_BYTES:
         raise DeviceError(
             f"{SHARED_MEMORY} has {total_bytes >> 20} MiB, too little for a model split over {processes} processes. "
             "hint: start the container with --shm-size=8g (Docker) or mount an emptyDir with medium: Memory on "
@@ -220,22 +218,23 @@ def _kind_of(error: Exception) -> str:
 
 def describe_engine(config: Any) -> Opened:
     """What the engine with this `VllmConfig` resolved."""
-    details = OpenedDetails(**read_config(config), device_name=_device_name())
+    from vllm.platforms import current_platform
+
+    details = OpenedDetails(**read_config(config), device_name=name_device(current_platform))
     if details.get("device") == "cuda":
         details["driver_version"] = read_driver_version()
     return Opened(details["max_num_seqs"], details["max_model_len"], details)
 
 
-def _device_name() -> str:
-    from vllm.platforms import current_platform
-
-    if current_platform.device_type == "cpu":
+def name_device(platform: Any) -> str:
+    """Name of the device of vLLM's platform, or at least of its kind: no engine that is open may end for a label."""
+    if platform.device_type == "cpu":
         return name_cpu()
     try:
-        return str(current_platform.get_device_name())
+        return str(platform.get_device_name())
     except Exception:  # a plugin's platform that has none; NVML's errors, as vLLM takes a MIG slice for a whole GPU
         names = (name_gpu(gpu) for gpu in list_gpus())
-        return next(filter(None, names), str(current_platform.device_type))
+        return next(filter(None, names), str(platform.device_type))
 
 
 class VllmMedia:
