@@ -52,7 +52,7 @@ NODES = 4
 STEP_S = 0.005
 HEAD = "127.0.0.2"
 NOTICES_DEATHS_SOON = {"RAY_health_check_initial_delay_ms": "1000", "RAY_health_check_period_ms": "500"}
-"""A killed node is noticed when five checks in a row have failed: else after 15 seconds, one that is busy much later."""
+"""A killed node is noticed when five checks in a row have failed, by default after 15 seconds."""
 TESTS = Path(__file__).resolve().parent
 REQUESTS = 600
 FAULTS_PER_ROUND = 10
