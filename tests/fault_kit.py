@@ -51,6 +51,8 @@ RAY_KINDS = (NODE, ACTOR, STOPPED_ACTOR, FLOW, JOIN)
 NODES = 4
 STEP_S = 0.005
 HEAD = "127.0.0.2"
+NOTICES_DEATHS_SOON = {"RAY_health_check_initial_delay_ms": "1000", "RAY_health_check_period_ms": "500"}
+"""A killed node is noticed when five checks in a row have failed, by default after 15 seconds."""
 TESTS = Path(__file__).resolve().parent
 REQUESTS = 600
 FAULTS_PER_ROUND = 10
@@ -154,7 +156,7 @@ class Nodes:
     def __init__(self, folder: Path, log: Path) -> None:
         self.folder = folder
         paths = os.pathsep.join(map(str, [TESTS.parent, TESTS]))
-        env = {**os.environ, "PYTHONPATH": paths, "RAY_USAGE_STATS_ENABLED": "0"}
+        env = {**os.environ, "PYTHONPATH": paths, "RAY_USAGE_STATS_ENABLED": "0", **NOTICES_DEATHS_SOON}
         with log.open("w") as output:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, "cluster", str(folder)],

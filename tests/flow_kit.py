@@ -45,11 +45,12 @@ BROWSER_OPTIONS = (
     "--disable-sync",
     "--disable-extensions",
     "--disable-default-apps",
+    "--disable-quic",
     "--remote-debugging-port=0",
-    "--proxy-server=http://127.0.0.1:9",
     "--proxy-bypass-list=127.0.0.1",
 )
-"""It reaches this machine and nothing else."""
+NO_PROXY = "http://127.0.0.1:9"
+"""Nobody answers there: a browser with it reaches this machine and nothing else."""
 PAGE_TEXT = "(document.body?.innerText ?? '')"
 
 
@@ -385,11 +386,12 @@ class Page:
 
 
 @contextlib.contextmanager
-def opened_browser(profile: Path) -> Iterator[Page]:
-    """A browser with one tab; it is gone at the end."""
+def opened_browser(profile: Path, proxy: str = NO_PROXY) -> Iterator[Page]:
+    """A browser with one tab; it is gone at the end. `proxy` gets what it asks other machines for."""
     assert BROWSER is not None
+    own = [f"--proxy-server={proxy}", f"--user-data-dir={profile}", "--window-size=1400,1000"]
     process = subprocess.Popen(
-        [BROWSER, *BROWSER_OPTIONS, f"--user-data-dir={profile}", "--window-size=1400,1000", "about:blank"],
+        [BROWSER, *BROWSER_OPTIONS, *own, "about:blank"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -400,7 +402,8 @@ def opened_browser(profile: Path) -> Iterator[Page]:
         while not (port_file.exists() and port_file.read_text()):
             assert process.poll() is None and time.monotonic() < deadline, "Chromium does not start"
             time.sleep(0.05)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port_file.read_text().split()[0]}/json") as answer:
+        tabs = f"http://127.0.0.1:{port_file.read_text().split()[0]}/json"
+        with urllib.request.urlopen(tabs, timeout=30) as answer:
             (tab,) = [target for target in json.load(answer) if target["type"] == "page"]
         with connect(tab["webSocketDebuggerUrl"], max_size=None) as socket:
             yield Page(socket)

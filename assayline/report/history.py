@@ -362,7 +362,7 @@ def draw_metric(
     ]
     begin, end = runs[0]["started_at"], runs[-1]["started_at"]
     first, last = show_moment(begin), show_moment(end)
-    axis = alt.Axis(tickCount=6, format=_choose_format(begin, end), labelOverlap=True)
+    axis = alt.Axis(tickCount=6, format=_choose_format(begin, end), labelOverlap=True, labelBound=True)
     x = alt.X("at:T", title=None, scale=alt.Scale(type="utc", padding=12), axis=axis)
     y = alt.Y(
         "value:Q", title=unit, scale=alt.Scale(zero=False, padding=8), axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM)

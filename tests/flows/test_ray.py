@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import flow_kit
 import psutil
@@ -107,13 +107,21 @@ def wait_for_answers(work: RayWork, count: int) -> None:
     flow_kit.wait_for(lambda: work.dispatcher.look().answered >= count, 60, f"{count} answers; {work.notes}")
 
 
+def wait_for_engines(work: RayWork, count: int) -> None:
+    flow_kit.wait_for(
+        lambda: sum(event.event == "opened" for event in work.events) >= count, 60, f"{count} engines; {work.notes}"
+    )
+
+
 def test_ray_actor_that_is_killed_is_replaced_and_costs_no_request(nodes: Nodes, tmp_path: Path, join: Any) -> None:
-    ids = write_shards(tmp_path, shards=40, per_shard=10, max_tokens=20)
-    with join(engine={"backend": "fake", "max_concurrency": 8}) as work:
+    ids = write_shards(tmp_path, shards=8, per_shard=10, max_tokens=20)
+    with join(engine={"backend": "fake", "max_concurrency": 8}, is_closed=False) as work:
         threads = work.start_two()
-        wait_for_answers(work, 40)
+        wait_for_answers(work, 20)
         dead = next(iter(nodes.actors()))
         os.kill(dead, signal.SIGKILL)
+        wait_for_engines(work, 3)
+        work.dispatcher.close()
         finish(work, threads, ids)
     assert any("lost, and others answer" in note for note in work.notes)
     opened = [event.engine_generation for event in work.events if event.event == "opened"]
@@ -123,10 +131,10 @@ def test_ray_actor_that_is_killed_is_replaced_and_costs_no_request(nodes: Nodes,
 def test_ray_actor_that_is_stopped_longer_than_the_stall_timeout_is_killed(
     nodes: Nodes, tmp_path: Path, join: Any
 ) -> None:
-    ids = write_shards(tmp_path, shards=40, per_shard=10, max_tokens=20)
+    ids = write_shards(tmp_path, shards=12, per_shard=10, max_tokens=20)
     with join(engine={"backend": "fake", "max_concurrency": 8}, settings={"engine_stall_timeout_s": 2.0}) as work:
         threads = work.start_two()
-        wait_for_answers(work, 40)
+        wait_for_engines(work, 2)
         stopped = next(iter(nodes.actors()))
         os.kill(stopped, signal.SIGSTOP)
         finish(work, threads, ids)
@@ -150,15 +158,20 @@ def test_ray_request_that_kills_its_actor_is_asked_alone_and_becomes_an_error_ro
 
 def test_ray_node_that_joins_gives_a_waiting_worker_its_place(nodes: Nodes, tmp_path: Path, join: Any) -> None:
     """Three workers on two nodes with a core each: the third waits without being lost, and ends if nothing is left."""
-    ids = write_shards(tmp_path, shards=60, per_shard=10, max_tokens=20)
-    with join(engine={"backend": "fake", "max_concurrency": 4}, settings={"engine_stall_timeout_s": 1.0}) as work:
+    ids = write_shards(tmp_path, shards=6, per_shard=10, max_tokens=20)
+    late = [request_of(number, max_tokens=20) for number in range(len(ids), len(ids) + 60)]
+    settings = {"engine_stall_timeout_s": 1.0}
+    with join(engine={"backend": "fake", "max_concurrency": 4}, settings=settings, is_closed=False) as work:
         threads = work.start_two()
         flow_kit.wait_for(lambda: len(set(nodes.actors().values())) == 2, 30, "an actor on each node")
         threads += [work.start(f"worker-{number}", work.joined.launch) for number in (2, 3)]
-        wait_for_answers(work, 60)
+        wait_for_answers(work, len(ids))
         added = nodes.add()
         flow_kit.wait_for(lambda: added in nodes.actors().values(), 30, "an actor on the new node")
-        finish(work, threads, ids)
+        wait_for_engines(work, 3)
+        work.add(write_part(tmp_path, "requests", "shard-late", late))
+        work.dispatcher.close()
+        finish(work, threads, [*ids, *(request.request_id for request in late)])
     workers = {row["worker"] for row in rows_of(tmp_path, "completions")}
     assert len(workers) == 3 and not any("lost" in note for note in work.notes)
 
@@ -376,14 +389,25 @@ def check_complete(data_dir: Path, requests: int, attempts: int) -> None:
 def test_ray_flow_outlives_a_node_and_uses_one_that_joins(
     nodes: Nodes, slow_spec: dict[str, Any], env: dict[str, str], data_dir: Path, tmp_path: Path
 ) -> None:
+    """Prompts come through a pipe: some when there are two nodes, the others when all workers are there."""
+    rows = Path(slow_spec["prompts"]["source"]["path"]).read_text().splitlines(keepends=True)
+    all_are_there = threading.Event()
+
+    def feed(source: TextIO) -> None:
+        source.writelines(rows[:20])
+        all_are_there.wait(200)
+        source.writelines(rows[20:])
+
+    flow_kit.feed_pipe(tmp_path / "pipe.jsonl", feed)
+    slow_spec["prompts"]["source"]["path"] = str(tmp_path / "pipe.jsonl")
     slow_spec |= {"workers": "auto", "runner": "ray", "ray_address": nodes.address}
-    slow_spec["sampling"]["max_tokens"] = 5_000
     with start_flow(tmp_path, slow_spec, env) as run:
         flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == 2, 60, "both engines are open")
         nodes.kill(next(iter(nodes.actors().values())))
         for _ in range(2):
             nodes.add()
         flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) >= 4, 60, "a replacement, and a third worker")
+        all_are_there.set()
         assert run.wait(120) == 0, (tmp_path / "log").read_text()
     check_complete(data_dir, flow_kit.SLOW_ROWS, attempts=1)
     opened = "select count(distinct worker) from engine_events where event = 'opened'"
