@@ -79,10 +79,10 @@ def publish_night(settings: Settings, run_id: str, baseline: str | None, headlin
     if report is None:
         return
     first, *rest = report.document.sections
-    nights = [] if history is None else history.document.sections
+    nights: list[Section] = []
     if history is not None:
-        said = [Paragraph(sentence) for sentence in history.document.headline]
-        nights = [Section("history", "The nights so far", said), *nights]
+        said = Section("history", "The nights so far", [Paragraph(one) for one in history.document.headline])
+        nights = [said, *history.document.sections]
     _publish("night", replace(report.document, sections=[first, *nights, *rest]), headline)
 
 
