@@ -82,8 +82,8 @@ class Settings(BaseSettings):
         return self.data_dir / "runs" / run_id
 
 
-NOT_SETTINGS = frozenset({"COMMAND", "DEVICE_LOCKS", "SETUP_CHECKS", "TINY_MODEL", "WHEELS"})
-"""Variables of the same prefix that other parts read: processes of a command, the set-up, the examples."""
+NOT_SETTINGS = frozenset({"DEVICE_LOCKS", "SETUP_CHECKS", "TINY_MODEL", "WHEELS"})
+"""Variables of the same prefix that other parts read: an engine's process, the set-up, the examples."""
 
 
 def list_unknown_variables() -> list[str]:

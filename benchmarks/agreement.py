@@ -23,7 +23,7 @@ from benchmarks.client_view import Load, Measurement, Server, make_prompts, summ
 from benchmarks.local_server import serve_model, split_cores
 from benchmarks.own_client import measure_with_assayline
 from benchmarks.peer_guidellm import GUIDELLM, measure_with_guidellm
-from benchmarks.peer_vllm_bench import measure_with_vllm_bench
+from benchmarks.peer_vllm import measure_with_vllm_bench
 from benchmarks.process_tree import CpuSamples
 from benchmarks.random_model import build_random_model
 from benchmarks.server_counters import COUNTERS, find_means, read_counters

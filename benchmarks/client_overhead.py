@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.agreement import Client
+from benchmarks.agreement import Client, show
 from benchmarks.client_view import Load, Measurement, Server, make_prompts, summarize
 from benchmarks.local_server import serve_model, split_cores
 from benchmarks.own_client import measure_with_assayline
 from benchmarks.peer_guidellm import GUIDELLM, measure_with_guidellm
-from benchmarks.peer_vllm_bench import measure_with_vllm_bench
+from benchmarks.peer_vllm import measure_with_vllm_bench
 from benchmarks.process_tree import CpuSamples
 from benchmarks.random_model import build_random_model
 
@@ -132,11 +132,6 @@ def describe(cost: Cost) -> str:
     words += [f"{cost.cpu_share:.3f} cores", f"{cost.cpu_ms_per_1000_tokens:.0f} CPU-ms per 1,000 tokens"]
     words += [f"{name} {show(cost.figures[name])} ms" for name in ("send_lag_p50_s", "send_lag_p95_s", "ttft_p50_s")]
     return ", ".join(words)
-
-
-def show(seconds: float | None) -> str:
-    """Seconds as milliseconds."""
-    return "–" if seconds is None else f"{seconds * 1000:.2f}"
 
 
 def summarize_costs(costs: dict[str, list[Cost]]) -> dict[str, dict[str, Any]]:

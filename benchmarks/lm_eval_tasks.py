@@ -31,7 +31,7 @@ from assayline.spec.file import parse_spec
 from assayline.store.database import connect
 from benchmarks.lm_eval_kinds import write_tasks
 from benchmarks.peer_environment import prepare_environment
-from benchmarks.peer_lm_eval import HARNESS, RUN, read_found, run_harness
+from benchmarks.peer_lm_eval import HARNESS, ask_harness
 from examples.tiny_model import BOS, ensure_tiny_model
 
 CONTEXT_TOKENS = 192
@@ -153,7 +153,7 @@ def main() -> int:
         os.environ["HF_DATASETS_CACHE"] = str(folder / "cache")
         plain = write_tasks(folder, options.prompts)
         ours = ask_here(folder, model, plain, options.backend)
-        theirs = read_found(run_harness(RUN, folder, model, plain, ENGINE), folder)
+        theirs = ask_harness(folder, model, plain, ENGINE)
         figures: dict[str, Any] = {"tasks": compare(ours, theirs)}
     figures["group_here"] = ours["results"]["subjects"]["acc,none"]
     figures["group_there"] = theirs["groups"]["subjects"]["acc,none"]

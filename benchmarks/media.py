@@ -1,16 +1,14 @@
-"""What pictures cost: our engine against `LLM.generate` over the same pictures, and its memory over very many of them.
+"""What pictures cost: our engine against `LLM.generate` over the same pictures.
 
-    python -m benchmarks.media [--pairs 3] [--requests 256] [--megapixels 1] [--output-tokens 32] [--many 0]
+    python -m benchmarks.media [--pairs 3] [--requests 256] [--megapixels 1] [--output-tokens 32]
 
 Both sides hold one engine (the tiny VLM) in a process of its own, and answer the same prompts in turn: raw, ours, ours,
 raw, … Raw reads and decodes all pictures and calls `generate`, which processes all of them before its first step; ours
-is handed references. Pictures are JPEGs, each different. `--many` asks that many prompts of sixteen of the files once,
-and watches the memory of the engine's process, of those that prepare beside it, and of this one.
+is handed references. Pictures are JPEGs, each different.
 """
 
 import argparse
 import contextlib
-import itertools
 import json
 import os
 import statistics
@@ -47,7 +45,6 @@ ARGS: dict[str, Any] = {
     "enforce_eager": True,
     "kv_cache_memory_bytes": 2**27,
 }
-MANY_FILES = 16
 
 
 def draw_pictures(folder: Path, count: int, megapixels: float) -> list[Path]:
@@ -172,29 +169,7 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 f"{theirs['seconds'] / mine['seconds']:.3f} x raw",
                 flush=True,
             )
-        many = watch_memory(ours, model, pictures[:MANY_FILES], options) if options.many else {}
-    return {**summarize(pairs, options), **many}
-
-
-def watch_memory(ours: Ours, model: Path, pictures: list[Path], options: argparse.Namespace) -> dict[str, Any]:
-    """Answers very many prompts and looks, after each tenth of them, at the most that each process ever had."""
-    host = psutil.Process(ours.engine.host_pid)
-    requests = make_requests(model, itertools.islice(itertools.cycle(pictures), options.many), 1, "many-")
-    peaks: list[tuple[int, int, int]] = []
-    started = time.monotonic()
-    for number, answer in enumerate(ours.engine.generate(requests), start=1):
-        assert answer.error_kind is None, answer.error_message
-        if number % max(1, options.many // 10) == 0:
-            beside = max(map(read_peak_mib, host.children()), default=0)
-            peaks.append((read_peak_mib(host), beside, read_peak_mib(psutil.Process())))
-            print("{} prompts: engine {} MiB, beside it {}, here {}".format(number, *peaks[-1]), flush=True)
-    return {
-        "many": options.many,
-        "many_seconds": round(time.monotonic() - started, 1),
-        "many_engine_mib": [engine for engine, _, _ in peaks],
-        "many_preparer_mib": [beside for _, beside, _ in peaks],
-        "many_here_mib": [here for _, _, here in peaks],
-    }
+    return summarize(pairs, options)
 
 
 def read_cpu_s(processes: Iterable[psutil.Process]) -> float:
@@ -202,23 +177,13 @@ def read_cpu_s(processes: Iterable[psutil.Process]) -> float:
     return float(sum(sum(process.cpu_times()[:2]) for process in processes))
 
 
-def read_peak_mib(process: psutil.Process) -> int:
-    """The most memory that a process has had so far."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return next(int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmHWM"))
-
-
 def summarize(pairs: list[tuple[dict[str, Any], dict[str, Any]]], options: argparse.Namespace) -> dict[str, Any]:
     """Medians and ranges of the ratios, pair by pair."""
     speed = [theirs["seconds"] / mine["seconds"] for theirs, mine in pairs]
-    steps = [mine["engine_steps"] / theirs["engine_steps"] for theirs, mine in pairs]
-    cpu = [mine["cpu_s"] / theirs["cpu_s"] for theirs, mine in pairs]
+    steps, cpu = ([mine[key] / theirs[key] for theirs, mine in pairs] for key in ("engine_steps", "cpu_s"))
     return {
         "benchmark": "media",
-        "requests": options.requests,
-        "megapixels": options.megapixels,
-        "output_tokens": options.output_tokens,
-        "pairs": len(pairs),
+        **vars(options),
         "cores": len(os.sched_getaffinity(0)),
         "raw_seconds_median": round(statistics.median(theirs["seconds"] for theirs, _ in pairs), 2),
         "images_per_s_median": round(statistics.median(options.requests / mine["seconds"] for _, mine in pairs), 1),
@@ -235,7 +200,6 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--megapixels", type=float, default=1.0)
     parser.add_argument("--output-tokens", type=int, default=32)
-    parser.add_argument("--many", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="assayline-media-") as name:
         report = run_pairs(Path(name), options)

@@ -1,6 +1,6 @@
 """What a run needs in memory and time, from ten thousand to a million prompts: neither may grow faster than the set.
 
-    python -m benchmarks.memory [--prompts 10000 100000 1000000] [--trace FOLDER]
+    python -m benchmarks.memory [--prompts 10000 100000 1000000]
 
 Each size is one call of the real command, `assayline evaluate`, on a JSONL file made for it: reading, the
 tokenizer and chat template of the tiny model, shards, part files, DuckDB, SQL metrics and Prefect's API, all in one
@@ -10,8 +10,6 @@ process. The engine is the fake one, in that process too: what an engine needs i
 - `other MiB`: all processes below it together at their highest, seen every 0.2 s: none at present.
 - `s/1000 more`, `CPU s/1000 more`: seconds, and seconds of CPU of the flow's process, per thousand prompts beyond those
   of the row before, so that the start does not count. CPU is what to compare where the machine has other work.
-
-`--trace` keeps a CSV per size of what was seen: seconds, MiB of the flow (anonymous, mapped), MiB of the others.
 """
 
 import argparse
@@ -77,7 +75,7 @@ def write_spec(path: Path, model: Path, prompts: Path) -> None:
     path.write_text(yaml.safe_dump(spec), encoding="utf-8")
 
 
-def measure(count: int, model: Path, folder: Path, trace: Path | None) -> Measurement:
+def measure(count: int, model: Path, folder: Path) -> Measurement:
     """Runs the command on `count` prompts. Raises SystemExit with its output if it fails."""
     write_prompts(folder / "prompts.jsonl", count)
     write_spec(folder / "spec.yaml", model, folder / "prompts.jsonl")
@@ -93,52 +91,41 @@ def measure(count: int, model: Path, folder: Path, trace: Path | None) -> Measur
     with open(folder / "output.txt", "w+b") as output:
         command = [sys.executable, "-m", "flows", "evaluate", str(folder / "spec.yaml")]
         process = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT)
-        peak, other, cpu_seconds, samples = watch(process, started)
+        peak, other, cpu_seconds = watch(process)
         seconds = time.monotonic() - started
         if process.returncode:
             output.seek(0)
             raise SystemExit(f"{output.read().decode(errors='replace')}\nThe run of {count} prompts failed; see above.")
-    if trace is not None:
-        trace.mkdir(parents=True, exist_ok=True)
-        lines = ["seconds,anonymous_mib,mapped_mib,other_mib", *samples]
-        (trace / f"{count}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     parts = sum(file.stat().st_size for file in (folder / "data").rglob("*.parquet"))
     database = (folder / "data" / "assayline.duckdb").stat().st_size
     mib = [round(size / MIB, 1) for size in (peak, other, parts, database)]
     return Measurement(count, round(seconds, 1), round(cpu_seconds, 1), *mib)
 
 
-def watch(process: "subprocess.Popen[bytes]", started: float) -> tuple[int, int, float, list[str]]:
-    """Highest bytes of the process and of those below it, its CPU seconds, and a line per sample, until it ends."""
+def watch(process: "subprocess.Popen[bytes]") -> tuple[int, int, float]:
+    """Highest bytes of the process and of those below it, and its CPU seconds, until it ends."""
     flow = psutil.Process(process.pid)
     peak = other_peak = 0
     cpu_seconds = 0.0
-    samples = []
     while process.poll() is None:
-        with contextlib.suppress(psutil.Error, OSError, KeyError):
-            status = read_status(process.pid)
-            peak = max(peak, status["VmHWM"])
+        with contextlib.suppress(psutil.Error, OSError, StopIteration):
+            peak = max(peak, read_peak_bytes(process.pid))
             times = flow.cpu_times()
             cpu_seconds = max(cpu_seconds, times.user + times.system)
-            other = sum(child.memory_info().rss for child in flow.children(recursive=True))
-            other_peak = max(other_peak, other)
-            sizes = [status["RssAnon"] / MIB, status["RssFile"] / MIB, other / MIB]
-            samples.append(",".join(f"{value:.1f}" for value in [time.monotonic() - started, *sizes]))
+            other_peak = max(other_peak, sum(child.memory_info().rss for child in flow.children(recursive=True)))
         time.sleep(SAMPLE_INTERVAL_S)
-    return peak, other_peak, cpu_seconds, samples
+    return peak, other_peak, cpu_seconds
 
 
-def read_status(process_id: int) -> dict[str, int]:
-    """Bytes by name, from Linux's account of the process."""
+def read_peak_bytes(process_id: int) -> int:
+    """The most memory that the process has had, from Linux's account of it."""
     lines = Path(f"/proc/{process_id}/status").read_text(encoding="utf-8").splitlines()
-    pairs = (line.partition(":")[::2] for line in lines if line.endswith(" kB"))
-    return {name: int(value.split()[0]) * 1024 for name, value in pairs}
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--trace", type=Path)
     options = parser.parse_args()
     if options.prompts != sorted(set(options.prompts)):
         parser.error("--prompts must grow from number to number")
@@ -151,7 +138,7 @@ def main() -> None:
     for count in options.prompts:
         folder = Path(tempfile.mkdtemp(prefix="assayline-memory-"))
         try:
-            now = measure(count, model, folder, options.trace)
+            now = measure(count, model, folder)
         finally:
             shutil.rmtree(folder)
         more, cpu_more = slopes(done[-1], now) if done else ("", "")

@@ -45,7 +45,7 @@ from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
-from benchmarks.cpu_spent import find_host, read_cpu_s, spend
+from benchmarks.process_tree import find_host, read_cpu_s, spend
 from benchmarks.random_model import build_random_model
 from benchmarks.yardstick import Yardstick, describe_ratios, draw_output_tokens
 
@@ -75,29 +75,23 @@ def write_prompts(path: Path, count: int, draw: Callable[[random.Random], int] =
             file.write(json.dumps({"prompt": text, "sampling": {"max_tokens": length, "min_tokens": length}}) + "\n")
 
 
-def make_spec(model: Path, prompts: Path, options: argparse.Namespace, max_model_len: int = 1024) -> EvalSpec:
-    return parse_spec(
-        {
-            "name": "overhead",
-            "model": str(model),
-            "prompts": {"source": {"kind": "file", "path": str(prompts)}, "columns": {"sampling": "sampling"}},
-            "sampling": {"temperature": 0, "ignore_eos": True},
-            "engine": {
-                "mode": options.mode,
-                "order": options.order,
-                "max_concurrency": options.window,
-                "record_token_times": options.token_times,
-                "args": {
-                    "max_model_len": max_model_len,
-                    "max_num_seqs": options.seats,
-                    "dtype": options.dtype,
-                    "enforce_eager": True,
-                    "kv_cache_memory_bytes": 2**30,
-                    "enable_prefix_caching": False,
-                },
-            },
-        }
-    )
+def make_spec(model: Path, prompts: Path, args: dict[str, Any], **engine: Any) -> EvalSpec:
+    """Greedy answers of forced lengths. `args` are vLLM's, laid over the usual ones; `engine` fields of the spec's."""
+    usual = {
+        "max_model_len": 1024,
+        "max_num_seqs": 64,
+        "dtype": "float32",
+        "enforce_eager": True,
+        "kv_cache_memory_bytes": 2**30,
+        "enable_prefix_caching": False,
+    }
+    return parse_spec({
+        "name": "overhead",
+        "model": str(model),
+        "prompts": {"source": {"kind": "file", "path": str(prompts)}, "columns": {"sampling": "sampling"}},
+        "sampling": {"temperature": 0, "ignore_eos": True},
+        "engine": {**engine, "args": usual | args},
+    })  # fmt: skip
 
 
 class RawVllm(Yardstick):
@@ -206,12 +200,9 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=512)
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--window", type=int)
     parser.add_argument("--mode", default="continuous")
     parser.add_argument("--order", default="given")
     parser.add_argument("--seats", type=int, default=64)
-    parser.add_argument("--token-times", action="store_true")
     parser.add_argument("--shares", type=int, default=1, help="equal parts of the cores, of which the engine has one")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="assayline-overhead-") as name:
@@ -223,7 +214,8 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     cached = Path(".cache") / f"random-{options.layers}x{options.hidden}"
     model = build_random_model(cached, options.layers, options.hidden)
     write_prompts(folder / "prompts.jsonl", options.requests)
-    spec = make_spec(model, folder / "prompts.jsonl", options)
+    args = {"max_num_seqs": options.seats}
+    spec = make_spec(model, folder / "prompts.jsonl", args, mode=options.mode, order=options.order)
     settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
     device_env = list_devices("auto", options.shares)[0].env
     stepping = SteppingEngine(spec, settings, device_env, folder / "pipeline.log")
@@ -233,7 +225,8 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         _, run_id = measure_pipeline(spec, settings, stepping)  # not counted: the first run warms both sides' files
         requests = read_requests(settings, run_id)
         raw.measure(requests[:64])
-        yardstick, host, here = psutil.Process(raw.pid), find_host(), psutil.Process()
+        yardstick, host, here = psutil.Process(raw.pid), find_host(os.getpid()), psutil.Process()
+        assert host is not None
 
         def measure_raw() -> Measurement:
             found, cpu_s = spend({"raw": lambda: read_cpu_s(yardstick)}, lambda: raw.measure(requests))
@@ -268,15 +261,8 @@ def summarize(pairs: list[tuple[Measurement, Measurement]], options: argparse.Na
     steps = [ours.engine_steps / raw.engine_steps for raw, ours in pairs]
     return {
         "benchmark": "overhead",
-        "mode": options.mode,
-        "order": options.order,
-        "seats": options.seats,
-        "requests": options.requests,
-        "pairs": len(pairs),
-        "layers": options.layers,
-        "hidden": options.hidden,
+        **vars(options),
         "cores": len(os.sched_getaffinity(0)),
-        "shares": options.shares,
         "output_tokens": pairs[0][0].output_tokens,
         "raw_seconds_median": round(statistics.median(raw.seconds for raw, _ in pairs), 2),
         "pipeline_seconds_median": round(statistics.median(ours.seconds for _, ours in pairs), 2),

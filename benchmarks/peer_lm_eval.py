@@ -1,7 +1,4 @@
-"""Tasks of lm-evaluation-harness, asked by itself with its own vLLM model, in a process of its own.
-
-`RUN` asks tasks of every kind; `RUN_LIMITED` one task, whose engine may be held to little memory.
-"""
+"""Tasks of lm-evaluation-harness, asked by itself with its own vLLM model, in a process of its own."""
 
 import json
 import os
@@ -11,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 HARNESS = ("lm_eval==0.4.13", "accelerate==1.15.0", "peft==0.21.2")
-OPEN = """
+RUN = """
 import importlib.metadata, json, sys
 version = importlib.metadata.version
 names = {found.name for found in importlib.metadata.distributions()}
@@ -25,10 +22,6 @@ given = json.loads(given)
 arguments = ",".join(f"{name}={value}" for name, value in {"pretrained": model, **given["engine"]}.items())
 model = get_model("vllm").create_from_arg_string(arguments, {"batch_size": "auto"})
 manager = TaskManager(include_path=folder, include_defaults=False)
-"""
-RUN = (
-    OPEN
-    + """
 found = {"results": {}, "samples": {}, "groups": {}}
 for tasks, is_chat in ((given["tasks"], False), (["arithmetic_chat"], True)):
     part = simple_evaluate(
@@ -40,51 +33,15 @@ for tasks, is_chat in ((given["tasks"], False), (["arithmetic_chat"], True)):
 with open(f"{folder}/harness.json", "w") as file:
     json.dump(found, file, default=str)
 """
-)
-RUN_LIMITED = (
-    OPEN
-    + """
-import resource
-
-def read_peak():
-    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
-    return int(lines["VmPeak"].split()[0]) * 1024
-
-ask, sizes = model._loglikelihood_tokens, {}
-
-def ask_limited(*given_requests, **options):
-    sizes["warm"] = read_peak()
-    if given["room_bytes"] is not None:
-        limit = sizes["warm"] + given["room_bytes"]
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    answers = ask(*given_requests, **options)
-    sizes["peak"] = read_peak()
-    return answers
-
-model._loglikelihood_tokens = ask_limited
-found = simple_evaluate(
-    model=model, tasks=given["tasks"], task_manager=manager, log_samples=True, bootstrap_iters=0
-)
-with open(f"{folder}/harness.json", "w") as file:
-    json.dump({"samples": found["samples"], "results": found["results"], **sizes}, file, default=str)
-"""
-)
-"""The limit begins where the engine is open and all requests are made: what may fail below it is answering them."""
 
 
-def run_harness(
-    script: str, folder: Path, model: Path, tasks: list[str], engine: dict[str, Any], **given: Any
-) -> "subprocess.CompletedProcess[str]":
-    """Runs one of the scripts. `engine` are arguments of vLLM's; what was found is in the folder's harness.json."""
-    arguments = json.dumps({"tasks": tasks, "engine": engine, **given})
-    command = [sys.executable, "-c", script, str(folder), str(model), arguments]
+def ask_harness(folder: Path, model: Path, tasks: list[str], engine: dict[str, Any]) -> dict[str, Any]:
+    """What the harness found. `engine` are arguments of vLLM's. Ends the benchmark with its output if it fails."""
+    arguments = json.dumps({"tasks": tasks, "engine": engine})
+    command = [sys.executable, "-c", RUN, str(folder), str(model), arguments]
     # What vLLM itself finds out by its own name, which was just laid over the CPU build's.
     target = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    return subprocess.run(command, env={**os.environ, **target}, check=False, capture_output=True, text=True)
-
-
-def read_found(done: "subprocess.CompletedProcess[str]", folder: Path) -> dict[str, Any]:
-    """What the harness found. Ends the benchmark with its output if it failed."""
+    done = subprocess.run(command, env={**os.environ, **target}, check=False, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"lm-evaluation-harness failed:\n{done.stdout[-1000:]}\n{done.stderr[-4000:]}")
     found: dict[str, Any] = json.loads((folder / "harness.json").read_text())

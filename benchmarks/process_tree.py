@@ -11,10 +11,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
+
+Given = TypeVar("Given")
 
 SAMPLE_INTERVAL_S = 0.1
 RUN_TIMEOUT_S = 1800.0
@@ -70,6 +74,19 @@ def _watch(samples: CpuSamples, process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(psutil.Error):
             samples.take(root)
         time.sleep(SAMPLE_INTERVAL_S)
+
+
+def read_cpu_s(root: psutil.Process) -> float:
+    """CPU-seconds of a process and those that it started, so far."""
+    times = [process.cpu_times() for process in [root, *root.children(recursive=True)]]
+    return sum(time.user + time.system for time in times)
+
+
+def spend(processes: dict[str, Callable[[], float]], work: Callable[[], Given]) -> tuple[Given, dict[str, float]]:
+    """What `work` gives, and the CPU-seconds that it took in each process."""
+    before = {name: read() for name, read in processes.items()}
+    result = work()
+    return result, {name: read() - before[name] for name, read in processes.items()}
 
 
 def find_host(worker_pid: int) -> psutil.Process | None:

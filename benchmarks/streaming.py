@@ -36,7 +36,7 @@ from assayline.records import Request
 from assayline.settings import Settings
 from assayline.spec.load import LoadSpec
 from benchmarks.random_model import FIRST_WORD, VOCABULARY, build_random_model
-from benchmarks.yardstick import Yardstick, draw_output_tokens
+from benchmarks.yardstick import Yardstick, describe_ratios, draw_output_tokens
 
 MAX_NUM_SEQS = 64
 ARGS = {
@@ -236,16 +236,12 @@ def summarize(pairs: list[tuple[Measurement, Measurement]], options: argparse.Na
     return {
         "benchmark": "streaming",
         "pairs": len(pairs),
-        "requests": options.requests,
-        "concurrency": options.concurrency,
-        "layers": options.layers,
-        "hidden": options.hidden,
+        **vars(options),
         "cores": len(os.sched_getaffinity(0)),
         "output_tokens": pairs[0][0].output_tokens,
         "alone_itl_median_ms": round(1e3 * statistics.median(alone.itl_median_s for alone, _ in pairs), 3),
         "ours_itl_median_ms": round(1e3 * statistics.median(ours.itl_median_s for _, ours in pairs), 3),
-        **{f"{name}_ratio_median": round(statistics.median(found), 4) for name, found in ratios.items()},
-        **{f"{name}_ratio_range": [round(min(found), 4), round(max(found), 4)] for name, found in ratios.items()},
+        **{name: value for ratio, found in ratios.items() for name, value in describe_ratios(ratio, found).items()},
         "alone_merged_outputs": [alone.merged_outputs for alone, _ in pairs],
     }
 

@@ -23,10 +23,10 @@ from assayline.benchmark.plan import Configuration, Plan, benchmark_dir, write_p
 from assayline.benchmark.profile import ENDS, choose_profile, choose_repeats
 from assayline.benchmark.result import Measured, read_measured
 from assayline.engines.parking import park_engines
-from assayline.errors import AssaylineError, EngineError, RunFailedError, SpecError, StoreError
+from assayline.errors import EngineError, RunFailedError, SpecError, StoreError
 from assayline.evaluation.resume import NEVER
-from assayline.report.document import Document, tabulate
-from assayline.report.make import HTML_NAME, Written, put_on_page
+from assayline.report.document import tabulate
+from assayline.report.make import HTML_NAME, Written, make_benchmark_report
 from assayline.report.sweep import POINTS, BenchmarkRows, label_points, read_achieved_rates, read_benchmark_rows
 from assayline.runs.locks import lock_run, name_holder
 from assayline.settings import Settings, load_settings
@@ -35,7 +35,7 @@ from flows.cli.tables import print_benchmark
 from flows.cli.words import plain_console, print_table, print_text
 from flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
 from flows.live.logs import speak_in_sentences
-from tasks.artifacts import publish
+from flows.live.reporting import publish_page, try_report
 
 RATES = "rates"
 """Stands for the points of a sweep whose rates cannot be told."""
@@ -101,9 +101,13 @@ POINT_HEADERS = (
 def conclude_benchmark(plan: Plan, configurations: list[Configuration], settings: Settings) -> dict[str, Any]:
     """Reads what was measured, and shows it. Returns it as the flow's result."""
     measured = _measure(plan, configurations, settings)
-    report = _write_report(plan, settings)
+
+    def make(baseline: None) -> Written:
+        return make_benchmark_report(settings, plan.benchmark_id)
+
+    report = try_report("report", f"--benchmark {plan.benchmark_id}", make)
     if report:
-        _publish(json.loads(plan.spec_json)["name"], report.document)
+        publish_page("benchmark", json.loads(plan.spec_json)["name"], report.document, report.document.headline[0])
     found = {"benchmark_id": plan.benchmark_id, "measured": [asdict(one) for one in measured]}
     return {**found, "report": str(report.html.absolute())} if report else found
 
@@ -133,31 +137,6 @@ def _measure(plan: Plan, configurations: list[Configuration], settings: Settings
     labels = {one.config_id: one.label for one in configurations}
     limits = {str(name): limit for name, limit in configurations[0].spec.gate.max_slowdown.items()}
     return DatabaseThread(settings).run(lambda connection: read_measured(connection, plan.benchmark_id, labels, limits))
-
-
-def _write_report(plan: Plan, settings: Settings) -> Written | None:
-    """The report, in the benchmark's folder. One that cannot be written is a warning, as the runs are stored."""
-    from assayline.report.make import make_benchmark_report
-
-    try:
-        written = make_benchmark_report(settings, plan.benchmark_id)
-    except (AssaylineError, OSError) as error:
-        get_run_logger().warning(
-            "The report was not written: %s `assayline report --benchmark %s` tries again.",
-            error,
-            plan.benchmark_id,
-        )
-        return None
-    get_run_logger().info("Report: %s", written.html.absolute())
-    return written
-
-
-def _publish(name: str, document: Document) -> None:
-    """The results are stored: an API that cannot take their picture does not fail the benchmark."""
-    try:
-        publish("benchmark", name, put_on_page(document), document.headline[0])
-    except Exception as error:
-        get_run_logger().error("The benchmark's page has no table: %s: %s", type(error).__name__, error)
 
 
 def name_benchmark() -> str:

@@ -24,7 +24,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from assayline.errors import SpecError, StoreError
-from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
+from assayline.evaluation.begin import Evaluation, begin_evaluation
 from assayline.evaluation.drive import drive_worker
 from assayline.evaluation.resume import AUTO
 from assayline.evaluation.worker import Worker
@@ -36,9 +36,8 @@ from assayline.spec.file import SpecFile, find_lost_template, load_spec, parse_s
 from assayline.store.mirror import mirroring, open_mirror
 from flows.cli.tables import tabulate_metrics
 from flows.live.logs import speak_in_sentences
-from flows.live.reporting import Reporting, completed, describe_figures
+from flows.live.reporting import completed, describe_figures, publish_page, report_run
 from flows.live.watch import ProgressReport, Screen, Watched, WorkersReport, open_screen, wait_for_one
-from tasks.artifacts import publish
 from tasks.evaluate import generate, prepare_prompts
 from tasks.ray_cluster import Cluster, open_cluster
 
@@ -113,25 +112,25 @@ def _evaluate(evaluation: Evaluation) -> dict[str, Any]:
     for note in evaluation.notes:
         get_run_logger().warning(note)
     get_run_logger().info("Run %s, parts and logs in %s", evaluation.run_id, evaluation.run_dir)
-    reporting = Reporting(evaluation, get_run_logger())
     try:
         counts, reachable = _generate_all(evaluation)
-        reporting.import_rest()
         result = evaluation.finish(counts)
         for note in result.notes:
             get_run_logger().warning(note)
     except BaseException as error:
         _abandon(evaluation, error)
         if isinstance(error, Exception):
-            reporting.write()
+            report_run(evaluation)
         raise
-    path, report = reporting.write()
-    result = dataclasses.replace(result, report=path)
+    headline = describe_figures(result.metrics)
+    if written := report_run(evaluation):
+        result = dataclasses.replace(result, report=str(written.html.absolute()))
     if reachable:
-        _publish(result, evaluation.spec, report)
+        page = written.document if written else render_table(tabulate_metrics(result))
+        publish_page("report", evaluation.spec.name, page, headline)
     else:
         get_run_logger().error("The run is complete and stored; its page has no metrics, as the API does not answer.")
-    return completed(describe_figures(result.metrics), dataclasses.asdict(result))
+    return completed(headline, dataclasses.asdict(result))
 
 
 def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
@@ -231,15 +230,6 @@ def _try_to(show: Callable[[], None], progress: ProgressReport) -> None:
         show()
     except Exception as error:
         progress.warn_once(f"Progress is not shown, and the run continues: {type(error).__name__}: {error}")
-
-
-def _publish(result: RunResult, spec: EvalSpec, report: str | None) -> None:
-    """The results are stored: an API that cannot take their picture does not fail the run."""
-    try:
-        page = report or render_table(tabulate_metrics(result))
-        publish("report", spec.name, page, describe_figures(result.metrics))
-    except Exception as error:
-        get_run_logger().error("The run's page has no metrics: %s: %s", type(error).__name__, error)
 
 
 def _abandon(evaluation: Evaluation, cause: BaseException) -> None:

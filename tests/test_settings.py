@@ -53,7 +53,7 @@ def test_a_wrong_value_names_the_variable_and_the_value(monkeypatch: pytest.Monk
 def test_a_variable_that_is_no_setting_is_named_with_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list_unknown_variables() == []
     monkeypatch.setenv("ASSAYLINE_DATA_DIRR", "x")
-    monkeypatch.setenv("ASSAYLINE_COMMAND", "the mark that a command's processes have")
+    monkeypatch.setenv("ASSAYLINE_DEVICE_LOCKS", "the locks of an engine's device")
     monkeypatch.setenv("assayline_bar", "false")
     Path(".env").write_text("ASSAYLINE_ZZZ=1\nOTHER=2\n")
     assert list_unknown_variables() == [

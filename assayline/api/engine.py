@@ -81,35 +81,6 @@ class Answer:
     """The whole row: times, cached tokens, which engine answered, all log-probabilities, the kind of error."""
 
 
-def make_answer(index: int, sample: int, ask: Ask, prompt_token_ids: list[int], row: Completion) -> Answer:
-    """An answer from an engine's row."""
-    return Answer(
-        index=index,
-        sample=sample,
-        content=ask.content,
-        tag=ask.tag,
-        prompt_token_ids=prompt_token_ids,
-        text=row.text,
-        reasoning=row.reasoning,
-        token_ids=row.output_token_ids,
-        logprobs=_read_logprobs(row),
-        finish_reason=row.finish_reason,
-        error=row.error_message if row.error_kind else None,
-        completion=row,
-    )
-
-
-def _read_logprobs(row: Completion) -> list[float] | None:
-    """Of the tokens that were chosen; the row has those that might have been, too."""
-    if not row.logprobs or not row.output_token_ids:
-        return None
-    return [by_token[_key(by_token, token)] for by_token, token in zip(row.logprobs, row.output_token_ids, strict=True)]
-
-
-def _key(by_token: Mapping[Any, float], token: int) -> Any:
-    return token if token in by_token else str(token)
-
-
 IDLE_S = 0.02
 
 
@@ -143,7 +114,25 @@ class Asking:
 
     def answer(self, completion: Completion) -> Answer:
         """The answer that a row is."""
-        return make_answer(*self._waiting.pop(completion.request_id), completion)
+        index, sample, ask, prompt_token_ids = self._waiting.pop(completion.request_id)
+        logprobs = None
+        if completion.logprobs and completion.output_token_ids:  # the row has those of other tokens, too
+            pairs = zip(completion.logprobs, completion.output_token_ids, strict=True)
+            logprobs = [by_token[str(token)] for by_token, token in pairs]
+        return Answer(
+            index=index,
+            sample=sample,
+            content=ask.content,
+            tag=ask.tag,
+            prompt_token_ids=prompt_token_ids,
+            text=completion.text,
+            reasoning=completion.reasoning,
+            token_ids=completion.output_token_ids,
+            logprobs=logprobs,
+            finish_reason=completion.finish_reason,
+            error=completion.error_message if completion.error_kind else None,
+            completion=completion,
+        )
 
     def take_refused(self) -> Iterator[Answer]:
         """Prompts that no engine could be given."""

@@ -173,14 +173,22 @@ class Close:
     """Shut down and exit."""
 
 
-def unsent(request_id: str, worker: str, engine_generation: int, reason: str) -> Completion:
-    """The row of a request whose turn never came."""
+def unsent(
+    request_id: str,
+    worker: str,
+    engine_generation: int,
+    reason: str,
+    error_kind: str = NOT_SENT,
+    prompt_tokens: int | None = None,
+) -> Completion:
+    """The row of a request whose turn never came, or that an engine or a worker was lost with."""
     return Completion(
         request_id=request_id,
         worker=worker,
         engine_generation=engine_generation,
         window_requests=None,
-        error_kind=NOT_SENT,
+        prompt_tokens=prompt_tokens,
+        error_kind=error_kind,
         error_message=reason,
     )
 

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import psutil
 
+from assayline.engines.devices.watch import list_memory_groups
 from assayline.engines.environment import engine_environment
 from assayline.engines.messages import CHUNK_BYTES, Close, cut_frames, pack
 from assayline.engines.recovery.causes import CAUSE_LINE
@@ -439,24 +440,15 @@ def _name_exit(code: int) -> str:
 
 
 def count_oom_kills(root: Path = Path("/")) -> int:
-    """Out-of-memory kills so far in this process's control group; of the whole machine where it has none."""
-    for path in [*_group_files(root), root / "proc/vmstat"]:
+    """Out-of-memory kills so far in this process's control group; of the whole machine where it has none.
+
+    In a container the group is often mounted as the root.
+    """
+    groups = [folder / name for folder in list_memory_groups(root) for name in ("memory.events", "memory.oom_control")]
+    for path in [*groups, root / "proc/vmstat"]:
         with contextlib.suppress(OSError, ValueError):
             for line in path.read_text().splitlines():
                 name, _, count = line.partition(" ")
                 if name == "oom_kill":
                     return int(count)
     return 0
-
-
-def _group_files(root: Path) -> list[Path]:
-    """Where control groups count, version 2 first. In a container the group is often mounted as the root."""
-    files = []
-    with contextlib.suppress(OSError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, group = line.split(":", 2)
-            if controllers in ("", "memory"):
-                base = root / "sys/fs/cgroup" / controllers
-                name = "memory.events" if controllers == "" else "memory.oom_control"
-                files += [base / group.lstrip("/") / name, base / name]
-    return files

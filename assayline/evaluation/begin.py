@@ -5,6 +5,7 @@ not asked again.
 """
 
 import socket
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pyarrow as pa
@@ -28,15 +29,12 @@ from assayline.spec.checks import check_arguments, count_devices
 from assayline.spec.criteria import PriceSpec
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json, config_id, spec_hash
-from assayline.store.answers import Answers, survey_answers
-from assayline.store.database import TABLE_VERSION, Connection, transaction
-from assayline.store.ingest import load_parts
-from assayline.store.parts import recall_lengths, remove_unfinished
-from assayline.store.runs import save_run
+from assayline.store.database import TABLE_VERSION
+from assayline.store.parts import recall_lengths
 from assayline.store.scoring import check_scorers
 from assayline.store.thread import DatabaseThread, describe_stand_in
 
-__all__ = ["Evaluation", "RunResult", "begin_evaluation", "new_run_id", "plan_run"]
+__all__ = ["Evaluation", "RunResult", "begin_evaluation", "plan_run"]
 
 
 def begin_evaluation(
@@ -55,47 +53,37 @@ def begin_evaluation(
     """
     settings.pass_on_token()
     spec = add_price(spec, settings)
-    fresh, model = plan_run(spec)
-    fresh = replace(fresh, benchmark_id=benchmark_id, is_deployed=is_deployed)
+    manifest, model = plan_run(spec)
+    manifest = replace(manifest, benchmark_id=benchmark_id, is_deployed=is_deployed)
     workers = count_workers(spec)
     database = DatabaseThread(settings)
     runs_dir = settings.data_dir / "runs"
-    choice = choose_run(fresh, canonical_json(spec), runs_dir, resume)
-    try:
-        lengths = _look_into_database(database, None if choice.manifest else fresh, choice.notes)
-    except BaseException:
+    with ExitStack() as undo:
+        choice = choose_run(manifest, canonical_json(spec), runs_dir, resume)
         if choice.lock is not None:
-            choice.lock.release()
-        raise
-    if choice.manifest is None or choice.lock is None:
-        lock = lock_run(runs_dir / fresh.run_id)
+            undo.callback(choice.lock.release)
+        lengths = _look_into_database(database, None if choice.manifest else manifest, choice.notes)
+        lock = choice.lock or lock_run(runs_dir / manifest.run_id)
         if lock is None:
-            raise StoreError(f"Another process holds the new run {fresh.run_id}. Give the same command again.")
+            raise StoreError(f"Another process holds the new run {manifest.run_id}. Give the same command again.")
+        undo.callback(lock.release)
+        if held := describe_stand_in(database):
+            choice.notes.append(held)
         evaluation = Evaluation(
-            manifest=fresh, spec=spec, settings=settings, model=model, database=database, lock=lock, notes=choice.notes
-        )
-    else:
-        evaluation = Evaluation(
-            manifest=choice.manifest,
+            manifest=choice.manifest or manifest,
             spec=spec,
             settings=settings,
             model=model,
             database=database,
-            lock=choice.lock,
+            lock=lock,
             notes=choice.notes,
         )
-    if held := describe_stand_in(database):
-        evaluation.notes.append(held)
-    try:
         if choice.manifest is None:
             _make_folder(evaluation, lengths)
         else:
-            _take_up(evaluation)
+            evaluation.take_up()
         evaluation.dispatcher.workers = workers
-    except BaseException:
-        evaluation.stop()
-        evaluation.lock.release()
-        raise
+        undo.pop_all()
     return evaluation
 
 
@@ -182,52 +170,3 @@ def _make_folder(evaluation: Evaluation, lengths: pa.Table | None) -> None:
         keep_lengths(run_dir, lengths)
     write_text(run_dir / SPEC_NAME, canonical_json(evaluation.spec), MAKE_ROOM)
     write_manifest(run_dir, evaluation.manifest)
-
-
-def _take_up(evaluation: Evaluation) -> None:
-    """Continues a run that is locked for this process. Raises StoreError, and then the run is as it was."""
-    before = evaluation.manifest
-    remove_unfinished(evaluation.run_dir)
-    answers = evaluation.database.run(lambda connection: _survey(connection, evaluation))
-    counts = before.prompts
-    if counts and (
-        answers.prepared_requests != counts.requests
-        or answers.prepared_prompts != counts.prompt_rows
-        or answers.prepared_errors < counts.failed_requests
-    ):
-        evaluation.notes.append("Some of what was prepared is lost: the prompts are read again, and compared.")
-        counts = None
-    if before.assayline_version != __version__:
-        evaluation.notes.append(f"assayline was {before.assayline_version} before, and is {__version__} now.")
-    evaluation.earlier = answers
-    evaluation.generations = dict(answers.first_generations)
-    evaluation.dispatcher.progress.errors = answers.sent_errors + answers.prepared_errors
-    evaluation.change(
-        attempt=before.attempt + 1,
-        state="running",
-        finished_at=None,
-        message=None,
-        host_name=socket.gethostname(),
-        assayline_version=__version__,
-        table_version=TABLE_VERSION,
-        prompts=counts,
-    )
-    if before.template_id is not None:
-        evaluation.database.run(lambda connection: _save(connection, evaluation))
-    of = f"of {counts.requests} " if counts else ""
-    evaluation.notes.append(
-        f"Resuming run {before.run_id}, attempt {evaluation.manifest.attempt}: {answers.answered} {of}requests "
-        "are answered already."
-    )
-
-
-def _survey(connection: Connection, evaluation: Evaluation) -> Answers:
-    """Loads what earlier attempts wrote, and finds what they answered."""
-    if evaluation.manifest.template_id is not None:
-        load_parts(connection, evaluation.run_id, evaluation.run_dir)
-    return survey_answers(connection, evaluation.run_id, evaluation.run_dir)
-
-
-def _save(connection: Connection, evaluation: Evaluation) -> None:
-    with transaction(connection):
-        save_run(connection, evaluation.manifest, canonical_json(evaluation.spec))

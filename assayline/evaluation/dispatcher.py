@@ -14,7 +14,7 @@ import math
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -312,16 +312,11 @@ class Dispatcher:
         return _Shard(read_shard(path, answered, partial(read_texts, self._run_dir)), is_read=False)
 
     def _fail_turn(self, request: Request, error_kind: str, why: str, prompt_tokens: int | None) -> None:
-        row = unsent(request.request_id, *self._asker, why)
-        self._count(replace(row, error_kind=error_kind, prompt_tokens=prompt_tokens))
+        self._count(unsent(request.request_id, *self._asker, why, error_kind, prompt_tokens))
 
     def _give_up(self, worker: str, request: Request, losses: int) -> None:
         words = f"Request {request.request_id} was in flight each time when {losses} workers were lost"
-        row = replace(
-            unsent(request.request_id, worker, 0, words),
-            error_kind=KILLED_WORKER,
-            prompt_tokens=len(request.prompt_token_ids) or None,
-        )
+        row = unsent(request.request_id, worker, 0, words, KILLED_WORKER, len(request.prompt_token_ids) or None)
         self._asker = (worker, 0)
         self._count(row)
         if (turn := self._conversations.settle(row)) is not None:

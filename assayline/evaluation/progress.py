@@ -4,7 +4,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from assayline.records import NOT_SENT, Completion
 
@@ -134,13 +134,8 @@ def _mark_slow(workers: list[WorkerStanding]) -> list[WorkerStanding]:
         return workers
     limit = SLOW_SHARE * statistics.median(rates)
     return [
-        WorkerStanding(
-            one.worker,
-            one.device,
-            one.state,
-            one.answered,
-            one.output_tokens_per_s,
-            is_slow=one.state == ALIVE and one.output_tokens_per_s is not None and one.output_tokens_per_s < limit,
+        replace(
+            one, is_slow=one.state == ALIVE and one.output_tokens_per_s is not None and one.output_tokens_per_s < limit
         )
         for one in workers
     ]

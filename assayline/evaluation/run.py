@@ -7,6 +7,7 @@ the database. The caller calls `try_load` now and then, and ends with `finish` o
 The manifest in the run's folder is written before the database, and says what the database could not be told.
 """
 
+import socket
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from assayline import __version__
 from assayline.clock import RunClock, utc_now
 from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, StoreError
 from assayline.evaluation.dispatcher import Dispatcher
@@ -27,11 +29,11 @@ from assayline.runs.manifest import Manifest, PromptCounts, read_run_scorers, wr
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json
-from assayline.store.answers import Answers
-from assayline.store.database import Connection, transaction
+from assayline.store.answers import Answers, survey_answers
+from assayline.store.database import TABLE_VERSION, Connection, transaction
 from assayline.store.ingest import Verdict, judge_run, load_parts
 from assayline.store.metrics import compute_runs, read_metric_table, store_metrics
-from assayline.store.parts import PartWriter, list_parts
+from assayline.store.parts import PartWriter, list_parts, remove_unfinished
 from assayline.store.runs import save_run
 from assayline.store.scoring import StoredAnswer, read_answers, read_judged, score_run
 from assayline.store.thread import DatabaseThread, describe_stand_in
@@ -195,6 +197,41 @@ class Evaluation:
             whole_machine=self.spec.runner == "local",
         )
 
+    def take_up(self) -> None:
+        """Continues a run of earlier attempts. Raises StoreError, and then the run is as it was."""
+        before = self.manifest
+        remove_unfinished(self.run_dir)
+        self.earlier = answers = self.database.run(self._survey)
+        counts = before.prompts
+        if counts and (
+            answers.prepared_requests != counts.requests
+            or answers.prepared_prompts != counts.prompt_rows
+            or answers.prepared_errors < counts.failed_requests
+        ):
+            self.notes.append("Some of what was prepared is lost: the prompts are read again, and compared.")
+            counts = None
+        if before.assayline_version != __version__:
+            self.notes.append(f"assayline was {before.assayline_version} before, and is {__version__} now.")
+        self.generations = dict(answers.first_generations)
+        self.dispatcher.progress.errors = answers.sent_errors + answers.prepared_errors
+        self.change(
+            attempt=before.attempt + 1,
+            state="running",
+            finished_at=None,
+            message=None,
+            host_name=socket.gethostname(),
+            assayline_version=__version__,
+            table_version=TABLE_VERSION,
+            prompts=counts,
+        )
+        if before.template_id is not None:
+            self.database.run(self._save)
+        of = f"of {counts.requests} " if counts else ""
+        self.notes.append(
+            f"Resuming run {before.run_id}, attempt {self.manifest.attempt}: {answers.answered} {of}requests are "
+            "answered already."
+        )
+
     def change(self, **values: Any) -> None:
         """Changes the manifest and writes it; preparation does so in another thread.
 
@@ -222,7 +259,7 @@ class Evaluation:
                     "--fresh; what was answered is kept."
                 )
             self.change(template_id=preparation.template_id)
-            self.database.run(lambda connection: self._save(connection, self.manifest))
+            self.database.run(self._save)
             counts = preparation.run(
                 self.run_dir, self.dispatcher, self.earlier, longest_first=self.manifest.is_longest_first
             )
@@ -312,7 +349,8 @@ class Evaluation:
         """Puts the run's end into the database. Returns its manifest, to be written, and the metrics."""
         self._load_and_save(connection)
         self._score(connection)
-        ended = conclude_run(self.manifest, judge_run(connection, self.run_id), self.spec.max_error_fraction)
+        verdict = judge_run(connection, self.run_id)
+        ended = conclude_run(self.manifest, verdict, self.spec.max_error_fraction)
         self._save(connection, ended)
         with compute_runs(connection, [self.run_id]), transaction(connection):
             store_metrics(connection, [self.run_id])
@@ -332,13 +370,19 @@ class Evaluation:
         with transaction(connection):
             score_run(connection, self.run_id, scorers, judged=read_judged(self.run_dir))
 
+    def _survey(self, connection: Connection) -> Answers:
+        """Loads what earlier attempts wrote, and finds what they answered."""
+        if self.manifest.template_id is not None:
+            load_parts(connection, self.run_id, self.run_dir)
+        return survey_answers(connection, self.run_id, self.run_dir)
+
     def _load_and_save(self, connection: Connection) -> None:
         load_parts(connection, self.run_id, self.run_dir)
-        self._save(connection, self.manifest)
+        self._save(connection)
 
-    def _save(self, connection: Connection, manifest: Manifest) -> None:
+    def _save(self, connection: Connection, manifest: Manifest | None = None) -> None:
         with transaction(connection):
-            save_run(connection, manifest, canonical_json(self.spec))
+            save_run(connection, manifest or self.manifest, canonical_json(self.spec))
 
     def _end_unrecorded(self, state: str, error: StoreError) -> StoreError:
         """The end of a run that the database cannot take: the manifest keeps it, and the error says what helps."""

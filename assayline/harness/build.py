@@ -16,8 +16,8 @@ from assayline.digests import digest_text
 from assayline.errors import SpecError
 from assayline.prompts import RowError
 from assayline.prompts.row import check_text
-from assayline.records import Completion, Prompt, Request
-from assayline.requests.build import WORKER, Prepared, make_request_id, seed_repeat
+from assayline.records import Prompt, Request
+from assayline.requests.build import Prepared, error_of, make_request_id, seed_repeat
 
 DEFAULT_MAX_TOKENS = 256
 """Of the harness, where a task does not say."""
@@ -250,7 +250,7 @@ def _prepare(prompt: Prompt, instances: list[Any], encoder: HarnessEncoder) -> P
     except RowError as error:
         blank = Encoded(str(instances[0].args[0]), [], {})
         requests = [_make_request(prompt, repeat, 0, blank) for repeat in range(repeats)]
-        return Prepared(prompt, requests, [_error_of(request, error) for request in requests])
+        return Prepared(prompt, requests, [error_of(request, error) for request in requests])
     if cut := max((one.cut_tokens for one in encoded), default=0):
         prompt = replace(prompt, metadata={**prompt.metadata, "cut_tokens": cut})
     return Prepared(
@@ -273,15 +273,4 @@ def _make_request(prompt: Prompt, repeat_index: int, number: int, encoded: Encod
         option_index=option_index,
         option=encoded.option,
         option_tokens=encoded.option_tokens,
-    )
-
-
-def _error_of(request: Request, error: RowError) -> Completion:
-    return Completion(
-        request_id=request.request_id,
-        worker=WORKER,
-        engine_generation=0,
-        window_requests=0,
-        error_kind=error.kind,
-        error_message=str(error),
     )

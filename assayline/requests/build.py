@@ -125,7 +125,7 @@ def _prepare(
         # Without ids a request can be stored, but not be run by mistake.
         requests = _repeat(prompt, Rendered(rendered.text, []), _overlay(sampling, {}), repeats)
         prompt_tokens = len(rendered.token_ids) or None
-        errors = [_error_of(request, error, None if request.turn_index else prompt_tokens) for request in requests]
+        errors = [error_of(request, error, None if request.turn_index else prompt_tokens) for request in requests]
         return Prepared(prompt, requests, errors)
     return Prepared(prompt, _repeat(prompt, rendered, sampling, repeats))
 
@@ -151,7 +151,7 @@ def _prepare_options(
             unasked = [RenderedOption(option, rendered.text + option, [], 0) for option in prompt.options]
             requests = _repeat_options(prompt, unasked, sampling, repeats)
         prompt_tokens = max((len(option.token_ids) for option in options), default=len(rendered.token_ids)) or None
-        return Prepared(prompt, requests, [_error_of(request, error, prompt_tokens) for request in requests])
+        return Prepared(prompt, requests, [error_of(request, error, prompt_tokens) for request in requests])
     return Prepared(prompt, _repeat_options(prompt, options, sampling, repeats))
 
 
@@ -301,7 +301,8 @@ def check_length(tokens: int, max_model_len: int | None, min_tokens: Any = None)
         )
 
 
-def _error_of(request: Request, error: RowError, prompt_tokens: int | None) -> Completion:
+def error_of(request: Request, error: RowError, prompt_tokens: int | None = None) -> Completion:
+    """The row of a request that no engine is asked."""
     return Completion(
         request_id=request.request_id,
         worker=WORKER,

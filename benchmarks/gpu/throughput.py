@@ -4,7 +4,6 @@ Per shape, with the engine core in the engine's own process and in one of vLLM's
 and the pipeline longest first, in turn, on the same token ids and forced lengths. Both sides are open all the time.
 """
 
-import argparse
 import contextlib
 import json
 import statistics
@@ -16,7 +15,6 @@ from typing import Any
 from assayline.engines.environment import engine_environment
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.file import parse_spec
 from benchmarks.gpu.runs import query
 from benchmarks.gpu.setup import PROCESSES, Row, Setup, Shape, Tell
 from benchmarks.overhead import (
@@ -28,7 +26,7 @@ from benchmarks.overhead import (
     read_requests,
     write_prompts,
 )
-from benchmarks.peer_vllm_throughput import measure_with_vllm
+from benchmarks.peer_vllm import measure_offline
 
 WARM_REQUESTS = 64
 
@@ -44,11 +42,7 @@ def measure_throughput(setup: Setup, tell: Tell) -> None:
 
 def plan_spec(setup: Setup, shape: Shape, prompts: Path, order: str, env: dict[str, str]) -> EvalSpec:
     """The pipeline's spec."""
-    usual = {"mode": "continuous", "window": None, "token_times": False, "dtype": "bfloat16", "seats": shape.seats}
-    spec = make_spec(setup.build_model(shape), prompts, argparse.Namespace(**usual, order=order))
-    fields = spec.model_dump(mode="json")
-    fields["engine"] |= {"args": setup.make_args(shape), "env": env}
-    return parse_spec(fields)
+    return make_spec(setup.build_model(shape), prompts, setup.make_args(shape), order=order, env=env)
 
 
 def measure_sides(setup: Setup, shape: Shape, processes: str) -> Row:
@@ -117,7 +111,7 @@ def measure_peer(setup: Setup, shape: Shape) -> Row:
     env = engine_environment(setup.make_settings(folder.name), setup.device_env, {})
     head: Row = {"shape": shape.name, "processes": "vllm bench throughput"}
     try:
-        found = measure_with_vllm(setup.build_model(shape), setup.make_args(shape), rows, env, folder)
+        found = measure_offline(setup.build_model(shape), setup.make_args(shape), rows, env, folder)
     except subprocess.CalledProcessError as error:
         return {**head, "failed": f"{error}: {(folder / 'throughput.log').read_text()[-1000:]}"}
     per_s = round(found["output_tokens"] / found["seconds"], 1)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from assayline.report.document import Column, tabulate
 from flows.cli.options import make_parser
-from flows.cli.process import collect_garbage
 from flows.cli.words import complete_run_id, plain_console, print_table, print_text
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ def run(arguments: list[str]) -> int:
 
     from assayline.settings import load_settings
 
-    collect_garbage()
     work: Callable[[argparse.Namespace, Settings], None] = known.work
     work(known, load_settings())
     return 0

@@ -15,7 +15,7 @@ from assayline.benchmark.profile import (
 )
 from assayline.errors import RunFailedError, SpecError
 from flows.cli.options import make_parser
-from flows.cli.process import collect_garbage, prefect_api
+from flows.cli.process import prefect_api
 from flows.cli.words import parse_words, plain_console
 from flows.live.logs import quiet_shutdown
 
@@ -60,7 +60,6 @@ def run(arguments: list[str]) -> int:
     with prefect_api():
         from flows.benchmark import benchmark, print_conclusion
 
-        collect_garbage()
         try:
             benchmark(resume=plan.benchmark_id)
         except RunFailedError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from assayline.errors import AssaylineError, SpecError
 from flows.cli.options import make_parser
-from flows.cli.process import collect_garbage, prefect_api
+from flows.cli.process import prefect_api
 from flows.cli.words import announce, complete_run_id, parse_words, plain_console
 from flows.live.logs import quiet_shutdown
 
@@ -68,7 +68,6 @@ def _run(parser: argparse.ArgumentParser, known: argparse.Namespace, rest: list[
     if known.dry_run:
         from flows.cli.dry_run import print_dry_run
 
-        collect_garbage()
         print_dry_run(spec, settings, resume, plain_console())
         return 0
     announce(f"{spec.model} on {spec.prompts.set_name}: starting", settings)
@@ -81,7 +80,6 @@ def _evaluate(spec: "EvalSpec", resume: str) -> int:
     from flows.cli.tables import print_result
     from flows.evaluate import evaluate
 
-    collect_garbage()
     try:
         result = RunResult(**evaluate(spec, resume))
     except AssaylineError:

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from flows.cli.options import make_parser
-from flows.cli.process import collect_garbage
 from flows.cli.words import complete_run_id
 
 FORMATS = ("openai-batch", "csv", "jsonl", "parquet", "lm-eval", "vllm-bench")
@@ -38,7 +37,6 @@ def run(arguments: list[str]) -> int:
     from assayline.export.make import export_run
     from assayline.settings import load_settings
 
-    collect_garbage()
     settings = load_settings()
     run_id = complete_run_id(known.run_id, settings)
     exported = export_run(settings, run_id, known.format, known.output, known.force)

@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from flows.cli.options import make_parser
-from flows.cli.process import collect_garbage, prefect_api
+from flows.cli.process import prefect_api
 from flows.cli.words import CONSOLE_LEVEL, complete_run_id, parse_words, plain_console
 from flows.live.logs import quiet_shutdown
 
@@ -52,7 +52,6 @@ def run(arguments: list[str]) -> int:
     with prefect_api():
         from flows.gate import gate
 
-        collect_garbage()
         try:
             found = gate(run_id, known.baseline, limits)
             report = GateReport(**{**found, "checks": [Check(**check) for check in found["checks"]]})

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from assayline.errors import StoreError
 from flows.cli.options import make_parser
-from flows.cli.process import collect_garbage
 from flows.cli.words import complete_run_id
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ def run(arguments: list[str]) -> int:
     from assayline.store.metrics import list_unmeasured
     from assayline.store.thread import DatabaseThread
 
-    collect_garbage()
     settings = load_settings()
     if not settings.database_path.exists():
         raise StoreError(f"There is no database at {settings.database_path}. Run an evaluation first.")

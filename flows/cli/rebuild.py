@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from assayline.errors import DatabaseUnusableError, SpecError, StoreError
 from flows.cli.options import make_parser
-from flows.cli.process import collect_garbage
 from flows.cli.words import complete_run_id
 
 if TYPE_CHECKING:
@@ -65,7 +64,6 @@ def _rebuild_all(folders: list[Path], database: Path, wait_s: float, set_aside: 
     """One run after another; one that cannot be loaded does not keep the others from it."""
     from assayline.evaluation.rebuild import prepare_database, rebuild_run, set_database_aside
 
-    collect_garbage()
     if aside := prepare_database(database, wait_s, set_aside):
         _say_aside(database, aside)
     code = 0

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from assayline.words import count
 from flows.cli.options import make_parser
-from flows.cli.process import collect_garbage
 from flows.cli.words import complete_run_id, plain_console, print_table, print_text
 
 if TYPE_CHECKING:
@@ -75,7 +74,6 @@ def run(arguments: list[str]) -> int:
 
     from assayline.settings import load_settings
 
-    collect_garbage()
     written = _write(known, load_settings())
     print(f"Report: {written.html}\nAs Markdown: {written.markdown}")
     if known.open and not webbrowser.open(written.html.absolute().as_uri()):

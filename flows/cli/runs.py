@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from assayline.report.document import Column
 from assayline.words import nearest, show_share, show_value
 from flows.cli.options import make_parser
-from flows.cli.process import collect_garbage
 from flows.cli.words import plain_console, print_text
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ def run(arguments: list[str]) -> int:
 
     from assayline.settings import load_settings
 
-    collect_garbage()
     settings = load_settings()
     runs = list_runs(settings, known.name, known.limit)
     if known.json:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from assayline.report.document import Column, tabulate
 from assayline.words import DASH, show_number, show_range, show_value
 from flows.cli.options import make_parser
-from flows.cli.process import collect_garbage
 from flows.cli.words import complete_run_id, plain_console, print_table, print_text
 
 if TYPE_CHECKING:
@@ -53,7 +52,6 @@ def run(arguments: list[str]) -> int:
     from assayline.runs.manifest import find_run, parse_scorer
     from assayline.settings import load_settings
 
-    collect_garbage()
     settings = load_settings()
     runs_dir = settings.data_dir / "runs"
     scorers = [parse_scorer(text) for text in known.scorer]

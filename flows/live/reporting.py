@@ -1,15 +1,11 @@
 """What a run, a gate and a night show at their end: the report, pages in Prefect with the verdict first, and states.
 
-A page that cannot be written is a warning, as the run is stored and judged. What it needs is imported and made ready in
-threads: what draws charts while engines load, the rest while the database computes metrics, which leaves Python idle.
+A page that cannot be written is a warning, as the run is stored and judged.
 """
 
-import contextlib
-import importlib
-import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from prefect import get_run_logger
@@ -25,134 +21,86 @@ from assayline.settings import Settings, load_settings
 from assayline.words import show_rate, show_share
 from tasks.artifacts import publish
 
-AnyLogger = logging.Logger | logging.LoggerAdapter[logging.Logger]
+Make = Callable[..., Written | None]
+"""Makes a report, held against the run or pinned name `baseline`; None where there is nothing to report."""
 
 
-class Reporting:
-    """The report of one run. Make it when the run begins."""
-
-    def __init__(self, evaluation: Evaluation, log: AnyLogger) -> None:
-        self._evaluation = evaluation
-        self._log = log
-        threading.Thread(target=self._get_ready, name="report", daemon=True).start()
-
-    def import_rest(self) -> None:
-        """Begins to import what `write` needs."""
-        threading.Thread(target=self._import_rest, name="report-imports", daemon=True).start()
-
-    def write(self) -> tuple[str | None, str | None]:
-        """Writes the report. Returns its path, and the Markdown for the flow run's page; None if that failed."""
-        evaluation = self._evaluation
-        if evaluation.manifest.template_id is None:
-            return None, None  # no prompt was rendered: the database knows nothing of this run
-        try:
-            from assayline.report.make import make_report, put_on_page
-
-            baseline = evaluation.spec.gate.baseline
-            try:
-                written = make_report(evaluation.settings, evaluation.run_id, baseline, database=evaluation.database)
-            except SpecError as error:
-                if baseline is None:
-                    raise
-                self._log.warning("The report is without its baseline. %s", error)
-                written = make_report(evaluation.settings, evaluation.run_id, database=evaluation.database)
-        except Exception as error:
-            self._log.warning(
-                "The report was not written: %s: %s `assayline report %s` tries again.",
-                type(error).__name__,
-                error,
-                evaluation.run_id,
-            )
-            return None, None
-        path = written.html.absolute()
-        self._log.info("Report: %s", path)
-        return str(path), put_on_page(written.document)
-
-    def _get_ready(self) -> None:
-        try:
-            from assayline.report.html import bundle_charts
-
-            bundle_charts(self._evaluation.settings.data_dir / "cache")
-        except Exception as error:  # `write` meets the same, and says it
-            self._log.debug("Charts are not ready: %s", error)
-
-    def _import_rest(self) -> None:
-        with contextlib.suppress(Exception):  # `write` meets the same, and says it
-            importlib.import_module("assayline.report.make")
+def report_run(evaluation: Evaluation) -> Written | None:
+    """Writes a run's report. None if that failed, or if no prompt was rendered: the database does not know the run."""
+    if evaluation.manifest.template_id is None:
+        return None
+    make = partial(make_report, evaluation.settings, evaluation.run_id, database=evaluation.database)
+    return try_report("report", evaluation.run_id, make, evaluation.spec.gate.baseline)
 
 
-def publish_gate(settings: Settings, run_id: str, baseline: str, headline: str) -> None:
-    """Writes the report again, with the verdict on top, and shows it on the flow run's page."""
-    if report := _try_report(settings, run_id, baseline):
-        _publish("gate", report, headline)
-
-
-def publish_night(settings: Settings, run_id: str, baseline: str | None, headline: str) -> None:
-    """Writes the report again and the history, and shows both as one page of the flow run."""
-    report, history = _try_report(settings, run_id, baseline), _try_history(settings, run_id, baseline)
-    if report and history:
-        said = Section("history", "The nights so far", [Paragraph(sentence) for sentence in history.headline])
-        first, *rest = report.sections
-        _publish("night", replace(report, sections=[first, said, *history.sections, *rest]), headline)
-    elif report:
-        _publish("night", report, headline)
-
-
-def _try_report(settings: Settings, run_id: str, baseline: str | None) -> Document | None:
-    return _try("report", run_id, lambda name: make_report(settings, run_id, name), baseline)
-
-
-def _try_history(settings: Settings, run_id: str, baseline: str | None) -> Document | None:
-    return _try("history", f"--history {run_id}", lambda name: make_history_report(settings, run_id, name)[1], baseline)
-
-
-def _try(what: str, command: str, make: Callable[[str | None], Written], baseline: str | None) -> Document | None:
-    """Makes a report, without a baseline that is not there: the gate has reported that."""
+def try_report(what: str, command: str, make: Make, baseline: str | None = None) -> Written | None:
+    """Makes a report, without a baseline that is not there. None if that failed; `command` then tries again."""
     log = get_run_logger()
     try:
         try:
-            written = make(baseline)
-        except SpecError:
-            written = make(None)
+            written = make(baseline=baseline)
+        except SpecError as error:
+            if baseline is None:
+                raise
+            log.warning("The %s is without its baseline. %s", what, error)
+            written = make(baseline=None)
     except Exception as error:
-        log.warning(
-            "The %s was not written: %s: %s hint: `assayline report %s` tries again.",
-            what,
-            type(error).__name__,
-            error,
-            command,
-        )
+        why = f"{type(error).__name__}: {error}"
+        log.warning("The %s was not written: %s hint: `assayline report %s` tries again.", what, why, command)
         return None
-    log.info("%s: %s", what.capitalize(), written.html.absolute())
-    return written.document
+    if written is not None:
+        log.info("%s: %s", what.capitalize(), written.html.absolute())
+    return written
 
 
-def _publish(kind: str, document: Document, headline: str) -> None:
+def publish_page(kind: str, name: str, page: str | Document, headline: str) -> None:
+    """Shows a page, Markdown or a document, on the flow run's page. An API that cannot take it is an error in the log:
+    the results are stored."""
     try:
-        said = " ".join(document.headline[:2]) if document.state == "worse" else headline
-        publish(kind, document.title, put_on_page(document), said)
+        publish(kind, name, page if isinstance(page, str) else put_on_page(page), headline)
     except Exception as error:
         get_run_logger().error("The flow run has no page: %s: %s", type(error).__name__, error)
 
 
+def publish_gate(settings: Settings, run_id: str, baseline: str, headline: str) -> None:
+    """Writes the report again, with the verdict on top, and shows it on the flow run's page."""
+    if report := try_report("report", run_id, partial(make_report, settings, run_id), baseline):
+        _publish("gate", report.document, headline)
+
+
+def publish_night(settings: Settings, run_id: str, baseline: str | None, headline: str) -> None:
+    """Writes the report again and the history, and shows both as one page of the flow run."""
+
+    def make_history(baseline: str | None) -> Written:
+        return make_history_report(settings, run_id, baseline)[1]
+
+    report = try_report("report", run_id, partial(make_report, settings, run_id), baseline)
+    history = try_report("history", f"--history {run_id}", make_history, baseline)
+    if report is None:
+        return
+    first, *rest = report.document.sections
+    nights: list[Section] = []
+    if history is not None:
+        said = Section("history", "The nights so far", [Paragraph(one) for one in history.document.headline])
+        nights = [said, *history.document.sections]
+    _publish("night", replace(report.document, sections=[first, *nights, *rest]), headline)
+
+
+def _publish(kind: str, document: Document, headline: str) -> None:
+    said = " ".join(document.headline[:2]) if document.state == "worse" else headline
+    publish_page(kind, document.title, document, said)
+
+
 def write_leaderboard(prompt_set: str) -> None:
     """The models of a prompt set, in its folder, and as Markdown on the flow run's page; nothing of one model alone."""
-    log = get_run_logger()
-    try:
+
+    def make(baseline: None) -> Written | None:
         settings = load_settings()
         rows = open_database(settings).run(lambda connection: read_board(connection, (prompt_set,)))
-        if not rows.pairs:
-            return
-        written = write_board(settings, rows)
-        log.info("Leaderboard: %s", written.html.absolute())
-        publish("leaderboard", prompt_set, put_on_page(written.document), written.document.headline[0])
-    except Exception as error:
-        log.warning(
-            "The leaderboard was not written: %s: %s `assayline report --leaderboard %s` tries again.",
-            type(error).__name__,
-            error,
-            prompt_set,
-        )
+        return write_board(settings, rows) if rows.pairs else None
+
+    if written := try_report("leaderboard", f"--leaderboard {prompt_set}", make):
+        publish_page("leaderboard", prompt_set, written.document, written.document.headline[0])
 
 
 WORSE = "Worse"

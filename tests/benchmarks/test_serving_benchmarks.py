@@ -7,7 +7,7 @@ import pytest
 from benchmarks import agreement, client_overhead, server_counters
 from benchmarks.client_view import Measurement, Observation, Prompt, make_prompts, summarize, write_rows
 from benchmarks.peer_guidellm import read_report
-from benchmarks.peer_vllm_bench import read_result
+from benchmarks.peer_vllm import read_result
 from benchmarks.process_tree import CpuSamples
 
 BENCH: dict[str, Any] = {

@@ -177,7 +177,6 @@ def test_an_empty_prefect_api_url_is_unset(monkeypatch):
 
     monkeypatch.setattr("flows.cli.process._serving", serve)
     monkeypatch.setattr("flows.cli.process._drain", lambda: None)
-    monkeypatch.setattr("flows.cli.process.end_with_this_process", lambda: None)
     monkeypatch.setenv("PREFECT_API_URL", "")
     refresh_global_settings_context()
     try:

@@ -39,21 +39,11 @@ class DeviceMemory:
 
     def wait_until_back(self, timeout_s: float, should_stop: Callable[[], bool]) -> bool:
         """Waits until about as much is free as when this object was made. False if that did not happen in time."""
-        deadline = time.monotonic() + timeout_s
-        while not self._is_back():
-            if time.monotonic() >= deadline or should_stop():
-                return False
-            time.sleep(POLL_INTERVAL_S)
-        return True
+        return _wait_until(self._is_back, timeout_s, should_stop)
 
     def wait_until_free(self, wanted_bytes: int, timeout_s: float, should_stop: Callable[[], bool]) -> bool:
         """Waits until each GPU has as much free memory. False if that does not happen in time or nothing tells."""
-        deadline = time.monotonic() + timeout_s
-        while not self.is_free(wanted_bytes):
-            if time.monotonic() >= deadline or should_stop() or not self._gpus:
-                return False
-            time.sleep(POLL_INTERVAL_S)
-        return True
+        return bool(self._gpus) and _wait_until(lambda: self.is_free(wanted_bytes), timeout_s, should_stop)
 
     def is_free(self, wanted_bytes: int) -> bool:
         """Whether each GPU has as much free memory."""
@@ -73,6 +63,15 @@ class DeviceMemory:
         return [read_free_bytes(gpu) for gpu in self._gpus]
 
 
+def _wait_until(is_so: Callable[[], bool], timeout_s: float, should_stop: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        if time.monotonic() >= deadline or should_stop():
+            return False
+        time.sleep(POLL_INTERVAL_S)
+    return True
+
+
 def read_free_main_memory(root: Path = Path("/")) -> int:
     """Bytes that this process may still take: of the machine's memory, its control groups' and its own limit's."""
     free = [psutil.virtual_memory().available, *_list_group_room(root)]
@@ -84,7 +83,7 @@ def read_free_main_memory(root: Path = Path("/")) -> int:
 def _list_group_room(root: Path) -> list[int]:
     """What is left in each control group that limits this process's memory, version 1 or 2."""
     room = []
-    for folder in _list_memory_groups(root):
+    for folder in list_memory_groups(root):
         for limit, used in GROUP_FILES:
             with contextlib.suppress(OSError, ValueError):  # it is of the other version, or has no limit
                 sizes = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
@@ -93,7 +92,7 @@ def _list_group_room(root: Path) -> list[int]:
     return room
 
 
-def _list_memory_groups(root: Path) -> list[Path]:
+def list_memory_groups(root: Path) -> list[Path]:
     """The folders of this process's control groups of memory, and of those around them."""
     folders = []
     with contextlib.suppress(OSError):

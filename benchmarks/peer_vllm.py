@@ -1,20 +1,24 @@
-"""vLLM's own load generator, `vllm bench serve`: run on a load, and its result read.
+"""vLLM's own yardsticks, `vllm bench serve` and `vllm bench throughput`: run on a load, and their results read.
 
-    python -m benchmarks.peer_vllm_bench --backend openai …
+    python -m benchmarks.peer_vllm serve --backend openai …
 
-is that command: the console script of vLLM's CPU build looks for a package called vllm, which is not its name.
+is such a command: the console script of vLLM's CPU build looks for a package called vllm, which is not its name.
 
-Its definitions: TTFT from just before the request is written to the first event with a choice; ITL the gaps between
-such events, pooled; TPOT (last − first) / (n − 1); linear percentiles: ours. Its throughput divides by the time from
-before the first gap of the schedule, and ours by the time from the first request.
+Definitions of `serve`: TTFT from just before the request is written to the first event with a choice; ITL the gaps
+between such events, pooled; TPOT (last − first) / (n − 1); linear percentiles: ours. Its throughput divides by the time
+from before the first gap of the schedule, and ours by the time from the first request.
 """
 
+import importlib
 import json
+import re
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from assayline.engines.host.server.process import list_flags
 from benchmarks.client_view import Load, Measurement, Observation, Server, write_rows
 from benchmarks.process_tree import CpuSamples, run_sampled
 
@@ -44,7 +48,7 @@ def measure_with_vllm_bench(
     else:
         options |= {"request-rate": load.rate_per_s, "burstiness": "inf"}  # gaps of a gamma without spread: constant
     flags = ["disable-shuffle", "skip-chat-template", "ignore-eos", "save-result", "save-detailed", "disable-tqdm"]
-    command = [sys.executable, "-m", "benchmarks.peer_vllm_bench", *(f"--{flag}" for flag in flags)]
+    command = [sys.executable, "-m", "benchmarks.peer_vllm", "serve", *(f"--{flag}" for flag in flags)]
     command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
     env = {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1"}
     samples = run_sampled(command, cores, env, folder / "vllm_bench.log")
@@ -70,14 +74,47 @@ def read_result(result: dict[str, Any]) -> Measurement:
     return Measurement(tuple(observations), result["failed"], own, zero_s, reasons)
 
 
+def write_conversations(path: Path, rows: list[tuple[str, int]]) -> Path:
+    """Texts and output lengths as the data set `sharegpt`, for a tokenizer that makes a token of every byte."""
+    turns = [{"conversations": [{"value": text}, {"value": "x" * tokens}]} for text, tokens in rows]
+    path.write_text(json.dumps(turns))
+    return path
+
+
+def measure_offline(
+    model: Path, args: dict[str, Any], rows: list[tuple[str, int]], env: dict[str, str], folder: Path
+) -> dict[str, Any]:
+    """`vllm bench throughput`: seconds and tokens of one run. Raises CalledProcessError where it fails.
+
+    It samples at temperature 1, whatever else is asked for; lengths are forced, so the tokens are the same.
+    """
+    result = folder / "throughput.json"
+    options = {
+        "backend": "vllm",
+        "dataset_name": "sharegpt",
+        "dataset_path": str(write_conversations(folder / "conversations.json", rows)),
+        "num_prompts": len(rows),
+        "output_json": str(result),
+        "model": str(model),
+        "tokenizer": str(model),
+        **args,
+    }
+    command = [sys.executable, "-m", "benchmarks.peer_vllm", "throughput", *list_flags(options)]
+    with (folder / "throughput.log").open("w") as log:
+        subprocess.run(command, env=env, stdout=log, stderr=log, check=True)
+    found = json.loads(result.read_text())
+    told = re.search(r"Total num output tokens:\s+(\d+)", (folder / "throughput.log").read_text())
+    tokens = int(told[1]) if told else sum(length for _, length in rows)
+    return {"seconds": found["elapsed_time"], "requests": found["num_requests"], "output_tokens": tokens}
+
+
 def main() -> None:
-    from vllm.benchmarks.serve import add_cli_args
-    from vllm.benchmarks.serve import main as bench
+    bench = importlib.import_module(f"vllm.benchmarks.{sys.argv.pop(1)}")
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     parser = FlexibleArgumentParser()
-    add_cli_args(parser)
-    bench(parser.parse_args())
+    bench.add_cli_args(parser)
+    bench.main(parser.parse_args())
 
 
 if __name__ == "__main__":
