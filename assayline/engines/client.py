@@ -142,12 +142,10 @@ class HostedEngine:
         try:
             self._host.send(self._order)
             return self._expect(Opened, self._setup.start_timeout_s)
-        except EngineDiedError as error:
+        except BaseException as error:
             self._host.kill()
-            error.death = replace(error.death, resolved=self._resolved)
-            raise
-        except BaseException:
-            self._host.kill()
+            if isinstance(error, EngineDiedError):
+                error.death = replace(error.death, resolved=self._resolved)
             raise
 
     def _take_over(self) -> Opened | None:
@@ -160,11 +158,10 @@ class HostedEngine:
             self._host.listen(self._read_log)
             self._host.send(Rejoin(self._order))
             opened = self._expect(Opened, REJOIN_TIMEOUT_S)
-        except EngineDiedError:
+        except BaseException as error:
             self._host.kill()
-            return None
-        except BaseException:
-            self._host.kill()
+            if isinstance(error, EngineDiedError):
+                return None
             raise
         self._setup.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._setup.log_path.write_text(f"Kept from run {parked.run_id}: the log continues in {self._host.log_path}\n")
@@ -172,7 +169,9 @@ class HostedEngine:
 
     def _first_window(self, opened: Opened) -> int | None:
         """Most requests in flight, as long as nobody says otherwise; None where there is no such limit."""
-        return self._window or default_window(opened)
+        if self._window or opened.max_num_seqs is None:
+            return self._window or WINDOW_WITHOUT_FACTS
+        return math.ceil(WINDOW_PER_SEQUENCE * opened.max_num_seqs)
 
     @contextlib.contextmanager
     def _generating(self) -> Iterator[None]:
@@ -308,13 +307,6 @@ class _Waiting:
         self._seconds += min(now - self._looked_s, LONGEST_TURN_S)
         self._looked_s = now
         return self._seconds
-
-
-def default_window(opened: Opened) -> int:
-    """Requests in flight that keep an engine busy, where nobody gives a number."""
-    if opened.max_num_seqs is None:
-        return WINDOW_WITHOUT_FACTS
-    return math.ceil(WINDOW_PER_SEQUENCE * opened.max_num_seqs)
 
 
 IDLE_POLL_INTERVAL_S = 0.02

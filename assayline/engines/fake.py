@@ -145,20 +145,18 @@ class FakeEngine:
 
     def _finish(self, running: _Running, now_s: float) -> Completion:
         request = running.request
-        prompt_tokens = len(request.prompt_token_ids)
+        common: dict[str, Any] = {
+            "request_id": request.request_id,
+            "worker": self._worker,
+            "engine_generation": self._generation,
+            "window_requests": self._window_requests,
+            "sent_at_s": running.sent_s,
+            "arrived_at_s": running.sent_s,
+            "finished_at_s": now_s,
+            "prompt_tokens": len(request.prompt_token_ids),
+        }
         if request.request_id in self._fail_ids:
-            return Completion(
-                request_id=request.request_id,
-                worker=self._worker,
-                engine_generation=self._generation,
-                window_requests=self._window_requests,
-                sent_at_s=running.sent_s,
-                arrived_at_s=running.sent_s,
-                finished_at_s=now_s,
-                prompt_tokens=prompt_tokens,
-                error_kind="fake_error",
-                error_message="asked to fail",
-            )
+            return Completion(**common, error_kind="fake_error", error_message="asked to fail")
         self._output_tokens += running.tokens
         seed = hashlib.sha256(repr(request.prompt_token_ids).encode()).digest()
         if request.option_tokens is not None:
@@ -169,18 +167,11 @@ class FakeEngine:
             if thinks(self._reasoning, request.rendered):
                 answer["reasoning"] = "It is the fake engine's thinking."
         return Completion(
-            request_id=request.request_id,
-            worker=self._worker,
-            engine_generation=self._generation,
-            window_requests=self._window_requests,
-            sent_at_s=running.sent_s,
-            arrived_at_s=running.sent_s,
+            **common,
             queued_at_s=running.sent_s,
             scheduled_at_s=running.sent_s,
             first_token_at_s=running.first_token_s,
             last_token_at_s=now_s,
-            finished_at_s=now_s,
-            prompt_tokens=prompt_tokens,
             cached_tokens=0,
             output_tokens=running.tokens,
             preemptions=0,

@@ -200,7 +200,10 @@ class HostProcess:
     def describe_death(self) -> str:
         """A sentence with the exit code and the end of the log."""
         code = self._await_exit()
-        how = "is unreachable" if code is None else f"died of {_name_exit(code)}"
+        if code is None:
+            how = "is unreachable"
+        else:
+            how = f"died of signal {signal.Signals(-code).name}" if code < 0 else f"died of exit code {code}"
         tail = "\n".join(f"    {line}" for line in self._log.list_last(TAIL_LINES))
         return f"The engine's process {how}. The end of its log, {self.log_path}:\n{tail}"
 
@@ -433,10 +436,6 @@ def _signal_group(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def _name_exit(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 def count_oom_kills(root: Path = Path("/")) -> int:

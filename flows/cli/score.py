@@ -39,7 +39,9 @@ def run(arguments: list[str]) -> int:
     known = parser.parse_args(arguments)
     console = plain_console()
     if known.list:
-        _print_kinds(console)
+        from assayline.spec.criteria import list_kinds
+
+        print_table(tabulate("Scorers", KINDS, list_kinds().items()), console)
         return 0
     if (known.run_id is None) == (not known.stale):
         parser.error("give a RUN_ID, --stale or --list")
@@ -82,12 +84,6 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--force", action="store_true", help="even if the run is not completed: what is answered")
     parser.add_argument("--list", action="store_true", help="the scorers that there are, and their fields")
     return parser
-
-
-def _print_kinds(console: "Console") -> None:
-    from assayline.spec.criteria import list_kinds
-
-    print_table(tabulate("Scorers", KINDS, list_kinds().items()), console)
 
 
 def _print_rescored(rescored: "Rescored", console: "Console") -> None:

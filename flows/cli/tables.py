@@ -76,13 +76,9 @@ def _python() -> str:
 def print_gate(report: GateReport, console: Console) -> None:
     """The table of limits, then what was found, a line each."""
     print_text(f"\nRun {report.candidate} against {report.baseline}", console)
-    print_table(_tabulate_limits(report), console)
+    print_table(tabulate("Limits", LIMITS, map(dataclasses.asdict, report.checks)), console)
     for check in report.checks:
         print_text(f"{check.verdict}: {check.words}", console)
-
-
-def _tabulate_limits(report: GateReport) -> Table:
-    return tabulate("Limits", LIMITS, map(dataclasses.asdict, report.checks))
 
 
 def print_benchmark(benchmark_id: str, measured: Sequence[Measured], console: Console) -> None:

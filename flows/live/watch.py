@@ -30,10 +30,8 @@ from assayline.evaluation.progress import ALIVE, LOST, OPENING, Standing, Worker
 from assayline.settings import Settings
 from assayline.words import count
 from flows.cli.words import CONSOLE_LEVEL, has_bar, print_text
-from tasks.artifacts import Reports
+from tasks.artifacts import AnyLogger, Reports
 from tasks.evaluate import console_handlers
-
-AnyLogger = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 SHOW_INTERVAL_S = 2.0
 LOG_INTERVAL_S = 15.0

@@ -199,18 +199,13 @@ def can_ask() -> bool:
 
 def _ask(question: Callable[[Any], Answer]) -> Answer | None:
     """What the driver answers; None where there is none, or where it does not know."""
-    try:
-        nvml = importlib.import_module("pynvml")
-    except ImportError:
-        return None
-    try:
-        nvml.nvmlInit()
+    with hold_driver() as nvml:
+        if nvml is None:
+            return None
         try:
             return question(nvml)
-        finally:
-            nvml.nvmlShutdown()
-    except nvml.NVMLError:
-        return None
+        except nvml.NVMLError:
+            return None
 
 
 def _list_present(nvml: Any) -> list[str]:

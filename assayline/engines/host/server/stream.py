@@ -297,7 +297,8 @@ class ServedAnswer:
         total = 0.0
         for part in self.logprobs:
             for chosen, logprob, others in _list_positions(part):
-                positions.append({_id_of(token): value for token, value in {chosen: logprob, **others}.items()})
+                tokens = {chosen: logprob, **others}.items()  # vLLM writes token_id:42 where it is asked to
+                positions.append({token.removeprefix("token_id:"): value for token, value in tokens})
                 total += logprob
         return positions, total
 
@@ -320,11 +321,6 @@ def _list_positions(part: dict[str, Json]) -> Iterator[tuple[str, float, dict[st
         tops = part.get("top_logprobs") or [None] * len(part["tokens"])
         for token, logprob, others in zip(part["tokens"], part["token_logprobs"], tops, strict=True):
             yield token, logprob, others or {}
-
-
-def _id_of(token: str) -> str:
-    """vLLM writes token_id:42 where it is asked to."""
-    return token.removeprefix("token_id:")
 
 
 @dataclass(frozen=True, slots=True)
