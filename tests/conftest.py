@@ -14,7 +14,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from host_kit import HOSTS
+from host_kit import forking_hosts
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # examples/ is no installed package
@@ -31,7 +31,6 @@ for size in ("COLUMNS", "LINES"):  # readline sets them for what pytest starts, 
 from run_kit import CHAT_TEMPLATE, ENGINE_ARGS, build_tokenizer  # noqa: E402
 
 from assayline.engines.devices import claims  # noqa: E402
-from assayline.engines.process import HostSetup  # noqa: E402
 from assayline.settings import Settings  # noqa: E402
 from assayline.spec.evaluation import EvalSpec  # noqa: E402
 from assayline.spec.file import parse_spec  # noqa: E402
@@ -111,9 +110,7 @@ def single_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 @pytest.fixture(scope="session", autouse=True)
 def forked_hosts() -> Iterator[None]:
     """Engines that this process opens are forked from one server, whatever test they belong to."""
-    make_setup = HostSetup.of
-    with pytest.MonkeyPatch.context() as patch, contextlib.closing(HOSTS):
-        patch.setattr(HostSetup, "of", lambda *given: replace(make_setup(*given), launch=HOSTS.launch))
+    with forking_hosts():
         yield
 
 

@@ -190,6 +190,9 @@ def listening(told: list[str]) -> Iterator[str]:
     """The URL of a listener, which notes what it is told."""
 
     class Listener(BaseHTTPRequestHandler):
+        timeout = 10
+        """In seconds: who connects and sends nothing would keep `shutdown` from returning."""
+
         def do_POST(self) -> None:
             told.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
             self.send_response(200)
@@ -257,10 +260,19 @@ def run_command(arguments: list[str], env: dict[str, str], timeout_s: float = 12
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        out, err = _read_rest(process)
         raise AssertionError(f"{arguments} did not end within {timeout_s} s:\n{out}\n{err}") from None
     return Finished(process.returncode, out, err)
+
+
+def _read_rest(process: "subprocess.Popen[str]") -> tuple[str, str]:
+    """What a killed process has printed; nothing if one that it started, in another group, still holds its output."""
+    try:
+        return process.communicate(timeout=10)
+    except subprocess.TimeoutExpired:
+        return "", ""
 
 
 def run_prefect(env: dict[str, str], *arguments: str) -> Finished:

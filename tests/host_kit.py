@@ -19,9 +19,11 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
 OWN = "ASSAYLINE_"
@@ -79,7 +81,7 @@ class ForkedHosts:
         self._env: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket
-        self._log_path = Path(tempfile.gettempdir()) / f"forked-hosts-{os.getpid()}.log"
+        self._log_path = Path(tempfile.gettempdir()) / f"forked-hosts-{os.getpid()}-{id(self):x}.log"
 
     def launch(self, env: Mapping[str, str], channel: int, log: int) -> Any:
         """Forks a host that talks through `channel` and prints to `log`."""
@@ -139,6 +141,20 @@ class ForkedHosts:
 
 
 HOSTS = ForkedHosts()
+
+
+@contextlib.contextmanager
+def forking_hosts(hosts: ForkedHosts = HOSTS) -> Iterator[None]:
+    """Engines that this process opens are forked from one server, which ends here."""
+    from assayline.engines.process import HostSetup
+
+    make_setup = HostSetup.of
+
+    def make(*given: Any) -> HostSetup:
+        return replace(make_setup(*given), launch=hosts.launch)
+
+    with contextlib.closing(hosts), patch.object(HostSetup, "of", make):
+        yield
 
 
 def serve(control: socket.socket) -> NoReturn:
@@ -236,7 +252,7 @@ def _spare_the_cpu(platform: Any) -> None:
 
 
 def _fail_once_in_a_large_step() -> type:
-    """`worker_extension_cls`: the first step of so many requests fails. `FAILED_ONCE` names a file for a flag."""
+    """`worker_extension_cls`: the first step of so many requests fails, and notes it in `ASSAYLINE_FAILED_ONCE`."""
     import torch
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
@@ -268,7 +284,7 @@ def _fail_second_rank_once() -> type:
 
 def _is_first() -> bool:
     with contextlib.suppress(FileExistsError):
-        os.close(os.open(os.environ["FAILED_ONCE"], os.O_CREAT | os.O_EXCL))
+        os.close(os.open(os.environ["ASSAYLINE_FAILED_ONCE"], os.O_CREAT | os.O_EXCL))
         return True
     return False
 

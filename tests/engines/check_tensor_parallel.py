@@ -31,7 +31,7 @@ def test_a_rank_that_runs_out_of_memory_is_found_in_the_log(make_spec, settings,
     """The rank that replies waits in the collective for VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, 300 by default."""
     env = {
         "PYTHONPATH": str(Path(__file__).parents[1]),
-        "FAILED_ONCE": str(tmp_path / "failed"),
+        "ASSAYLINE_FAILED_ONCE": str(tmp_path / "failed"),
         "VLLM_CPU_OMP_THREADS_BIND": "0|1",
     }
     args = {**ARGS, "tensor_parallel_size": 2, "worker_cls": "host_kit.FailingWorker"}

@@ -15,10 +15,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import host_kit
 import psutil
 import pyarrow.parquet as pq
 import pytest
@@ -26,7 +27,6 @@ from engine_kit import ROOT, Asker, words_of
 from run_kit import Work
 
 from assayline.engines.devices.claims import cuda_driver_answers
-from assayline.engines.process import HostSetup, start_host
 from assayline.evaluation.worker import Worker, WorkOrder
 from assayline.records import Request
 from assayline.settings import Settings
@@ -154,10 +154,8 @@ class Undisturbed:
 
 @pytest.fixture(scope="module", autouse=True)
 def own_hosts() -> Iterator[None]:
-    """Hosts are started as users' are: what is measured of one that was forked is its server's, too."""
-    make_setup = HostSetup.of
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HostSetup, "of", lambda *given: replace(make_setup(*given), launch=start_host))
+    """What is measured of a forked host is its server's, too: the environment of this server is that of its hosts."""
+    with host_kit.forking_hosts(host_kit.ForkedHosts()):
         yield
 
 
@@ -177,7 +175,7 @@ def undisturbed(tiny_model: Path, asker: Asker, tmp_path_factory: pytest.TempPat
     def measure(event: str, *_: Any) -> None:
         if event == "warmed_up":
             family = psutil.Process().children(recursive=True)
-            hosts = [process for process in family if "assayline.engines.host" in words_of(process)]
+            hosts = [process for process in family if host_kit.__file__ in words_of(process)]
             host = max(hosts, key=lambda process: process.create_time())  # other tests keep engines open
             warm.update(read_sizes(host.pid))
             threading.Thread(target=watch, args=[host], daemon=True).start()
@@ -198,6 +196,7 @@ CHILD = """
 import os, pickle, sys
 from pathlib import Path
 sys.path.insert(0, "tests"), sys.path.insert(0, "tests/engines")
+from host_kit import forking_hosts
 from test_out_of_memory import Run
 run, limit = pickle.loads(Path(sys.argv[1]).read_bytes()), Path(sys.argv[2])
 room, growth = int(sys.argv[3]), int(sys.argv[4])
@@ -214,7 +213,8 @@ def limit_memory(event, message, details):
         warm.append(int(sizes["total_rss" if "total_rss" in sizes else "anon"]))
         limit.write_text(str(warm[0] + room))
 
-run.work(limit_memory)
+with forking_hosts():
+    run.work(limit_memory)
 """
 """The first engine has the setting's limit alone. The second one has the kernel's too: what worker and warm engine have
 that no file backs, as a group can take file pages away, and less than its window takes. Those after it may have what

@@ -212,7 +212,7 @@ def test_no_request_is_lost_when_a_servers_engine_runs_out_of_memory(tiny_model,
         "kv_cache_memory_bytes": 2**28,
     }  # fmt: skip
     once = tmp_path / "once"
-    env = engine_environment(Settings(), {"OMP_NUM_THREADS": "1"}, {"FAILED_ONCE": str(once)})
+    env = engine_environment(Settings(), {"OMP_NUM_THREADS": "1"}, {"ASSAYLINE_FAILED_ONCE": str(once)})
     events: list[tuple[int, str, Any]] = []
 
     def open_one(sizes: Sizes, changed: dict[str, Any], generation: int) -> StreamingEngine:

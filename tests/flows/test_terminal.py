@@ -69,7 +69,7 @@ def twice_asked(tmp_path: Path, slow_spec: dict[str, Any]) -> dict[str, Any]:
     rows = tmp_path / "slow.jsonl"
     lines = rows.read_text(encoding="utf-8").splitlines(keepends=True)
     rows.write_text("".join([*lines, lines[0]]), encoding="utf-8")
-    slow_spec["sampling"]["max_tokens"] = 1_000
+    slow_spec["sampling"]["max_tokens"] = 500
     return slow_spec
 
 
