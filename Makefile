@@ -95,7 +95,7 @@ bench-level-shifts: setup-dev ## how often a history shows a shift that is none,
 bench-false-winners: setup-dev ## how often a leaderboard calls a winner that is none, and which leads it finds; about 10 minutes
 	@$(VENV)/python -m benchmarks.false_winners
 
-bench-many-runs: setup-dev ## every model over a thousand runs of ten thousand requests; slow, 4 GB of disk
+bench-many-runs: setup-dev ## questions over a thousand runs of ten thousand requests; slow, 4 GB of disk
 	@$(VENV)/python -m benchmarks.many_runs
 
 bench-serving: setup-dev ## latencies against vllm bench serve and GuideLLM, one server; about 25 minutes

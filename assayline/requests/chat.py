@@ -68,9 +68,11 @@ class Rendered:
 def leave_torch_out() -> None:
     """For a process that only renders: transformers is imported as if there were no torch, in a fifth of the time.
 
-    Does nothing where torch is imported already. Tokenizers that are code of the model's own may need it.
+    Does nothing where torch is imported already, or transformers, which would still count on it. Tokenizers that are
+    code of the model's own may need it.
     """
-    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # how Python notes that there is none
+    if "transformers" not in sys.modules:
+        sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # how Python notes that there is none
     logging.getLogger("transformers").addFilter(lambda line: "PyTorch was not found" not in line.getMessage())
 
 

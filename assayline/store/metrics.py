@@ -1,4 +1,4 @@
-"""A run's metrics: stored when it has ended, computed at once for whoever reads more of them, and its metric table.
+"""A run's metrics: stored when the run ends, computed together for a report, and shown as a metric table.
 
     with transaction(connection):
         store_metrics(connection, [run_id])
@@ -32,11 +32,11 @@ COMPUTED_FOLDERS = ("05_load", "20_metrics", SOURCE_FOLDER, "30_report")
 """Folders of views each of whose rows is of one run, and of that run's rows alone."""
 
 MANY_REQUESTS = 50_000
-"""So many are computed at once: of several runs for time, and of a larger one in pieces where a view says so."""
+"""Small runs are computed together up to this many; a larger run is computed in pieces where a view says so."""
 
 
 def _define() -> dict[str, str]:
-    """The digest of its definition by name of a view whose rows are stored."""
+    """Views whose rows are stored, each with the digest of its definition."""
     models = list_models()
     sources = [model.name for model in models.values() if model.folder == SOURCE_FOLDER]
     return {name: digest_definition(models, name) for name in (*sources, FACTS)}

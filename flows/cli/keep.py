@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from assayline.store.database import Connection
     from assayline.store.thread import DatabaseThread
 
-EPILOG = """Whatever reads metrics over many runs computes first what is missing, so nobody has to run this: of a
-thousand runs it takes minutes, and here one sees how far it is. Interrupted, it resumes where it stopped.
+EPILOG = """Commands that compare runs compute missing metrics themselves. For a thousand runs that takes minutes;
+this command does it ahead of time and shows its progress. Interrupted, it resumes where it stopped.
 
 Exit codes: 0 all of them are stored, 2 a wrong setting, 6 an unknown run, or something could not be read or written."""
 

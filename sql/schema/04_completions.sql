@@ -51,7 +51,7 @@ comment on column completions.window_requests is 'The most requests allowed in f
 comment on column completions.due_at_s is 'When an open-loop arrival pattern wanted it sent; NULL where it was sent because there was room. Seconds since the run''s start, as all *_at_s.';
 comment on column completions.sent_at_s is 'When it was handed to the engine''s process, to the async engine, or for the first time to the server.';
 comment on column completions.arrived_at_s is 'When it reached the engine; of a server that is sent_at_s.';
-comment on column completions.queued_at_s is 'When the engine''s scheduler accepted it, or its process let it wait for room in the KV cache; NULL of a server, as scheduled_at_s.';
+comment on column completions.queued_at_s is 'When the engine''s scheduler accepted it; NULL of a server, as scheduled_at_s.';
 comment on column completions.scheduled_at_s is 'When it was first scheduled.';
 comment on column completions.first_token_at_s is 'End of the engine step that made its first token; of a server, when the first event with a token arrived here.';
 comment on column completions.last_token_at_s is 'End of the engine step that made its last token; of a server, when the last event with a token arrived here.';

@@ -24,6 +24,6 @@ comment on column telemetry.in_flight_requests is 'Requests in the engine, waiti
 comment on column telemetry.output_tokens is 'Output tokens of finished requests so far, counted from 0 per generation.';
 comment on column telemetry.kv_cache_usage_share is 'Share of the KV cache''s blocks that were in use, 0 to 1, as vLLM''s kv_cache_usage_perc; of several engines behind one server the mean. NULL of an engine or a server that does not say, as what follows.';
 comment on column telemetry.running_requests is 'Requests that the scheduler was running: vLLM''s num_requests_running. A server counts everybody''s.';
-comment on column telemetry.waiting_requests is 'Requests that waited for their turn in the scheduler: vLLM''s num_requests_waiting, and those that an offline engine''s process lets wait for room in the KV cache. A server counts everybody''s.';
+comment on column telemetry.waiting_requests is 'Requests that waited for their turn in the scheduler: vLLM''s num_requests_waiting. A server counts everybody''s.';
 comment on column telemetry.preemptions is 'Preemptions so far, counted from 0 per generation, warm-up left out: vLLM''s num_preemptions_total. A server counts everybody''s.';
 comment on column telemetry.loop_lags_s is 'Of a streaming engine: how late each tick of a 10 ms timer in the event loop of its client was, since the sample before, while requests were in flight. A loop that is held up for 200 ms is late for twenty ticks. NULL of an engine without such a loop.';

@@ -20,7 +20,7 @@ comment on column metric_values.metric is 'What was measured, as ttft_s, output_
 comment on column metric_values.statistic is 'mean, total, max, or p50, p90, p95, p99 and p99.9: percentiles over requests.';
 comment on column metric_values.detail is 'What it is of, where a run has several: the scorer, or the latency objective. NULL otherwise.';
 comment on column metric_values.value is 'The value, in `unit`. NULL where it is undefined or was not measured.';
-comment on column metric_values.low is 'Lower end of its 95 % interval. NULL where there is none.';
+comment on column metric_values.low is 'Lower end of its 95% interval. NULL where there is none.';
 comment on column metric_values.high is 'Upper end.';
 comment on column metric_values.n is 'What it was computed from: requests, samples or prompts. NULL where that says nothing.';
 comment on column metric_values.unit is 'Its unit; a share is 0 to 1, and so is a flag, which is 0 or 1.';

@@ -45,7 +45,7 @@ FAILED, DIED, MISSING = "assayline: a night failed", "assayline: a run died", "a
 WORKER_COMMAND = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "evaluations", "--type", "process"]
 HEARTBEAT_S = 30
 """The shortest that Prefect takes."""
-DIED_S, MISSING_S = 35, 5
+DIED_S, MISSING_S = 35, 10
 NIGHT_LIMIT_S = 120
 
 

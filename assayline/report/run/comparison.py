@@ -10,7 +10,7 @@ from assayline.report.run.rows import ReportRows, cut_and_count
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_setting_changes
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.metrics import ensure_metrics
+from assayline.store.metrics import compute_runs, ensure_metrics
 from assayline.words import count, show_change, show_note, show_number, show_points, show_range, show_share, show_value
 
 FLIPPED = 4
@@ -45,18 +45,19 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
     pairing = choose_pairing(overlaps, wanted.get("pair_by", "auto"))
     query = "select run_id, environment from run_conditions where run_id in (?, ?)"
     ensure_metrics(connection, [candidate, baseline])
-    found = read_rows(connection, query, candidate, baseline)
-    environments = {row["run_id"]: row["environment"] for row in found}
-    return ComparisonRows(
-        baseline=run,
-        pairing=say_pairing(pairing, *specs),
-        environments=(environments[candidate], environments[baseline]),
-        limits=read_rows(connection, _LIMITS, candidate, baseline),
-        scores=read_rows(connection, _SCORES, candidate, baseline, pairing, candidate),
-        metrics=read_rows(connection, _SPEEDS, candidate, baseline),
-        worse=read_rows(connection, _FLIPS, candidate, baseline, 1, FLIPPED, pairing),
-        better=read_rows(connection, _FLIPS, candidate, baseline, -1, FLIPPED, pairing),
-    )
+    with compute_runs(connection, [candidate, baseline], ["stg_requests"]):
+        found = read_rows(connection, query, candidate, baseline)
+        environments = {row["run_id"]: row["environment"] for row in found}
+        return ComparisonRows(
+            baseline=run,
+            pairing=say_pairing(pairing, *specs),
+            environments=(environments[candidate], environments[baseline]),
+            limits=read_rows(connection, _LIMITS, candidate, baseline),
+            scores=read_rows(connection, _SCORES, candidate, baseline, pairing, candidate),
+            metrics=read_rows(connection, _SPEEDS, candidate, baseline),
+            worse=read_rows(connection, _FLIPS, candidate, baseline, 1, FLIPPED, pairing),
+            better=read_rows(connection, _FLIPS, candidate, baseline, -1, FLIPPED, pairing),
+        )
 
 
 _LIMITS = """

@@ -139,13 +139,13 @@ comment on column stg_requests.window_requests is 'The most requests allowed in 
 comment on column stg_requests.due_at_s is 'When an arrival pattern wanted it sent, NULL offline. Seconds since the run''s start, as all *_at_s.';
 comment on column stg_requests.sent_at_s is 'When the worker handed it to the process of the engine that answered it.';
 comment on column stg_requests.arrived_at_s is 'When it reached the engine that answered it. What an engine lost by dying is asked again from the start, and its first tries leave no stamps.';
-comment on column stg_requests.queued_at_s is 'When the engine''s scheduler accepted it, or its process let it wait for room in the KV cache.';
+comment on column stg_requests.queued_at_s is 'When the engine''s scheduler accepted it.';
 comment on column stg_requests.scheduled_at_s is 'When it was first scheduled.';
 comment on column stg_requests.first_token_at_s is 'End of the engine step that made its first token.';
 comment on column stg_requests.last_token_at_s is 'End of the engine step that made its last token.';
 comment on column stg_requests.finished_at_s is 'When the finished result left the engine.';
 comment on column stg_requests.send_lag_s is 'Seconds by which it was sent late: sent_at_s − due_at_s. NULL without an arrival pattern.';
-comment on column stg_requests.queue_s is 'Seconds in the scheduler''s queue, or before it for room in the KV cache: scheduled_at_s − queued_at_s.';
+comment on column stg_requests.queue_s is 'Seconds in the scheduler''s queue: scheduled_at_s − queued_at_s.';
 comment on column stg_requests.prefill_s is 'Seconds from scheduling to the first token: first_token_at_s − scheduled_at_s.';
 comment on column stg_requests.decode_s is 'Seconds from the first to the last token: last_token_at_s − first_token_at_s. 0 for a single token.';
 comment on column stg_requests.ttft_s is 'Time to first token, seconds: first_token_at_s − arrived_at_s. Contains queue_s.';

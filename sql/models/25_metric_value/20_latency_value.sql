@@ -58,7 +58,7 @@ comment on column latency_value.metric is 'What was measured; see metric_values,
 comment on column latency_value.statistic is 'Which statistic of it.';
 comment on column latency_value.detail is 'What it is of, where a run has several. NULL otherwise.';
 comment on column latency_value.value is 'The value, in `unit`.';
-comment on column latency_value.low is 'Lower end of its 95 % interval. NULL where there is none.';
+comment on column latency_value.low is 'Lower end of its 95% interval. NULL where there is none.';
 comment on column latency_value.high is 'Upper end.';
 comment on column latency_value.n is 'What it was computed from. NULL where that says nothing.';
 comment on column latency_value.unit is 'Its unit.';

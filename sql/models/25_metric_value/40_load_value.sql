@@ -57,7 +57,7 @@ comment on column load_value.metric is 'What was measured; see metric_values, li
 comment on column load_value.statistic is 'Which statistic of it.';
 comment on column load_value.detail is 'What it is of, where a run has several. NULL otherwise.';
 comment on column load_value.value is 'The value, in `unit`.';
-comment on column load_value.low is 'Lower end of its 95 % interval. NULL where there is none.';
+comment on column load_value.low is 'Lower end of its 95% interval. NULL where there is none.';
 comment on column load_value.high is 'Upper end.';
 comment on column load_value.n is 'What it was computed from. NULL where that says nothing.';
 comment on column load_value.unit is 'Its unit.';

@@ -9,22 +9,15 @@
 create or replace macro compare_metrics(candidate, baseline) as table
 with
 
--- Both at once: all that run_metric reads is planned for each time that it is named.
-read_both as materialized (
-    select run_id, metric, unit, higher_is_better, value
-    from run_metric
-    where run_id in (candidate, baseline)
-),
-
 read_candidate as (
     select metric, unit, higher_is_better, value as candidate_value
-    from read_both
+    from run_metric
     where run_id = candidate
 ),
 
 read_baseline as (
     select metric, unit, value as baseline_value
-    from read_both
+    from run_metric
     where run_id = baseline
 ),
 
