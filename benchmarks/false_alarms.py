@@ -84,7 +84,7 @@ def main() -> None:
 def measure_speed(connection: duckdb.DuckDBPyConnection, pairs: int, seed: int) -> Iterator[dict[str, Any]]:
     """Failure rates of the gate's three speed limits together, and of the naive test."""
     connection.execute(
-        "create temp table run_metric "
+        "drop view internal.run_metric; create table internal.run_metric "
         "(run_id varchar, metric varchar, value double, unit varchar, higher_is_better boolean)"
     )
     print("true slowdown  noise  repeats  gate fails  gate with limits of 0  naive test of requests", flush=True)
@@ -125,7 +125,7 @@ def compare_levels(
     connection: duckdb.DuckDBPyConnection, new: np.ndarray, old: np.ndarray
 ) -> dict[str, dict[str, Any]]:
     """The real comparison. Throughput is the inverse of seconds."""
-    connection.execute("delete from temp.run_metric")
+    connection.execute("delete from internal.run_metric")
     rows = [
         (f"{side}{i}", str(metric), float(1 / level if is_rate else level), is_rate)
         for side, levels in (("new", new), ("old", old))
@@ -153,8 +153,8 @@ def test_requests(dice: Dice, new_level: float, old_level: float) -> bool:
 def measure_accuracy(connection: duckdb.DuckDBPyConnection, pairs: int, seed: int) -> Iterator[dict[str, Any]]:
     """Failure rates of the gate's accuracy limit, and of a test that takes the samples for independent."""
     connection.execute(
-        "create temp table prompt_score as select * from main.prompt_score limit 0; "
-        "create temp table run_summary as select * from main.run_summary limit 0"
+        "create temp table nothing as from internal.prompt_score limit 0; drop view internal.prompt_score; "
+        "create table internal.prompt_score as from nothing"
     )
     print("true drop  prompts  samples  agree  gate fails  unpaired test of samples", flush=True)
     for number, case in enumerate(ACCURACY_CASES):
@@ -188,7 +188,7 @@ def draw_scores(dice: Dice, case: AccuracyCase) -> tuple[np.ndarray, np.ndarray]
 
 def compare_answers(connection: duckdb.DuckDBPyConnection, new: np.ndarray, old: np.ndarray) -> dict[str, Any]:
     """The real comparison, prompt by prompt."""
-    connection.execute("delete from temp.prompt_score")
+    connection.execute("delete from internal.prompt_score")
     for side, values in (("new", new), ("old", old)):
         connection.execute(
             "insert into prompt_score (run_id, scorer, prompt_id, occurrence, mean_value) "

@@ -66,8 +66,6 @@ def main() -> None:
     started_s = time.process_time()
     connection = duckdb.connect(config={"threads": 1})
     apply_schema(connection)
-    # compare_runs asks for numbers of errors, of which there are none, and the view costs more to plan than all else.
-    connection.execute("create temp table run_summary as select ''::varchar as run_id, 0::bigint as error_requests")
     report: dict[str, Any] = {"benchmark": "false_winners", "boards": options.boards, "seed": options.seed}
     print("models  prompts  repeats  tasks  scores   lead  found  wrong  uncorrected", flush=True)
     report["equal"] = list(measure(connection, EQUAL, options.boards, options.seed))

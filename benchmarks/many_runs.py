@@ -50,7 +50,7 @@ QUESTIONS = {
         select run_id, value from metric_values where metric = 'lost_s' and value > 0 order by value desc
     """,
     "repeats of each configuration": "select config_id, count(*) from run_conditions group by config_id",
-    "a history": "from show_history((select name from runs order by started_at limit 1))",
+    "a history": "from history((select name from runs order by started_at limit 1))",
     "the failed requests of a run": """
         select error_kind, count(*) from completions
         where run_id = (select max(run_id) from runs) and error_kind is not null group by error_kind

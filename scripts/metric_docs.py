@@ -12,6 +12,8 @@ sys.path.insert(0, str(ROOT))
 from assayline.store.database import SQL_FOLDER, Connection, connect  # noqa: E402
 from assayline.store.views import name_model  # noqa: E402
 
+TITLE = "Tables and functions"
+"""Of the section about the schema main. The other sections are about the folders of the others."""
 FOLDERS = {
     "models/05_load": "Load: what of it is measured",
     "models/10_staging": "Staging: a row per request, gap or sample",
@@ -19,16 +21,17 @@ FOLDERS = {
     "models/25_metric_value": "What is stored of a run that has ended",
     "models/30_comparison": "Comparison of runs",
     "models/30_report": "For charts and the report",
+    "models/40_tables": "Of the tables",
     "scorers": "What scorers and intervals are made of",
     "schema": "Raw tables",
 }
 UNITS = [
-    (r"(scores|show_samples)\.value", "score, 0 to 1"),
-    (r"(metric_values|(speed|latency|score|load|cost|media)_value)\.n", "as `metric` says"),
-    (r"(run_metric|line_up_repeats|metric_values|\w+_value)\.(value|low|high)", "as `unit` says"),
+    (r"(scores?|show_samples)\.value|leaderboard\.(mean|low|high)", "score, 0 to 1"),
+    (r"(metric_values?|(speed|latency|score|load|cost|media)_value)\.n", "as `metric` says"),
+    (r"(run_metric|line_up_repeats|metric_values?|\w+_value)\.(value|low|high)", "as `unit` says"),
     (r"benchmark_metric\.\w+_value", "as `unit` says"),
     (r"compare_metrics\.\w+_value|compare_repeats\.(\w+_(median|lowest|highest)|shift\w*)", "as `unit` says"),
-    (r"show_(history|band)\.(value|low|high)|verdicts\.\w+_value", "as `unit` says"),
+    (r"(history|show_band)\.(value|low|high)|verdicts?\.\w+_value", "as `unit` says"),
     (r"(compare|pair|show)_\w+\.(difference|low|high)", "score, −1 to 1"),
     (r"(compare|pair|show)_\w+\.(candidate|baseline)_(mean|value)", "score, 0 to 1"),
     (r".*_at_s", "s since the run's start"),
@@ -44,7 +47,7 @@ UNITS = [
     (r"(.*_)?cost", "currency"),
     (r"right_answers", "answers"),
     (r"saturation\.in_flight_growth_per_s", "requests/s"),
-    (r"sweep_point\.power", "requests/s²"),
+    (r"load_point\.power", "requests/s²"),
     (r".*tokens_per_(attempted_)?s", "tokens/s"),
     (r".*requests_per_(attempted_)?s", "requests/s"),
     (r".*_per_step", "tokens/step"),
@@ -70,7 +73,7 @@ UNITS = [
 TYPES = {"VARCHAR": "text", "BOOLEAN": "true or false", "TIMESTAMP": "UTC"}
 EXAMPLES = {
     **dict.fromkeys(("candidate_runs", "baseline_runs"), "['']"),
-    **dict.fromkeys(("candidate", "baseline", "run", "history"), "''"),
+    **dict.fromkeys(("candidate", "baseline", "run", "history", "spec"), "''"),
     **dict.fromkeys(("asked_model_id", "asked_prompt_set", "asking_benchmark_id"), "''"),
     "names": "['']",
     "entries": "[{'task': '', 'run_id': '', 'scorer': ''}]",
@@ -98,22 +101,35 @@ def render() -> str:
         "# Every metric",
         "",
         "Written by `python -m scripts.metric_docs` from the comments in [sql/](../sql), which the database has too:",
-        "`select column_name, comment from duckdb_columns() where table_name = 'run_summary'`. A definition",
+        "`select column_name, comment from duckdb_columns() where table_name = 'run'`. The first section has the ten",
+        "tables and four functions in the schema `main`, which queries and dashboards are written for. Their names and",
+        "columns stay; what they are computed from, in `internal` and `raw`, may change with any version. A definition",
         "begins with what the number is and has its formula where there is one. NULL means undefined or not measured,",
         "never 0. Times named `_at_s` are seconds since the run's start; durations are differences of stamps of one",
         "monotonic clock.",
         "",
     ]
     with tempfile.TemporaryDirectory() as folder, connect(Path(folder) / "empty.duckdb", 5) as connection:
-        for path, title in FOLDERS.items():
-            lines += [f"## {title}", ""]
-            for file in _list_files(path):
+        sections = {TITLE: [file for path in FOLDERS for file in _list_files(path) if _is_public(file)]}
+        sections |= {
+            title: [file for file in _list_files(path) if not _is_public(file)] for path, title in FOLDERS.items()
+        }
+        for title, files in sections.items():
+            if files:
+                lines += [f"## {title}", ""]
+            for file in files:
                 lines += _describe(connection, file)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _list_files(folder: str) -> list[Path]:
     return sorted((SQL_FOLDER / folder).glob("*.sql"))
+
+
+def _is_public(file: Path) -> bool:
+    return (
+        "create or replace view main." in (text := file.read_text("utf-8")) or "create or replace macro main." in text
+    )
 
 
 def _describe(connection: Connection, file: Path) -> list[str]:
@@ -141,7 +157,7 @@ def _describe(connection: Connection, file: Path) -> list[str]:
 def read_columns(connection: Connection, name: str) -> list[Column]:
     """A table's or view's columns, in order."""
     rows = connection.execute(
-        "select column_name, data_type, comment from duckdb_columns() where table_name = ? and schema_name = 'main' "
+        "select column_name, data_type, comment from duckdb_columns() where table_name = ? and not internal "
         "order by column_index",
         [name],
     ).fetchall()
@@ -187,8 +203,8 @@ def describe_macro(connection: Connection, name: str) -> list[tuple[str, str]]:
 
 def _read_comment(connection: Connection, name: str, kind: str) -> str:
     query = {
-        "view": "select comment from duckdb_views() where view_name = ? and schema_name = 'main'",
-        "table": "select comment from duckdb_tables() where table_name = ? and schema_name = 'main'",
+        "view": "select comment from duckdb_views() where view_name = ? and not internal",
+        "table": "select comment from duckdb_tables() where table_name = ?",
         "macro": "select distinct comment from duckdb_functions() where function_name = ? and not internal",
     }[kind]
     return _cell(str(connection.execute(query, [name]).fetchall()[0][0]))

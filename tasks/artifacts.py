@@ -120,7 +120,7 @@ class EngineReport:
         """Waits a little for the last table, and says if it did not arrive."""
         self._reports.close()
         for reason in self._reports.failures.values():
-            self._log.warning("The run's page lacks the table of engines (engine_history has it): %s", reason)
+            self._log.warning("The run's page lacks the table of engines (the table engine has it): %s", reason)
 
     def _publish(self, rows: list[dict[str, str]]) -> None:
         create_table_artifact(

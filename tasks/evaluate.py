@@ -55,7 +55,7 @@ def prepare_prompts(evaluation: Evaluation) -> PromptCounts:
             counts.prompt_rows,
         )
     if counts.failed_requests:
-        log.warning("%d requests cannot be generated and are error rows; see error_breakdown", counts.failed_requests)
+        log.warning("%d requests cannot be generated and are error rows; see the table request", counts.failed_requests)
     for name, cut in counts.cut_prompts.items():
         log.warning(
             "%d prompts of the task %s were cut on their left to fit the context; raise engine.args.max_model_len to "

@@ -26,6 +26,7 @@ import yaml
 from run_kit import ENGINE_ARGS, ROOT, wait_for
 from websockets.sync.client import ClientConnection, connect
 
+from assayline.store.database import find_in_schemas
 from assayline.store.parts import count_rows
 from flows import cli
 
@@ -139,6 +140,7 @@ def kill_all(processes: list[psutil.Process]) -> None:
 def query(data_dir: Path, sql: str, *values: object) -> list[Any]:
     """Rows of a query on the database in a data folder; single values where it has one column."""
     with duckdb.connect(data_dir / "assayline.duckdb", read_only=True) as connection:
+        find_in_schemas(connection)
         rows = connection.execute(sql, list(values)).fetchall()
     return [row[0] if len(row) == 1 else row for row in rows]
 

@@ -77,7 +77,7 @@ SLOS = (
 )
 
 
-READ_METRICS = ("metric_values", "run_metric", "run_conditions", "sweep_point", "benchmark_metric")
+READ_METRICS = ("metric_values", "run_metric", "run_conditions", "load_point", "benchmark_metric")
 """What is read from stored metrics."""
 
 
@@ -137,6 +137,21 @@ class Store:
         assert len(found) == len(expected), f"{view}: {found}"
         for one, other in zip(_sorted(found), _sorted(expected), strict=True):
             assert one == {column: _close_to(value) for column, value in other.items()}, view
+
+
+def give_run_metric(connection: duckdb.DuckDBPyConnection, *rows: Row) -> None:
+    """Puts a table with these rows in the place of the view `run_metric`: what a run's rows are is tested apart."""
+    columns = (
+        "run_id varchar, metric varchar, value double, unit varchar, higher_is_better boolean, low double, high double"
+    )
+    (is_view,) = connection.execute("select count(*) from duckdb_views() where view_name = 'run_metric'").fetchall()[0]
+    connection.execute(f"drop {'view' if is_view else 'table'} internal.run_metric")
+    connection.execute(f"create table internal.run_metric ({columns})")
+    given = [{"unit": "u", "higher_is_better": True, "low": None, "high": None, **row} for row in rows]
+    if given:
+        connection.register("given_rows", pyarrow.Table.from_pylist(given))
+        connection.execute("insert into internal.run_metric by name from given_rows")
+        connection.unregister("given_rows")
 
 
 def _sorted(rows: Sequence[Row]) -> list[Row]:

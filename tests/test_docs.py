@@ -13,7 +13,7 @@ import metric_docs  # noqa: E402
 import query_docs  # noqa: E402
 import spec_docs  # noqa: E402
 
-from assayline.store.database import connect  # noqa: E402
+from assayline.store.database import connect, list_models  # noqa: E402
 from examples.two_weeks import make_database  # noqa: E402
 
 
@@ -66,12 +66,11 @@ def test_files_that_the_readme_names_exist() -> None:
         assert (ROOT / link).exists(), f"README links {link}"
 
 
-def test_views_that_the_readme_names_exist() -> None:
+def test_the_readme_names_the_tables_and_functions_of_main() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    models = {re.sub(r"^\d+_", "", path.stem) for path in (ROOT / "sql" / "models").rglob("*.sql")}
-    rows = re.findall(r"^\| (`[^|]+) \|", text, flags=re.MULTILINE)
-    named = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
-    assert named == models
+    public = {model.name for model in list_models().values() if model.full_name.startswith("main.")}
+    assert len(public) == 14
+    assert set(re.findall(r"^\| `([a-z_]+)(?:\([a-z_, ]*\))?` \|", text, flags=re.MULTILINE)) == public
 
 
 def test_locks_hold_names_versions_and_hashes_only() -> None:

@@ -39,8 +39,8 @@ from assayline.store.scoring import StoredAnswer, read_answers, read_judged, sco
 from assayline.store.thread import DatabaseThread, describe_stand_in
 
 _ADVICE = (
-    "What was answered is stored; see error_breakdown. An error row is an answer, so the run is not resumed: find the "
-    "cause, then start a new one with --fresh."
+    "What was answered is stored; see the table request. An error row is an answer, so the run is not resumed: find "
+    "the cause, then start a new one with --fresh."
 )
 
 
@@ -67,7 +67,7 @@ def _describe_failure(run_id: str, requests: int, verdict: Verdict, max_error_fr
         )
         return (
             f"Run {run_id} does not add up: {verdict.broken}. Expected {requests} requests, each answered once. What "
-            f"was answered is stored; see request_integrity and error_breakdown. {more}"
+            f"was answered is stored; see the table request. {more}"
         )
     if "max_errors" in verdict.load_ends:
         unsent = f"{verdict.unsent} requests were" if verdict.unsent else "Nothing was"

@@ -111,7 +111,7 @@ def _describe_config(run: ExportedRun) -> dict[str, Any]:
 def _make_results(connection: Connection, run: ExportedRun) -> dict[str, Any]:
     task, run_id = _name_task(run), run.row["run_id"]
     scored = read_rows(connection, "select * from accuracy where run_id = ? order by ordinal", run_id)
-    (counts,) = read_rows(connection, "select count(*) as prompts from one_prompt where run_id = ?", run_id)
+    (counts,) = read_rows(connection, "select count(*) as prompts from prompt where run_id = ?", run_id)
     values: dict[str, Any] = {"alias": task, "sample_len": counts["prompts"]}
     for row in scored:
         error = row["standard_error"]

@@ -49,7 +49,7 @@ select
     error_kind,
     error_message
 from (select * exclude (messages_json) from one_request where run_id = $run_id)
-inner join (select * from one_prompt where run_id = $run_id) using (run_id, prompt_id, occurrence)
+inner join (select * from prompt where run_id = $run_id) using (run_id, prompt_id, occurrence)
 left join (select * from one_answer where run_id = $run_id) using (run_id, request_id)
 """
 """What was asked and answered, before any metric."""
@@ -61,9 +61,9 @@ select
     runs.model,
     runs.prompt_set,
     runs.started_at,
-    one_prompt.source_id,
-    one_prompt.messages_json,
-    one_prompt.metadata_json,
+    prompt.source_id,
+    prompt.messages_json,
+    prompt.metadata_json,
     one_request.rendered,
     one_request.sampling_json,
     one_request.turn_messages_json,
@@ -75,8 +75,8 @@ select
 from (select * from stg_requests where run_id = $run_id) as measured
 inner join runs using (run_id)
 inner join (select * from one_request where run_id = $run_id) as one_request using (request_id)
-inner join (select * from one_prompt where run_id = $run_id) as one_prompt
-    on one_prompt.prompt_id = measured.prompt_id and one_prompt.occurrence = measured.occurrence
+inner join (select * from prompt where run_id = $run_id) as prompt
+    on prompt.prompt_id = measured.prompt_id and prompt.occurrence = measured.occurrence
 left join (select * from one_answer where run_id = $run_id) as one_answer using (request_id)
 left join (
     select
@@ -149,7 +149,7 @@ def find_exported(connection: Connection, run_id: str) -> ExportedRun:
     rows = read_rows(connection, "select * from runs where run_id = ?", run_id)
     if not rows:
         raise SpecError(
-            f"There is no run {run_id} in the database. `from runs` lists those that there are, and "
+            f"There is no run {run_id} in the database. `from run` lists those that there are, and "
             f"`assayline rebuild {run_id}` loads one from its folder."
         )
     (counts,) = read_rows(

@@ -341,7 +341,7 @@ def draw_metric(
     band: Row | None,
     changes: Sequence[Row],
 ) -> Spec:
-    """`rows` are the metric's of show_history, `runs` all of the history, whose ends are those of the axis."""
+    """`rows` are the metric's of history, `runs` all of the history, whose ends are those of the axis."""
     unit, factor = (metric.axis, metric.shown_as) if metric.axis else choose_unit([row["value"] for row in rows])
     broken = {
         run["run_id"] for run in runs if any(limit.startswith(metric.key) for limit in run["broken_limits"] or ())

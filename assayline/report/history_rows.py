@@ -67,7 +67,7 @@ class LevelShift:
     metric: Metric
     shift: Shift
     run: Row
-    """The first run of the new level, a row of show_history."""
+    """The first run of the new level, a row of history."""
     until: Row | None
     """The first run after it; None while it lasts."""
     is_worse: bool
@@ -81,7 +81,7 @@ class HistoryRows:
     """METRICS, with the cost in the currency of the newest price."""
     runs: list[Row]
     values: dict[str, list[Row]]
-    """Rows of show_history by metric; metrics without any are left out."""
+    """Rows of history by metric; metrics without any are left out."""
     changes: list[Row]
     """Rows of show_changes, with `words`: what changed, for people."""
     shifts: list[LevelShift]
@@ -112,7 +112,7 @@ def read_history(connection: Connection, name: str, baseline: str | None = None)
         raise SpecError(_say_unknown(connection, name))
     values: dict[str, list[Row]] = {metric.key: [] for metric in METRICS}
     ensure_metrics(connection, [run["run_id"] for run in runs])
-    shown = read_rows(connection, "from show_history(?)", name)
+    shown = read_rows(connection, "from history(?)", name)
     changes = read_rows(connection, "from show_changes(?)", name)
     for row in shown:
         if row["metric"] in values:

@@ -110,14 +110,14 @@ _VALUES = """
 """
 
 _POINTS = """
-    select sweep_point.*
-    from sweep_point
-    join runs on runs.run_id = sweep_point.run_id
-    where sweep_point.benchmark_id = ? and runs.state = 'completed'
+    select load_point.*
+    from load_point
+    join runs on runs.run_id = load_point.run_id
+    where load_point.benchmark_id = ? and runs.state = 'completed'
     order by
-        case sweep_point.arrival when 'concurrency' then 0 when 'all_at_once' then 2 else 1 end,
-        sweep_point.concurrency,
-        sweep_point.offered_requests_per_s,
+        case load_point.arrival when 'concurrency' then 0 when 'all_at_once' then 2 else 1 end,
+        load_point.concurrency,
+        load_point.offered_requests_per_s,
         runs.started_at
 """
 _GOODPUT = """
@@ -246,7 +246,7 @@ def list_points(points: list[Row]) -> Section:
     """Every point with what was offered, what was achieved and how it felt."""
     section = Section("points", "Points")
     section.blocks.append(
-        Paragraph(f"{count(len(points), 'run')} of model sweep_point, from the lowest load to the highest.")
+        Paragraph(f"{count(len(points), 'run')} of model load_point, from the lowest load to the highest.")
     )
     section.blocks.append(tabulate("All points", POINTS, points))
     return section

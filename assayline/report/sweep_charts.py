@@ -28,7 +28,7 @@ def draw_latency(points: Sequence[Row], columns: Mapping[str, str], is_small: bo
     """Latencies (`columns`: name of the line by column) over the requests per second that were answered.
 
     `points` are in the order of their load, which the lines follow, and have `label` and `is_marked` beside the columns
-    of sweep_point.
+    of load_point.
     """
     values = [point[column] for point in points for column in columns if point[column] is not None]
     unit, factor = choose_unit(values)

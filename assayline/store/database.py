@@ -5,7 +5,10 @@ lock is waited for, and whoever still does not get in is told who is inside. The
 which older command-line shells and notebooks can open too.
 
     with connect(Path("assayline.duckdb"), wait_s=30) as connection:
-        connection.sql("from run_summary").show()
+        connection.sql("from run").show()
+
+Tables are in the schema `raw`, the views that users read in `main`, and the views and macros that these are made of in
+`internal`. Connections of ours find names in all three.
 """
 
 import hashlib
@@ -21,13 +24,16 @@ import duckdb
 
 from assayline import __version__
 from assayline.errors import DatabaseLockedError, DatabaseUnusableError, StoreError
-from assayline.store.views import Model, make_models, read_models
+from assayline.store.views import Model, make_models, name_model, read_models
 from assayline.words import as_sentence
 
 OLDEST_VERSION = 4
 """Databases and parts of an older version are refused: no file takes them further."""
 
-_ADDED = re.compile(r"^alter table (?:if exists )?(?P<table>\w+) add column (?P<column>\w+) ", re.M)
+_MOVE = "12_move_tables.sql"
+"""Before this migration tables were in `main`."""
+
+_ADDED = re.compile(r"^alter table (?:if exists )?(?:raw\.)?(?P<table>\w+) add column (?P<column>\w+) ", re.M)
 
 
 def list_migrations(folder: Path, version: int, wanted: int) -> list[Path]:
@@ -53,7 +59,7 @@ Connection = duckdb.DuckDBPyConnection
 
 Config = dict[str, str | bool | int | float | list[str]]
 SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
-TABLE_VERSION = 11
+TABLE_VERSION = 12
 """Raise it when a raw table's columns change, with a file in `sql/migrations/` that takes databases to it."""
 
 UNUSABLE = re.compile(r"[?\\\ud800-\udfff]")
@@ -88,6 +94,7 @@ def connect(
     try:
         if read_only:
             _check_models(connection)
+            find_in_schemas(connection)
         else:
             apply_schema(connection)
         if not checkpoint:
@@ -126,21 +133,44 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
     schema_digest, models_digest = _digest_files(schema_files), _digest_models()
     stored = _read_version(connection)
     if stored == (TABLE_VERSION, schema_digest, models_digest):
+        find_in_schemas(connection)
         return
     migrations = list_migrations(SQL_FOLDER / "migrations", stored[0], TABLE_VERSION) if stored else []
     with transaction(connection):
         for file in migrations + schema_files:
             connection.execute(file.read_text(encoding="utf-8"))
-        for (name,) in connection.execute("select unnest(model_names) from schema_version").fetchall():
-            quoted = name.replace('"', '""')
+            if file.name == _MOVE:
+                _move_tables(connection, [name_model(file) for file in schema_files])
+        find_in_schemas(connection)
+        for (name,) in connection.execute("select unnest(model_names) from raw.schema_version").fetchall():
             for kind in ("view", "macro", "macro table"):
-                connection.execute(f'drop {kind} if exists "{quoted}"')
+                connection.execute(f"drop {kind} if exists {name}")
         make_models(connection, models.values())
-        connection.execute("delete from schema_version")
+        connection.execute("delete from raw.schema_version")
         connection.execute(
-            "insert into schema_version values (?, ?, ?, ?, ?)",
-            [TABLE_VERSION, schema_digest, models_digest, list(models), __version__],
+            "insert into raw.schema_version values (?, ?, ?, ?, ?)",
+            [TABLE_VERSION, schema_digest, models_digest, [model.full_name for model in models.values()], __version__],
         )
+
+
+def find_in_schemas(connection: duckdb.DuckDBPyConnection) -> None:
+    """Lets this connection name tables and views of all schemas without the schema."""
+    connection.execute("set search_path = 'internal,raw,main'")
+
+
+def _move_tables(connection: duckdb.DuckDBPyConnection, names: list[str]) -> None:
+    """Moves these tables from `main` to `raw`, and drops the models that read them."""
+    for (name,) in connection.execute("select unnest(model_names) from main.schema_version").fetchall():
+        for kind in ("view", "macro", "macro table"):
+            connection.execute(f"drop {kind} if exists main.{name}")
+    tables = (
+        "select table_name, sql from duckdb_tables() "
+        "where schema_name = 'main' and database_name = current_database() and list_contains(?, table_name)"
+    )
+    for table, made_by in connection.execute(tables, [names]).fetchall():
+        connection.execute(made_by.replace("CREATE TABLE ", "CREATE TABLE raw.", 1))
+        connection.execute(f"insert into raw.{table} from main.{table}")
+        connection.execute(f"drop table main.{table}")
 
 
 def is_readable(table_version: int) -> bool:
@@ -246,16 +276,19 @@ def _read_version(connection: duckdb.DuckDBPyConnection) -> tuple[int, str, str]
     Only a database without that table is asked for its tables: DuckDB's first list of them takes longer than all else
     that opening does here.
     """
-    try:
-        rows = connection.execute("select table_version, schema_digest, models_digest from schema_version").fetchall()
-    except duckdb.CatalogException:
+    for schema in ("raw", "main"):
+        with suppress(duckdb.CatalogException):
+            query = f"select table_version, schema_digest, models_digest from {schema}.schema_version"  # noqa: S608
+            rows = connection.execute(query).fetchall()
+            break
+    else:
         tables = connection.execute("select table_name from duckdb_tables() where not internal").fetchall()
         if not tables:
             return None
         names = ", ".join(sorted(name for (name,) in tables)[:5])
         raise StoreError(
             f"{_path_of(connection)} is a DuckDB database, but not one of assayline: it has {names}. Give another path."
-        ) from None
+        )
     if len(rows) != 1 or not is_readable(rows[0][0]):
         versions = ", ".join(str(version) for version, _, _ in rows) or "none"
         raise DatabaseUnusableError(

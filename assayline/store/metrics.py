@@ -62,7 +62,7 @@ def store_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str])
 def forget_metrics(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> None:
     """Deletes what is stored of these runs, whose rows change. Inside the caller's transaction."""
     for table in ("measured_runs", "metric_values"):
-        query = f"delete from main.{table} where list_contains(?::varchar[], run_id)"  # noqa: S608 - names are ours
+        query = f"delete from raw.{table} where list_contains(?::varchar[], run_id)"  # noqa: S608 - names are ours
         connection.execute(query, [list(run_ids)])
 
 
@@ -71,8 +71,8 @@ def list_unmeasured(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str
     definitions = _define()
     query = """
         select run_id
-        from main.runs
-        left join main.measured_runs using (run_id)
+        from raw.runs
+        left join raw.measured_runs using (run_id)
         where state <> 'running'
             and definitions is distinct from map(?::varchar[], ?::varchar[])
             and coalesce(list_contains(?::varchar[], run_id), true)
@@ -87,7 +87,7 @@ def ensure_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str]
     wanted = list_unmeasured(connection, run_ids)
     if not wanted:
         return
-    counts = "select run_id, count(*) from main.requests where list_contains(?::varchar[], run_id) group by run_id"
+    counts = "select run_id, count(*) from raw.requests where list_contains(?::varchar[], run_id) group by run_id"
     requests = dict(connection.execute(counts, [wanted]).fetchall())
     batch: list[str] = []
     for run_id in wanted:
@@ -104,16 +104,16 @@ def ensure_repeats(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> None
     """The same for these runs and all that have a configuration with one of them in common."""
     query = """
         select run_id
-        from main.runs
+        from raw.runs
         where list_contains($run_ids::varchar[], run_id)
-            or config_id in (select config_id from main.runs where list_contains($run_ids::varchar[], run_id))
+            or config_id in (select config_id from raw.runs where list_contains($run_ids::varchar[], run_id))
     """
     ensure_metrics(connection, [run_id for (run_id,) in connection.execute(query, {"run_ids": run_ids}).fetchall()])
 
 
 def ensure_benchmark(connection: duckdb.DuckDBPyConnection, benchmark_id: str) -> None:
     """The same for the runs of a benchmark."""
-    query = "select run_id from main.runs where benchmark_id = ?"
+    query = "select run_id from raw.runs where benchmark_id = ?"
     ensure_metrics(connection, [run_id for (run_id,) in connection.execute(query, [benchmark_id]).fetchall()])
 
 
@@ -123,59 +123,43 @@ def compute_runs(
 ) -> Iterator[None]:
     """Meanwhile, views about runs have the rows of these and no others, each view computed once.
 
-    `wanted` are the views that are asked for (default: those that metrics are stored from). Raw tables, too, have only
-    these runs' rows under a name without a schema, and cannot be written by it. May be nested for the same runs.
+    `wanted` are the views that are asked for (default: those that metrics are stored from). May be nested for the same
+    runs.
     """
     of_runs = f"where run_id in ({', '.join(map(quote_text, run_ids))})"
-    name = connection.execute("select current_database()").fetchall()[0][0].replace('"', '""')
-    here = f'"{name}".main'  # without the database's name, main is that of temporary tables, too
     known = {name for (name,) in connection.execute(_TEMPORARY).fetchall()}
-    made: list[tuple[str, str]] = []
-
-    def make(kind: str, name: str, query: str) -> None:
-        connection.execute(f"create temp {kind} {name} as {query}")
-        made.append((kind, name))
-
+    counts = "select count(*) from raw.requests where list_contains(?::varchar[], run_id)"
+    requests = connection.execute(counts, [list(run_ids)]).fetchall()[0][0]
     models = list_models()
     needed = list_needed(models, _define() if wanted is None else wanted)
+    made: list[str] = []
     try:
-        for (table,) in connection.execute(_TABLES_OF_RUNS).fetchall():
-            if table not in known:
-                make("view", table, f"select * from {here}.{table} {of_runs}")  # noqa: S608 - names are ours
-        requests = connection.execute("select count(*) from requests").fetchall()[0][0]
         for model in models.values():
             if model.name in needed and model.name not in known and _is_computed(model):
-                query = f"select * from {here}.{model.name} {of_runs}"  # noqa: S608 - names are ours
+                query = f"select * from {model.full_name} {of_runs}"  # noqa: S608 - names are ours
                 column, values = model.pieces or ("", [])
                 if values and requests > MANY_REQUESTS:
-                    make("table", model.name, f"{query} and {column} = {quote_text(values[0])}")
+                    connection.execute(
+                        f"create temp table {model.name} as {query} and {column} = {quote_text(values[0])}"
+                    )
+                    made.append(model.name)
                     for value in values[1:]:
                         connection.execute(f"insert into {model.name} {query} and {column} = ?", [value])
                 else:
-                    make("table", model.name, query)
+                    connection.execute(f"create temp table {model.name} as {query}")
+                    made.append(model.name)
         yield
     finally:
         with suppress(duckdb.TransactionException):  # one that has failed takes nothing more, and leaves nothing
-            for kind, name in reversed(made):
-                connection.execute(f"drop {kind} if exists temp.{name}")
+            for name in reversed(made):
+                connection.execute(f"drop table if exists temp.{name}")
 
 
 def _is_computed(model: Model) -> bool:
     return model.name == "stg_requests" or (model.is_view and model.folder in COMPUTED_FOLDERS)
 
 
-_TEMPORARY = """
-    select table_name from duckdb_tables() where temporary
-    union all
-    select view_name from duckdb_views() where temporary and not internal
-"""
-_TABLES_OF_RUNS = """
-    select table_name
-    from duckdb_columns()
-    where database_name = current_database() and schema_name = 'main' and column_name = 'run_id'
-        and table_name in (select table_name from duckdb_tables() where not temporary)
-        and table_name not in ('baselines', 'verdicts', 'measured_runs', 'metric_values')
-"""
+_TEMPORARY = "select table_name from duckdb_tables() where temporary"
 
 
 class SummaryRow(NamedTuple):
@@ -252,7 +236,7 @@ def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict
     """The run's row of run_summary, by column name; an error where there is no such run."""
     rows = read_rows(connection, "select * from run_summary where run_id = ?", run_id)
     if not rows:
-        raise StoreError(f"There is no run {run_id} in the database. `from runs` lists those that there are.")
+        raise StoreError(f"There is no run {run_id} in the database. `from run` lists those that there are.")
     return rows[0]
 
 

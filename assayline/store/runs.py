@@ -86,7 +86,7 @@ def mark_interrupted(connection: duckdb.DuckDBPyConnection, runs_dir: Path) -> N
 
     Runs without a folder on this machine are left alone, as are those that a manifest calls completed.
     """
-    for (run_id,) in connection.execute("select run_id from main.runs where state = 'running'").fetchall():
+    for (run_id,) in connection.execute("select run_id from raw.runs where state = 'running'").fetchall():
         with suppress(StoreError):
             run = read_manifest(runs_dir / run_id)
             if run.state == "completed" or is_worked_on(runs_dir / run_id):
@@ -98,7 +98,7 @@ def mark_interrupted(connection: duckdb.DuckDBPyConnection, runs_dir: Path) -> N
             )
             with transaction(connection):
                 forget_metrics(connection, run_id)
-                update = "update main.runs set state = ?, message = ? where run_id = ?"
+                update = "update raw.runs set state = ?, message = ? where run_id = ?"
                 connection.execute(update, [state, message, run_id])
 
 

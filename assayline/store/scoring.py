@@ -94,7 +94,7 @@ def read_answers(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator
             error_kind
         from (select * from one_answer where run_id = $run_id)
         inner join (select * from one_request where run_id = $run_id) using (run_id, request_id)
-        inner join (select * from one_prompt where run_id = $run_id) using (run_id, prompt_id, occurrence)
+        inner join (select * from prompt where run_id = $run_id) using (run_id, prompt_id, occurrence)
         """,
         {"run_id": run_id},
     )
@@ -286,7 +286,8 @@ def define_scorer(kind: str) -> str:
 
 
 def _read_code(text: str) -> str:
-    return " ".join(re.sub(r"^(--|comment on ).*$", "", text, flags=re.MULTILINE).split())
+    code = re.sub(r"^(--|comment on ).*$", "", text, flags=re.MULTILINE)
+    return " ".join(re.sub(r"\b(internal|raw)\.", "", code).split())  # schemas decide nothing
 
 
 def list_stale(connection: duckdb.DuckDBPyConnection) -> list[str]:

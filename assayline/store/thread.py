@@ -34,9 +34,9 @@ RUN_TABLES = (*TABLES, "scorers", "scores", "loads", "slos", "loaded_parts", "me
 RUN_STATE = """
     select
         run_id, attempt, finished_at,
-        (select count(*) from {database}.main.loaded_parts as p where p.run_id = r.run_id) as parts,
-        (select max(scored_at) from {database}.main.scorers as s where s.run_id = r.run_id) as scored_at
-    from {database}.main.runs as r
+        (select count(*) from {database}.raw.loaded_parts as p where p.run_id = r.run_id) as parts,
+        (select max(scored_at) from {database}.raw.scorers as s where s.run_id = r.run_id) as scored_at
+    from {database}.raw.runs as r
 """
 """The state of every run: of two states, the one that compares greater in `_weigh` is the newer one."""
 
@@ -130,11 +130,11 @@ def _merge_runs(connection: duckdb.DuckDBPyConnection) -> None:
     for run_id in newer:
         delete_run(connection, run_id, list(TABLES))
         for table in RUN_TABLES:
-            connection.execute(f"insert into {table} by name from stand_in.main.{table} where run_id = ?", [run_id])
+            connection.execute(f"insert into {table} by name from stand_in.raw.{table} where run_id = ?", [run_id])
 
 
 def _merge_dated(connection: duckdb.DuckDBPyConnection, table: str, keys: tuple[str, ...], time_column: str) -> None:
-    here, there = f"main.{table} as here", f"stand_in.main.{table} as there"
+    here, there = f"raw.{table} as here", f"stand_in.raw.{table} as there"
     same = " and ".join(f"there.{key} = here.{key}" for key in keys)
     newer = f"{same} and there.{time_column} > here.{time_column}"
     connection.execute(f"delete from {here} where exists (from {there} where {newer})")  # noqa: S608 - names are ours

@@ -9,7 +9,9 @@ from pathlib import Path
 import duckdb
 
 _PIECES = re.compile(r"^-- in pieces: (?P<column>\w+) \((?P<values>\w+(?:, \w+)*)\)$", re.M)
-_COLUMNS_OF = re.compile(r"^-- columns of: (\w+)$", re.M)
+_COLUMNS_OF = re.compile(r"^-- columns of: (\w+\.\w+(?:, \w+\.\w+)*)$", re.M)
+_NEEDED = re.compile(r"(?:\b(?:from|join)\s+|\b(?:internal|main)\.)(?:internal\.|main\.)?(\w+)")
+_NAME = re.compile(r"^create or replace (?:view|macro) (?P<full_name>\w+\.\w+)", re.M)
 _COMMENTS = re.compile(r"^\s*--.*\n", re.M)
 
 
@@ -20,6 +22,13 @@ class Model:
     name: str
     folder: str
     text: str
+
+    @property
+    def full_name(self) -> str:
+        """Its name with its schema: `main` for what users read, `internal` for what that is made of."""
+        found = _NAME.search(self.text)
+        assert found, f"{self.name}.sql makes neither a view nor a macro"
+        return found["full_name"]
 
     @property
     def is_view(self) -> bool:
@@ -57,7 +66,7 @@ def list_needed(models: Mapping[str, Model], names: Iterable[str]) -> set[str]:
     while left:
         if (name := left.pop()) not in found:
             found.add(name)
-            left += set(re.findall(r"\w+", models[name].statement)) & models.keys()
+            left += set(_NEEDED.findall(models[name].statement)) & models.keys()
     return found
 
 
@@ -77,10 +86,11 @@ def make_models(connection: duckdb.DuckDBPyConnection, models: Iterable[Model]) 
     made = []
     for model in models:
         connection.execute(model.text)
-        if table := _COLUMNS_OF.search(model.text):
-            _copy_comments(connection, table[1], model.name)
+        if sources := _COLUMNS_OF.search(model.text):
+            for source in sources[1].split(", "):
+                _copy_comments(connection, source, model.full_name)
         if model.is_view:
-            columns = ", ".join(f'"{name}" {kind}' for name, kind in _read_columns(connection, model.name))
+            columns = ", ".join(f'"{name}" {kind}' for name, kind in _read_columns(connection, model.full_name))
             connection.execute(f"create temp table {model.name} ({columns})")
             made.append(model.name)
     for name in made:
@@ -91,19 +101,22 @@ def _read_columns(connection: duckdb.DuckDBPyConnection, view: str) -> list[tupl
     """Names and types of the view's columns. The catalog has them; `describe` would bind the view once more."""
     columns = (
         "select column_name, data_type from duckdb_columns() "
-        "where database_name = current_database() and schema_name = 'main' and table_name = ? order by column_index"
+        "where database_name = current_database() and schema_name || '.' || table_name = ? order by column_index"
     )
     return connection.execute(columns, [view]).fetchall()
 
 
-def _copy_comments(connection: duckdb.DuckDBPyConnection, table: str, view: str) -> None:
-    """The view's columns are those of the table, and mean the same."""
+def _copy_comments(connection: duckdb.DuckDBPyConnection, source: str, view: str) -> None:
+    """The view's columns mean what those of the same names in `source` do, unless they have a comment of their own."""
     comments = (
         "select column_name, comment from duckdb_columns() "
-        "where database_name = current_database() and schema_name = 'main' and table_name = ? and comment is not null"
+        "where database_name = current_database() and schema_name || '.' || table_name = ? and comment is not null"
     )
-    for column, comment in connection.execute(comments, [table]).fetchall():
-        connection.execute(f"comment on column main.{view}.{column} is {quote_text(comment)}")
+    known = dict(connection.execute(comments, [source]).fetchall())
+    own = dict(connection.execute(comments, [view]).fetchall())
+    for column, _ in _read_columns(connection, view):
+        if column in known and column not in own:
+            connection.execute(f"comment on column {view}.{column} is {quote_text(known[column])}")
 
 
 def quote_text(text: str) -> str:

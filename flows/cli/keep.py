@@ -62,6 +62,6 @@ def _store(connection: "Connection", run_id: str) -> None:
     from assayline.store.metrics import store_metrics
 
     if not connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchall():
-        raise StoreError(f"There is no run {run_id} in the database. `from runs` lists those that there are.")
+        raise StoreError(f"There is no run {run_id} in the database. `from run` lists those that there are.")
     with transaction(connection):
         store_metrics(connection, [run_id])

@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
         "%(prog)s (RUN_ID | --benchmark BENCHMARK_ID | --history NAME | --leaderboard [NAME ...]) "
         "[--baseline RUN_ID|NAME] [--out FOLDER] [--open]",
     )
-    parser.add_argument("run_id", metavar="RUN_ID", nargs="?", help="the run, as `from runs` lists them")
+    parser.add_argument("run_id", metavar="RUN_ID", nargs="?", help="the run, as `assayline runs` lists them")
     parser.add_argument(
         "--benchmark", metavar="BENCHMARK_ID", help="the benchmark: configurations compared, or latency under load"
     )

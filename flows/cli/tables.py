@@ -62,7 +62,7 @@ def tabulate_metrics(result: RunResult) -> Table:
 def next_command(result: RunResult) -> str:
     """A line for a shell that shows the run's latencies, whatever the folders are called."""
     database, run_id = (json.dumps(text, ensure_ascii=False) for text in (result.database, result.run_id))
-    query = f'.sql("from latency_percentile where run_id = ?", params=[{run_id}]).show()'
+    query = f'.sql("from metric_value where run_id = ?", params=[{run_id}]).show()'
     code = f"import duckdb; duckdb.connect({database}, read_only=True){query}"
     return f"{shlex.quote(_python())} -c {shlex.quote(code)}"
 

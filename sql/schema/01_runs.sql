@@ -1,5 +1,5 @@
 -- Grain: one row per run. The only table with wall-clock times; every other time is seconds since started_at.
-create table if not exists runs (
+create table if not exists raw.runs (
     run_id varchar not null,
     name varchar not null,
     prompt_set varchar not null,
@@ -24,26 +24,26 @@ create table if not exists runs (
     expected_requests bigint
 );
 
-comment on table runs is 'One row per run of a spec: what was asked for and of which model.';
-comment on column runs.run_id is 'Identity of the run.';
-comment on column runs.name is 'The spec''s name.';
-comment on column runs.prompt_set is 'Name of the prompt set.';
-comment on column runs.model is 'The model as the spec names it: hub id or folder.';
-comment on column runs.model_id is 'Content identity of the model: hub commit, or digest over its files.';
-comment on column runs.tokenizer_id is 'Digest over the tokenizer''s files.';
-comment on column runs.template_id is 'Digest of the chat template that rendered the prompts.';
-comment on column runs.sampling_id is 'Digest of the spec''s sampling parameters.';
-comment on column runs.spec_hash is 'Digest of the canonical spec.';
-comment on column runs.spec_json is 'The canonical spec, as JSON.';
-comment on column runs.config_id is 'Digest of what decides answers and speed: the spec without its name and without how it is judged, and the model''s content. Runs with the same one are repeats.';
-comment on column runs.benchmark_id is 'The benchmark that the run is a part of, NULL for a run of its own.';
-comment on column runs.assayline_version is 'Version of assayline that ran it.';
-comment on column runs.host_name is 'Machine that ran the flow.';
-comment on column runs.attempt is 'How often the run was started, 1 for the first time.';
-comment on column runs.state is 'running, completed, failed, cancelled or interrupted. A killed run is running until the next command that opens the database.';
-comment on column runs.message is 'What ended it, NULL for a completed run.';
-comment on column runs.started_at is 'UTC wall clock at the start of the run: the zero of all *_at_s.';
-comment on column runs.finished_at is 'UTC wall clock at the end of the run.';
-comment on column runs.prompt_rows is 'Rows taken from the prompt set, duplicates included.';
-comment on column runs.duplicate_prompts is 'Rows whose messages and target an earlier row of the run already had.';
-comment on column runs.expected_requests is 'Requests that the run must answer: prompt rows × repeats.';
+comment on table raw.runs is 'One row per run of a spec: what was asked for and of which model.';
+comment on column raw.runs.run_id is 'Identity of the run.';
+comment on column raw.runs.name is 'The spec''s name.';
+comment on column raw.runs.prompt_set is 'Name of the prompt set.';
+comment on column raw.runs.model is 'The model as the spec names it: hub id or folder.';
+comment on column raw.runs.model_id is 'Content identity of the model: hub commit, or digest over its files.';
+comment on column raw.runs.tokenizer_id is 'Digest over the tokenizer''s files.';
+comment on column raw.runs.template_id is 'Digest of the chat template that rendered the prompts.';
+comment on column raw.runs.sampling_id is 'Digest of the spec''s sampling parameters.';
+comment on column raw.runs.spec_hash is 'Digest of the canonical spec.';
+comment on column raw.runs.spec_json is 'The canonical spec, as JSON.';
+comment on column raw.runs.config_id is 'Digest of what decides answers and speed: the spec without its name and without how it is judged, and the model''s content. Runs with the same one are repeats.';
+comment on column raw.runs.benchmark_id is 'The benchmark that the run is a part of, NULL for a run of its own.';
+comment on column raw.runs.assayline_version is 'Version of assayline that ran it.';
+comment on column raw.runs.host_name is 'Machine that ran the flow.';
+comment on column raw.runs.attempt is 'How often the run was started, 1 for the first time.';
+comment on column raw.runs.state is 'running, completed, failed, cancelled or interrupted. A killed run is running until the next command that opens the database.';
+comment on column raw.runs.message is 'What ended it, NULL for a completed run.';
+comment on column raw.runs.started_at is 'UTC wall clock at the start of the run: the zero of all *_at_s.';
+comment on column raw.runs.finished_at is 'UTC wall clock at the end of the run.';
+comment on column raw.runs.prompt_rows is 'Rows taken from the prompt set, duplicates included.';
+comment on column raw.runs.duplicate_prompts is 'Rows whose messages and target an earlier row of the run already had.';
+comment on column raw.runs.expected_requests is 'Requests that the run must answer: prompt rows × repeats.';

@@ -1,6 +1,6 @@
 -- Grain: one row per request: a prompt row × a repeat, × an option where likelihoods are asked for, × a turn where a
 -- conversation is asked turn by turn.
-create table if not exists requests (
+create table if not exists raw.requests (
     run_id varchar not null,
     request_id varchar not null,
     prompt_id varchar not null,
@@ -21,22 +21,22 @@ create table if not exists requests (
     turn_messages_json varchar
 );
 
-comment on table requests is 'One row per request: a prompt row × a repeat, × an option or a turn where those are asked for, as the engine received it.';
-comment on column requests.run_id is 'The run.';
-comment on column requests.request_id is 'Digest of prompt_id, occurrence, repeat_index and, where there is one, option_index or turn_index.';
-comment on column requests.prompt_id is 'The prompt.';
-comment on column requests.occurrence is 'Which of the run''s rows with that prompt_id.';
-comment on column requests.repeat_index is '0-based repeat.';
-comment on column requests.prompt_token_ids is 'The rendered prompt as token ids; NULL where its error row was written before any engine saw it, where a server renders the prompt, and of a turn after the first, whose prompt is made when it is asked.';
-comment on column requests.sampling_json is 'Arguments of vllm.SamplingParams for this request, as JSON.';
-comment on column requests.rendered is 'The rendered prompt as text, special tokens included; NULL of a turn after the first.';
-comment on column requests.option_index is '0-based option whose likelihood is asked for; NULL where an answer is generated.';
-comment on column requests.option is 'That option''s text, which ends the rendered prompt.';
-comment on column requests.option_tokens is 'How many of the prompt''s last tokens are the option.';
-comment on column requests.messages_json is 'The chat as JSON, where a server renders the prompt; NULL where it was rendered here.';
-comment on column requests.media_json is 'Pictures, sounds and films of the prompt as JSON, a list of {kind, path, digest} in the order of their placeholders; NULL where it is text alone.';
-comment on column requests.expected_output_tokens is 'Median length of the answers that earlier runs of the model gave to the prompt, in tokens, as known when the run began and used to order it (engine.order); NULL where nothing was known, or the order given was kept.';
-comment on column requests.due_offset_s is 'How long after its trace''s first request this one came, in seconds at the speed recorded; NULL where the prompt comes from no trace.';
-comment on column requests.turn_index is '0-based turn of its conversation; NULL where that is not asked turn by turn.';
-comment on column requests.turns is 'How many turns its conversation has; NULL where turn_index is.';
-comment on column requests.turn_messages_json is 'What this turn adds to its conversation, as JSON: the messages since the answer before. Its prompt is those of the turns before, each followed by the model''s own answer, and then these. NULL where turn_index is, or where no turn of the conversation can be asked.';
+comment on table raw.requests is 'One row per request: a prompt row × a repeat, × an option or a turn where those are asked for, as the engine received it.';
+comment on column raw.requests.run_id is 'The run.';
+comment on column raw.requests.request_id is 'Digest of prompt_id, occurrence, repeat_index and, where there is one, option_index or turn_index.';
+comment on column raw.requests.prompt_id is 'The prompt.';
+comment on column raw.requests.occurrence is 'Which of the run''s rows with that prompt_id.';
+comment on column raw.requests.repeat_index is '0-based repeat.';
+comment on column raw.requests.prompt_token_ids is 'The rendered prompt as token ids; NULL where its error row was written before any engine saw it, where a server renders the prompt, and of a turn after the first, whose prompt is made when it is asked.';
+comment on column raw.requests.sampling_json is 'Arguments of vllm.SamplingParams for this request, as JSON.';
+comment on column raw.requests.rendered is 'The rendered prompt as text, special tokens included; NULL of a turn after the first.';
+comment on column raw.requests.option_index is '0-based option whose likelihood is asked for; NULL where an answer is generated.';
+comment on column raw.requests.option is 'That option''s text, which ends the rendered prompt.';
+comment on column raw.requests.option_tokens is 'How many of the prompt''s last tokens are the option.';
+comment on column raw.requests.messages_json is 'The chat as JSON, where a server renders the prompt; NULL where it was rendered here.';
+comment on column raw.requests.media_json is 'Pictures, sounds and films of the prompt as JSON, a list of {kind, path, digest} in the order of their placeholders; NULL where it is text alone.';
+comment on column raw.requests.expected_output_tokens is 'Median length of the answers that earlier runs of the model gave to the prompt, in tokens, as known when the run began and used to order it (engine.order); NULL where nothing was known, or the order given was kept.';
+comment on column raw.requests.due_offset_s is 'How long after its trace''s first request this one came, in seconds at the speed recorded; NULL where the prompt comes from no trace.';
+comment on column raw.requests.turn_index is '0-based turn of its conversation; NULL where that is not asked turn by turn.';
+comment on column raw.requests.turns is 'How many turns its conversation has; NULL where turn_index is.';
+comment on column raw.requests.turn_messages_json is 'What this turn adds to its conversation, as JSON: the messages since the answer before. Its prompt is those of the turns before, each followed by the model''s own answer, and then these. NULL where turn_index is, or where no turn of the conversation can be asked.';

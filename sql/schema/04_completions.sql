@@ -1,5 +1,5 @@
 -- Grain: one row per answered request: a result or an error, never both.
-create table if not exists completions (
+create table if not exists raw.completions (
     run_id varchar not null,
     request_id varchar not null,
     worker varchar not null,
@@ -42,44 +42,44 @@ create table if not exists completions (
     media_prepare_s double
 );
 
-comment on table completions is 'One row per answered request: a result (error_kind is NULL) or an error.';
-comment on column completions.run_id is 'The run.';
-comment on column completions.request_id is 'The request.';
-comment on column completions.worker is 'The worker whose engine answered; prepare for rows that never reached an engine.';
-comment on column completions.engine_generation is 'Engines that this worker had started before this one, over all attempts of the run.';
-comment on column completions.window_requests is 'The most requests allowed in flight when this one ran; NULL in an open loop, which knows no limit.';
-comment on column completions.due_at_s is 'When an open-loop arrival pattern wanted it sent; NULL where it was sent because there was room. Seconds since the run''s start, as all *_at_s.';
-comment on column completions.sent_at_s is 'When it was handed to the engine''s process, to the async engine, or for the first time to the server.';
-comment on column completions.arrived_at_s is 'When it reached the engine; of a server that is sent_at_s.';
-comment on column completions.queued_at_s is 'When the engine''s scheduler accepted it; NULL of a server, as scheduled_at_s.';
-comment on column completions.scheduled_at_s is 'When it was first scheduled.';
-comment on column completions.first_token_at_s is 'End of the engine step that made its first token; of a server, when the first event with a token arrived here.';
-comment on column completions.last_token_at_s is 'End of the engine step that made its last token; of a server, when the last event with a token arrived here.';
-comment on column completions.finished_at_s is 'When the finished result left the engine.';
-comment on column completions.prompt_tokens is 'Tokens of the prompt.';
-comment on column completions.cached_tokens is 'Prompt tokens served from the prefix cache.';
-comment on column completions.output_tokens is 'Tokens generated, the end-of-sequence token included.';
-comment on column completions.preemptions is 'How often the scheduler preempted it; NULL where the engine does not say.';
-comment on column completions.retries is 'How often a server was asked again before it answered, which its latencies contain; NULL where no server was.';
-comment on column completions.finish_reason is 'stop, length, abort or repetition, as vLLM names it.';
-comment on column completions.stop_reason is 'Stop string or token id that ended it; NULL for the end-of-sequence token.';
-comment on column completions.text is 'The generated text; of a model that reasons, what comes after its closing tag.';
-comment on column completions.reasoning is 'What a model wrote before its closing tag; NULL where the spec has no reasoning.';
-comment on column completions.output_token_ids is 'The generated token ids.';
-comment on column completions.token_at_s is 'One stamp per output token, rounded to 1 µs, where recorded.';
-comment on column completions.cumulative_logprob is 'Sum of the log-probabilities of the generated tokens, where asked for.';
-comment on column completions.logprobs_json is 'Per output token {token id: log-probability}, as JSON, where asked for.';
-comment on column completions.prompt_logprobs_json is 'Per prompt token {token id: log-probability}, as JSON, where asked for.';
-comment on column completions.option_logprob is 'Sum of the log-probabilities (natural logarithm) of the option''s tokens; NULL where an answer was generated.';
-comment on column completions.error_kind is 'Kind of error, NULL for a result. not_sent: the end of the load came before its turn, which is no error.';
-comment on column completions.error_message is 'What went wrong.';
-comment on column completions.images is 'Images of the prompt; NULL, as in all columns that follow, where the prompt has no media or they could not be read.';
-comment on column completions.image_pixels is 'Width × height of its images, summed, as the model''s own processing got them: after max_pixels.';
-comment on column completions.audios is 'Sounds of the prompt.';
-comment on column completions.audio_s is 'Their length in seconds, summed, as the model got them: after cut_audio.';
-comment on column completions.videos is 'Videos of the prompt.';
-comment on column completions.video_frames is 'Frames taken from them.';
-comment on column completions.video_s is 'Their length in seconds, summed.';
-comment on column completions.media_bytes is 'Bytes of the files, or of what came in the row, summed; 0 of synthetic media.';
-comment on column completions.media_tokens is 'Prompt tokens that stand for media: prompt_tokens less the text''s own. NULL of a server that does not say.';
-comment on column completions.media_prepare_s is 'Seconds that reading, decoding and the model''s own processing took before the engine could have the prompt; a server''s own processing is not in it.';
+comment on table raw.completions is 'One row per answered request: a result (error_kind is NULL) or an error.';
+comment on column raw.completions.run_id is 'The run.';
+comment on column raw.completions.request_id is 'The request.';
+comment on column raw.completions.worker is 'The worker whose engine answered; prepare for rows that never reached an engine.';
+comment on column raw.completions.engine_generation is 'Engines that this worker had started before this one, over all attempts of the run.';
+comment on column raw.completions.window_requests is 'The most requests allowed in flight when this one ran; NULL in an open loop, which knows no limit.';
+comment on column raw.completions.due_at_s is 'When an open-loop arrival pattern wanted it sent; NULL where it was sent because there was room. Seconds since the run''s start, as all *_at_s.';
+comment on column raw.completions.sent_at_s is 'When it was handed to the engine''s process, to the async engine, or for the first time to the server.';
+comment on column raw.completions.arrived_at_s is 'When it reached the engine; of a server that is sent_at_s.';
+comment on column raw.completions.queued_at_s is 'When the engine''s scheduler accepted it; NULL of a server, as scheduled_at_s.';
+comment on column raw.completions.scheduled_at_s is 'When it was first scheduled.';
+comment on column raw.completions.first_token_at_s is 'End of the engine step that made its first token; of a server, when the first event with a token arrived here.';
+comment on column raw.completions.last_token_at_s is 'End of the engine step that made its last token; of a server, when the last event with a token arrived here.';
+comment on column raw.completions.finished_at_s is 'When the finished result left the engine.';
+comment on column raw.completions.prompt_tokens is 'Tokens of the prompt.';
+comment on column raw.completions.cached_tokens is 'Prompt tokens served from the prefix cache.';
+comment on column raw.completions.output_tokens is 'Tokens generated, the end-of-sequence token included.';
+comment on column raw.completions.preemptions is 'How often the scheduler preempted it; NULL where the engine does not say.';
+comment on column raw.completions.retries is 'How often a server was asked again before it answered, which its latencies contain; NULL where no server was.';
+comment on column raw.completions.finish_reason is 'stop, length, abort or repetition, as vLLM names it.';
+comment on column raw.completions.stop_reason is 'Stop string or token id that ended it; NULL for the end-of-sequence token.';
+comment on column raw.completions.text is 'The generated text; of a model that reasons, what comes after its closing tag.';
+comment on column raw.completions.reasoning is 'What a model wrote before its closing tag; NULL where the spec has no reasoning.';
+comment on column raw.completions.output_token_ids is 'The generated token ids.';
+comment on column raw.completions.token_at_s is 'One stamp per output token, rounded to 1 µs, where recorded.';
+comment on column raw.completions.cumulative_logprob is 'Sum of the log-probabilities of the generated tokens, where asked for.';
+comment on column raw.completions.logprobs_json is 'Per output token {token id: log-probability}, as JSON, where asked for.';
+comment on column raw.completions.prompt_logprobs_json is 'Per prompt token {token id: log-probability}, as JSON, where asked for.';
+comment on column raw.completions.option_logprob is 'Sum of the log-probabilities (natural logarithm) of the option''s tokens; NULL where an answer was generated.';
+comment on column raw.completions.error_kind is 'Kind of error, NULL for a result. not_sent: the end of the load came before its turn, which is no error.';
+comment on column raw.completions.error_message is 'What went wrong.';
+comment on column raw.completions.images is 'Images of the prompt; NULL, as in all columns that follow, where the prompt has no media or they could not be read.';
+comment on column raw.completions.image_pixels is 'Width × height of its images, summed, as the model''s own processing got them: after max_pixels.';
+comment on column raw.completions.audios is 'Sounds of the prompt.';
+comment on column raw.completions.audio_s is 'Their length in seconds, summed, as the model got them: after cut_audio.';
+comment on column raw.completions.videos is 'Videos of the prompt.';
+comment on column raw.completions.video_frames is 'Frames taken from them.';
+comment on column raw.completions.video_s is 'Their length in seconds, summed.';
+comment on column raw.completions.media_bytes is 'Bytes of the files, or of what came in the row, summed; 0 of synthetic media.';
+comment on column raw.completions.media_tokens is 'Prompt tokens that stand for media: prompt_tokens less the text''s own. NULL of a server that does not say.';
+comment on column raw.completions.media_prepare_s is 'Seconds that reading, decoding and the model''s own processing took before the engine could have the prompt; a server''s own processing is not in it.';

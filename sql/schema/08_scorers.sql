@@ -1,5 +1,5 @@
 -- Grain: one row per scorer of a run.
-create table if not exists scorers (
+create table if not exists raw.scorers (
     run_id varchar not null,
     scorer varchar not null,
     kind varchar not null,
@@ -10,12 +10,12 @@ create table if not exists scorers (
     definition varchar
 );
 
-comment on table scorers is 'One row per scorer of a run: how its scores were made.';
-comment on column scorers.run_id is 'The run.';
-comment on column scorers.scorer is 'The scorer''s name in the spec, or its kind.';
-comment on column scorers.kind is 'Which scorer it is: exact_match, contains, regex, numeric, choice, token_f1, json, loglikelihood, lm_eval.';
-comment on column scorers.ordinal is 'Its place in the spec, 0 for the one that run_summary shows; those given later come after.';
-comment on column scorers.arguments_json is 'The scorer as the spec has it, defaults included, as JSON. Of lm_eval: metric, filter and, as harness, the harness''s own aggregate of each task and group.';
-comment on column scorers.assayline_version is 'Version of assayline that scored.';
-comment on column scorers.scored_at is 'UTC wall clock when it was done.';
-comment on column scorers.definition is 'What decides its scores besides kind and arguments: a digest of its macros, of stg_samples and of how errors are scored; of lm_eval the harness''s version; before there was this column, the version of assayline. Scores by different definitions are not comparable.';
+comment on table raw.scorers is 'One row per scorer of a run: how its scores were made.';
+comment on column raw.scorers.run_id is 'The run.';
+comment on column raw.scorers.scorer is 'The scorer''s name in the spec, or its kind.';
+comment on column raw.scorers.kind is 'Which scorer it is: exact_match, contains, regex, numeric, choice, token_f1, json, loglikelihood, lm_eval.';
+comment on column raw.scorers.ordinal is 'Its place in the spec, 0 for the one that run_summary shows; those given later come after.';
+comment on column raw.scorers.arguments_json is 'The scorer as the spec has it, defaults included, as JSON. Of lm_eval: metric, filter and, as harness, the harness''s own aggregate of each task and group.';
+comment on column raw.scorers.assayline_version is 'Version of assayline that scored.';
+comment on column raw.scorers.scored_at is 'UTC wall clock when it was done.';
+comment on column raw.scorers.definition is 'What decides its scores besides kind and arguments: a digest of its macros, of stg_samples and of how errors are scored; of lm_eval the harness''s version; before there was this column, the version of assayline. Scores by different definitions are not comparable.';

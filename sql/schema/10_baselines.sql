@@ -1,13 +1,13 @@
 -- Grain: one row per name under which a run is pinned.
-create table if not exists baselines (
+create table if not exists raw.baselines (
     baseline varchar not null,
     run_id varchar not null,
     pinned_at timestamp not null,
     note varchar
 );
 
-comment on table baselines is 'One row per pinned baseline: the run that later ones are held against.';
-comment on column baselines.baseline is 'The name that specs and commands call it by.';
-comment on column baselines.run_id is 'The pinned run.';
-comment on column baselines.pinned_at is 'UTC wall clock when it was pinned.';
-comment on column baselines.note is 'Why, in words.';
+comment on table raw.baselines is 'One row per pinned baseline: the run that later ones are held against.';
+comment on column raw.baselines.baseline is 'The name that specs and commands call it by.';
+comment on column raw.baselines.run_id is 'The pinned run.';
+comment on column raw.baselines.pinned_at is 'UTC wall clock when it was pinned.';
+comment on column raw.baselines.note is 'Why, in words.';

@@ -1,5 +1,5 @@
 -- Grain: one row per judgement of a run × limit. A judgement is a run_id, baseline_run_id and judged_at.
-create table if not exists verdicts (
+create table if not exists raw.verdicts (
     run_id varchar not null,
     baseline_run_id varchar not null,
     judged_at timestamp not null,
@@ -15,17 +15,17 @@ create table if not exists verdicts (
     flow_run_id varchar
 );
 
-comment on table verdicts is 'One row per judgement of a run by the gate × limit. A judgement (run_id, baseline_run_id, judged_at) is never replaced: judged again, a run has more rows.';
-comment on column verdicts.run_id is 'The run that was judged.';
-comment on column verdicts.baseline_run_id is 'The run that it was held against.';
-comment on column verdicts.judged_at is 'UTC wall clock of the judgement.';
-comment on column verdicts.ordinal is 'Place of the limit in the gate''s report, from 0.';
-comment on column verdicts.limit_on is 'What the limit is on: errors, accuracy with the scorer''s name, or a metric of run_metric.';
-comment on column verdicts.verdict is 'held, broken or not judged.';
-comment on column verdicts.candidate_value is 'What was found of the run, over its repeats where it is a speed. NULL where nothing was.';
-comment on column verdicts.baseline_value is 'The same of the baseline.';
-comment on column verdicts.limit_value is 'The limit: a drop, a share of errors, or a slowdown as a share. NULL where there was none.';
-comment on column verdicts.unit is 'Unit of candidate_value and baseline_value; empty where there are none.';
-comment on column verdicts.words is 'What was found, in a sentence with its figures.';
-comment on column verdicts.limits_json is 'All limits of the judgement as JSON: the fields of the spec''s gate, with those laid over them. NULL of judgements before version 10 of the tables.';
-comment on column verdicts.flow_run_id is 'Id in Prefect of the flow run whose gate it was, such as the night that made the run. NULL for a gate of its own, as a person gives it.';
+comment on table raw.verdicts is 'One row per judgement of a run by the gate × limit. A judgement (run_id, baseline_run_id, judged_at) is never replaced: judged again, a run has more rows.';
+comment on column raw.verdicts.run_id is 'The run that was judged.';
+comment on column raw.verdicts.baseline_run_id is 'The run that it was held against.';
+comment on column raw.verdicts.judged_at is 'UTC wall clock of the judgement.';
+comment on column raw.verdicts.ordinal is 'Place of the limit in the gate''s report, from 0.';
+comment on column raw.verdicts.limit_on is 'What the limit is on: errors, accuracy with the scorer''s name, or a metric of run_metric.';
+comment on column raw.verdicts.verdict is 'held, broken or not judged.';
+comment on column raw.verdicts.candidate_value is 'What was found of the run, over its repeats where it is a speed. NULL where nothing was.';
+comment on column raw.verdicts.baseline_value is 'The same of the baseline.';
+comment on column raw.verdicts.limit_value is 'The limit: a drop, a share of errors, or a slowdown as a share. NULL where there was none.';
+comment on column raw.verdicts.unit is 'Unit of candidate_value and baseline_value; empty where there are none.';
+comment on column raw.verdicts.words is 'What was found, in a sentence with its figures.';
+comment on column raw.verdicts.limits_json is 'All limits of the judgement as JSON: the fields of the spec''s gate, with those laid over them. NULL of judgements before version 10 of the tables.';
+comment on column raw.verdicts.flow_run_id is 'Id in Prefect of the flow run whose gate it was, such as the night that made the run. NULL for a gate of its own, as a person gives it.';

@@ -1,5 +1,5 @@
 -- What find_numbers need not know of. Most texts have no backslash and no ^, and are not searched.
-create or replace macro plain_numbers(text) as
+create or replace macro internal.plain_numbers(text) as
 list_transform(
     [replace(text, '−', '-')],
     lambda signed: list_transform(
@@ -20,4 +20,4 @@ list_transform(
     )[1]
 )[1];
 
-comment on macro plain_numbers is 'A text with numbers as a keyboard has them: − is -, LaTeX''s \frac{1}{2} is 1/2, 1{,}234 is 1,234, and 3 × 10^5 is 3e5.';
+comment on macro internal.plain_numbers is 'A text with numbers as a keyboard has them: − is -, LaTeX''s \frac{1}{2} is 1/2, 1{,}234 is 1,234, and 3 × 10^5 is 3e5.';

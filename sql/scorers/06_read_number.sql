@@ -1,5 +1,5 @@
 -- A number as find_numbers gives it, as a double and whether it was a percentage. NULL is a number too large or x/0.
-create or replace macro read_number(token) as
+create or replace macro internal.read_number(token) as
 list_transform(
     [regexp_replace(token, '[^-+0-9.eE/]', '', 'g')],
     lambda digits: {
@@ -12,4 +12,4 @@ list_transform(
     }
 )[1];
 
-comment on macro read_number is 'What a token of find_numbers stands for: {number, is_percent}. Separators and currencies are left out, fractions divided; a percentage keeps the number before its sign.';
+comment on macro internal.read_number is 'What a token of find_numbers stands for: {number, is_percent}. Separators and currencies are left out, fractions divided; a percentage keeps the number before its sign.';

@@ -1,5 +1,5 @@
 -- The letter that a target means.
-create or replace macro target_letter(target, letters) as
+create or replace macro internal.target_letter(target, letters) as
 coalesce(
     upper(nullif(
         regexp_extract(target, '^\(?([' || letters || lower(letters) || '])(?:\)?$|[.:)](?:\s|$))', 1), ''
@@ -10,4 +10,4 @@ coalesce(
     end
 );
 
-comment on macro target_letter is 'The letter of a target: it begins with it ("B", "(B)", "B. Paris"), or is its 0-based place among the letters. NULL where neither is so.';
+comment on macro internal.target_letter is 'The letter of a target: it begins with it ("B", "(B)", "B. Paris"), or is its 0-based place among the letters. NULL where neither is so.';

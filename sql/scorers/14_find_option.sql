@@ -1,9 +1,9 @@
 -- The option that a target means.
-create or replace macro find_option(target, options) as
+create or replace macro internal.find_option(target, options) as
 list_transform(
-    [{'target': strip_space(target), 'last': len(options) - 1}],
+    [{'target': internal.strip_space(target), 'last': len(options) - 1}],
     lambda wanted: coalesce(
-        list_position(list_transform(options, lambda option: strip_space(option)), wanted.target) - 1,
+        list_position(list_transform(options, lambda option: internal.strip_space(option)), wanted.target) - 1,
         case
             when regexp_full_match(wanted.target, '\d{1,6}')
             then case when try_cast(wanted.target as integer) <= wanted.last then try_cast(wanted.target as integer) end
@@ -13,4 +13,4 @@ list_transform(
     )
 )[1];
 
-comment on macro find_option is 'The 0-based option that a target means: the first that is the same text, white space around both apart; else its 0-based place, as a whole number; else its letter, A for the first. NULL where it is none.';
+comment on macro internal.find_option is 'The 0-based option that a target means: the first that is the same text, white space around both apart; else its 0-based place, as a whole number; else its letter, A for the first. NULL where it is none.';

@@ -1,5 +1,5 @@
 -- The interval of a mean of scores. At a mean of 0 or 1 an end is exactly that, not a rounding away from it.
-create or replace macro mean_interval(mean, is_binary, effective_samples, standard_error, clusters) as
+create or replace macro internal.mean_interval(mean, is_binary, effective_samples, standard_error, clusters) as
 case
     when mean is null then null
     when is_binary
@@ -20,9 +20,9 @@ case
     when standard_error is not null
     then {
         'kind': 't',
-        'low': cast(greatest(0, mean - t_quantile(clusters - 1) * standard_error) as double),
-        'high': cast(least(1, mean + t_quantile(clusters - 1) * standard_error) as double)
+        'low': cast(greatest(0, mean - internal.t_quantile(clusters - 1) * standard_error) as double),
+        'high': cast(least(1, mean + internal.t_quantile(clusters - 1) * standard_error) as double)
     }
 end;
 
-comment on macro mean_interval is 'The 95 % interval of a mean: {kind, low, high}. For scores of 0 and 1 Wilson''s score interval (1927) with m = effective_samples and z = 1.96: (mean + z²/2m ± z × sqrt(mean × (1 − mean)/m + z²/4m²)) / (1 + z²/m). Otherwise mean ± t × standard_error, t with clusters − 1 degrees of freedom, cut at 0 and 1. NULL without a mean or, of other scores, without a standard error.';
+comment on macro internal.mean_interval is 'The 95 % interval of a mean: {kind, low, high}. For scores of 0 and 1 Wilson''s score interval (1927) with m = effective_samples and z = 1.96: (mean + z²/2m ± z × sqrt(mean × (1 − mean)/m + z²/4m²)) / (1 + z²/m). Otherwise mean ± t × standard_error, t with clusters − 1 degrees of freedom, cut at 0 and 1. NULL without a mean or, of other scores, without a standard error.';

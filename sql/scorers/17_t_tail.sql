@@ -1,7 +1,7 @@
 -- DuckDB has no distributions. For whole degrees of freedom the probability is a finite sum (Abramowitz and Stegun,
 -- 26.7.3 and 26.7.4), here by the logarithms of its terms. Beyond 2,000 degrees those of 2,000 are taken, whose tails are
 -- longer by a hair: the probability is at most 4 % of itself too large at 1e-4.
-create or replace macro t_tail(t, degrees) as
+create or replace macro internal.t_tail(t, degrees) as
 case
     when degrees < 1 or t is null then null
     else list_transform(
@@ -30,4 +30,4 @@ case
     )[1]
 end;
 
-comment on macro t_tail is 'The probability that Student''s t with so many degrees of freedom lies at least as far from 0 as t, on either side. Beyond 2,000 degrees that of 2,000. NULL below one degree.';
+comment on macro internal.t_tail is 'The probability that Student''s t with so many degrees of freedom lies at least as far from 0 as t, on either side. Beyond 2,000 degrees that of 2,000. NULL below one degree.';

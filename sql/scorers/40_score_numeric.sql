@@ -1,35 +1,35 @@
 -- The number in the answer against the number in the target. 1e-15 is the rounding of doubles and no tolerance.
-create or replace macro score_numeric(answer, target, tolerance, relative_tolerance, take) as
+create or replace macro internal.score_numeric(answer, target, tolerance, relative_tolerance, take) as
 case
     when target is null then null
-    when answer is null then make_score(0, null, 'no answer')
+    when answer is null then internal.make_score(0, null, 'no answer')
     else list_transform(
-        [{'found': take_number(answer, take), 'wanted': take_number(target, 'last')}],
+        [{'found': internal.take_number(answer, take), 'wanted': internal.take_number(target, 'last')}],
         lambda sides: case
             when sides.wanted.number is null
-            then make_score(0, write_number(sides.found.number, sides.found.is_percent), 'no number in the target')
-            when sides.found.number is null then make_score(0, null, 'no number in the answer')
-            when numbers_agree(sides.found.number, sides.wanted.number, tolerance, relative_tolerance)
+            then internal.make_score(0, internal.write_number(sides.found.number, sides.found.is_percent), 'no number in the target')
+            when sides.found.number is null then internal.make_score(0, null, 'no number in the answer')
+            when internal.numbers_agree(sides.found.number, sides.wanted.number, tolerance, relative_tolerance)
                 or (
                     sides.found.is_percent
                     and not sides.wanted.is_percent
-                    and numbers_agree(sides.found.number / 100, sides.wanted.number, tolerance, relative_tolerance)
+                    and internal.numbers_agree(sides.found.number / 100, sides.wanted.number, tolerance, relative_tolerance)
                 )
                 or (
                     sides.wanted.is_percent
                     and not sides.found.is_percent
-                    and numbers_agree(sides.found.number * 100, sides.wanted.number, tolerance, relative_tolerance)
+                    and internal.numbers_agree(sides.found.number * 100, sides.wanted.number, tolerance, relative_tolerance)
                 )
-            then make_score(1, write_number(sides.found.number, sides.found.is_percent), 'the number of the target')
-            else make_score(
+            then internal.make_score(1, internal.write_number(sides.found.number, sides.found.is_percent), 'the number of the target')
+            else internal.make_score(
                 0,
-                write_number(sides.found.number, sides.found.is_percent),
-                write_number(sides.found.number, sides.found.is_percent)
+                internal.write_number(sides.found.number, sides.found.is_percent),
+                internal.write_number(sides.found.number, sides.found.is_percent)
                 || ', not '
-                || write_number(sides.wanted.number, sides.wanted.is_percent)
+                || internal.write_number(sides.wanted.number, sides.wanted.is_percent)
             )
         end
     )[1]
 end;
 
-comment on macro score_numeric is '1 where the number taken from the answer is that of the target, |a − t| ≤ max(tolerance, relative_tolerance × |t|), compared as doubles. Numbers are read as find_numbers says; units and currencies around them do not count. Where only one side is a percentage, 50% agrees with 50 and with 0.5. Of the target the last number counts, or the one behind #### (GSM8K).';
+comment on macro internal.score_numeric is '1 where the number taken from the answer is that of the target, |a − t| ≤ max(tolerance, relative_tolerance × |t|), compared as doubles. Numbers are read as find_numbers says; units and currencies around them do not count. Where only one side is a percentage, 50% agrees with 50 and with 0.5. Of the target the last number counts, or the one behind #### (GSM8K).';

@@ -1,10 +1,10 @@
 -- Words that answer and target share.
-create or replace macro score_token_f1(answer, target) as
+create or replace macro internal.score_token_f1(answer, target) as
 case
     when target is null then null
-    when answer is null then make_score(0, null, 'no answer')
+    when answer is null then internal.make_score(0, null, 'no answer')
     else list_transform(
-        [{'answer': squad_words(answer), 'target': squad_words(target)}],
+        [{'answer': internal.squad_words(answer), 'target': internal.squad_words(target)}],
         lambda words: list_transform(
             [coalesce(
                 list_sum(list_transform(
@@ -16,7 +16,7 @@ case
                 )),
                 0
             )],
-            lambda shared: make_score(
+            lambda shared: internal.make_score(
                 case
                     when len(words.answer) = 0 and len(words.target) = 0 then 1
                     -- 2 × precision × recall / (precision + recall), without a division by zero
@@ -30,4 +30,4 @@ case
     )[1]
 end;
 
-comment on macro score_token_f1 is 'F1 over the words of answer and target (squad_words), each counted as often as it occurs: 2 × shared / (words of the answer + words of the target), which is the harmonic mean of precision and recall. 1 where both have no words. After SQuAD''s evaluation script (Rajpurkar et al. 2016, and 2018 for empty answers).';
+comment on macro internal.score_token_f1 is 'F1 over the words of answer and target (squad_words), each counted as often as it occurs: 2 × shared / (words of the answer + words of the target), which is the harmonic mean of precision and recall. 1 where both have no words. After SQuAD''s evaluation script (Rajpurkar et al. 2016, and 2018 for empty answers).';

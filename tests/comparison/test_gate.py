@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from row_kit import give_run_metric
 from run_kit import FAKE, begin_and_vanish, complete, copy_run, settings_in
 
 from assayline.comparison.gate import GateReport, judge_run_against
@@ -231,15 +232,16 @@ def repeat(connection: Connection, run_id: str, repeats: int) -> list[str]:
 def shadow_speed(connection: Connection, runs: list[str], factor: float) -> None:
     """The later half of the runs is as fast as `factor` says, within 1 %, whatever their engine did."""
     dice = np.random.default_rng(1)
-    connection.execute(
-        "create or replace temp table run_metric "
-        "(run_id varchar, metric varchar, value double, unit varchar, higher_is_better boolean)"
-    )
-    for i, run_id in enumerate(runs):
-        value = 100 * (factor if i >= len(runs) / 2 else 1) * dice.normal(1, 0.01)
-        connection.execute(
-            "insert into run_metric values (?, 'output_tokens_per_s', ?, 'tokens/s', true)", [run_id, value]
-        )
+    give_run_metric(
+        connection,
+        *(
+            {
+                "run_id": run_id, "metric": "output_tokens_per_s", "unit": "tokens/s",
+                "value": 100 * (factor if i >= len(runs) / 2 else 1) * dice.normal(1, 0.01),
+            }
+            for i, run_id in enumerate(runs)
+        ),
+    )  # fmt: skip
 
 
 def test_speed_of_a_resumed_run_is_not_judged(make, old, settings):

@@ -253,7 +253,7 @@ def damage_file(path: Path) -> None:
 
 def make_old(path: Path) -> None:
     with duckdb.connect(path) as connection:
-        connection.execute("update schema_version set table_version = ?", [OLDEST_VERSION - 1])
+        connection.execute("update raw.schema_version set table_version = ?", [OLDEST_VERSION - 1])
 
 
 def damage_block(path: Path) -> None:

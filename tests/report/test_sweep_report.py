@@ -81,7 +81,7 @@ def headings(page: Path) -> list[str]:
 def test_points_are_drawn_and_listed_as_the_model_has_them(sweep: tuple[Settings, Written]) -> None:
     settings, written = sweep
     assert headings(written.html) == ["Latency against throughput", "Goodput", "Points", "Runs"]
-    points = query(settings, "select requests_per_s, ttft_p50_s, ttft_p99_s from sweep_point order by requests_per_s")
+    points = query(settings, "select requests_per_s, ttft_p50_s, ttft_p99_s from load_point order by requests_per_s")
     assert len(points) == len(RATES) + 2
     latency, *_ = read_charts(written.html)
     for column, line in ((1, "median"), (2, "99th percentile")):
@@ -96,7 +96,7 @@ def test_points_are_drawn_and_listed_as_the_model_has_them(sweep: tuple[Settings
 
 def test_the_knee_is_marked_and_said(sweep: tuple[Settings, Written]) -> None:
     settings, written = sweep
-    [(at,)] = query(settings, "select requests_per_s from sweep_point where is_knee")
+    [(at,)] = query(settings, "select requests_per_s from load_point where is_knee")
     assert at < 10.0, "before the queue grows"
     latency, *_ = read_charts(written.html)
     assert {row["x"] for row in latency if row.get("name") == "knee"} == {at}
@@ -106,7 +106,7 @@ def test_the_knee_is_marked_and_said(sweep: tuple[Settings, Written]) -> None:
 def test_sweep_has_no_knee_when_no_load_between_the_ends_is_trusted(settings: Settings, tmp_path: Path) -> None:
     given_sweep(settings, rates=(6.0,), late_at=6.0)
     written = make_benchmark_report(settings, BENCHMARK, tmp_path)
-    assert query(settings, "select count(*) from sweep_point where is_knee") != [(0,)], "one of the two ends"
+    assert query(settings, "select count(*) from load_point where is_knee") != [(0,)], "one of the two ends"
     assert "There is no knee: no load between one at a time and all at once can be trusted." in written.text
     assert "The knee is at" not in written.text and "First token at the knee" not in written.text
     assert not any(row.get("name") == "knee" for chart in read_charts(written.html) for row in chart)

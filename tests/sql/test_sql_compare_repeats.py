@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 import scipy
+from row_kit import give_run_metric
 
 pytestmark = pytest.mark.slow
 
@@ -15,20 +16,19 @@ ALL = f"map {{{', '.join(f'{name!r}: 0.01' for name in HEADLINES)}}}"
 
 
 def given_values(store, **sides):
-    """Values by metric for each side, in a table that shadows run_metric: what a run's rows are is tested apart."""
-    store.connection.execute(
-        "create or replace temp table run_metric "
-        "(run_id varchar, metric varchar, value double, unit varchar, higher_is_better boolean)"
-    )
-    for side, metrics in sides.items():
-        for metric, values in metrics.items():
-            store.connection.executemany(
-                "insert into run_metric values (?, ?, ?, 's', ?)",
-                [
-                    (f"{side}{i:02}", metric, float(v), not metric.endswith("_s") or "per_s" in metric)
-                    for i, v in enumerate(values)
-                ],
-            )
+    """Values by metric for each side, in a table in place of run_metric; the ids of each side's runs."""
+    give_run_metric(
+        store.connection,
+        *(
+            {
+                "run_id": f"{side}{i:02}", "metric": metric, "value": float(value), "unit": "s",
+                "higher_is_better": not metric.endswith("_s") or "per_s" in metric,
+            }
+            for side, metrics in sides.items()
+            for metric, values in metrics.items()
+            for i, value in enumerate(values)
+        ),
+    )  # fmt: skip
     return [
         sorted({f"{side}{i:02}" for values in metrics.values() for i in range(len(values))})
         for side, metrics in sides.items()
@@ -275,7 +275,10 @@ def test_configurations_are_compared_over_their_repeats(store):
     given_night(store, "a99", -1, "fast", host_name="another")
     given_night(store, "b99", 9, "slow", state="failed")
     given_values(store, a={"x": [11, 12, 13, 14, 15]}, b={"x": [1, 2, 3, 4, 5]})
-    store.connection.execute("insert into run_metric values ('a99', 'x', 0, 's', true), ('b99', 'x', 99, 's', true)")
+    store.connection.execute(
+        "insert into run_metric by name "
+        "select * replace (run_id[1] || '99' as run_id) from run_metric where run_id like '_00'"
+    )
     ((repeats, others, p_value),) = store.connection.execute(
         "select candidate_repeats, baseline_repeats, p_value from compare_configs('fast', 'slow')"
     ).fetchall()

@@ -72,7 +72,7 @@ def sql_folder(tmp_path, monkeypatch):
 def test_a_new_file_gets_its_folder_its_tables_and_its_views(path):
     with connect(path, wait_s=0, read_only=True) as connection:
         assert connection.execute("select count(*) from runs").fetchall() == [(0,)]
-        assert connection.execute("select count(*) from run_summary").fetchall() == [(0,)]
+        assert connection.execute("select count(*) from internal.run_summary").fetchall() == [(0,)]
 
 
 def test_the_file_has_the_format_of_duckdb_1_5(path):
@@ -173,7 +173,7 @@ def test_a_reader_of_an_empty_database_is_told_so(tmp_path):
 @pytest.mark.parametrize("version", [TABLE_VERSION + 1, OLDEST_VERSION - 1])
 def test_tables_of_another_version_are_refused_and_left_alone(path, read_only, version):
     with duckdb.connect(path) as connection:
-        connection.execute("update schema_version set table_version = ?", [version])
+        connection.execute("update raw.schema_version set table_version = ?", [version])
     expect_refusal(
         path,
         f"assayline.duckdb has tables of version {version}, .* needs version {TABLE_VERSION}",
@@ -183,13 +183,13 @@ def test_tables_of_another_version_are_refused_and_left_alone(path, read_only, v
 
 def test_a_database_without_its_version_is_refused(path):
     with duckdb.connect(path) as connection:
-        connection.execute("delete from schema_version")
+        connection.execute("delete from raw.schema_version")
     expect_refusal(path, "tables of version none")
 
 
 def test_what_is_up_to_date_is_not_made_again(path):
     with duckdb.connect(path) as connection:
-        connection.execute("create or replace view itl as select 'kept' as proof")
+        connection.execute("create or replace view internal.itl as select 'kept' as proof")
     with connect(path, wait_s=0) as connection:
         assert connection.execute("from itl").fetchall() == [("kept",)]
 
@@ -197,17 +197,17 @@ def test_what_is_up_to_date_is_not_made_again(path):
 def test_changed_models_are_made_again_and_gone_ones_dropped(path, sql_folder):
     with connect(path, wait_s=0) as connection:
         connection.execute("insert into telemetry values ('run', 'w', 0, 1, 2, 3, 4, 0.5, 3, 0, 0, null)")
-        connection.execute("create view mine as select 1 as one")
+        connection.execute("create view main.mine as select 1 as one")
     models = sql_folder / "models" / "20_metrics"
     (models / "30_itl.sql").unlink()
     (models / "95_steps.sql").write_text(
-        "create or replace view steps as select max(engine_steps) as n from telemetry;"
+        "create or replace view main.steps as select max(engine_steps) as n from raw.telemetry;"
     )
     with connect(path, wait_s=0) as connection:
         assert connection.execute("from steps").fetchall() == [(2,)]
         views = {name for (name,) in connection.execute("select view_name from duckdb_views()").fetchall()}
         assert "itl" not in views and {"mine", "run_summary"} <= views
-        comment = "select comment from duckdb_views() where view_name = 'run_summary' and schema_name = 'main'"
+        comment = "select comment from duckdb_views() where view_name = 'run_summary'"
         assert connection.execute(comment).fetchall()[0][0].startswith("One row per run")
         assert connection.execute("select count(*) from schema_version").fetchall() == [(1,)]
 
@@ -231,21 +231,21 @@ def test_a_reader_does_not_take_views_of_another_version(path, sql_folder):
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        (b"create or replace view broken as select nothing from runs;", duckdb.BinderException),
+        (b"create or replace view main.broken as select nothing from raw.runs;", duckdb.BinderException),
         (b"\xff is not UTF-8", UnicodeDecodeError),
     ],
 )
 def test_models_are_made_all_or_none(path, sql_folder, text, error):
     with duckdb.connect(path) as connection:
-        before = connection.execute("select * from schema_version").fetchall()
+        before = connection.execute("select * from raw.schema_version").fetchall()
     (sql_folder / "models" / "20_metrics" / "30_itl.sql").unlink()
     (sql_folder / "models" / "99_broken.sql").write_bytes(text)
     with pytest.raises(error), connect(path, wait_s=0):
         pass
     with duckdb.connect(path) as connection:
-        assert connection.execute("select * from schema_version").fetchall() == before
-        assert connection.execute("select count(*) from run_summary").fetchall() == [(0,)]
-        assert connection.execute("select count(*) from itl").fetchall() == [(0,)]
+        assert connection.execute("select * from raw.schema_version").fetchall() == before
+        assert connection.execute("select count(*) from internal.run_summary").fetchall() == [(0,)]
+        assert connection.execute("select count(*) from internal.itl").fetchall() == [(0,)]
 
 
 def test_a_model_cannot_use_one_that_comes_later(tmp_path, sql_folder):
@@ -261,10 +261,9 @@ def test_changed_columns_need_another_table_version(schema):
         """
         select table_name, column_name, data_type, is_nullable
         from duckdb_columns()
-        where schema_name = 'main'
-            and table_name in (select table_name from duckdb_tables() where schema_name = 'main')
+        where schema_name = 'raw'
         order by table_name, column_index
         """
     ).fetchall()
     digest = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
-    assert (TABLE_VERSION, digest) == (11, "6cb39875ace6d674")
+    assert (TABLE_VERSION, digest) == (12, "6cb39875ace6d674")

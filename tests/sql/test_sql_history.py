@@ -1,4 +1,4 @@
-"""What the history page reads: find_history, show_history, show_changes, show_band and gate_verdict."""
+"""What the history page reads: find_history, history, show_changes, show_band and gate_verdict."""
 
 import json
 from datetime import datetime, timedelta
@@ -6,6 +6,7 @@ from statistics import median
 
 import numpy as np
 import pytest
+from row_kit import give_run_metric
 
 NIGHT = datetime(2026, 1, 1, 1, 30)
 
@@ -21,14 +22,8 @@ def given_run(store, run_id, night, *, config="c", vllm="1", driver=None, warmed
 
 def given_metrics(store, *rows):
     """Values of run_metric, in place of the view: (run_id, metric, value), and low and high where they matter."""
-    store.connection.execute(
-        "create or replace temp table run_metric "
-        "(run_id varchar, metric varchar, value double, unit varchar, higher_is_better boolean, "
-        "low double, high double)"
-    )
-    for run_id, metric, value, *ends in rows:
-        row = [run_id, metric, value, *(ends or (None, None))]
-        store.connection.execute("insert into temp.run_metric values (?, ?, ?, 'u', true, ?, ?)", row)
+    names = ("run_id", "metric", "value", "low", "high")
+    give_run_metric(store.connection, *(dict(zip(names, row, strict=False)) for row in rows))
 
 
 def read(store, macro, *arguments):
@@ -133,7 +128,7 @@ def test_values_have_the_intervals_of_their_run_and_say_whether_they_count(store
         *((run, "tpot_p50_s", 0.5) for run in ("a", "cold", "failed")),
         ("a", "ttft_p50_s", None),
     )
-    rows = read(store, "show_history", "spec")
+    rows = read(store, "history", "spec")
     assert {(row["run_id"], row["metric"]): row["is_counted"] for row in rows} == {
         ("a", "accuracy"): True,
         ("a", "tpot_p50_s"): True,
@@ -161,7 +156,7 @@ def test_latencies_have_the_interval_of_their_percentile(store):
         ),
         run_id="a",
     )
-    (row,) = (row for row in read(store, "show_history", "spec") if row["metric"] == "ttft_p50_s")
+    (row,) = (row for row in read(store, "history", "spec") if row["metric"] == "ttft_p50_s")
     (found,) = (
         one
         for one in store.rows("latency_percentile", "metric", "percentile", "value_s", "low_s", "high_s", run_id="a")

@@ -21,8 +21,9 @@ def test_the_first_line_states_the_grain(file):
 @pytest.mark.parametrize("file", MODEL_FILES, ids=lambda file: file.stem)
 def test_a_model_makes_the_view_it_is_named_after_and_ends_with_its_last_step(file):
     text = file.read_text(encoding="utf-8")
-    (made,) = re.findall(r"^create or replace (view \w+ as|macro \w+)", text, re.M)
-    assert made in (f"view {name_model(file)} as", f"macro {name_model(file)}")
+    (made,) = re.findall(r"^create or replace (view \w+\.\w+ as|macro \w+\.\w+)", text, re.M)
+    name = name_model(file)
+    assert made.replace("main.", "internal.") in (f"view internal.{name} as", f"macro internal.{name}")
     steps = re.findall(r"^(\w+) as (?:not materialized )?\($", text, re.M)
     assert re.findall(r"^select \* from (\w+);$", text, re.M) == [steps[-1]]
 
@@ -44,10 +45,9 @@ def test_conditions_are_written_as_case(file):
 def test_every_table_view_and_column_has_a_comment(schema):
     bare = schema.execute(
         """
-        select table_name as name, comment from duckdb_tables() where schema_name = 'main'
-        union all select view_name, comment from duckdb_views() where not internal and schema_name = 'main'
-        union all select table_name || '.' || column_name, comment from duckdb_columns()
-        where not internal and schema_name = 'main'
+        select table_name as name, comment from duckdb_tables()
+        union all select view_name, comment from duckdb_views() where not internal
+        union all select table_name || '.' || column_name, comment from duckdb_columns() where not internal
         """
     ).fetchall()
     assert len(bare) > 200
@@ -55,7 +55,7 @@ def test_every_table_view_and_column_has_a_comment(schema):
 
 
 def test_every_model_is_in_the_database(schema):
-    made = "select view_name from duckdb_views() where schema_name = 'main' and not internal"
+    made = "select view_name from duckdb_views() where not internal"
     views = {name for (name,) in schema.execute(made).fetchall()}
     assert views | list_macros(schema) >= {name_model(file) for file in MODEL_FILES}
     assert views <= {name_model(file) for file in MODEL_FILES}

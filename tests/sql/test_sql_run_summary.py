@@ -76,7 +76,7 @@ def test_no_runs_are_no_rows(store):
         "goodput",
         "send_lag",
         "saturation",
-        "sweep_point",
+        "load_point",
         "load_stretch",
         "latency_percentile",
         "request_integrity",

@@ -35,9 +35,9 @@ NEWER_FIXTURE = FIXTURES / "version_5"
 WAS = 4
 NEXT = TABLE_VERSION + 1
 ADD_MOOD = """
-alter table completions add column mood varchar;
-update completions set mood = 'calm' where error_kind is null;
-create table moods (run_id varchar not null, mood varchar);
+alter table raw.completions add column mood varchar;
+update raw.completions set mood = 'calm' where error_kind is null;
+create table raw.moods (run_id varchar not null, mood varchar);
 """
 CONNECT = """
 import sys
@@ -94,8 +94,8 @@ def read_content(path: Path) -> dict[str, list[tuple[Any, ...]]]:
 def describe_tables(path: Path) -> list[tuple[Any, ...]]:
     with connect(path, 10) as connection:
         return connection.execute(
-            "select table_name, column_name, data_type, is_nullable, comment from duckdb_columns() "
-            "where schema_name = 'main' and not internal order by table_name, column_index"
+            "select schema_name, table_name, column_name, data_type, is_nullable, comment from duckdb_columns() "
+            "where not internal order by schema_name, table_name, column_index"
         ).fetchall()
 
 
@@ -177,7 +177,7 @@ def test_a_migration_tells_errors_from_wrong_answers_and_names_the_version_that_
         assert connection.execute("select distinct definition from scorers").fetchall() == [("assayline 0.1.0",)]
 
 
-@pytest.mark.parametrize("version", [6, 7, 8, 9, 10])
+@pytest.mark.parametrize("version", [6, 7, 8, 9, 10, 11])
 def test_a_database_of_each_later_version_opens_with_the_metrics_that_it_had(tmp_path: Path, version: int) -> None:
     fixture = FIXTURES / f"version_{version}"
     with tarfile.open(fixture / "data.tar.xz") as archive:
@@ -206,7 +206,7 @@ def test_an_older_database_is_migrated_when_it_is_opened_for_writing(data: Path,
         assert connection.execute("from moods").fetchall() == []
     check_metrics(path)
     with duckdb.connect(path) as connection:
-        connection.execute("update completions set mood = 'seen'")
+        connection.execute("update raw.completions set mood = 'seen'")
     with connect(path, 10) as connection:  # once and never again
         assert connection.execute("select distinct mood from completions").fetchall() == [("seen",)]
 
@@ -232,7 +232,7 @@ def test_a_migration_that_fails_half_way_leaves_the_database_as_it_was(
 ) -> None:
     path = data / "assayline.duckdb"
     (migration,) = (next_sql / "migrations").glob(f"{NEXT:02}_*.sql")
-    migration.write_text(ADD_MOOD + "alter table requests add column size integer;\nselect error('half-way');\n")
+    migration.write_text(ADD_MOOD + "alter table raw.requests add column size integer;\nselect error('half-way');\n")
     with pytest.raises(duckdb.Error, match="half-way"), connect(path, 10):
         pass
     monkeypatch.undo()

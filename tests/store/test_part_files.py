@@ -69,7 +69,7 @@ def test_columns_are_those_of_the_schema_with_its_types_and_in_its_order() -> No
         connection.register("part", schema.empty_table())
         stored, written = (
             [(name, kind) for name, kind, *_ in connection.execute(f"describe {relation}").fetchall()]
-            for relation in (table, "part")
+            for relation in (f"raw.{table}", "part")
         )
         assert stored == [("run_id", "VARCHAR"), *written]
 

@@ -19,7 +19,7 @@ def describe_engines(rows: ReportRows) -> Section:
     section.blocks.append(Paragraph(_say_what_happened(rows.summary), is_warning=bool(rows.summary["engine_failures"])))
     section.blocks.append(tabulate("Engines", ENGINE_COLUMNS, rows.engines))
     if len(rows.engines) == ENGINES:
-        section.blocks.append(Paragraph(f"Only the first {ENGINES} are shown; engine_history has all."))
+        section.blocks.append(Paragraph(f"Only the first {ENGINES} are shown; the table engine has all."))
     if rows.forecast:
         section.blocks.append(Paragraph(say_forecast(rows.forecast)))
     if rows.events:
@@ -119,7 +119,7 @@ def describe_errors(rows: ReportRows) -> Section:
         return section
     section.blocks.append(tabulate("Errors by kind", COLUMNS, rows.errors))
     if len(rows.errors) == ERROR_KINDS:
-        section.blocks.append(Paragraph(f"Only the {ERROR_KINDS} most frequent are shown; error_breakdown has all."))
+        section.blocks.append(Paragraph(f"Only the {ERROR_KINDS} most frequent are shown; the table request has all."))
     section.blocks.extend(_show_example(row) for row in rows.error_samples)
     missing = rows.summary["missing_requests"]
     if missing:

@@ -1,6 +1,6 @@
 -- Grain: one row per run × worker × engine generation, of runs with a load.
 -- Made of completions, as stg_requests is made of it: a second answer to a request was sent all the same.
-create or replace view load_stretch as
+create or replace view internal.load_stretch as
 with
 
 span_sending as (
@@ -12,8 +12,8 @@ span_sending as (
         max(loads.cooldown_s) as cooldown_s,
         min(completions.sent_at_s) as first_sent_at_s,
         max(completions.sent_at_s) as last_sent_at_s
-    from loads
-    join completions on completions.run_id = loads.run_id
+    from raw.loads
+    join raw.completions on completions.run_id = loads.run_id
     where completions.worker <> 'prepare'
     group by completions.run_id, completions.worker, completions.engine_generation
 ),
@@ -34,13 +34,13 @@ cut_ends as (
 
 select * from cut_ends;
 
-comment on view load_stretch is 'One row per run × worker × engine generation, of runs with a load: the stretch of its sending that is measured, between the warm-up and the cool-down window. Each engine has windows of its own, as each begins with nothing in flight.';
-comment on column load_stretch.run_id is 'The run.';
-comment on column load_stretch.worker is 'The worker that owned the engine.';
-comment on column load_stretch.engine_generation is 'Engines that this worker had started before this one, over all attempts of the run.';
-comment on column load_stretch.has_windows is 'Whether the load leaves something out: warmup_s or cooldown_s of loads is above 0. If not, all that was sent is measured, and throughput is over the seconds at work.';
-comment on column load_stretch.first_sent_at_s is 'When the first request was sent to it, in seconds since the run''s start. NULL where none was, as all that follow. What a dead engine lost is not known here: it is asked again.';
-comment on column load_stretch.last_sent_at_s is 'When the last one was.';
-comment on column load_stretch.begins_at_s is 'Where the measured stretch begins (included): first_sent_at_s + loads.warmup_s.';
-comment on column load_stretch.ends_at_s is 'Where it ends (included): last_sent_at_s − loads.cooldown_s. Before begins_at_s where the windows leave nothing.';
-comment on column load_stretch.stretch_s is 'Its length, seconds: ends_at_s − begins_at_s. NULL where the windows leave nothing.';
+comment on view internal.load_stretch is 'One row per run × worker × engine generation, of runs with a load: the stretch of its sending that is measured, between the warm-up and the cool-down window. Each engine has windows of its own, as each begins with nothing in flight.';
+comment on column internal.load_stretch.run_id is 'The run.';
+comment on column internal.load_stretch.worker is 'The worker that owned the engine.';
+comment on column internal.load_stretch.engine_generation is 'Engines that this worker had started before this one, over all attempts of the run.';
+comment on column internal.load_stretch.has_windows is 'Whether the load leaves something out: warmup_s or cooldown_s of loads is above 0. If not, all that was sent is measured, and throughput is over the seconds at work.';
+comment on column internal.load_stretch.first_sent_at_s is 'When the first request was sent to it, in seconds since the run''s start. NULL where none was, as all that follow. What a dead engine lost is not known here: it is asked again.';
+comment on column internal.load_stretch.last_sent_at_s is 'When the last one was.';
+comment on column internal.load_stretch.begins_at_s is 'Where the measured stretch begins (included): first_sent_at_s + loads.warmup_s.';
+comment on column internal.load_stretch.ends_at_s is 'Where it ends (included): last_sent_at_s − loads.cooldown_s. Before begins_at_s where the windows leave nothing.';
+comment on column internal.load_stretch.stretch_s is 'Its length, seconds: ends_at_s − begins_at_s. NULL where the windows leave nothing.';

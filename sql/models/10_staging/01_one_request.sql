@@ -1,13 +1,13 @@
 -- Grain: one row per request of a run: of several alike the first.
--- columns of: requests
-create or replace view one_request as
+-- columns of: raw.requests
+create or replace view internal.one_request as
 with
 
 keep_one_request as (
     select distinct on (run_id, request_id) *
-    from requests
+    from raw.requests
 )
 
 select * from keep_one_request;
 
-comment on view one_request is 'One row per request of a run. Of requests that are there twice, which request_integrity counts, one is taken.';
+comment on view internal.one_request is 'One row per request of a run. Of requests that are there twice, which request_integrity counts, one is taken.';

@@ -1,5 +1,5 @@
 -- Grain: one row per gap between two neighbouring output tokens of an ok request, where stamps were recorded.
-create or replace view token_gap as
+create or replace view internal.token_gap as
 with
 
 pair_stamps as (
@@ -27,10 +27,10 @@ measure_gaps as (
 
 select * from measure_gaps;
 
-comment on view token_gap is 'One row per gap between two neighbouring output tokens of an ok request. A request without recorded stamps, or with fewer than two, has no row.';
-comment on column token_gap.run_id is 'The run.';
-comment on column token_gap.request_id is 'The request.';
-comment on column token_gap.phase is 'As in stg_requests. ITL is of measured requests.';
-comment on column token_gap.token_index is '0-based position of the token that ends the gap: from 1, as the first token ends no gap.';
-comment on column token_gap.at_s is 'When the token that ends the gap was made, in seconds since the run''s start.';
-comment on column token_gap.gap_s is 'This token''s stamp − the stamp before, seconds. 0 between tokens of one event, as speculative decoding makes them: such gaps are not ITL.';
+comment on view internal.token_gap is 'One row per gap between two neighbouring output tokens of an ok request. A request without recorded stamps, or with fewer than two, has no row.';
+comment on column internal.token_gap.run_id is 'The run.';
+comment on column internal.token_gap.request_id is 'The request.';
+comment on column internal.token_gap.phase is 'As in stg_requests. ITL is of measured requests.';
+comment on column internal.token_gap.token_index is '0-based position of the token that ends the gap: from 1, as the first token ends no gap.';
+comment on column internal.token_gap.at_s is 'When the token that ends the gap was made, in seconds since the run''s start.';
+comment on column internal.token_gap.gap_s is 'This token''s stamp − the stamp before, seconds. 0 between tokens of one event, as speculative decoding makes them: such gaps are not ITL.';

@@ -9,12 +9,12 @@
 --
 -- If samples are further apart than 10 s, something held the sampling up, or they are of two attempts. In the first
 -- case a counter has all of the energy, and power is not known. Between two attempts the device was not the run's.
-create or replace view energy_stretch as
+create or replace view internal.energy_stretch as
 with
 
 find_last_samples as (
     select run_id, worker, engine_generation, max(at_s) as at_s
-    from telemetry
+    from raw.telemetry
     group by run_id, worker, engine_generation
 ),
 
@@ -25,7 +25,7 @@ span_attempts as (
         attempt,
         min(engine_events.at_s - case when event = 'opened' then coalesce(duration_s, 0) else 0 end) as began_at_s,
         max(greatest(engine_events.at_s, find_last_samples.at_s)) as ended_at_s
-    from engine_events
+    from raw.engine_events
     left join find_last_samples
         on find_last_samples.run_id = engine_events.run_id
         and find_last_samples.worker = engine_events.worker
@@ -54,7 +54,7 @@ pair_samples as (
         lead(energy_joules) over samples - energy_joules as counted_joules,
         power_watts,
         lead(power_watts) over samples as next_power_watts
-    from device_telemetry
+    from raw.device_telemetry
     window samples as (partition by run_id, worker, device order by at_s)
 ),
 
@@ -97,12 +97,12 @@ keep_known as (
 
 select * from keep_known;
 
-comment on view energy_stretch is 'One row per run × worker × device × two samples in a row that tell of its energy: what the device used between them. A device without a sensor, such as host, has none.';
-comment on column energy_stretch.run_id is 'The run.';
-comment on column energy_stretch.worker is 'The worker that held the device.';
-comment on column energy_stretch.device is 'The device, as in device_telemetry.';
-comment on column energy_stretch.begins_at_s is 'The first sample, in seconds since the run''s start.';
-comment on column energy_stretch.ends_at_s is 'The next one. At most 10 s later, unless the counter of a device bridges a longer gap within one attempt.';
-comment on column energy_stretch.source is 'counter: the device''s energy counter; power: the integral of its power, where it has no counter or that was begun anew.';
-comment on column energy_stretch.stretch_joules is 'Energy between the two, joules: the counter''s difference, else (p1 + p2) / 2 × seconds.';
-comment on column energy_stretch.error_joules is 'Bound of the integral''s error, joules, if power stayed between its values at the two ends: (|p2 − p1| / 2 + 5 % of the mean power) × seconds. NULL for the counter.';
+comment on view internal.energy_stretch is 'One row per run × worker × device × two samples in a row that tell of its energy: what the device used between them. A device without a sensor, such as host, has none.';
+comment on column internal.energy_stretch.run_id is 'The run.';
+comment on column internal.energy_stretch.worker is 'The worker that held the device.';
+comment on column internal.energy_stretch.device is 'The device, as in device_telemetry.';
+comment on column internal.energy_stretch.begins_at_s is 'The first sample, in seconds since the run''s start.';
+comment on column internal.energy_stretch.ends_at_s is 'The next one. At most 10 s later, unless the counter of a device bridges a longer gap within one attempt.';
+comment on column internal.energy_stretch.source is 'counter: the device''s energy counter; power: the integral of its power, where it has no counter or that was begun anew.';
+comment on column internal.energy_stretch.stretch_joules is 'Energy between the two, joules: the counter''s difference, else (p1 + p2) / 2 × seconds.';
+comment on column internal.energy_stretch.error_joules is 'Bound of the integral''s error, joules, if power stayed between its values at the two ends: (|p2 − p1| / 2 + 5 % of the mean power) × seconds. NULL for the counter.';

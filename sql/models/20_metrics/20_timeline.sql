@@ -1,11 +1,11 @@
 -- Grain: one row per run × whole second since its start, none left out.
-create or replace view timeline as
+create or replace view main.timeline as
 with
 
 -- Not materialized, here and below: a filter on run_id must reach every use of the step.
 select_stamped as not materialized (
     select run_id, status, arrived_at_s, finished_at_s, output_tokens, e2e_s
-    from stg_requests
+    from internal.stg_requests
     where finished_at_s is not null
 ),
 
@@ -65,6 +65,29 @@ average_in_flight as (
     group by all
 ),
 
+-- Each GPU's mean first, so that one with more samples in a second does not count for more.
+average_devices as (
+    select run_id, cast(floor(at_s) as bigint) as second, worker, device, avg(power_watts) as power_watts
+    from raw.device_telemetry
+    group by all
+),
+
+add_devices as (
+    select run_id, second, sum(power_watts) as power_watts
+    from average_devices
+    group by run_id, second
+),
+
+average_engines as (
+    select
+        run_id,
+        cast(floor(at_s) as bigint) as second,
+        avg(kv_cache_usage_share) as kv_cache_usage_share,
+        avg(waiting_requests) as mean_waiting_requests
+    from raw.telemetry
+    group by all
+),
+
 fill_seconds as (
     select
         list_seconds.run_id,
@@ -73,7 +96,10 @@ fill_seconds as (
         coalesce(count_finished.error_requests, 0) as error_requests,
         cast(coalesce(count_finished.output_tokens, 0) as bigint) as output_tokens,
         average_in_flight.mean_in_flight_requests,
-        count_finished.mean_e2e_s
+        count_finished.mean_e2e_s,
+        add_devices.power_watts,
+        average_engines.kv_cache_usage_share,
+        average_engines.mean_waiting_requests
     from list_seconds
     left join count_finished
         on count_finished.run_id = list_seconds.run_id
@@ -81,15 +107,24 @@ fill_seconds as (
     left join average_in_flight
         on average_in_flight.run_id = list_seconds.run_id
         and average_in_flight.second = list_seconds.second
+    left join add_devices
+        on add_devices.run_id = list_seconds.run_id
+        and add_devices.second = list_seconds.second
+    left join average_engines
+        on average_engines.run_id = list_seconds.run_id
+        and average_engines.second = list_seconds.second
 )
 
 select * from fill_seconds;
 
-comment on view timeline is 'One row per run × whole second from the run''s start to the last finished request, none left out: a second in which nothing finished counts 0. Loading and warm-up are its first seconds; a rebuilt engine and the pause between two attempts are seconds of zeros in between.';
-comment on column timeline.run_id is 'The run.';
-comment on column timeline.second is 'Whole seconds since the run''s start: k stands for [k, k + 1).';
-comment on column timeline.finished_requests is 'Ok requests that finished in this second.';
-comment on column timeline.error_requests is 'Error rows that finished in this second. Errors without finished_at_s are nowhere in the timeline; see error_breakdown.';
-comment on column timeline.output_tokens is 'Output tokens of the ok requests that finished in this second, booked when the request finishes.';
-comment on column timeline.mean_in_flight_requests is 'Requests in flight, averaged over the second: sum of in-flight × seconds it held / 1 s, from the exact sweep of concurrency.';
-comment on column timeline.mean_e2e_s is 'Mean end-to-end latency of the ok requests that finished in this second, seconds. NULL where none did.';
+comment on view main.timeline is 'One row per run × whole second from the run''s start to the last finished request, none left out: a second in which nothing finished counts 0. Loading and warm-up are its first seconds; a rebuilt engine and the pause between two attempts are seconds of zeros in between.';
+comment on column main.timeline.run_id is 'The run.';
+comment on column main.timeline.second is 'Whole seconds since the run''s start: k stands for [k, k + 1).';
+comment on column main.timeline.finished_requests is 'Ok requests that finished in this second.';
+comment on column main.timeline.error_requests is 'Error rows that finished in this second. Errors without finished_at_s are nowhere in the timeline; see error_breakdown.';
+comment on column main.timeline.output_tokens is 'Output tokens of the ok requests that finished in this second, booked when the request finishes.';
+comment on column main.timeline.mean_in_flight_requests is 'Requests in flight, averaged over the second: sum of in-flight × seconds it held / 1 s, from the exact sweep of concurrency.';
+comment on column main.timeline.mean_e2e_s is 'Mean end-to-end latency of the ok requests that finished in this second, seconds. NULL where none did.';
+comment on column main.timeline.power_watts is 'Power of all GPUs together, watts: the sum of each one''s mean over its samples in this second. NULL without a sample.';
+comment on column main.timeline.kv_cache_usage_share is 'Share of the KV cache that was in use, mean over the samples of all engines in this second, 0 to 1. NULL without a sample, like the next.';
+comment on column main.timeline.mean_waiting_requests is 'Requests that waited in a scheduler, mean over these samples.';

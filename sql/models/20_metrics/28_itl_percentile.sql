@@ -3,7 +3,7 @@
 --
 -- Per event, as vllm bench serve counts: several tokens that come at once, as of speculative decoding, end one gap. Per
 -- token, all but one of them would have a gap of 0, and the median would be 0 if most events have two tokens or more.
-create or replace view itl_percentile as
+create or replace view internal.itl_percentile as
 with
 
 list_percentiles as (
@@ -26,15 +26,15 @@ read_percentiles as (
         list_percentiles.percentile,
         coalesce(pool_gaps.gaps, 0) as gaps,
         pool_gaps.quantiles_s[list_percentiles.position] as value_s
-    from runs
+    from raw.runs
     cross join list_percentiles
     left join pool_gaps on pool_gaps.run_id = runs.run_id
 )
 
 select * from read_percentiles;
 
-comment on view itl_percentile is 'One row per run × percentile: inter-token latency (ITL) over every gap between two events with tokens of every measured ok request, pooled. Tokens with one stamp are one event. Without intervals, as gaps share engine steps and so are not independent.';
-comment on column itl_percentile.run_id is 'The run.';
-comment on column itl_percentile.percentile is 'As a fraction: 0.5, 0.9, 0.95, 0.99 or 0.999.';
-comment on column itl_percentile.gaps is 'Gaps pooled; 0 where token stamps were not recorded.';
-comment on column itl_percentile.value_s is 'The percentile, seconds: quantile_cont(token_gap.gap_s, percentile) of the gaps above 0, linear between the two nearest gaps. NULL where gaps is 0.';
+comment on view internal.itl_percentile is 'One row per run × percentile: inter-token latency (ITL) over every gap between two events with tokens of every measured ok request, pooled. Tokens with one stamp are one event. Without intervals, as gaps share engine steps and so are not independent.';
+comment on column internal.itl_percentile.run_id is 'The run.';
+comment on column internal.itl_percentile.percentile is 'As a fraction: 0.5, 0.9, 0.95, 0.99 or 0.999.';
+comment on column internal.itl_percentile.gaps is 'Gaps pooled; 0 where token stamps were not recorded.';
+comment on column internal.itl_percentile.value_s is 'The percentile, seconds: quantile_cont(token_gap.gap_s, percentile) of the gaps above 0, linear between the two nearest gaps. NULL where gaps is 0.';

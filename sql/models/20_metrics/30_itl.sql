@@ -1,5 +1,5 @@
 -- Grain: one row per run.
-create or replace view itl as
+create or replace view internal.itl as
 with
 
 pool_gaps as (
@@ -34,19 +34,19 @@ fill_runs as (
         take_percentiles.p95_s,
         take_percentiles.p99_s,
         pool_gaps.max_s
-    from runs
+    from raw.runs
     left join pool_gaps on pool_gaps.run_id = runs.run_id
     left join take_percentiles on take_percentiles.run_id = runs.run_id
 )
 
 select * from fill_runs;
 
-comment on view itl is 'One row per run: inter-token latency (ITL) over every gap between two events with tokens of every measured ok request, pooled. Tokens with one stamp are one event, as vllm bench serve counts. Not the same statistic as tpot_s, which averages within a request first and so hides single long gaps.';
-comment on column itl.run_id is 'The run.';
-comment on column itl.requests is 'Measured ok requests with at least two recorded stamps that differ.';
-comment on column itl.gaps is 'Gaps pooled; 0 where token stamps were not recorded.';
-comment on column itl.mean_s is 'Mean gap, seconds. NULL where gaps is 0, as all that follow.';
-comment on column itl.p50_s is 'Median gap, seconds, as in itl_percentile.';
-comment on column itl.p95_s is '95th percentile of the gaps, seconds, as in itl_percentile.';
-comment on column itl.p99_s is '99th percentile of the gaps, seconds, as in itl_percentile.';
-comment on column itl.max_s is 'Longest gap, seconds.';
+comment on view internal.itl is 'One row per run: inter-token latency (ITL) over every gap between two events with tokens of every measured ok request, pooled. Tokens with one stamp are one event, as vllm bench serve counts. Not the same statistic as tpot_s, which averages within a request first and so hides single long gaps.';
+comment on column internal.itl.run_id is 'The run.';
+comment on column internal.itl.requests is 'Measured ok requests with at least two recorded stamps that differ.';
+comment on column internal.itl.gaps is 'Gaps pooled; 0 where token stamps were not recorded.';
+comment on column internal.itl.mean_s is 'Mean gap, seconds. NULL where gaps is 0, as all that follow.';
+comment on column internal.itl.p50_s is 'Median gap, seconds, as in itl_percentile.';
+comment on column internal.itl.p95_s is '95th percentile of the gaps, seconds, as in itl_percentile.';
+comment on column internal.itl.p99_s is '99th percentile of the gaps, seconds, as in itl_percentile.';
+comment on column internal.itl.max_s is 'Longest gap, seconds.';

@@ -9,12 +9,12 @@
 -- against the 99th percentile, and TPOT, a mean over many events, against the median. Waits below 5 ms do not warn:
 -- timers themselves are up to a millisecond late. Stamps of tokens of the async backend are made in the engine, and are
 -- not touched.
-create or replace view client_health as
+create or replace view internal.client_health as
 with
 
 list_ticks as (
     select run_id, worker, unnest(loop_lags_s) as lag_s
-    from telemetry
+    from raw.telemetry
 ),
 
 rank_ticks as (
@@ -57,13 +57,13 @@ judge_clients as (
 
 select * from judge_clients;
 
-comment on view client_health is 'One row per run × worker with a streaming engine: how long the client''s own event loop let things wait while requests were in flight, and whether that is a sizeable part of the latencies that it measured.';
-comment on column client_health.run_id is 'The run.';
-comment on column client_health.worker is 'The worker.';
-comment on column client_health.ticks is 'Ticks of a 10 ms timer in its event loop while requests were in flight, those that a held-up loop missed included.';
-comment on column client_health.p50_s is 'Median lateness of a tick, seconds: how long an event that has arrived waits to be read.';
-comment on column client_health.p99_s is 'Its 99th percentile, seconds.';
-comment on column client_health.max_s is 'Its highest value, seconds: the longest time for which the loop was held up.';
-comment on column client_health.ttft_share is 'p99_s / median ttft_s of its measured ok requests. NULL where that is not measured.';
-comment on column client_health.tpot_share is 'p50_s / median tpot_s of its measured ok requests. NULL where that is not measured.';
-comment on column client_health.is_healthy is 'False if p99_s is above 5 ms and 10 % of the median TTFT, or p50_s above 5 ms and 10 % of the median TPOT: latencies are the client''s in sizeable part.';
+comment on view internal.client_health is 'One row per run × worker with a streaming engine: how long the client''s own event loop let things wait while requests were in flight, and whether that is a sizeable part of the latencies that it measured.';
+comment on column internal.client_health.run_id is 'The run.';
+comment on column internal.client_health.worker is 'The worker.';
+comment on column internal.client_health.ticks is 'Ticks of a 10 ms timer in its event loop while requests were in flight, those that a held-up loop missed included.';
+comment on column internal.client_health.p50_s is 'Median lateness of a tick, seconds: how long an event that has arrived waits to be read.';
+comment on column internal.client_health.p99_s is 'Its 99th percentile, seconds.';
+comment on column internal.client_health.max_s is 'Its highest value, seconds: the longest time for which the loop was held up.';
+comment on column internal.client_health.ttft_share is 'p99_s / median ttft_s of its measured ok requests. NULL where that is not measured.';
+comment on column internal.client_health.tpot_share is 'p50_s / median tpot_s of its measured ok requests. NULL where that is not measured.';
+comment on column internal.client_health.is_healthy is 'False if p99_s is above 5 ms and 10 % of the median TTFT, or p50_s above 5 ms and 10 % of the median TPOT: latencies are the client''s in sizeable part.';

@@ -6,12 +6,12 @@
 --
 -- prompt_id: the prompt.
 -- output_tokens: the median of its answers, in tokens, rounded up; thinking included.
-create or replace macro recall_lengths(asked_model_id, asked_prompt_set, asking_benchmark_id) as table
+create or replace macro internal.recall_lengths(asked_model_id, asked_prompt_set, asking_benchmark_id) as table
 with
 
 choose_runs as (
     select run_id
-    from runs
+    from raw.runs
     where state = 'completed'
         and model_id = asked_model_id
         and prompt_set = asked_prompt_set
@@ -22,8 +22,8 @@ choose_runs as (
 
 find_answers as (
     select requests.prompt_id, completions.output_tokens
-    from requests
-    join completions using (run_id, request_id)
+    from raw.requests
+    join raw.completions using (run_id, request_id)
     where run_id in (select run_id from choose_runs)
         and requests.option_index is null
         and completions.error_kind is null
@@ -38,4 +38,4 @@ take_medians as (
 
 select * from take_medians;
 
-comment on macro table recall_lengths is 'recall_lengths(asked_model_id, asked_prompt_set, asking_benchmark_id), the last of them NULL for a run of its own: one row per prompt of the set that the newest ten completed runs of the model have answered, with the median length of its answers. engine.order goes by it.';
+comment on macro table internal.recall_lengths is 'recall_lengths(asked_model_id, asked_prompt_set, asking_benchmark_id), the last of them NULL for a run of its own: one row per prompt of the set that the newest ten completed runs of the model have answered, with the median length of its answers. engine.order goes by it.';

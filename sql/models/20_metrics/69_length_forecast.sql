@@ -1,5 +1,5 @@
 -- Grain: one row per run some of whose requests were ordered by the length that their answers were expected to have.
-create or replace view length_forecast as
+create or replace view internal.length_forecast as
 with
 
 pair_lengths as (
@@ -39,8 +39,8 @@ judge_forecasts as (
 
 select * from judge_forecasts;
 
-comment on view length_forecast is 'One row per run some of whose requests were ordered by expected lengths (engine.order): how well the answers of earlier runs told those of this one. A wrong guess costs speed alone.';
-comment on column length_forecast.run_id is 'The run.';
-comment on column length_forecast.expected_requests is 'Ok requests of whose answer a length was expected.';
-comment on column length_forecast.median_error_factor is 'By what factor the found length was off the expected one, either way, in the median: exp of the median of |ln(found / expected)|. 1 is no error.';
-comment on column length_forecast.rank_correlation is 'Spearman''s rank correlation of expected and found lengths: 1 is the right order, 0 none. NULL where all are equally long.';
+comment on view internal.length_forecast is 'One row per run some of whose requests were ordered by expected lengths (engine.order): how well the answers of earlier runs told those of this one. A wrong guess costs speed alone.';
+comment on column internal.length_forecast.run_id is 'The run.';
+comment on column internal.length_forecast.expected_requests is 'Ok requests of whose answer a length was expected.';
+comment on column internal.length_forecast.median_error_factor is 'By what factor the found length was off the expected one, either way, in the median: exp of the median of |ln(found / expected)|. 1 is no error.';
+comment on column internal.length_forecast.rank_correlation is 'Spearman''s rank correlation of expected and found lengths: 1 is the right order, 0 none. NULL where all are equally long.';

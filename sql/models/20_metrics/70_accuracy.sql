@@ -1,5 +1,5 @@
 -- Grain: one row per run × scorer.
-create or replace view accuracy as
+create or replace view internal.accuracy as
 with
 
 add_prompts as (
@@ -14,7 +14,7 @@ add_prompts as (
         count(*) - count(error_kind) as answered_samples,
         coalesce(sum(value) filter (error_kind is null), 0) as answered_total,
         count(*) filter (value not in (0, 1)) as partial_samples
-    from scores
+    from raw.scores
     group by run_id, scorer, prompt_id
 ),
 
@@ -50,14 +50,14 @@ judge_runs as (
         case
             when prompts > 1 then sqrt(clustered_squares * prompts / (prompts - 1)) / samples
         end as standard_error,
-        effective_samples(samples, prompts, mean, plain_squares, clustered_squares) as effective_samples
+        internal.effective_samples(samples, prompts, mean, plain_squares, clustered_squares) as effective_samples
     from sum_deviations
 ),
 
 find_intervals as (
     select
         *,
-        mean_interval(mean, is_binary, effective_samples, standard_error, prompts) as bounds
+        internal.mean_interval(mean, is_binary, effective_samples, standard_error, prompts) as bounds
     from judge_runs
 ),
 
@@ -77,7 +77,7 @@ fill_scorers as (
         find_intervals.bounds.low as mean_low,
         find_intervals.bounds.high as mean_high,
         find_intervals.mean_without_errors
-    from scorers
+    from raw.scorers
     left join find_intervals
         on find_intervals.run_id = scorers.run_id
         and find_intervals.scorer = scorers.scorer
@@ -85,18 +85,18 @@ fill_scorers as (
 
 select * from fill_scorers;
 
-comment on view accuracy is 'One row per run × scorer: the mean of its scores, with its uncertainty. Errors are scores of 0; what was never answered has none.';
-comment on column accuracy.run_id is 'The run.';
-comment on column accuracy.scorer is 'The scorer, as in scorers.';
-comment on column accuracy.kind is 'Which scorer it is.';
-comment on column accuracy.ordinal is 'Its place among the run''s scorers; the lowest is the one that run_summary shows.';
-comment on column accuracy.samples is 'Scores: n.';
-comment on column accuracy.right_samples is 'Those of them that are 1.';
-comment on column accuracy.prompts is 'Different prompts among them: G clusters. Repeats and duplicates of a prompt are one cluster.';
-comment on column accuracy.mean is 'Mean score, 0 to 1. NULL where n is 0.';
-comment on column accuracy.standard_error is 'Standard error of the mean, clustered by prompt: sqrt(G / (G − 1) × Σ over prompts of (Σ of (x − mean) in the prompt)²) / n, the cluster-robust variance of Liang and Zeger 1986 with the usual small-sample factor. With one sample per prompt it is s / sqrt(n). NULL for fewer than two prompts.';
-comment on column accuracy.effective_samples is 'Independent samples that the n are worth: n × Σ (x − mean)² / Σ over prompts of (Σ of (x − mean) in the prompt)², at most n (Kish''s design effect). n where every prompt was asked once; the number of prompts where repeats always agree, where mean is 0 or 1, or where there is one prompt. NULL where n is 0.';
-comment on column accuracy.interval_kind is 'wilson where all scores are 0 or 1, with effective_samples for n; otherwise t, with G − 1 degrees of freedom. See the macro mean_interval. NULL where there is no interval.';
-comment on column accuracy.mean_low is 'Lower end of the 95 % interval for the mean.';
-comment on column accuracy.mean_high is 'Upper end of the 95 % interval for the mean.';
-comment on column accuracy.mean_without_errors is 'Mean score of the answered samples, 0 to 1: without errors, which count as 0 in mean. Far from mean, errors decide the accuracy. NULL where none was answered.';
+comment on view internal.accuracy is 'One row per run × scorer: the mean of its scores, with its uncertainty. Errors are scores of 0; what was never answered has none.';
+comment on column internal.accuracy.run_id is 'The run.';
+comment on column internal.accuracy.scorer is 'The scorer, as in scorers.';
+comment on column internal.accuracy.kind is 'Which scorer it is.';
+comment on column internal.accuracy.ordinal is 'Its place among the run''s scorers; the lowest is the one that run_summary shows.';
+comment on column internal.accuracy.samples is 'Scores: n.';
+comment on column internal.accuracy.right_samples is 'Those of them that are 1.';
+comment on column internal.accuracy.prompts is 'Different prompts among them: G clusters. Repeats and duplicates of a prompt are one cluster.';
+comment on column internal.accuracy.mean is 'Mean score, 0 to 1. NULL where n is 0.';
+comment on column internal.accuracy.standard_error is 'Standard error of the mean, clustered by prompt: sqrt(G / (G − 1) × Σ over prompts of (Σ of (x − mean) in the prompt)²) / n, the cluster-robust variance of Liang and Zeger 1986 with the usual small-sample factor. With one sample per prompt it is s / sqrt(n). NULL for fewer than two prompts.';
+comment on column internal.accuracy.effective_samples is 'Independent samples that the n are worth: n × Σ (x − mean)² / Σ over prompts of (Σ of (x − mean) in the prompt)², at most n (Kish''s design effect). n where every prompt was asked once; the number of prompts where repeats always agree, where mean is 0 or 1, or where there is one prompt. NULL where n is 0.';
+comment on column internal.accuracy.interval_kind is 'wilson where all scores are 0 or 1, with effective_samples for n; otherwise t, with G − 1 degrees of freedom. See the macro mean_interval. NULL where there is no interval.';
+comment on column internal.accuracy.mean_low is 'Lower end of the 95 % interval for the mean.';
+comment on column internal.accuracy.mean_high is 'Upper end of the 95 % interval for the mean.';
+comment on column internal.accuracy.mean_without_errors is 'Mean score of the answered samples, 0 to 1: without errors, which count as 0 in mean. Far from mean, errors decide the accuracy. NULL where none was answered.';

@@ -1,5 +1,5 @@
 -- Grain: one row per run × scorer × k.
-create or replace view pass_at_k as
+create or replace view internal.pass_at_k as
 with
 
 find_most as (
@@ -81,12 +81,12 @@ judge_runs as (
         case
             when clusters > 1 then sqrt(clustered_squares * clusters / (clusters - 1)) / prompts
         end as standard_error,
-        effective_samples(prompts, clusters, mean, plain_squares, clustered_squares) as worth
+        internal.effective_samples(prompts, clusters, mean, plain_squares, clustered_squares) as worth
     from sum_deviations
 ),
 
 find_intervals as (
-    select *, mean_interval(mean, is_binary, worth, standard_error, clusters) as bounds
+    select *, internal.mean_interval(mean, is_binary, worth, standard_error, clusters) as bounds
     from judge_runs
 ),
 
@@ -106,13 +106,13 @@ name_columns as (
 
 select * from name_columns;
 
-comment on view pass_at_k is 'One row per run × scorer × k: the chance that of k samples of a prompt at least one is right, by the unbiased estimator of Chen et al. 2021, averaged over prompt rows. Runs whose prompts were asked once have no row.';
-comment on column pass_at_k.run_id is 'The run.';
-comment on column pass_at_k.scorer is 'The scorer, as in scorers. A score of 1 is right, any other is not.';
-comment on column pass_at_k.k is 'How many samples there are to succeed: 1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100 and so on, and as many as there are.';
-comment on column pass_at_k.prompts is 'Prompt rows with at least k samples.';
-comment on column pass_at_k.mean is 'Mean over prompt rows of 1 − C(n − c, k) / C(n, k), for n samples of which c are right. NULL if any prompt row has fewer than k samples: the mean of the others is of other prompts, and may be lower than that of a smaller k.';
-comment on column pass_at_k.standard_error is 'Standard error of the mean, clustered by prompt as in accuracy: rows of one prompt_id are one cluster. NULL for one prompt.';
-comment on column pass_at_k.interval_kind is 'wilson where all rows'' chances are 0 or 1, with the rows'' effective_samples for n; otherwise t, with clusters − 1 degrees of freedom. NULL where there is no interval.';
-comment on column pass_at_k.mean_low is 'Lower end of the 95 % interval for the mean; see the macro mean_interval.';
-comment on column pass_at_k.mean_high is 'Upper end of the interval.';
+comment on view internal.pass_at_k is 'One row per run × scorer × k: the chance that of k samples of a prompt at least one is right, by the unbiased estimator of Chen et al. 2021, averaged over prompt rows. Runs whose prompts were asked once have no row.';
+comment on column internal.pass_at_k.run_id is 'The run.';
+comment on column internal.pass_at_k.scorer is 'The scorer, as in scorers. A score of 1 is right, any other is not.';
+comment on column internal.pass_at_k.k is 'How many samples there are to succeed: 1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100 and so on, and as many as there are.';
+comment on column internal.pass_at_k.prompts is 'Prompt rows with at least k samples.';
+comment on column internal.pass_at_k.mean is 'Mean over prompt rows of 1 − C(n − c, k) / C(n, k), for n samples of which c are right. NULL if any prompt row has fewer than k samples: the mean of the others is of other prompts, and may be lower than that of a smaller k.';
+comment on column internal.pass_at_k.standard_error is 'Standard error of the mean, clustered by prompt as in accuracy: rows of one prompt_id are one cluster. NULL for one prompt.';
+comment on column internal.pass_at_k.interval_kind is 'wilson where all rows'' chances are 0 or 1, with the rows'' effective_samples for n; otherwise t, with clusters − 1 degrees of freedom. NULL where there is no interval.';
+comment on column internal.pass_at_k.mean_low is 'Lower end of the 95 % interval for the mean; see the macro mean_interval.';
+comment on column internal.pass_at_k.mean_high is 'Upper end of the interval.';

@@ -1,10 +1,10 @@
 -- Grain: one row per run × scorer.
-create or replace view majority_vote as
+create or replace view internal.majority_vote as
 with
 
 -- What these extract is the whole answer, and two samples hardly ever agree in that.
 vote_of_nothing as (
-    select run_id, scorer from scorers where kind in ('contains', 'token_f1', 'json')
+    select run_id, scorer from raw.scorers where kind in ('contains', 'token_f1', 'json')
 ),
 
 count_votes as (
@@ -17,7 +17,7 @@ count_votes as (
         count(*) as votes,
         min(repeat_index) as first_repeat,
         arg_min(value, repeat_index) as value
-    from scores
+    from raw.scores
     anti join vote_of_nothing using (run_id, scorer)
     group by run_id, scorer, prompt_id, occurrence, extracted
 ),
@@ -77,13 +77,13 @@ judge_runs as (
         case
             when clusters > 1 then sqrt(clustered_squares * clusters / (clusters - 1)) / prompts
         end as standard_error,
-        effective_samples(prompts, clusters, mean, plain_squares, clustered_squares) as worth
+        internal.effective_samples(prompts, clusters, mean, plain_squares, clustered_squares) as worth
     from sum_deviations
     where most_samples > 1
 ),
 
 find_intervals as (
-    select *, mean_interval(mean, is_binary, worth, standard_error, clusters) as bounds
+    select *, internal.mean_interval(mean, is_binary, worth, standard_error, clusters) as bounds
     from judge_runs
 ),
 
@@ -102,12 +102,12 @@ name_columns as (
 
 select * from name_columns;
 
-comment on view majority_vote is 'One row per run × scorer: the mean score of the answers that most samples of a prompt row gave (self-consistency, Wang et al. 2022). Runs whose prompts were asked once have no row, nor have scorers whose extracted answer is all of the text: contains, token_f1, json.';
-comment on column majority_vote.run_id is 'The run.';
-comment on column majority_vote.scorer is 'The scorer, as in scorers. Votes are equal where its extracted answers are.';
-comment on column majority_vote.prompts is 'Prompt rows: n.';
-comment on column majority_vote.mean is 'Mean over them of the elected answer''s score: the most frequent one, of equally frequent ones the earliest. Samples without an extracted answer do not vote; where none has one, the score is 0.';
-comment on column majority_vote.standard_error is 'Standard error of the mean, clustered by prompt as in accuracy: rows of one prompt_id are one cluster. NULL for one prompt.';
-comment on column majority_vote.interval_kind is 'wilson where all scores are 0 or 1, with the rows'' effective_samples for n; otherwise t, with clusters − 1 degrees of freedom. NULL where there is no interval.';
-comment on column majority_vote.mean_low is 'Lower end of the 95 % interval for the mean; see the macro mean_interval.';
-comment on column majority_vote.mean_high is 'Upper end of the interval.';
+comment on view internal.majority_vote is 'One row per run × scorer: the mean score of the answers that most samples of a prompt row gave (self-consistency, Wang et al. 2022). Runs whose prompts were asked once have no row, nor have scorers whose extracted answer is all of the text: contains, token_f1, json.';
+comment on column internal.majority_vote.run_id is 'The run.';
+comment on column internal.majority_vote.scorer is 'The scorer, as in scorers. Votes are equal where its extracted answers are.';
+comment on column internal.majority_vote.prompts is 'Prompt rows: n.';
+comment on column internal.majority_vote.mean is 'Mean over them of the elected answer''s score: the most frequent one, of equally frequent ones the earliest. Samples without an extracted answer do not vote; where none has one, the score is 0.';
+comment on column internal.majority_vote.standard_error is 'Standard error of the mean, clustered by prompt as in accuracy: rows of one prompt_id are one cluster. NULL for one prompt.';
+comment on column internal.majority_vote.interval_kind is 'wilson where all scores are 0 or 1, with the rows'' effective_samples for n; otherwise t, with clusters − 1 degrees of freedom. NULL where there is no interval.';
+comment on column internal.majority_vote.mean_low is 'Lower end of the 95 % interval for the mean; see the macro mean_interval.';
+comment on column internal.majority_vote.mean_high is 'Upper end of the interval.';

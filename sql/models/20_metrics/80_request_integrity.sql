@@ -1,30 +1,30 @@
 -- Grain: one row per run that any of runs, requests or completions names.
-create or replace view request_integrity as
+create or replace view internal.request_integrity as
 with
 
 list_runs as (
-    select run_id from runs
+    select run_id from raw.runs
     union
-    select run_id from requests
+    select run_id from raw.requests
     union
-    select run_id from completions
+    select run_id from raw.completions
 ),
 
 count_run_rows as (
     select run_id, count(*) as run_rows, max(expected_requests) as expected_requests
-    from runs
+    from raw.runs
     group by run_id
 ),
 
 count_prompt_rows as (
     select run_id, count(*) - count(distinct row(prompt_id, occurrence)) as duplicate_prompt_rows
-    from prompts
+    from raw.prompts
     group by run_id
 ),
 
 count_request_rows as (
     select run_id, count(*) - count(distinct request_id) as duplicate_requests
-    from requests
+    from raw.requests
     group by run_id
 ),
 
@@ -34,15 +34,15 @@ count_completion_rows as (
         count(*) - count(distinct request_id) as duplicate_completions,
         count(*) filter (error_kind is not null and finish_reason is not null) as ambiguous_completions,
         count(*) filter (error_kind is null and len(token_at_s) <> output_tokens) as incomplete_token_stamps
-    from completions
+    from raw.completions
     group by run_id
 ),
 
 -- Left joins, not anti joins: a filter on run_id reaches both of their sides.
 find_orphan_completions as (
     select completions.run_id, count(*) as completions_without_request
-    from completions
-    left join requests
+    from raw.completions
+    left join raw.requests
         on requests.run_id = completions.run_id
         and requests.request_id = completions.request_id
     where requests.request_id is null
@@ -51,8 +51,8 @@ find_orphan_completions as (
 
 find_orphan_requests as (
     select requests.run_id, count(*) as requests_without_prompt
-    from requests
-    left join prompts
+    from raw.requests
+    left join raw.prompts
         on prompts.run_id = requests.run_id
         and prompts.prompt_id = requests.prompt_id
         and prompts.occurrence = requests.occurrence
@@ -112,17 +112,17 @@ judge_runs as (
 
 select * from judge_runs;
 
-comment on view request_integrity is 'One row per run that any of runs, requests or completions names: what must all be 0 when a run has ended, as count in = count out.';
-comment on column request_integrity.run_id is 'The run.';
-comment on column request_integrity.wrong_run_rows is 'Rows of runs that are missing (1) or too many: |rows − 1|.';
-comment on column request_integrity.duplicate_prompt_rows is 'Rows of prompts whose (prompt_id, occurrence) the run has already.';
-comment on column request_integrity.duplicate_requests is 'Rows of requests whose request_id the run has already.';
-comment on column request_integrity.duplicate_completions is 'Rows of completions whose request_id the run has already.';
-comment on column request_integrity.requests_without_prompt is 'Requests whose prompt is not there.';
-comment on column request_integrity.completions_without_request is 'Completions whose request is not there.';
-comment on column request_integrity.missing_requests is 'Requests still to be answered: expected_requests (prepared ones, where that is NULL) − those with a result, an error or the note that they were not sent, not below 0.';
-comment on column request_integrity.unexpected_requests is 'Prepared requests beyond expected_requests.';
-comment on column request_integrity.ambiguous_completions is 'Completions that have both an error_kind and a finish_reason.';
-comment on column request_integrity.negative_durations is 'Requests with a stamp before an earlier one in due, sent, arrived, queued, scheduled, first token, last token, finished: a negative duration.';
-comment on column request_integrity.incomplete_token_stamps is 'Results whose number of recorded token stamps is not output_tokens.';
-comment on column request_integrity.is_sound is 'Whether all of these are 0.';
+comment on view internal.request_integrity is 'One row per run that any of runs, requests or completions names: what must all be 0 when a run has ended, as count in = count out.';
+comment on column internal.request_integrity.run_id is 'The run.';
+comment on column internal.request_integrity.wrong_run_rows is 'Rows of runs that are missing (1) or too many: |rows − 1|.';
+comment on column internal.request_integrity.duplicate_prompt_rows is 'Rows of prompts whose (prompt_id, occurrence) the run has already.';
+comment on column internal.request_integrity.duplicate_requests is 'Rows of requests whose request_id the run has already.';
+comment on column internal.request_integrity.duplicate_completions is 'Rows of completions whose request_id the run has already.';
+comment on column internal.request_integrity.requests_without_prompt is 'Requests whose prompt is not there.';
+comment on column internal.request_integrity.completions_without_request is 'Completions whose request is not there.';
+comment on column internal.request_integrity.missing_requests is 'Requests still to be answered: expected_requests (prepared ones, where that is NULL) − those with a result, an error or the note that they were not sent, not below 0.';
+comment on column internal.request_integrity.unexpected_requests is 'Prepared requests beyond expected_requests.';
+comment on column internal.request_integrity.ambiguous_completions is 'Completions that have both an error_kind and a finish_reason.';
+comment on column internal.request_integrity.negative_durations is 'Requests with a stamp before an earlier one in due, sent, arrived, queued, scheduled, first token, last token, finished: a negative duration.';
+comment on column internal.request_integrity.incomplete_token_stamps is 'Results whose number of recorded token stamps is not output_tokens.';
+comment on column internal.request_integrity.is_sound is 'Whether all of these are 0.';

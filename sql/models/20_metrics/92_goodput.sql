@@ -4,7 +4,7 @@
 --
 -- vllm bench serve counts good_requests_per_attempted_s, with one difference: its TPOT ends with the stream, not with
 -- the last token.
-create or replace view goodput as
+create or replace view internal.goodput as
 with
 
 spread_limits as (
@@ -14,7 +14,7 @@ spread_limits as (
         max(limit_s) filter (metric = 'ttft_s') as ttft_limit_s,
         max(limit_s) filter (metric = 'tpot_s') as tpot_limit_s,
         max(limit_s) filter (metric = 'e2e_s') as e2e_limit_s
-    from slos
+    from raw.slos
     group by run_id, slo
 ),
 
@@ -76,17 +76,17 @@ fill_objectives as (
 
 select * from fill_objectives;
 
-comment on view goodput is 'One row per run × service level objective (SLO) of its spec: how many requests were answered within its limits, and how many a second. A request is good if it is a result and within every limit that is set; without the stamp that a limit needs it is not, but an answer of at most one token passes any tpot_s.';
-comment on column goodput.run_id is 'The run.';
-comment on column goodput.slo is 'Name of the objective.';
-comment on column goodput.ttft_limit_s is 'Longest good ttft_s, seconds. NULL where the SLO does not limit it, as the next two.';
-comment on column goodput.tpot_limit_s is 'Longest good tpot_s, seconds.';
-comment on column goodput.e2e_limit_s is 'Longest good e2e_s, seconds.';
-comment on column goodput.requests is 'Measured requests (stg_requests.phase), results and errors.';
-comment on column goodput.good_requests is 'Those of them that are good.';
-comment on column goodput.good_share is 'good_requests / requests, 0 to 1. NULL where requests is 0.';
-comment on column goodput.measured_s is 'The seconds that throughput is divided by, as in run_summary.';
-comment on column goodput.finished_good_requests is 'Good ones among the requests that throughput counts: with windows those that finished between them, so that goodput never exceeds throughput.';
-comment on column goodput.good_requests_per_s is 'Goodput, requests per second: finished_good_requests / measured_s. NULL if run_summary.requests_per_s is.';
-comment on column goodput.good_output_tokens_per_s is 'Output tokens of these requests / measured_s.';
-comment on column goodput.good_requests_per_attempted_s is 'Goodput that counts the time that errors take: good requests, whenever they were sent and finished / run_summary.attempted_s. It is request_goodput of vllm bench serve.';
+comment on view internal.goodput is 'One row per run × service level objective (SLO) of its spec: how many requests were answered within its limits, and how many a second. A request is good if it is a result and within every limit that is set; without the stamp that a limit needs it is not, but an answer of at most one token passes any tpot_s.';
+comment on column internal.goodput.run_id is 'The run.';
+comment on column internal.goodput.slo is 'Name of the objective.';
+comment on column internal.goodput.ttft_limit_s is 'Longest good ttft_s, seconds. NULL where the SLO does not limit it, as the next two.';
+comment on column internal.goodput.tpot_limit_s is 'Longest good tpot_s, seconds.';
+comment on column internal.goodput.e2e_limit_s is 'Longest good e2e_s, seconds.';
+comment on column internal.goodput.requests is 'Measured requests (stg_requests.phase), results and errors.';
+comment on column internal.goodput.good_requests is 'Those of them that are good.';
+comment on column internal.goodput.good_share is 'good_requests / requests, 0 to 1. NULL where requests is 0.';
+comment on column internal.goodput.measured_s is 'The seconds that throughput is divided by, as in run_summary.';
+comment on column internal.goodput.finished_good_requests is 'Good ones among the requests that throughput counts: with windows those that finished between them, so that goodput never exceeds throughput.';
+comment on column internal.goodput.good_requests_per_s is 'Goodput, requests per second: finished_good_requests / measured_s. NULL if run_summary.requests_per_s is.';
+comment on column internal.goodput.good_output_tokens_per_s is 'Output tokens of these requests / measured_s.';
+comment on column internal.goodput.good_requests_per_attempted_s is 'Goodput that counts the time that errors take: good requests, whenever they were sent and finished / run_summary.attempted_s. It is request_goodput of vllm bench serve.';

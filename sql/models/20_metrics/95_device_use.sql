@@ -1,5 +1,5 @@
 -- Grain: one row per run × worker × device.
-create or replace view device_use as
+create or replace view internal.device_use as
 with
 
 add_samples as (
@@ -19,7 +19,7 @@ add_samples as (
         max(sm_clock_mhz) as max_sm_clock_mhz,
         count(*) filter (throttle_reasons not in ('', 'gpu_idle')) as throttled_samples,
         count(throttle_reasons) as throttle_samples
-    from device_telemetry
+    from raw.device_telemetry
     group by run_id, worker, device
 ),
 
@@ -40,7 +40,7 @@ list_reasons as (
     select run_id, worker, device, list_sort(list(distinct reason)) as reasons
     from (
         select run_id, worker, device, unnest(string_split(throttle_reasons, ',')) as reason
-        from device_telemetry
+        from raw.device_telemetry
         where throttle_reasons <> ''
     )
     where reason <> 'gpu_idle'
@@ -86,24 +86,24 @@ describe_devices as (
 
 select * from describe_devices;
 
-comment on view device_use is 'One row per run × worker × device: how busy, how full, how hot and how hungry it was over all of its samples, loading included.';
-comment on column device_use.run_id is 'The run.';
-comment on column device_use.worker is 'The worker that held it.';
-comment on column device_use.device is 'A GPU, as cuda-0, or host, the worker''s machine.';
-comment on column device_use.samples is 'Its samples in device_telemetry.';
-comment on column device_use.first_at_s is 'The first of them, in seconds since the run''s start.';
-comment on column device_use.last_at_s is 'The last.';
-comment on column device_use.mean_utilization_share is 'Mean utilization over samples, 0 to 1; see device_telemetry.utilization_share. NULL where no sample says, as what follows.';
-comment on column device_use.max_memory_used_bytes is 'The most memory in use, by whomever, bytes.';
-comment on column device_use.memory_total_bytes is 'Memory that there is, bytes.';
-comment on column device_use.mean_power_watts is 'Mean power, watts: energy_joules / energy_known_s.';
-comment on column device_use.max_power_watts is 'The highest power of a sample, watts.';
-comment on column device_use.max_temperature_c is 'The highest temperature, degrees Celsius.';
-comment on column device_use.min_busy_sm_clock_mhz is 'The lowest clock of its multiprocessors in a sample with a kernel running, MHz.';
-comment on column device_use.max_sm_clock_mhz is 'The highest clock of its multiprocessors, MHz.';
-comment on column device_use.throttled_share is 'Share of samples in which something held its clocks back, other than having nothing to do, 0 to 1.';
-comment on column device_use.throttle_reasons is 'What did, comma-separated, as in device_telemetry. NULL where nothing did.';
-comment on column device_use.energy_joules is 'Energy over its samples, joules: sum of energy_stretch.stretch_joules. NULL without a sensor.';
-comment on column device_use.energy_error_joules is 'Bound of the integral''s error, joules: sum of energy_stretch.error_joules. NULL where all is counted.';
-comment on column device_use.energy_known_s is 'Seconds over which that is. Gaps of more than 10 s between samples are left out unless a counter bridges them; see energy_stretch.';
-comment on column device_use.energy_source is 'counter: the device''s energy counter alone; power: integrated power, at least in part. NULL without a sensor.';
+comment on view internal.device_use is 'One row per run × worker × device: how busy, how full, how hot and how hungry it was over all of its samples, loading included.';
+comment on column internal.device_use.run_id is 'The run.';
+comment on column internal.device_use.worker is 'The worker that held it.';
+comment on column internal.device_use.device is 'A GPU, as cuda-0, or host, the worker''s machine.';
+comment on column internal.device_use.samples is 'Its samples in device_telemetry.';
+comment on column internal.device_use.first_at_s is 'The first of them, in seconds since the run''s start.';
+comment on column internal.device_use.last_at_s is 'The last.';
+comment on column internal.device_use.mean_utilization_share is 'Mean utilization over samples, 0 to 1; see device_telemetry.utilization_share. NULL where no sample says, as what follows.';
+comment on column internal.device_use.max_memory_used_bytes is 'The most memory in use, by whomever, bytes.';
+comment on column internal.device_use.memory_total_bytes is 'Memory that there is, bytes.';
+comment on column internal.device_use.mean_power_watts is 'Mean power, watts: energy_joules / energy_known_s.';
+comment on column internal.device_use.max_power_watts is 'The highest power of a sample, watts.';
+comment on column internal.device_use.max_temperature_c is 'The highest temperature, degrees Celsius.';
+comment on column internal.device_use.min_busy_sm_clock_mhz is 'The lowest clock of its multiprocessors in a sample with a kernel running, MHz.';
+comment on column internal.device_use.max_sm_clock_mhz is 'The highest clock of its multiprocessors, MHz.';
+comment on column internal.device_use.throttled_share is 'Share of samples in which something held its clocks back, other than having nothing to do, 0 to 1.';
+comment on column internal.device_use.throttle_reasons is 'What did, comma-separated, as in device_telemetry. NULL where nothing did.';
+comment on column internal.device_use.energy_joules is 'Energy over its samples, joules: sum of energy_stretch.stretch_joules. NULL without a sensor.';
+comment on column internal.device_use.energy_error_joules is 'Bound of the integral''s error, joules: sum of energy_stretch.error_joules. NULL where all is counted.';
+comment on column internal.device_use.energy_known_s is 'Seconds over which that is. Gaps of more than 10 s between samples are left out unless a counter bridges them; see energy_stretch.';
+comment on column internal.device_use.energy_source is 'counter: the device''s energy counter alone; power: integrated power, at least in part. NULL without a sensor.';

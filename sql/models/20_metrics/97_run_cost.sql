@@ -3,7 +3,7 @@
 -- run_summary.working_s. Measured: measured_s, which throughput is of, with the requests that throughput counts; a
 -- token costs the same in all of them. A rate that is given and whose quantity is not known makes the cost NULL: a part
 -- would look like the whole.
-create or replace view run_cost as
+create or replace view internal.run_cost as
 with
 
 read_prices as (
@@ -18,13 +18,13 @@ read_prices as (
         try_cast(spec_json ->> '$.price.per_million_output_tokens' as double) as output_rate,
         try_cast(spec_json ->> '$.price.gpus' as bigint) as paid_gpus,
         coalesce(try_cast(spec_json ->> '$.price.machines' as bigint), 1) as machines
-    from runs
+    from raw.runs
 ),
 
 -- The last sign of a worker that was killed is a sample of its engine.
 find_last_samples as (
     select run_id, worker, engine_generation, max(at_s) as at_s
-    from telemetry
+    from raw.telemetry
     group by run_id, worker, engine_generation
 ),
 
@@ -34,7 +34,7 @@ span_attempts as (
         attempt,
         min(engine_events.at_s - case when event = 'opened' then coalesce(duration_s, 0) else 0 end) as began_at_s,
         max(greatest(engine_events.at_s, find_last_samples.at_s)) as ended_at_s
-    from engine_events
+    from raw.engine_events
     left join find_last_samples
         on find_last_samples.run_id = engine_events.run_id
         and find_last_samples.worker = engine_events.worker
@@ -60,7 +60,7 @@ count_gpus as (
                         then coalesce(try_cast(details_json ->> '$.tensor_parallel_size' as bigint), 1)
                 end
             )) as gpus
-        from engine_events
+        from raw.engine_events
         where event = 'opened'
         group by run_id, worker
     )
@@ -94,9 +94,9 @@ score_samples as (
     select weigh_samples.*, scores.value
     from weigh_samples
     join (
-        select run_id, arg_min(scorer, ordinal) as scorer from scorers group by run_id
+        select run_id, arg_min(scorer, ordinal) as scorer from raw.scorers group by run_id
     ) as first_scorer on first_scorer.run_id = weigh_samples.run_id
-    left join scores
+    left join raw.scores
         on scores.run_id = weigh_samples.run_id
         and scores.scorer = first_scorer.scorer
         and scores.prompt_id = weigh_samples.prompt_id
@@ -138,7 +138,7 @@ spread_costs as (
             when sum(unknown_requests) = 0 and clusters > 1
             then sqrt(sum((weight_share - value_share) ** 2) * clusters / (clusters - 1))
         end as log_error,
-        case when log_error > 1e-9 then exp(t_quantile(clusters - 1) * log_error) end as interval_factor
+        case when log_error > 1e-9 then exp(internal.t_quantile(clusters - 1) * log_error) end as interval_factor
     from share_prompts
     group by run_id
 ),
@@ -237,34 +237,34 @@ divide_costs as (
 
 select * from divide_costs;
 
-comment on view run_cost is 'One row per run: what it cost by the price in its spec, what energy it took per what it gave, and beside that how fast and how right it was. Names with full_ count loading, warm-up, downtime and closing; the others count work alone. Costs are sums of all rates that are given, and NULL where one of them has no quantity, such as GPU-hours of a run without a GPU.';
-comment on column run_cost.run_id is 'The run.';
-comment on column run_cost.currency is 'Code of the currency, as the price says. NULL for a run without a price, as all costs.';
-comment on column run_cost.gpus is 'GPUs that are paid for: as the price says, else those that the engines held. NULL where they held none.';
-comment on column run_cost.machines is 'Machines that are paid for, as the price says. NULL where it has no rate for them.';
-comment on column run_cost.held_s is 'Seconds that are paid for: from the start of the first engine''s start-up to the last sign of an engine, its closing or a sample, in each attempt, added up. The time between two attempts is not counted.';
-comment on column run_cost.gpu_cost is 'per_gpu_hour × gpus × held_s / 3600. NULL without that rate, as the next three without theirs.';
-comment on column run_cost.machine_cost is 'per_machine_hour × machines × held_s / 3600.';
-comment on column run_cost.energy_cost is 'per_kwh × run_energy.energy_joules / 3.6e6.';
-comment on column run_cost.token_cost is '(per_million_input_tokens × (prompt tokens − cached tokens) + per_million_cached_tokens × cached tokens + per_million_output_tokens × output tokens) / 10⁶, of ok requests. Cached tokens cost as others where they have no rate, and count as none where the engine does not say.';
-comment on column run_cost.cost is 'The whole run: gpu_cost + machine_cost + energy_cost + token_cost.';
-comment on column run_cost.working_cost is 'Without loading and downtime: the same rates over run_summary.working_s and run_energy.working_joules, and all tokens.';
-comment on column run_cost.cost_per_million_output_tokens is '(rates per second × run_summary.measured_s + per_kwh × run_energy.measured_joules) / output tokens that throughput counts × 10⁶, which is the rates per second / output_tokens_per_s; and token_cost / output_tokens × 10⁶.';
-comment on column run_cost.full_cost_per_million_output_tokens is 'cost / output tokens of ok requests × 10⁶.';
-comment on column run_cost.cost_per_thousand_requests is 'The same per requests that throughput counts, × 1000.';
-comment on column run_cost.full_cost_per_thousand_requests is 'cost / ok requests × 1000.';
-comment on column run_cost.right_answers is 'Sum of the first scorer''s scores: accuracy × scored_samples. A half-right answer counts half. NULL where nothing was scored.';
-comment on column run_cost.cost_per_right_answer is 'Cost of the scored samples / right_answers: working_cost × their share of the cost of all ok requests, which is that of output tokens, or of the price of tokens if nothing else is paid for. NULL if none is right, or if some requests are not scored and tokens are not known.';
-comment on column run_cost.cost_per_right_answer_low is 'Lower end of its 95 % interval, as a ratio of two sums over prompts, of which both vary: cost_per_right_answer / exp(t × e), with e² = G / (G − 1) × Σ over prompts of (share of the cost − share of right_answers)², the delta method for the logarithm of a ratio estimator (Cochran 1977, Sampling Techniques, chapter 6), clustered by prompt, t with G − 1 degrees of freedom. NULL for fewer than two prompts, and if cost and right answers are spread alike, as where all is right: then the method sees no variance.';
-comment on column run_cost.cost_per_right_answer_high is 'Upper end: cost_per_right_answer × exp(t × e).';
-comment on column run_cost.full_cost_per_right_answer is 'The same with cost for working_cost.';
-comment on column run_cost.full_cost_per_right_answer_low is 'Lower end of its 95 % interval, by the same factor.';
-comment on column run_cost.full_cost_per_right_answer_high is 'Upper end, by the same factor.';
-comment on column run_cost.mean_power_watts is 'Mean power of all GPUs together in the window that throughput is of, watts: run_energy.measured_joules / run_summary.measured_s.';
-comment on column run_cost.energy_per_output_token_joules is 'Joules per output token: run_energy.measured_joules / output tokens that throughput counts (output_tokens_per_s × measured_s). Prompt tokens took energy too, and are not divided by.';
-comment on column run_cost.energy_per_request_joules is 'Joules per request: run_energy.measured_joules / requests that throughput counts.';
-comment on column run_cost.output_tokens_per_joule is 'Output tokens per joule, which is output tokens per second per watt: the inverse of energy_per_output_token_joules.';
-comment on column run_cost.requests_per_s is 'Throughput, as in run_summary, like the next three.';
-comment on column run_cost.output_tokens_per_s is 'Throughput in output tokens.';
-comment on column run_cost.total_tokens_per_s is 'Throughput in prompt and output tokens.';
-comment on column run_cost.accuracy is 'Mean score of the first scorer, 0 to 1.';
+comment on view internal.run_cost is 'One row per run: what it cost by the price in its spec, what energy it took per what it gave, and beside that how fast and how right it was. Names with full_ count loading, warm-up, downtime and closing; the others count work alone. Costs are sums of all rates that are given, and NULL where one of them has no quantity, such as GPU-hours of a run without a GPU.';
+comment on column internal.run_cost.run_id is 'The run.';
+comment on column internal.run_cost.currency is 'Code of the currency, as the price says. NULL for a run without a price, as all costs.';
+comment on column internal.run_cost.gpus is 'GPUs that are paid for: as the price says, else those that the engines held. NULL where they held none.';
+comment on column internal.run_cost.machines is 'Machines that are paid for, as the price says. NULL where it has no rate for them.';
+comment on column internal.run_cost.held_s is 'Seconds that are paid for: from the start of the first engine''s start-up to the last sign of an engine, its closing or a sample, in each attempt, added up. The time between two attempts is not counted.';
+comment on column internal.run_cost.gpu_cost is 'per_gpu_hour × gpus × held_s / 3600. NULL without that rate, as the next three without theirs.';
+comment on column internal.run_cost.machine_cost is 'per_machine_hour × machines × held_s / 3600.';
+comment on column internal.run_cost.energy_cost is 'per_kwh × run_energy.energy_joules / 3.6e6.';
+comment on column internal.run_cost.token_cost is '(per_million_input_tokens × (prompt tokens − cached tokens) + per_million_cached_tokens × cached tokens + per_million_output_tokens × output tokens) / 10⁶, of ok requests. Cached tokens cost as others where they have no rate, and count as none where the engine does not say.';
+comment on column internal.run_cost.cost is 'The whole run: gpu_cost + machine_cost + energy_cost + token_cost.';
+comment on column internal.run_cost.working_cost is 'Without loading and downtime: the same rates over run_summary.working_s and run_energy.working_joules, and all tokens.';
+comment on column internal.run_cost.cost_per_million_output_tokens is '(rates per second × run_summary.measured_s + per_kwh × run_energy.measured_joules) / output tokens that throughput counts × 10⁶, which is the rates per second / output_tokens_per_s; and token_cost / output_tokens × 10⁶.';
+comment on column internal.run_cost.full_cost_per_million_output_tokens is 'cost / output tokens of ok requests × 10⁶.';
+comment on column internal.run_cost.cost_per_thousand_requests is 'The same per requests that throughput counts, × 1000.';
+comment on column internal.run_cost.full_cost_per_thousand_requests is 'cost / ok requests × 1000.';
+comment on column internal.run_cost.right_answers is 'Sum of the first scorer''s scores: accuracy × scored_samples. A half-right answer counts half. NULL where nothing was scored.';
+comment on column internal.run_cost.cost_per_right_answer is 'Cost of the scored samples / right_answers: working_cost × their share of the cost of all ok requests, which is that of output tokens, or of the price of tokens if nothing else is paid for. NULL if none is right, or if some requests are not scored and tokens are not known.';
+comment on column internal.run_cost.cost_per_right_answer_low is 'Lower end of its 95 % interval, as a ratio of two sums over prompts, of which both vary: cost_per_right_answer / exp(t × e), with e² = G / (G − 1) × Σ over prompts of (share of the cost − share of right_answers)², the delta method for the logarithm of a ratio estimator (Cochran 1977, Sampling Techniques, chapter 6), clustered by prompt, t with G − 1 degrees of freedom. NULL for fewer than two prompts, and if cost and right answers are spread alike, as where all is right: then the method sees no variance.';
+comment on column internal.run_cost.cost_per_right_answer_high is 'Upper end: cost_per_right_answer × exp(t × e).';
+comment on column internal.run_cost.full_cost_per_right_answer is 'The same with cost for working_cost.';
+comment on column internal.run_cost.full_cost_per_right_answer_low is 'Lower end of its 95 % interval, by the same factor.';
+comment on column internal.run_cost.full_cost_per_right_answer_high is 'Upper end, by the same factor.';
+comment on column internal.run_cost.mean_power_watts is 'Mean power of all GPUs together in the window that throughput is of, watts: run_energy.measured_joules / run_summary.measured_s.';
+comment on column internal.run_cost.energy_per_output_token_joules is 'Joules per output token: run_energy.measured_joules / output tokens that throughput counts (output_tokens_per_s × measured_s). Prompt tokens took energy too, and are not divided by.';
+comment on column internal.run_cost.energy_per_request_joules is 'Joules per request: run_energy.measured_joules / requests that throughput counts.';
+comment on column internal.run_cost.output_tokens_per_joule is 'Output tokens per joule, which is output tokens per second per watt: the inverse of energy_per_output_token_joules.';
+comment on column internal.run_cost.requests_per_s is 'Throughput, as in run_summary, like the next three.';
+comment on column internal.run_cost.output_tokens_per_s is 'Throughput in output tokens.';
+comment on column internal.run_cost.total_tokens_per_s is 'Throughput in prompt and output tokens.';
+comment on column internal.run_cost.accuracy is 'Mean score of the first scorer, 0 to 1.';

@@ -1,5 +1,5 @@
 -- Grain: one row per run × latency × percentile, and the lag of requests that were sent on a schedule.
-create or replace view latency_value as
+create or replace view internal.latency_value as
 with
 
 name_percentiles as (
@@ -52,14 +52,14 @@ name_columns as (
 
 select * from name_columns;
 
-comment on view latency_value is 'One row per run × latency × percentile, and the lag of requests that were sent on a schedule. A source of metric_values.';
-comment on column latency_value.run_id is 'The run.';
-comment on column latency_value.metric is 'What was measured; see metric_values, like the other columns.';
-comment on column latency_value.statistic is 'Which statistic of it.';
-comment on column latency_value.detail is 'What it is of, where a run has several. NULL otherwise.';
-comment on column latency_value.value is 'The value, in `unit`.';
-comment on column latency_value.low is 'Lower end of its 95% interval. NULL where there is none.';
-comment on column latency_value.high is 'Upper end.';
-comment on column latency_value.n is 'What it was computed from. NULL where that says nothing.';
-comment on column latency_value.unit is 'Its unit.';
-comment on column latency_value.higher_is_better is 'Whether more is better. NULL where neither is.';
+comment on view internal.latency_value is 'One row per run × latency × percentile, and the lag of requests that were sent on a schedule. A source of metric_values.';
+comment on column internal.latency_value.run_id is 'The run.';
+comment on column internal.latency_value.metric is 'What was measured; see metric_values, like the other columns.';
+comment on column internal.latency_value.statistic is 'Which statistic of it.';
+comment on column internal.latency_value.detail is 'What it is of, where a run has several. NULL otherwise.';
+comment on column internal.latency_value.value is 'The value, in `unit`.';
+comment on column internal.latency_value.low is 'Lower end of its 95% interval. NULL where there is none.';
+comment on column internal.latency_value.high is 'Upper end.';
+comment on column internal.latency_value.n is 'What it was computed from. NULL where that says nothing.';
+comment on column internal.latency_value.unit is 'Its unit.';
+comment on column internal.latency_value.higher_is_better is 'Whether more is better. NULL where neither is.';

@@ -1,5 +1,5 @@
 -- Grain: one row per run × scorer × metric: the mean score, what it is without errors, pass@k and the majority vote.
-create or replace view score_value as
+create or replace view internal.score_value as
 with
 
 list_accuracies as (
@@ -46,14 +46,14 @@ name_columns as (
 
 select * from name_columns;
 
-comment on view score_value is 'One row per run × scorer × metric: the mean score, what it is without errors, pass@k and the majority vote. A source of metric_values.';
-comment on column score_value.run_id is 'The run.';
-comment on column score_value.metric is 'What was measured; see metric_values, like the other columns.';
-comment on column score_value.statistic is 'Which statistic of it.';
-comment on column score_value.detail is 'What it is of, where a run has several. NULL otherwise.';
-comment on column score_value.value is 'The value, in `unit`.';
-comment on column score_value.low is 'Lower end of its 95% interval. NULL where there is none.';
-comment on column score_value.high is 'Upper end.';
-comment on column score_value.n is 'What it was computed from. NULL where that says nothing.';
-comment on column score_value.unit is 'Its unit.';
-comment on column score_value.higher_is_better is 'Whether more is better. NULL where neither is.';
+comment on view internal.score_value is 'One row per run × scorer × metric: the mean score, what it is without errors, pass@k and the majority vote. A source of metric_values.';
+comment on column internal.score_value.run_id is 'The run.';
+comment on column internal.score_value.metric is 'What was measured; see metric_values, like the other columns.';
+comment on column internal.score_value.statistic is 'Which statistic of it.';
+comment on column internal.score_value.detail is 'What it is of, where a run has several. NULL otherwise.';
+comment on column internal.score_value.value is 'The value, in `unit`.';
+comment on column internal.score_value.low is 'Lower end of its 95% interval. NULL where there is none.';
+comment on column internal.score_value.high is 'Upper end.';
+comment on column internal.score_value.n is 'What it was computed from. NULL where that says nothing.';
+comment on column internal.score_value.unit is 'Its unit.';
+comment on column internal.score_value.higher_is_better is 'Whether more is better. NULL where neither is.';

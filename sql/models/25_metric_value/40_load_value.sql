@@ -1,5 +1,5 @@
 -- Grain: one row per run × metric, of runs with a load: goodput by objective, what was offered, and whether it kept up.
-create or replace view load_value as
+create or replace view internal.load_value as
 with
 
 list_goodput as (
@@ -51,14 +51,14 @@ name_columns as (
 
 select * from name_columns;
 
-comment on view load_value is 'One row per run × metric, of runs with a load: goodput by objective, what was offered, and whether it kept up. A source of metric_values.';
-comment on column load_value.run_id is 'The run.';
-comment on column load_value.metric is 'What was measured; see metric_values, like the other columns.';
-comment on column load_value.statistic is 'Which statistic of it.';
-comment on column load_value.detail is 'What it is of, where a run has several. NULL otherwise.';
-comment on column load_value.value is 'The value, in `unit`.';
-comment on column load_value.low is 'Lower end of its 95% interval. NULL where there is none.';
-comment on column load_value.high is 'Upper end.';
-comment on column load_value.n is 'What it was computed from. NULL where that says nothing.';
-comment on column load_value.unit is 'Its unit.';
-comment on column load_value.higher_is_better is 'Whether more is better. NULL where neither is.';
+comment on view internal.load_value is 'One row per run × metric, of runs with a load: goodput by objective, what was offered, and whether it kept up. A source of metric_values.';
+comment on column internal.load_value.run_id is 'The run.';
+comment on column internal.load_value.metric is 'What was measured; see metric_values, like the other columns.';
+comment on column internal.load_value.statistic is 'Which statistic of it.';
+comment on column internal.load_value.detail is 'What it is of, where a run has several. NULL otherwise.';
+comment on column internal.load_value.value is 'The value, in `unit`.';
+comment on column internal.load_value.low is 'Lower end of its 95% interval. NULL where there is none.';
+comment on column internal.load_value.high is 'Upper end.';
+comment on column internal.load_value.n is 'What it was computed from. NULL where that says nothing.';
+comment on column internal.load_value.unit is 'Its unit.';
+comment on column internal.load_value.higher_is_better is 'Whether more is better. NULL where neither is.';

@@ -1,5 +1,5 @@
 -- Grain: one row per run × metric, of what a run with a price cost and of the energy that was measured.
-create or replace view cost_value as
+create or replace view internal.cost_value as
 with
 
 list_costs as (
@@ -57,14 +57,14 @@ name_columns as (
 
 select * from name_columns;
 
-comment on view cost_value is 'One row per run × metric, of what a run with a price cost and of the energy that was measured. A source of metric_values.';
-comment on column cost_value.run_id is 'The run.';
-comment on column cost_value.metric is 'What was measured; see metric_values, like the other columns.';
-comment on column cost_value.statistic is 'Which statistic of it.';
-comment on column cost_value.detail is 'What it is of, where a run has several. NULL otherwise.';
-comment on column cost_value.value is 'The value, in `unit`.';
-comment on column cost_value.low is 'Lower end of its 95% interval. NULL where there is none.';
-comment on column cost_value.high is 'Upper end.';
-comment on column cost_value.n is 'What it was computed from. NULL where that says nothing.';
-comment on column cost_value.unit is 'Its unit.';
-comment on column cost_value.higher_is_better is 'Whether more is better. NULL where neither is.';
+comment on view internal.cost_value is 'One row per run × metric, of what a run with a price cost and of the energy that was measured. A source of metric_values.';
+comment on column internal.cost_value.run_id is 'The run.';
+comment on column internal.cost_value.metric is 'What was measured; see metric_values, like the other columns.';
+comment on column internal.cost_value.statistic is 'Which statistic of it.';
+comment on column internal.cost_value.detail is 'What it is of, where a run has several. NULL otherwise.';
+comment on column internal.cost_value.value is 'The value, in `unit`.';
+comment on column internal.cost_value.low is 'Lower end of its 95% interval. NULL where there is none.';
+comment on column internal.cost_value.high is 'Upper end.';
+comment on column internal.cost_value.n is 'What it was computed from. NULL where that says nothing.';
+comment on column internal.cost_value.unit is 'Its unit.';
+comment on column internal.cost_value.higher_is_better is 'Whether more is better. NULL where neither is.';

@@ -1,5 +1,5 @@
 -- Grain: one row per run with media × metric: throughput by kind, and the time of preparing media.
-create or replace view media_value as
+create or replace view internal.media_value as
 with
 
 list_values as (
@@ -41,14 +41,14 @@ name_columns as (
 
 select * from name_columns;
 
-comment on view media_value is 'One row per run with media × metric: throughput by kind, and the time of preparing media. A source of metric_values.';
-comment on column media_value.run_id is 'The run.';
-comment on column media_value.metric is 'What was measured; see metric_values, like the other columns.';
-comment on column media_value.statistic is 'Which statistic of it.';
-comment on column media_value.detail is 'What it is of, where a run has several. NULL otherwise.';
-comment on column media_value.value is 'The value, in `unit`.';
-comment on column media_value.low is 'Lower end of its 95% interval. NULL where there is none.';
-comment on column media_value.high is 'Upper end.';
-comment on column media_value.n is 'What it was computed from. NULL where that says nothing.';
-comment on column media_value.unit is 'Its unit.';
-comment on column media_value.higher_is_better is 'Whether more is better. NULL where neither is.';
+comment on view internal.media_value is 'One row per run with media × metric: throughput by kind, and the time of preparing media. A source of metric_values.';
+comment on column internal.media_value.run_id is 'The run.';
+comment on column internal.media_value.metric is 'What was measured; see metric_values, like the other columns.';
+comment on column internal.media_value.statistic is 'Which statistic of it.';
+comment on column internal.media_value.detail is 'What it is of, where a run has several. NULL otherwise.';
+comment on column internal.media_value.value is 'The value, in `unit`.';
+comment on column internal.media_value.low is 'Lower end of its 95% interval. NULL where there is none.';
+comment on column internal.media_value.high is 'Upper end.';
+comment on column internal.media_value.n is 'What it was computed from. NULL where that says nothing.';
+comment on column internal.media_value.unit is 'Its unit.';
+comment on column internal.media_value.higher_is_better is 'Whether more is better. NULL where neither is.';

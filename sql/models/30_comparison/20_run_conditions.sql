@@ -1,5 +1,5 @@
 -- Grain: one row per run: under which conditions it ran, and what keeps it from being a repeat of its configuration.
-create or replace view run_conditions as
+create or replace view internal.run_conditions as
 with
 
 read_engines as (
@@ -23,7 +23,7 @@ read_engines as (
         min(attempt) filter (event = 'opened') as first_attempt,
         count(*) filter (event = 'warmed_up') as warm_ups,
         count(*) filter (event in ('failed', 'reduced', 'isolated')) as troubles
-    from engine_events
+    from raw.engine_events
     group by run_id
 ),
 
@@ -53,22 +53,22 @@ judge_runs as (
         read_engines.vllm_version,
         read_engines.torch_version,
         measured_runs.prompts_digest
-    from runs
+    from raw.runs
     left join read_engines on read_engines.run_id = runs.run_id
-    left join measured_runs on measured_runs.run_id = runs.run_id
+    left join raw.measured_runs on measured_runs.run_id = runs.run_id
 )
 
 select * from judge_runs;
 
-comment on view run_conditions is 'One row per run: under which conditions it ran, and what keeps it from being a repeat of its configuration.';
-comment on column run_conditions.run_id is 'The run.';
-comment on column run_conditions.config_id is 'What decides answers and speed; see runs.config_id.';
-comment on column run_conditions.benchmark_id is 'The benchmark that the run is a part of, NULL for a run of its own.';
-comment on column run_conditions.started_at is 'UTC wall clock at the start of the run.';
-comment on column run_conditions.environment is 'Machine, version of assayline, what the engines said (device, versions of vLLM, torch and driver), a digest of the prompt rows, whose file may change under the same spec, and whether earlier runs told which answers to begin first. Speeds are repeats only where all of it is the same.';
-comment on column run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, resumed after an earlier attempt had opened an engine, an engine failed, not warmed up. NULL where it counts.';
-comment on column run_conditions.device_name is 'What its engines ran on, as they say; several names are in a row. NULL where none opened.';
-comment on column run_conditions.driver_version is 'Version of the GPU''s driver. NULL without a GPU, and of runs from before it was asked for.';
-comment on column run_conditions.vllm_version is 'Version of vLLM. NULL where no engine said.';
-comment on column run_conditions.torch_version is 'Version of torch. NULL where no engine said.';
-comment on column run_conditions.prompts_digest is 'Digest of the prompt rows, in no order; see measured_runs. NULL while the run has not ended.';
+comment on view internal.run_conditions is 'One row per run: under which conditions it ran, and what keeps it from being a repeat of its configuration.';
+comment on column internal.run_conditions.run_id is 'The run.';
+comment on column internal.run_conditions.config_id is 'What decides answers and speed; see runs.config_id.';
+comment on column internal.run_conditions.benchmark_id is 'The benchmark that the run is a part of, NULL for a run of its own.';
+comment on column internal.run_conditions.started_at is 'UTC wall clock at the start of the run.';
+comment on column internal.run_conditions.environment is 'Machine, version of assayline, what the engines said (device, versions of vLLM, torch and driver), a digest of the prompt rows, whose file may change under the same spec, and whether earlier runs told which answers to begin first. Speeds are repeats only where all of it is the same.';
+comment on column internal.run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, resumed after an earlier attempt had opened an engine, an engine failed, not warmed up. NULL where it counts.';
+comment on column internal.run_conditions.device_name is 'What its engines ran on, as they say; several names are in a row. NULL where none opened.';
+comment on column internal.run_conditions.driver_version is 'Version of the GPU''s driver. NULL without a GPU, and of runs from before it was asked for.';
+comment on column internal.run_conditions.vllm_version is 'Version of vLLM. NULL where no engine said.';
+comment on column internal.run_conditions.torch_version is 'Version of torch. NULL where no engine said.';
+comment on column internal.run_conditions.prompts_digest is 'Digest of the prompt rows, in no order; see measured_runs. NULL while the run has not ended.';

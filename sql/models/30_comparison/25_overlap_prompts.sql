@@ -8,7 +8,7 @@
 -- overlap_share: prompts / all prompt rows of either run, 0 to 1. NULL where there are none.
 -- is_chosen: whether pair_by 'auto' pairs so: the first of prompt, id and row with an overlap_share of at least
 --     `min_overlap`, else prompt; row only if both specs name the same prompts.source.
-create or replace macro overlap_prompts(candidate, baseline, min_overlap := 0.9) as table
+create or replace macro internal.overlap_prompts(candidate, baseline, min_overlap := 0.9) as table
 with
 
 list_pairings(place, pairing) as (
@@ -18,10 +18,10 @@ list_pairings(place, pairing) as (
 mark_sides as (
     select
         pairing,
-        pair_key(pairing, run_id, prompt_id, occurrence, source_id, source_row, target) as pair,
+        internal.pair_key(pairing, run_id, prompt_id, occurrence, source_id, source_row, target) as pair,
         bool_or(run_id = candidate) as in_candidate,
         bool_or(run_id = baseline) as in_baseline
-    from prompts
+    from raw.prompts
     cross join list_pairings
     where run_id in (candidate, baseline)
     group by all
@@ -42,7 +42,7 @@ count_sides as (
 
 compare_sources as (
     select count(distinct spec_json -> '$.prompts.source') < 2 as is_one_source
-    from runs
+    from raw.runs
     where run_id in (candidate, baseline)
 ),
 
@@ -66,4 +66,4 @@ choose_pairing as (
 
 select * from choose_pairing;
 
-comment on macro table overlap_prompts is 'overlap_prompts(candidate, baseline, min_overlap := 0.9), two run ids: one row per way to pair their prompt rows (by prompt, id or source row), with how many pair and which way a comparison takes by itself.';
+comment on macro table internal.overlap_prompts is 'overlap_prompts(candidate, baseline, min_overlap := 0.9), two run ids: one row per way to pair their prompt rows (by prompt, id or source row), with how many pair and which way a comparison takes by itself.';

@@ -13,20 +13,20 @@
 -- baseline_value: the same of the baseline.
 -- has_error: whether a sample of either run is an error, which scores 0.
 -- difference: candidate_value − baseline_value. NULL where one run has no score.
-create or replace macro pair_prompts(candidate, baseline, pair_by := 'auto') as table
+create or replace macro internal.pair_prompts(candidate, baseline, pair_by := 'auto') as table
 with
 
 choose_pairing as (
-    select pairing from overlap_prompts(candidate, baseline) where pair_by = 'auto' and is_chosen
+    select pairing from internal.overlap_prompts(candidate, baseline) where pair_by = 'auto' and is_chosen
     union all
     select pair_by where pair_by <> 'auto'
 ),
 
 -- Both sides below each other rather than a full join, which DuckDB 1.5 cannot do once per pair of a leaderboard.
 read_sides as (
-    select *, true as is_candidate from prompt_score where run_id = candidate
+    select *, true as is_candidate from internal.prompt_score where run_id = candidate
     union all
-    select *, false from prompt_score where run_id = baseline
+    select *, false from internal.prompt_score where run_id = baseline
 ),
 
 key_sides as (
@@ -34,10 +34,10 @@ key_sides as (
         read_sides.*,
         choose_pairing.pairing,
         {'prompt_id': prompt_id, 'occurrence': occurrence} as prompt,
-        pair_key(pairing, run_id, prompt_id, occurrence, source_id, source_row, target) as pair
+        internal.pair_key(pairing, run_id, prompt_id, occurrence, source_id, source_row, target) as pair
     from read_sides
     cross join choose_pairing
-    left join prompts using (run_id, prompt_id, occurrence)
+    left join raw.prompts using (run_id, prompt_id, occurrence)
 ),
 
 join_sides as (
@@ -70,4 +70,4 @@ name_prompts as (
 
 select * from name_prompts;
 
-comment on macro table pair_prompts is 'pair_prompts(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer × prompt row of either run, with the mean score of each side. pair_by is auto, prompt, id or row.';
+comment on macro table internal.pair_prompts is 'pair_prompts(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer × prompt row of either run, with the mean score of each side. pair_by is auto, prompt, id or row.';

@@ -12,18 +12,18 @@
 -- difference: candidate_value − baseline_value, never 0.
 -- messages_json: the prompt as chat messages.
 -- target: the expected answer.
-create or replace macro compare_prompts(candidate, baseline, pair_by := 'auto') as table
+create or replace macro internal.compare_prompts(candidate, baseline, pair_by := 'auto') as table
 with
 
 keep_changes as (
     select *
-    from pair_prompts(candidate, baseline, pair_by := pair_by)
+    from internal.pair_prompts(candidate, baseline, pair_by := pair_by)
     where difference <> 0
 ),
 
 read_prompts as (
     select distinct on (prompt_id, occurrence) prompt_id, occurrence, messages_json, target
-    from prompts
+    from raw.prompts
     where run_id = candidate
 ),
 
@@ -36,4 +36,4 @@ join_prompts as (
 
 select * from join_prompts;
 
-comment on macro table compare_prompts is 'compare_prompts(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer × prompt row whose mean score differs between the two, the worst first. pair_by is auto, prompt, id or row.';
+comment on macro table internal.compare_prompts is 'compare_prompts(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer × prompt row whose mean score differs between the two, the worst first. pair_by is auto, prompt, id or row.';

@@ -34,11 +34,11 @@
 -- verdict: other_scorer: same_scorer is false, so that a difference may be the scorer's; too_few: no interval; worse,
 --     better: the interval leaves out 0 and mcnemar_p, where there is one, is below 0.05; same: no prompt row differs;
 --     unclear: all else.
-create or replace macro compare_runs(candidate, baseline, pair_by := 'auto') as table
+create or replace macro main.compare_runs(candidate, baseline, pair_by := 'auto') as table
 with
 
 pair_scores as (
-    select * from pair_prompts(candidate, baseline, pair_by := pair_by)
+    select * from internal.pair_prompts(candidate, baseline, pair_by := pair_by)
 ),
 
 count_pairs as (
@@ -107,7 +107,7 @@ count_errors as (
     select
         count(*) filter (run_id = candidate) as candidate_errors,
         count(*) filter (run_id = baseline) as baseline_errors
-    from one_answer
+    from internal.one_answer
     where run_id in (candidate, baseline) and error_kind <> 'not_sent'
 ),
 
@@ -118,7 +118,7 @@ compare_scorers as (
         count(*) = 2
             and count(distinct (kind, json_merge_patch(arguments_json, '{"harness": null}'), definition)) = 1
             as same_scorer
-    from scorers
+    from raw.scorers
     where run_id in (candidate, baseline)
     group by scorer
     having count(*) = 2
@@ -137,8 +137,8 @@ join_parts as (
         count_pairs.baseline_mean,
         count_pairs.difference,
         spread_differences.root / prompts as standard_error,
-        case when clusters >= 5 then difference - t_quantile(clusters - 1) * standard_error end as low,
-        case when clusters >= 5 then difference + t_quantile(clusters - 1) * standard_error end as high,
+        case when clusters >= 5 then difference - internal.t_quantile(clusters - 1) * standard_error end as low,
+        case when clusters >= 5 then difference + internal.t_quantile(clusters - 1) * standard_error end as high,
         count_pairs.better_prompts,
         count_pairs.worse_prompts,
         add_tails.mcnemar_p,
@@ -148,7 +148,7 @@ join_parts as (
             else greatest(
                 case
                     when standard_error = 0 then 0
-                    else t_tail(difference / nullif(standard_error, 0), clusters - 1)
+                    else internal.t_tail(difference / nullif(standard_error, 0), clusters - 1)
                 end,
                 2.0 ** (1 - clusters),
                 coalesce(mcnemar_p, 0)
@@ -174,4 +174,4 @@ join_parts as (
 
 select * from join_parts;
 
-comment on macro table compare_runs is 'compare_runs(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer, with the scores compared prompt by prompt: difference, standard error clustered by prompt, 95 % interval, exact test of McNemar. pair_by is auto, prompt, id or row.';
+comment on macro table main.compare_runs is 'compare_runs(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer, with the scores compared prompt by prompt: difference, standard error clustered by prompt, 95 % interval, exact test of McNemar. pair_by is auto, prompt, id or row.';

@@ -10,7 +10,7 @@
 -- run_id: the run.
 -- value: its value.
 -- position: 1 for the first run of the metric, and so on, the second list's before the first's.
-create or replace macro line_up_repeats(candidate_runs, baseline_runs) as table
+create or replace macro internal.line_up_repeats(candidate_runs, baseline_runs) as table
 with
 
 list_sides as (
@@ -28,7 +28,7 @@ read_values as (
         run_id,
         run_metric.value
     from list_sides
-    join run_metric using (run_id)
+    join internal.run_metric using (run_id)
     where run_metric.value is not null
     qualify row_number() over (
         partition by run_metric.metric, list_sides.is_candidate
@@ -43,4 +43,4 @@ number_values as (
 
 select * from number_values;
 
-comment on macro table line_up_repeats is 'line_up_repeats(candidate_runs, baseline_runs), two lists of run ids: one row per metric and run, with its value. What compare_repeats compares.';
+comment on macro table internal.line_up_repeats is 'line_up_repeats(candidate_runs, baseline_runs), two lists of run ids: one row per metric and run, with its value. What compare_repeats compares.';

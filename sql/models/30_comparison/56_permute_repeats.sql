@@ -7,7 +7,7 @@
 --     the sides whose difference is at least as large.
 -- end_rank: where the 95 % interval of the shift ends, counted from either end of the ranked differences between the
 --     sides: u + 1, u the largest with P(U ≤ u) ≤ 0.025 for the statistic U of Mann and Whitney.
-create or replace macro permute_repeats(candidate_runs, baseline_runs) as table
+create or replace macro internal.permute_repeats(candidate_runs, baseline_runs) as table
 with
 
 read_values as materialized (
@@ -16,7 +16,7 @@ read_values as materialized (
         count(*) over (partition by metric) as n,
         count(*) filter (is_candidate) over (partition by metric) as candidate_repeats,
         avg(value) over (partition by metric) as mean
-    from line_up_repeats(candidate_runs, baseline_runs)
+    from internal.line_up_repeats(candidate_runs, baseline_runs)
 ),
 
 -- Around the mean of all, the difference of the sides' means grows with the candidate's sum alone.
@@ -124,4 +124,4 @@ join_ranks as (
 
 select * from join_ranks;
 
-comment on macro table permute_repeats is 'permute_repeats(candidate_runs, baseline_runs), two lists of run ids: one row per metric, the exact permutation test and the rank at which the interval of the shift ends. compare_repeats has it with all the rest.';
+comment on macro table internal.permute_repeats is 'permute_repeats(candidate_runs, baseline_runs), two lists of run ids: one row per metric, the exact permutation test and the rank at which the interval of the shift ends. compare_repeats has it with all the rest.';

@@ -37,7 +37,7 @@
 -- verdict: too_few: fewer than five repeats on a side; worse, better: p (holm_p in the family, p_value outside) is at
 --     most 0.05 and the shift beyond minimum_effect; same: the interval of the shift lies within ± minimum_effect;
 --     unclear: all else.
-create or replace macro compare_repeats(
+create or replace macro internal.compare_repeats(
     candidate_runs,
     baseline_runs,
     limits := map {'output_tokens_per_s': 0.05, 'tpot_p50_s': 0.1, 'e2e_p95_s': 0.1},
@@ -46,7 +46,7 @@ create or replace macro compare_repeats(
 with
 
 read_values as materialized (
-    select * from line_up_repeats(candidate_runs, baseline_runs)
+    select * from internal.line_up_repeats(candidate_runs, baseline_runs)
 ),
 
 describe_sides as (
@@ -99,7 +99,7 @@ measure_shifts as (
         case when higher_is_better then -relative_shift else relative_shift end as worsening_share
     from describe_sides
     join list_differences using (metric)
-    left join permute_repeats(candidate_runs, baseline_runs) as permuted using (metric)
+    left join internal.permute_repeats(candidate_runs, baseline_runs) as permuted using (metric)
 ),
 
 -- Holm: the i-th smallest of m p-values × (m − i + 1), at most 1 and not below that of a smaller one.
@@ -156,4 +156,4 @@ judge_shifts as (
 
 select * from judge_shifts;
 
-comment on macro table compare_repeats is 'compare_repeats(candidate_runs, baseline_runs), two lists of run ids, the repeats of two configurations: one row per metric, with shift, exact permutation test and verdict. limits (metric → smallest relative change that matters) names the metrics that are judged as one family by Holm''s step-down; other_limit is for the others, which are for reading: of twenty, one differs by chance.';
+comment on macro table internal.compare_repeats is 'compare_repeats(candidate_runs, baseline_runs), two lists of run ids, the repeats of two configurations: one row per metric, with shift, exact permutation test and verdict. limits (metric → smallest relative change that matters) names the metrics that are judged as one family by Holm''s step-down; other_limit is for the others, which are for reading: of twenty, one differs by chance.';

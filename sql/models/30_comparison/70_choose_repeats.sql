@@ -8,14 +8,14 @@
 -- side: candidate or baseline.
 -- run_id: the repeat.
 -- started_at: when it started, UTC.
-create or replace macro choose_repeats(candidate, baseline) as table
+create or replace macro internal.choose_repeats(candidate, baseline) as table
 with
 
 read_sides as (
     select
         case when run_id = candidate then 'candidate' else 'baseline' end as side,
         *
-    from run_conditions
+    from internal.run_conditions
     where run_id in (candidate, baseline) and candidate <> baseline
 ),
 
@@ -36,7 +36,7 @@ face_sides as (
 find_repeats as (
     select face_sides.side, run_conditions.run_id, run_conditions.started_at
     from face_sides
-    join run_conditions
+    join internal.run_conditions
         on run_conditions.config_id = face_sides.config_id
         and run_conditions.environment = face_sides.environment
         and run_conditions.benchmark_id is not distinct from face_sides.benchmark_id
@@ -56,4 +56,4 @@ find_repeats as (
 
 select * from find_repeats;
 
-comment on macro table choose_repeats is 'choose_repeats(candidate, baseline), two run ids: one row per run that counts as a repeat of either. For compare_repeats.';
+comment on macro table internal.choose_repeats is 'choose_repeats(candidate, baseline), two run ids: one row per run that counts as a repeat of either. For compare_repeats.';

@@ -2,7 +2,7 @@
 --
 -- The columns are those of compare_repeats. Repeats are all runs of a configuration without an obstacle
 -- (run_conditions), in the environment in which it ran last.
-create or replace macro compare_configs(
+create or replace macro main.compare_configs(
     candidate,
     baseline,
     limits := map {'output_tokens_per_s': 0.05, 'tpot_p50_s': 0.1, 'e2e_p95_s': 0.1},
@@ -12,12 +12,12 @@ with
 
 compare_sides as (
     select *
-    from compare_repeats(
+    from internal.compare_repeats(
         (
             select list(run_id order by run_id)
             from (
                 select run_id, environment, last(environment order by started_at, run_id) over () as last_environment
-                from run_conditions
+                from internal.run_conditions
                 where config_id = candidate and obstacle is null
             )
             where environment = last_environment
@@ -26,7 +26,7 @@ compare_sides as (
             select list(run_id order by run_id)
             from (
                 select run_id, environment, last(environment order by started_at, run_id) over () as last_environment
-                from run_conditions
+                from internal.run_conditions
                 where config_id = baseline and obstacle is null
             )
             where environment = last_environment
@@ -38,4 +38,4 @@ compare_sides as (
 
 select * from compare_sides;
 
-comment on macro table compare_configs is 'compare_configs(candidate, baseline), two config_ids: one row per metric, speed and accuracy compared over the repeats of two configurations. See compare_repeats.';
+comment on macro table main.compare_configs is 'compare_configs(candidate, baseline), two config_ids: one row per metric, speed and accuracy compared over the repeats of two configurations. See compare_repeats.';

@@ -17,7 +17,7 @@
 -- baseline_run_id: the run that the gate held it against.
 -- broken_limits: what the broken limits are on.
 -- verdict_words: what the gate found, in sentences; NULL where no limit is broken.
-create or replace macro find_history(history) as table
+create or replace macro internal.find_history(history) as table
 with
 
 choose_line as (
@@ -26,7 +26,7 @@ choose_line as (
         model,
         prompt_set,
         case when config_id = history then config_id end as only_config_id
-    from runs
+    from raw.runs
     where benchmark_id is null and state <> 'running' and history in (name, run_id, config_id)
     order by started_at desc, run_id desc
     limit 1
@@ -43,7 +43,7 @@ list_runs as (
         runs.state,
         runs.message,
         runs.config_id
-    from runs
+    from raw.runs
     join choose_line using (name, model, prompt_set)
     where runs.benchmark_id is null
         and runs.state <> 'running'
@@ -59,11 +59,11 @@ join_verdicts as (
         gate_verdict.broken_limits,
         gate_verdict.words as verdict_words
     from list_runs
-    left join run_conditions using (run_id)
-    left join gate_verdict using (run_id)
+    left join internal.run_conditions using (run_id)
+    left join internal.gate_verdict using (run_id)
     order by list_runs.position
 )
 
 select * from join_verdicts;
 
-comment on macro table find_history is 'find_history(history), the name of a spec, the id of a run or a config_id: one row per run of one spec''s name, model and prompt set, in the order of their start, with what a gate said.';
+comment on macro table internal.find_history is 'find_history(history), the name of a spec, the id of a run or a config_id: one row per run of one spec''s name, model and prompt set, in the order of their start, with what a gate said.';

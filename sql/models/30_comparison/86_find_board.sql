@@ -23,7 +23,7 @@
 -- mean_low: lower end of its 95 % interval; see accuracy.mean_low.
 -- mean_high: upper end.
 -- error_requests: requests with an error, which score 0.
-create or replace macro find_board(names) as table
+create or replace macro internal.find_board(names) as table
 with
 
 list_runs as (
@@ -43,7 +43,7 @@ list_runs as (
         expected_requests,
         state,
         started_at
-    from runs
+    from raw.runs
     where state <> 'running'
         and (
             list_has_any(names::varchar[], [run_id, benchmark_id])
@@ -65,7 +65,7 @@ find_scorers as (
         run_id,
         scorer,
         md5(concat_ws('/', scorer, kind, json_merge_patch(arguments_json, '{"harness": null}'), definition)) as judging
-    from scorers
+    from raw.scorers
     where run_id in (select run_id from choose_newest)
     qualify row_number() over (partition by run_id order by ordinal, scorer) = 1
 ),
@@ -75,7 +75,7 @@ count_answers as (
         run_id,
         count(distinct request_id) filter (error_kind is distinct from 'not_sent') as answered_requests,
         count(distinct request_id) filter (error_kind <> 'not_sent') as error_requests
-    from completions
+    from raw.completions
     where run_id in (select run_id from choose_newest)
     group by run_id
 ),
@@ -89,7 +89,7 @@ scored as (
         max(value) filter (metric = 'accuracy') as mean,
         max(low) filter (metric = 'accuracy') as mean_low,
         max(high) filter (metric = 'accuracy') as mean_high
-    from metric_values
+    from raw.metric_values
     where run_id in (select run_id from choose_newest) and metric in ('accuracy', 'scored_prompts')
     group by run_id, detail
 ),
@@ -126,7 +126,7 @@ describe_runs as (
         scored.mean_high
     from choose_newest
     left join find_scorers using (run_id)
-    left join run_conditions using (run_id)
+    left join internal.run_conditions using (run_id)
     left join count_answers using (run_id)
     left join scored on scored.run_id = choose_newest.run_id and scored.scorer = find_scorers.scorer
 ),
@@ -223,4 +223,4 @@ name_tasks as (
 
 select * from name_tasks;
 
-comment on macro table find_board is 'find_board(names), a list of run ids, spec names, prompt sets and benchmark ids, or []: one row per task and model, with the score and its interval, and why it is not compared, if it is not.';
+comment on macro table internal.find_board is 'find_board(names), a list of run ids, spec names, prompt sets and benchmark ids, or []: one row per task and model, with the score and its interval, and why it is not compared, if it is not.';

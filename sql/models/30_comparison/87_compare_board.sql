@@ -19,7 +19,7 @@
 -- holm_p: p_value adjusted for the number of pairs, by Holm's step-down; pairs without one count, too. NULL without
 --     p_value.
 -- verdict: too_few: no p_value; better, worse: holm_p is at most 0.05; unclear: all else.
-create or replace macro compare_board(entries) as table
+create or replace macro internal.compare_board(entries) as table
 with
 
 list_entries as (
@@ -45,7 +45,9 @@ compare_pairs as (
         list_pairs.second_run,
         compared.*
     from list_pairs
-    left join lateral (from compare_runs(list_pairs.first_run, list_pairs.second_run, pair_by := 'prompt')) as compared
+    left join lateral (
+        from main.compare_runs(list_pairs.first_run, list_pairs.second_run, pair_by := 'prompt')
+    ) as compared
         on compared.scorer = list_pairs.asked_scorer
 ),
 
@@ -92,4 +94,4 @@ judge_pairs as (
 
 select * from judge_pairs;
 
-comment on macro table compare_board is 'compare_board(entries), a list of {task, run_id, scorer}: one row per pair of runs of a task, compared prompt by prompt, with p-values adjusted by Holm''s step-down for all pairs of all tasks. better and worse are wrong on at most one board in twenty.';
+comment on macro table internal.compare_board is 'compare_board(entries), a list of {task, run_id, scorer}: one row per pair of runs of a task, compared prompt by prompt, with p-values adjusted by Holm''s step-down for all pairs of all tasks. better and worse are wrong on at most one board in twenty.';

@@ -9,11 +9,11 @@
 --     tests, all true ranks of the board lie within these intervals at once, on 19 of 20 boards (Mogstad, Romano,
 --     Shaikh and Wilhelm 2024).
 -- is_winner: whether it is better than every other run of its task: its rank is 1, and no other's is.
-create or replace macro rank_board(entries) as table
+create or replace macro internal.rank_board(entries) as table
 with
 
 compare_pairs as materialized (
-    select * from compare_board(entries)
+    select * from internal.compare_board(entries)
 ),
 
 list_sides as (
@@ -38,4 +38,4 @@ count_sides as (
 
 select * from count_sides;
 
-comment on macro table rank_board is 'rank_board(entries), a list of {task, run_id, scorer}: one row per run of a task that has another one, with its rank as an interval: 1 to 3 where the data cannot tell the first three apart.';
+comment on macro table internal.rank_board is 'rank_board(entries), a list of {task, run_id, scorer}: one row per run of a task that has another one, with its rank as an interval: 1 to 3 where the data cannot tell the first three apart.';

@@ -1,5 +1,5 @@
 -- Grain: one row per benchmark × configuration × metric of run_metric.
-create or replace view benchmark_metric as
+create or replace view internal.benchmark_metric as
 with
 
 read_repeats as (
@@ -30,12 +30,12 @@ summarize_repeats as (
 
 select * from summarize_repeats;
 
-comment on view benchmark_metric is 'One row per benchmark × configuration × metric: median and range over its repeats. compare_repeats and compare_configs say whether two configurations differ.';
-comment on column benchmark_metric.benchmark_id is 'The benchmark.';
-comment on column benchmark_metric.config_id is 'The configuration; see runs.config_id.';
-comment on column benchmark_metric.metric is 'The metric, as in run_metric.';
-comment on column benchmark_metric.unit is 'Its unit.';
-comment on column benchmark_metric.repeats is 'Repeats with a value: runs without an obstacle in run_conditions.';
-comment on column benchmark_metric.median_value is 'Median over the repeats. NULL where none has a value.';
-comment on column benchmark_metric.lowest_value is 'The lowest of them.';
-comment on column benchmark_metric.highest_value is 'The highest of them.';
+comment on view internal.benchmark_metric is 'One row per benchmark × configuration × metric: median and range over its repeats. compare_repeats and compare_configs say whether two configurations differ.';
+comment on column internal.benchmark_metric.benchmark_id is 'The benchmark.';
+comment on column internal.benchmark_metric.config_id is 'The configuration; see runs.config_id.';
+comment on column internal.benchmark_metric.metric is 'The metric, as in run_metric.';
+comment on column internal.benchmark_metric.unit is 'Its unit.';
+comment on column internal.benchmark_metric.repeats is 'Repeats with a value: runs without an obstacle in run_conditions.';
+comment on column internal.benchmark_metric.median_value is 'Median over the repeats. NULL where none has a value.';
+comment on column internal.benchmark_metric.lowest_value is 'The lowest of them.';
+comment on column internal.benchmark_metric.highest_value is 'The highest of them.';

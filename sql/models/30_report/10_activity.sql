@@ -1,5 +1,5 @@
 -- Grain: one row per run × slice of its time, at most 61 of equal width, none left out.
-create or replace view activity as
+create or replace view internal.activity as
 with
 
 -- Not materialized, here and below: a filter on run_id must reach every use of the step.
@@ -114,13 +114,13 @@ fill_slices as (
 
 select * from fill_slices;
 
-comment on view activity is 'One row per run × slice of its time, from the first arrival to the last finished request: timeline for a chart, with at most 61 slices whatever the run''s length. All slices of a run are as wide: 1, 2 or 5 × a power of ten seconds, not below 1 ms. The first and the last reach beyond the work, and so show less than its rate.';
-comment on column activity.run_id is 'The run.';
-comment on column activity.begins_at_s is 'Where the slice begins, in seconds since the run''s start.';
-comment on column activity.ends_at_s is 'Where it ends (excluded).';
-comment on column activity.finished_requests is 'Ok requests that finished in it.';
-comment on column activity.error_requests is 'Error rows that finished in it. Errors without finished_at_s are nowhere here; see error_breakdown.';
-comment on column activity.output_tokens is 'Output tokens of the ok requests that finished in it, booked when the request finishes.';
-comment on column activity.requests_per_s is 'finished_requests / (ends_at_s − begins_at_s).';
-comment on column activity.output_tokens_per_s is 'output_tokens / (ends_at_s − begins_at_s).';
-comment on column activity.mean_in_flight_requests is 'Requests in flight, averaged over the slice: sum of in-flight × seconds it held / seconds of the slice, as in concurrency. A request without arrived_at_s counts as never in flight.';
+comment on view internal.activity is 'One row per run × slice of its time, from the first arrival to the last finished request: timeline for a chart, with at most 61 slices whatever the run''s length. All slices of a run are as wide: 1, 2 or 5 × a power of ten seconds, not below 1 ms. The first and the last reach beyond the work, and so show less than its rate.';
+comment on column internal.activity.run_id is 'The run.';
+comment on column internal.activity.begins_at_s is 'Where the slice begins, in seconds since the run''s start.';
+comment on column internal.activity.ends_at_s is 'Where it ends (excluded).';
+comment on column internal.activity.finished_requests is 'Ok requests that finished in it.';
+comment on column internal.activity.error_requests is 'Error rows that finished in it. Errors without finished_at_s are nowhere here; see error_breakdown.';
+comment on column internal.activity.output_tokens is 'Output tokens of the ok requests that finished in it, booked when the request finishes.';
+comment on column internal.activity.requests_per_s is 'finished_requests / (ends_at_s − begins_at_s).';
+comment on column internal.activity.output_tokens_per_s is 'output_tokens / (ends_at_s − begins_at_s).';
+comment on column internal.activity.mean_in_flight_requests is 'Requests in flight, averaged over the slice: sum of in-flight × seconds it held / seconds of the slice, as in concurrency. A request without arrived_at_s counts as never in flight.';

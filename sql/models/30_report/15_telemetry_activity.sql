@@ -1,5 +1,5 @@
 -- Grain: one row per run × slice of activity.
-create or replace view telemetry_activity as
+create or replace view internal.telemetry_activity as
 with
 
 list_slices as not materialized (
@@ -17,7 +17,7 @@ average_devices as (
         avg(utilization_share) as utilization_share,
         max(memory_used_bytes) as memory_used_bytes
     from list_slices
-    join device_telemetry
+    join raw.device_telemetry
         on device_telemetry.run_id = list_slices.run_id
         and device_telemetry.at_s >= list_slices.begins_at_s
         and device_telemetry.at_s < list_slices.ends_at_s
@@ -44,7 +44,7 @@ average_engines as (
         max(kv_cache_usage_share) as max_kv_cache_usage_share,
         avg(waiting_requests) as mean_waiting_requests
     from list_slices
-    join telemetry
+    join raw.telemetry
         on telemetry.run_id = list_slices.run_id
         and telemetry.at_s >= list_slices.begins_at_s
         and telemetry.at_s < list_slices.ends_at_s
@@ -72,14 +72,14 @@ fill_slices as (
 
 select * from fill_slices;
 
-comment on view telemetry_activity is 'One row per run × slice of activity: what devices and schedulers said in it, for a chart under that of throughput. A slice without a sample, in a short run, has NULL.';
-comment on column telemetry_activity.run_id is 'The run.';
-comment on column telemetry_activity.begins_at_s is 'Where the slice begins, as in activity.';
-comment on column telemetry_activity.ends_at_s is 'Where it ends (excluded).';
-comment on column telemetry_activity.power_watts is 'Power of all GPUs together, watts: the sum of each one''s mean over its samples in the slice.';
-comment on column telemetry_activity.gpu_utilization_share is 'Mean utilization of the GPUs, 0 to 1.';
-comment on column telemetry_activity.gpu_memory_used_bytes is 'The most memory in use of each GPU, added up, bytes.';
-comment on column telemetry_activity.host_utilization_share is 'Mean utilization of the machines'' processors, 0 to 1.';
-comment on column telemetry_activity.kv_cache_usage_share is 'Share of the KV cache that was in use, mean over the samples of all engines, 0 to 1.';
-comment on column telemetry_activity.max_kv_cache_usage_share is 'The highest of them.';
-comment on column telemetry_activity.mean_waiting_requests is 'Requests that waited in a scheduler, mean over the samples of all engines.';
+comment on view internal.telemetry_activity is 'One row per run × slice of activity: what devices and schedulers said in it, for a chart under that of throughput. A slice without a sample, in a short run, has NULL.';
+comment on column internal.telemetry_activity.run_id is 'The run.';
+comment on column internal.telemetry_activity.begins_at_s is 'Where the slice begins, as in activity.';
+comment on column internal.telemetry_activity.ends_at_s is 'Where it ends (excluded).';
+comment on column internal.telemetry_activity.power_watts is 'Power of all GPUs together, watts: the sum of each one''s mean over its samples in the slice.';
+comment on column internal.telemetry_activity.gpu_utilization_share is 'Mean utilization of the GPUs, 0 to 1.';
+comment on column internal.telemetry_activity.gpu_memory_used_bytes is 'The most memory in use of each GPU, added up, bytes.';
+comment on column internal.telemetry_activity.host_utilization_share is 'Mean utilization of the machines'' processors, 0 to 1.';
+comment on column internal.telemetry_activity.kv_cache_usage_share is 'Share of the KV cache that was in use, mean over the samples of all engines, 0 to 1.';
+comment on column internal.telemetry_activity.max_kv_cache_usage_share is 'The highest of them.';
+comment on column internal.telemetry_activity.mean_waiting_requests is 'Requests that waited in a scheduler, mean over the samples of all engines.';

@@ -1,6 +1,6 @@
 -- Grain: one row per run × latency metric × bin, at most 32 of equal width up to the 99th percentile and one above it.
 -- in pieces: metric (ttft_s, tpot_s, e2e_s)
-create or replace view latency_histogram as
+create or replace view internal.latency_histogram as
 with
 
 -- Not materialized, here and below: a filter on run_id or metric must reach every use of the step.
@@ -79,10 +79,10 @@ fill_bins as (
 
 select * from fill_bins;
 
-comment on view latency_histogram is 'One row per run × latency metric × bin over measured ok requests, empty bins included: a distribution for a chart, whatever the number of requests. Bins are equally wide (1, 2 or 5 × a power of ten seconds, not below 1 µs) up to the one with the 99th percentile; one more, without an end, has what lies above.';
-comment on column latency_histogram.run_id is 'The run.';
-comment on column latency_histogram.metric is 'ttft_s, tpot_s or e2e_s of stg_requests.';
-comment on column latency_histogram.from_s is 'Where the bin begins, seconds (included).';
-comment on column latency_histogram.until_s is 'Where it ends, seconds (excluded). NULL for the last bin, which has all that is longer.';
-comment on column latency_histogram.requests is 'Measured ok requests in it.';
-comment on column latency_histogram.request_share is 'requests / measured ok requests for which the metric is defined, 0 to 1.';
+comment on view internal.latency_histogram is 'One row per run × latency metric × bin over measured ok requests, empty bins included: a distribution for a chart, whatever the number of requests. Bins are equally wide (1, 2 or 5 × a power of ten seconds, not below 1 µs) up to the one with the 99th percentile; one more, without an end, has what lies above.';
+comment on column internal.latency_histogram.run_id is 'The run.';
+comment on column internal.latency_histogram.metric is 'ttft_s, tpot_s or e2e_s of stg_requests.';
+comment on column internal.latency_histogram.from_s is 'Where the bin begins, seconds (included).';
+comment on column internal.latency_histogram.until_s is 'Where it ends, seconds (excluded). NULL for the last bin, which has all that is longer.';
+comment on column internal.latency_histogram.requests is 'Measured ok requests in it.';
+comment on column internal.latency_histogram.request_share is 'requests / measured ok requests for which the metric is defined, 0 to 1.';

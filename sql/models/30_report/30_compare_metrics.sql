@@ -6,18 +6,18 @@
 -- baseline_value: the same in the baseline.
 -- change_share: candidate_value / baseline_value − 1: 0.1 is a tenth more. NULL where the baseline's is 0 or not known.
 -- is_better: whether the candidate's is better, however little. NULL where they are equal or one is not known.
-create or replace macro compare_metrics(candidate, baseline) as table
+create or replace macro internal.compare_metrics(candidate, baseline) as table
 with
 
 read_candidate as (
     select metric, unit, higher_is_better, value as candidate_value
-    from run_metric
+    from internal.run_metric
     where run_id = candidate
 ),
 
 read_baseline as (
     select metric, unit, value as baseline_value
-    from run_metric
+    from internal.run_metric
     where run_id = baseline
 ),
 
@@ -37,4 +37,4 @@ join_runs as (
 
 select * from join_runs;
 
-comment on macro table compare_metrics is 'compare_metrics(candidate, baseline), two run ids: one row per metric of run_metric, side by side. Two runs say nothing of chance: compare_configs knows how far repeats of a configuration differ.';
+comment on macro table internal.compare_metrics is 'compare_metrics(candidate, baseline), two run ids: one row per metric of run_metric, side by side. Two runs say nothing of chance: compare_configs knows how far repeats of a configuration differ.';

@@ -25,12 +25,12 @@
 -- rendered: the prompt as the model read it; of a conversation of several turns its messages, one below the other, with
 --     the model's own answers.
 -- media_json: references to its images, sounds and videos.
-create or replace macro show_samples(run, direction, most_prompts) as table
+create or replace macro internal.show_samples(run, direction, most_prompts) as table
 with
 
 choose_scorer as (
     select run_id, scorer
-    from accuracy
+    from internal.accuracy
     where run_id = run
     order by ordinal
     limit 1
@@ -38,7 +38,7 @@ choose_scorer as (
 
 choose_prompts as (
     select prompt_score.*
-    from prompt_score
+    from internal.prompt_score
     join choose_scorer using (run_id, scorer)
     where prompt_score.run_id = run and (direction > 0 and mean_value < 1 or direction <= 0 and mean_value > 0)
     order by direction * mean_value, prompt_id, occurrence
@@ -47,7 +47,7 @@ choose_prompts as (
 
 choose_samples as (
     select scores.*, choose_prompts.mean_value, choose_prompts.samples
-    from scores
+    from raw.scores
     join choose_prompts using (run_id, scorer, prompt_id, occurrence)
     where scores.run_id = run
     qualify row_number() over (
@@ -57,7 +57,7 @@ choose_samples as (
 
 read_reasoning as (
     select request_id, any_value(reasoning) as reasoning
-    from completions
+    from raw.completions
     where run_id = run and reasoning is not null
     group by request_id
 ),
@@ -77,9 +77,9 @@ write_turns as (
             chr(10)
         ) as said,
         chr(10) || 'assistant: ' || one_answer.text as answered
-    from requests
+    from raw.requests
     join choose_samples using (run_id, prompt_id, occurrence, repeat_index)
-    left join (select request_id, text from one_answer where run_id = run) as one_answer using (request_id)
+    left join (select request_id, text from internal.one_answer where run_id = run) as one_answer using (request_id)
     where requests.run_id = run and requests.turns > 1
 ),
 
@@ -119,8 +119,8 @@ join_samples as (
         coalesce(requests.rendered, join_turns.conversation) as rendered,
         requests.media_json
     from choose_samples
-    join stg_samples using (run_id, prompt_id, occurrence, repeat_index)
-    left join requests on requests.run_id = run and requests.request_id = stg_samples.request_id
+    join internal.stg_samples using (run_id, prompt_id, occurrence, repeat_index)
+    left join raw.requests on requests.run_id = run and requests.request_id = stg_samples.request_id
     left join join_turns
         on join_turns.prompt_id = choose_samples.prompt_id
         and join_turns.occurrence = choose_samples.occurrence
@@ -132,4 +132,4 @@ join_samples as (
 
 select * from join_samples;
 
-comment on macro table show_samples is 'show_samples(run, direction, most_prompts): a sample of each of some prompts, the worst first (direction 1) or the best first (-1), by the run''s first scorer.';
+comment on macro table internal.show_samples is 'show_samples(run, direction, most_prompts): a sample of each of some prompts, the worst first (direction 1) or the best first (-1), by the run''s first scorer.';

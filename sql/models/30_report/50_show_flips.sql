@@ -12,17 +12,17 @@
 -- messages_json: the prompt as chat messages.
 -- candidate_answer: the candidate's first answer to it, or the kind of its error.
 -- baseline_answer: the same of the baseline.
-create or replace macro show_flips(candidate, baseline, direction, most_prompts, pair_by := 'auto') as table
+create or replace macro internal.show_flips(candidate, baseline, direction, most_prompts, pair_by := 'auto') as table
 with
 
 choose_prompts as (
     select *
-    from compare_prompts(candidate, baseline, pair_by := pair_by)
+    from internal.compare_prompts(candidate, baseline, pair_by := pair_by)
     where
         direction * difference < 0
         and scorer = (
             select scorers.scorer
-            from scorers
+            from raw.scorers
             where scorers.run_id = candidate
             order by scorers.ordinal
             limit 1
@@ -33,7 +33,7 @@ choose_prompts as (
 
 read_answers as (
     select run_id, prompt_id, occurrence, arg_min(coalesce(answer, error_kind), repeat_index) as answer
-    from stg_samples
+    from internal.stg_samples
     where run_id in (candidate, baseline)
     group by run_id, prompt_id, occurrence
 ),
@@ -63,4 +63,4 @@ join_answers as (
 
 select * from join_answers;
 
-comment on macro table show_flips is 'show_flips(candidate, baseline, direction, most_prompts, pair_by := ''auto''): prompts that became worse (direction 1) or better (-1), with an answer of each run, by the candidate''s first scorer.';
+comment on macro table internal.show_flips is 'show_flips(candidate, baseline, direction, most_prompts, pair_by := ''auto''): prompts that became worse (direction 1) or better (-1), with an answer of each run, by the candidate''s first scorer.';

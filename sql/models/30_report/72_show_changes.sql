@@ -10,7 +10,7 @@
 -- before: what it was in the last run in which it is known.
 -- after: what it is.
 -- run_id_before: that last run.
-create or replace macro show_changes(history) as table
+create or replace macro internal.show_changes(history) as table
 with
 
 list_runs as (
@@ -28,9 +28,9 @@ list_runs as (
         run_conditions.vllm_version,
         run_conditions.torch_version,
         run_conditions.prompts_digest
-    from find_history(history) as found
-    join runs using (run_id)
-    left join run_conditions using (run_id)
+    from internal.find_history(history) as found
+    join raw.runs using (run_id)
+    left join internal.run_conditions using (run_id)
 ),
 
 stack_conditions as (
@@ -83,4 +83,4 @@ find_changes as (
 
 select * from find_changes;
 
-comment on macro table show_changes is 'show_changes(history), as find_history takes it: one row per run and condition that is another one than in the run before: model, prompts, settings, vLLM, torch, driver, device, machine, assayline.';
+comment on macro table internal.show_changes is 'show_changes(history), as find_history takes it: one row per run and condition that is another one than in the run before: model, prompts, settings, vLLM, torch, driver, device, machine, assayline.';

@@ -10,17 +10,17 @@
 -- low: of accuracy, the lower end of its 95 % interval; of a speed, the lowest of its repeats.
 -- high: the upper end, or the highest.
 -- repeats: how many runs that is: 1 for accuracy, and for the speed of a baseline that is no repeat of itself.
-create or replace macro show_band(baseline) as table
+create or replace macro internal.show_band(baseline) as table
 with
 
 read_baseline as (
-    select * from run_conditions where run_id = baseline
+    select * from internal.run_conditions where run_id = baseline
 ),
 
 find_repeats as (
     select run_conditions.run_id
     from read_baseline
-    join run_conditions
+    join internal.run_conditions
         on run_conditions.config_id = read_baseline.config_id
         and run_conditions.environment = read_baseline.environment
         and run_conditions.benchmark_id is not distinct from read_baseline.benchmark_id
@@ -43,14 +43,14 @@ measure_speeds as (
         min(value) as low,
         max(value) as high,
         count(*) as repeats
-    from run_metric
+    from internal.run_metric
     where run_id in (select run_id from choose_runs) and metric <> 'accuracy' and value is not null
     group by metric
 ),
 
 take_accuracy as (
     select metric, unit, value, low, high, 1
-    from run_metric
+    from internal.run_metric
     where run_id = baseline and metric = 'accuracy' and value is not null
 ),
 
@@ -62,4 +62,4 @@ join_accuracy as (
 
 select * from join_accuracy;
 
-comment on macro table show_band is 'show_band(baseline), the id of a run: one row per metric, the level that later runs are held against, with the interval of the baseline''s accuracy or the range of its repeats'' speeds.';
+comment on macro table internal.show_band is 'show_band(baseline), the id of a run: one row per metric, the level that later runs are held against, with the interval of the baseline''s accuracy or the range of its repeats'' speeds.';

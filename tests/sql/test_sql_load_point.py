@@ -1,4 +1,4 @@
-"""sweep_point: latency against throughput, and where the knee is."""
+"""load_point: latency against throughput, and where the knee is."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_a_point_has_what_other_views_say_of_its_run(store):
     given_point(store, "a", "slow", e2e_s=2.0, rate_per_s=4.0)
     rate = 20 / (19 / 4 + 2.0)
     store.expect(
-        "sweep_point",
+        "load_point",
         {
             "benchmark_id": "sweep",
             "config_id": "slow",
@@ -67,7 +67,7 @@ def test_runs_outside_of_benchmarks_and_without_a_load_are_no_points(store):
     given_point(store, "alone", "a", 1.0, benchmark_id=None)
     store.given_answers({"sent_at_s": 0.0, "arrived_at_s": 0.0, "finished_at_s": 1.0}, run_id="offline")
     store.connection.execute("update runs set benchmark_id = 'sweep' where run_id = 'offline'")
-    store.expect("sweep_point", run_id=None)
+    store.expect("load_point", run_id=None)
 
 
 def test_a_closed_loop_has_no_offered_rate_and_a_trace_that_at_which_it_was_due(store):
@@ -76,7 +76,7 @@ def test_a_closed_loop_has_no_offered_rate_and_a_trace_that_at_which_it_was_due(
     store.connection.execute("update loads set requests_per_s = null")
     names = ("run_id", "offered_requests_per_s", "concurrency", "kept_up", "send_lag_p99_s", "is_knee")
     closed, traced = ("closed", None, 4, None, None, True), ("traced", 8.0, None, True, 0.0, True)
-    store.expect("sweep_point", *(dict(zip(names, row, strict=True)) for row in (closed, traced)), run_id=None)
+    store.expect("load_point", *(dict(zip(names, row, strict=True)) for row in (closed, traced)), run_id=None)
 
 
 def test_the_knee_of_each_benchmark(store):
@@ -96,7 +96,7 @@ def test_the_knee_of_each_benchmark(store):
     for state in ("failed", "running", "cancelled"):
         given_point(store, f"beside a {state} one", "a", 1.0, benchmark_id=f"{state} is none")
         given_point(store, f"{state} one", "b", 0.1, benchmark_id=f"{state} is none", state=state)
-    rows = store.rows("sweep_point", "benchmark_id", "run_id", "is_knee", "is_saturated", run_id=None)
+    rows = store.rows("load_point", "benchmark_id", "run_id", "is_knee", "is_saturated", run_id=None)
     knees = {(row["benchmark_id"], row["run_id"]) for row in rows if row["is_knee"]}
     assert knees == {
         ("power is highest", "best"),
@@ -124,7 +124,7 @@ def test_the_knee_against_plain_python(store):
             power[f"{seed}-{config}"] = np.median(values)
         name = max(power, key=power.__getitem__)
         best[name] = power[name]
-    rows = store.rows("sweep_point", "run_id", "power", "is_knee", run_id=None)
+    rows = store.rows("load_point", "run_id", "power", "is_knee", run_id=None)
     assert {row["run_id"] for row in rows if row["is_knee"]} == {f"{name}-{i}" for name in best for i in range(3)}
     found = {row["run_id"]: row["power"] for row in rows}
     for name, expected in best.items():
@@ -136,6 +136,6 @@ def test_goodput_is_joined_by_run(store):
     store.given("slos", {"run_id": "a", "metric": "e2e_s", "limit_s": 2.0})
     store.measure()
     found = store.connection.execute(
-        "select offered_requests_per_s, good_share from sweep_point join goodput using (run_id)"
+        "select offered_requests_per_s, good_share from load_point join goodput using (run_id)"
     ).fetchall()
     assert found == [(1.0, 1.0)]

@@ -1,6 +1,6 @@
 -- Grain: one row per run of a history × metric of run_metric that has a value in it.
 --
--- `history` is as find_history takes it.
+-- `spec` is the name of a spec, the id of a run or a config_id; see find_history.
 --
 -- run_id: the run.
 -- position: its place in the history, from 1.
@@ -14,12 +14,12 @@
 -- high: upper end.
 -- is_counted: whether the value is of a completed run, and for a speed of one without an obstacle (run_conditions):
 --     what does not count is shown, and judged nowhere.
-create or replace macro show_history(history) as table
+create or replace macro main.history(spec) as table
 with
 
 list_runs as (
     select run_id, position, started_at, state, obstacle
-    from find_history(history)
+    from internal.find_history(spec)
 ),
 
 join_values as (
@@ -35,11 +35,11 @@ join_values as (
         run_metric.high,
         list_runs.state = 'completed' and (run_metric.metric = 'accuracy' or list_runs.obstacle is null) as is_counted
     from list_runs
-    join run_metric using (run_id)
+    join internal.run_metric using (run_id)
     where run_metric.value is not null
     order by run_metric.metric, list_runs.position
 )
 
 select * from join_values;
 
-comment on macro table show_history is 'show_history(history), as find_history takes it: one row per run and metric, with the interval that the run itself gives. What the history page draws.';
+comment on macro table main.history is 'history(spec), the name of a spec, the id of a run or a config_id: one row per run and metric, with the interval that the run itself gives. What the history page draws.';

@@ -1,0 +1,13 @@
+-- Grain: one row per row of a run's prompt set: of several alike the first.
+-- columns of: raw.prompts
+create or replace view main.prompt as
+with
+
+keep_one_prompt as (
+    select distinct on (run_id, prompt_id, occurrence) *
+    from raw.prompts
+)
+
+select * from keep_one_prompt;
+
+comment on view main.prompt is 'One row per row of a run''s prompt set. Of rows that are there twice, which request_integrity counts, one is taken.';

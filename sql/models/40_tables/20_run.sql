@@ -1,0 +1,106 @@
+-- Grain: one row per run.
+-- columns of: raw.runs, internal.run_conditions, internal.run_summary, internal.gate_verdict
+create or replace view main.run as
+with
+
+take_values as (
+    select
+        run_id,
+        max(value) filter (metric = 'accuracy') as accuracy,
+        max(low) filter (metric = 'accuracy') as accuracy_low,
+        max(high) filter (metric = 'accuracy') as accuracy_high,
+        max(value) filter (metric = 'requests_per_s') as requests_per_s,
+        max(value) filter (metric = 'output_tokens_per_s') as output_tokens_per_s,
+        max(value) filter (metric = 'ttft_p50_s') as ttft_p50_s,
+        max(value) filter (metric = 'ttft_p95_s') as ttft_p95_s,
+        max(value) filter (metric = 'tpot_p50_s') as tpot_p50_s,
+        max(value) filter (metric = 'tpot_p95_s') as tpot_p95_s,
+        max(value) filter (metric = 'e2e_p50_s') as e2e_p50_s,
+        max(value) filter (metric = 'e2e_p95_s') as e2e_p95_s,
+        max(value) filter (metric = 'cost_per_right_answer') as cost_per_right_answer
+    from internal.run_metric
+    group by run_id
+),
+
+take_totals as (
+    select
+        run_id,
+        cast(max(value) filter (metric = 'ok_requests') as bigint) as ok_requests,
+        cast(max(value) filter (metric = 'error_requests') as bigint) as error_requests,
+        cast(max(value) filter (metric = 'missing_requests') as bigint) as missing_requests,
+        cast(max(value) filter (metric = 'output_tokens') as bigint) as output_tokens,
+        max(value) filter (metric = 'load_s') as load_s,
+        max(value) filter (metric = 'duration_s') as duration_s,
+        max(value) filter (metric = 'downtime_s') as downtime_s,
+        max(value) filter (metric = 'recovery_s') as recovery_s
+    from raw.metric_values
+    where statistic = 'total' and detail is null
+    group by run_id
+),
+
+find_scorers as (
+    select run_id, arg_min(scorer, (ordinal, scorer)) as scorer
+    from raw.scorers
+    group by run_id
+),
+
+find_baselines as (
+    select run_id, list(baseline order by baseline) as baselines
+    from raw.baselines
+    group by run_id
+),
+
+join_runs as (
+    select
+        runs.run_id,
+        runs.name,
+        runs.model,
+        runs.prompt_set,
+        runs.benchmark_id,
+        runs.state,
+        runs.message,
+        runs.started_at,
+        runs.finished_at,
+        runs.attempt as attempts,
+        runs.expected_requests,
+        take_totals.* exclude (run_id),
+        find_scorers.scorer,
+        take_values.* exclude (run_id),
+        gate_verdict.verdict,
+        gate_verdict.baseline_run_id,
+        gate_verdict.broken_limits,
+        find_baselines.baselines,
+        runs.host_name,
+        run_conditions.device_name,
+        run_conditions.driver_version,
+        run_conditions.vllm_version,
+        run_conditions.torch_version,
+        runs.assayline_version,
+        runs.config_id,
+        runs.model_id,
+        runs.tokenizer_id,
+        runs.template_id,
+        runs.sampling_id,
+        run_conditions.prompts_digest,
+        run_conditions.obstacle,
+        runs.spec_json
+    from raw.runs
+    left join take_totals on take_totals.run_id = runs.run_id
+    left join take_values on take_values.run_id = runs.run_id
+    left join find_scorers on find_scorers.run_id = runs.run_id
+    left join find_baselines on find_baselines.run_id = runs.run_id
+    left join internal.gate_verdict on gate_verdict.run_id = runs.run_id
+    left join internal.run_conditions on run_conditions.run_id = runs.run_id
+)
+
+select * from join_runs;
+
+comment on view main.run is 'One row per run: what was asked of which model, how it ended, its most important metrics, what the gate said, and the conditions. metric_value has all metrics. A run that has not ended has no metrics yet.';
+comment on column main.run.ttft_p50_s is 'Median time to first token (TTFT), seconds. Like the other metrics here a row of metric_value.';
+comment on column main.run.ttft_p95_s is '95th percentile of TTFT, seconds.';
+comment on column main.run.tpot_p50_s is 'Median time per output token after the first (TPOT), seconds.';
+comment on column main.run.tpot_p95_s is '95th percentile of TPOT, seconds.';
+comment on column main.run.e2e_p50_s is 'Median end-to-end latency (E2E), seconds.';
+comment on column main.run.e2e_p95_s is '95th percentile of E2E, seconds.';
+comment on column main.run.cost_per_right_answer is 'Cost per right answer, in the currency of the spec''s price. NULL without a price or without scores of 0 and 1.';
+comment on column main.run.baselines is 'Names under which the run is pinned as a baseline. NULL where it is not.';

@@ -1,0 +1,25 @@
+-- Grain: one row per judgement of a run by the gate × limit.
+-- columns of: raw.verdicts, raw.runs
+create or replace view main.verdict as
+with
+
+join_runs as (
+    select
+        verdicts.run_id,
+        runs.name,
+        runs.model,
+        runs.started_at,
+        verdicts.* exclude (run_id),
+        gate_verdict.judged_at is not null as is_last
+    from raw.verdicts
+    left join raw.runs on runs.run_id = verdicts.run_id
+    left join internal.gate_verdict
+        on gate_verdict.run_id = verdicts.run_id
+        and gate_verdict.baseline_run_id = verdicts.baseline_run_id
+        and gate_verdict.judged_at = verdicts.judged_at
+)
+
+select * from join_runs;
+
+comment on view main.verdict is 'One row per judgement of a run by the gate × limit. A judgement (run_id, baseline_run_id, judged_at) is never replaced: a run that is judged again has more rows.';
+comment on column main.verdict.is_last is 'Whether it belongs to the judgement that counts: that of the run''s own night, or without one, the newest.';
