@@ -16,7 +16,6 @@ import spec_docs  # noqa: E402
 from assayline.store.database import connect  # noqa: E402
 from examples.two_weeks import make_database  # noqa: E402
 
-
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
