@@ -99,7 +99,7 @@ def open_engine(model: Path | str, log_path: Path, control: Control | None = Non
 
 
 def open_async(model: Path | str, log_path: Path, control: Control | None = None, **changes: Any) -> StreamingEngine:
-    """vLLM's async engine, warmed up: its first prefill must not be a short one (docs/decisions.md)."""
+    """vLLM's async engine, warmed up: its first prefill must not be a short one."""
     parts = parts_of("async", model, log_path, record_token_times=True, **changes)
     engine = StreamingEngine(hooks=(control or Control()).hooks, **parts)
     engine.warm_up(plain_request("warm-up", prompt_token_ids=[1] * 32, sampling={**GREEDY, "max_tokens": 2}))

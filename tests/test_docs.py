@@ -16,6 +16,8 @@ import spec_docs  # noqa: E402
 from assayline.store.database import connect, list_models  # noqa: E402
 from examples.two_weeks import make_database  # noqa: E402
 
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
 
 def test_the_page_of_the_spec_is_the_one_that_its_models_make() -> None:
     assert (ROOT / "docs" / "spec.md").read_text(encoding="utf-8") == spec_docs.render(), "run scripts/spec_docs.py"
@@ -58,12 +60,31 @@ def test_each_query_of_the_page_gives_the_answer_on_the_page(tmp_path: Path) -> 
     assert len(answers) == 10 and all(answers), "each has an answer"
 
 
-def test_files_that_the_readme_names_exist() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
-    assert links
-    for link in links:
-        assert (ROOT / link).exists(), f"README links {link}"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_lead_to_files_and_headings(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if "://" in link:
+            continue
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists(), f"{page.name} links {link}"
+        if anchor:
+            assert anchor in list_anchors(target), f"{page.name} links {link}"
+
+
+def list_anchors(page: Path) -> list[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def test_design_records_are_short_and_listed() -> None:
+    folder = ROOT / "docs" / "design"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    records = sorted(folder.glob("[0-9]*.md"))
+    assert re.findall(r"\]\((\S+)\)", index) == [record.name for record in records]
+    for record in records:
+        assert len(record.read_text(encoding="utf-8").split()) <= 300, record.name
 
 
 def test_the_readme_names_the_tables_and_functions_of_main() -> None:

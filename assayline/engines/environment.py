@@ -11,7 +11,7 @@ from assayline.settings import Settings
 
 DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the host is a process of its own already; see docs/decisions.md
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # already a process of its own: docs/design/001-engine-process.md
     "DO_NOT_TRACK": "1",
     "NCCL_DEBUG": "WARN",  # the reason of an "unhandled cuda error" is in its log alone
     "TOKENIZERS_PARALLELISM": "false",

@@ -1,4 +1,4 @@
-"""The page of a check, in Markdown, from its line of JSON: for docs/benchmarks.md.
+"""The page of a check, in Markdown, from its line of JSON: for docs/performance.md.
 
 python -m benchmarks.gpu.page < gpu.json > gpu.md
 """
