@@ -348,10 +348,11 @@ class Evaluation:
         self._score(connection)
         verdict = judge_run(connection, self.run_id)
         ended = conclude_run(self.manifest, verdict, self.spec.max_error_fraction)
-        self._save(connection, ended)
-        with compute_runs(connection, [self.run_id]), transaction(connection):
-            store_metrics(connection, [self.run_id])
-            return ended, read_metric_table(connection, self.run_id)
+        with transaction(connection):
+            save_run(connection, ended, canonical_json(self.spec))
+            with compute_runs(connection, [self.run_id]):
+                store_metrics(connection, [self.run_id])
+                return ended, read_metric_table(connection, self.run_id)
 
     def _read_answers(self, connection: Connection) -> list[StoredAnswer]:
         self._load_and_save(connection)
@@ -377,9 +378,9 @@ class Evaluation:
         load_parts(connection, self.run_id, self.run_dir)
         self._save(connection)
 
-    def _save(self, connection: Connection, manifest: Manifest | None = None) -> None:
+    def _save(self, connection: Connection) -> None:
         with transaction(connection):
-            save_run(connection, manifest or self.manifest, canonical_json(self.spec))
+            save_run(connection, self.manifest, canonical_json(self.spec))
 
     def _end_unrecorded(self, state: str, error: StoreError) -> StoreError:
         """The end of a run that the database cannot take: the manifest keeps it, and the error says what helps."""

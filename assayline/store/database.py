@@ -261,7 +261,7 @@ def _check_models(connection: duckdb.DuckDBPyConnection) -> None:
     if stored[0] != TABLE_VERSION:
         raise StoreError(
             f"{_path_of(connection)} has tables of version {stored[0]}, and assayline {__version__} reads version "
-            f"{TABLE_VERSION}. Open it once for writing, as any run and `assayline keep` do: that migrates it."
+            f"{TABLE_VERSION}. Open it once for writing, as any run and `assayline verify` do: that migrates it."
         )
     if stored[2] != _digest_models():
         raise StoreError(

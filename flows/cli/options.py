@@ -18,7 +18,7 @@ COMMANDS = {
     "rebuild": "Load runs anew into the database, from their manifests and part files.",
     "mirror": "Copy to the mirror the files of runs that it lacks.",
     "restore": "Bring a run back from the mirror; without a run, list the runs in it.",
-    "keep": "Compute the metrics of runs that have ended, and store them in the database.",
+    "verify": "Compute stored metrics again and compare, for a sample of runs or all.",
 }
 """What each does, in the order in which a person meets them."""
 

@@ -24,14 +24,14 @@ from flows.cli.process import Terminated, prefect_api
 
 ROOT = Path(__file__).resolve().parents[2]
 FRONT_DOOR = Path(sys.executable).parent / "assayline"
-KEEP_FOR_EVER = """
-import flows.cli.keep, sys, time
+VERIFY_FOR_EVER = """
+import flows.cli.verify, sys, time
 def run(arguments):
     print("begun", flush=True)
     time.sleep(60)
-flows.cli.keep.run = run
+flows.cli.verify.run = run
 from flows.cli import main
-sys.argv = ["assayline", "keep", "--all"]
+sys.argv = ["assayline", "verify", "--all"]
 main()
 """
 
@@ -68,7 +68,7 @@ def test_usage_names_the_console_command_however_it_was_called():
         (["evalaute", "spec.yaml"], "there is no command 'evalaute': did you mean 'evaluate'?"),
         (
             ["dance"],
-            "there is no command 'dance': known: baseline, benchmark, evaluate, export, gate, keep, mirror, reb",
+            "there is no command 'dance': known: baseline, benchmark, evaluate, export, gate, mirror, rebuild",
         ),
         ([], "the following arguments are required: COMMAND"),
     ],
@@ -85,7 +85,7 @@ def test_an_error_is_a_sentence_and_its_exit_code(tmp_path, monkeypatch):
     unknown = call("report", "nobody")
     assert unknown.code == 6 and unknown.err.startswith("error: ") and "Traceback" not in unknown.err
     assert flow_kit.run_here("score", "nobody").code == 2
-    assert flow_kit.run_here("keep", "--all").err.startswith("error: There is no database at")
+    assert flow_kit.run_here("verify", "--all").err.startswith("error: There is no database at")
 
 
 def test_notes_follow_the_sentence_of_an_interruption(capsys, monkeypatch):
@@ -94,14 +94,14 @@ def test_notes_follow_the_sentence_of_an_interruption(capsys, monkeypatch):
         error.add_note("Run x is unfinished.")
         raise error
 
-    monkeypatch.setattr("flows.cli.keep.run", end)
-    assert cli.run("keep", []) == 143
+    monkeypatch.setattr("flows.cli.verify.run", end)
+    assert cli.run("verify", []) == 143
     assert capsys.readouterr().err == "Interrupted; what had finished is stored.\nRun x is unfinished.\n"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_command_with_a_sentence(number, code):
-    command = [sys.executable, "-c", KEEP_FOR_EVER]
+    command = [sys.executable, "-c", VERIFY_FOR_EVER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout and process.stdout.readline() == "begun\n"
         process.send_signal(number)
@@ -110,7 +110,7 @@ def test_a_signal_ends_a_command_with_a_sentence(number, code):
 
 
 def test_a_defect_is_a_traceback_and_exit_code_11():
-    script = KEEP_FOR_EVER.replace("time.sleep(60)", "raise ZeroDivisionError")
+    script = VERIFY_FOR_EVER.replace("time.sleep(60)", "raise ZeroDivisionError")
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.returncode == 11 and "Traceback" in run.stderr
     assert run.stderr.endswith(
