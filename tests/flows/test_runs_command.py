@@ -67,7 +67,7 @@ def test_runs_of_an_unknown_name_is_a_sentence_and_no_run_is_none(runs, monkeypa
     "words",
     [
         ["score", "RUN", "--scorer", "numeric", "--dry-run"],
-        ["keep", "RUN"],
+        ["verify", "RUN"],
         ["export", "RUN", "--format", "jsonl", "--force"],
         ["rebuild", "RUN"],
         ["baseline", "pin", "good", "RUN"],
