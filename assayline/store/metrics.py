@@ -20,7 +20,7 @@ import duckdb
 
 from assayline.errors import StoreError
 from assayline.store.database import Row, list_models, read_rows, transaction
-from assayline.store.views import Model, digest_definition, list_needed, quote_text
+from assayline.store.views import digest_definition, list_needed, quote_text
 
 SOURCE_FOLDER = "25_metric_value"
 """The folder of the views whose rows are stored."""
@@ -28,6 +28,7 @@ SOURCE_FOLDER = "25_metric_value"
 FACTS = "prepared_run"
 """The view that `measured_runs` has its columns of."""
 
+STAGING_FOLDER = "10_staging"
 COMPUTED_FOLDERS = ("05_load", "20_metrics", SOURCE_FOLDER, "30_report")
 """Folders of views each of whose rows is of one run, and of that run's rows alone."""
 
@@ -162,43 +163,57 @@ def compute_runs(
 ) -> Iterator[None]:
     """Meanwhile, views about runs have the rows of these and no others, each view computed once.
 
-    `wanted` are the views that are asked for (default: those that metrics are stored from). May be nested for the same
-    runs.
+    `wanted` are the views that are asked for (default: those that metrics are stored from). Raw tables, too, have only
+    these runs' rows under a name without a schema, and cannot be written by it: a filter above a view does not reach
+    all tables below. May be nested for the same runs.
     """
     of_runs = f"where run_id in ({', '.join(map(quote_text, run_ids))})"
     known = {name for (name,) in connection.execute(_TEMPORARY).fetchall()}
-    counts = "select count(*) from raw.requests where list_contains(?::varchar[], run_id)"
-    requests = connection.execute(counts, [list(run_ids)]).fetchall()[0][0]
+    made: list[tuple[str, str]] = []
+
+    def make(kind: str, name: str, query: str) -> None:
+        connection.execute(f"create temp {kind} {name} as {query}")
+        made.append((kind, name))
+
     models = list_models()
     needed = list_needed(models, _define() if wanted is None else wanted)
-    made: list[str] = []
     try:
+        for (table,) in connection.execute(_TABLES_OF_RUNS).fetchall():
+            if table not in known:
+                make("view", table, f"select * from raw.{table} {of_runs}")  # noqa: S608 - names are ours
+        requests = connection.execute("select count(*) from temp.requests").fetchall()[0][0]
         for model in models.values():
-            if model.name in needed and model.name not in known and _is_computed(model):
-                query = f"select * from {model.full_name} {of_runs}"  # noqa: S608 - names are ours
+            if model.name not in needed or model.name in known or not model.is_view:
+                continue
+            if model.folder == STAGING_FOLDER and model.name != "stg_requests":
+                make("view", model.name, model.query)
+            elif model.folder in (STAGING_FOLDER, *COMPUTED_FOLDERS):
                 column, values = model.pieces or ("", [])
                 if values and requests > MANY_REQUESTS:
-                    connection.execute(
-                        f"create temp table {model.name} as {query} and {column} = {quote_text(values[0])}"
-                    )
-                    made.append(model.name)
+                    piece = f"select * from ({model.query}) where {column} = "  # noqa: S608 - names are ours
+                    make("table", model.name, piece + quote_text(values[0]))
                     for value in values[1:]:
-                        connection.execute(f"insert into {model.name} {query} and {column} = ?", [value])
+                        connection.execute(f"insert into {model.name} {piece} ?", [value])
                 else:
-                    connection.execute(f"create temp table {model.name} as {query}")
-                    made.append(model.name)
+                    make("table", model.name, model.query)
         yield
     finally:
         with suppress(duckdb.TransactionException):  # one that has failed takes nothing more, and leaves nothing
-            for name in reversed(made):
-                connection.execute(f"drop table if exists temp.{name}")
+            for kind, name in reversed(made):
+                connection.execute(f"drop {kind} if exists temp.{name}")
 
 
-def _is_computed(model: Model) -> bool:
-    return model.name == "stg_requests" or (model.is_view and model.folder in COMPUTED_FOLDERS)
-
-
-_TEMPORARY = "select table_name from duckdb_tables() where temporary"
+_TEMPORARY = """
+    select table_name from duckdb_tables() where temporary
+    union all
+    select view_name from duckdb_views() where temporary and not internal
+"""
+_TABLES_OF_RUNS = """
+    select table_name
+    from duckdb_columns()
+    where database_name = current_database() and schema_name = 'raw' and column_name = 'run_id'
+        and table_name not in ('baselines', 'verdicts', 'measured_runs', 'metric_values')
+"""
 
 
 class SummaryRow(NamedTuple):

@@ -41,6 +41,12 @@ class Model:
         return _COMMENTS.sub("", self.text).partition("\ncomment on ")[0]
 
     @property
+    def query(self) -> str:
+        """A view's rows, computed from temporary tables and views of the same names where there are such."""
+        query = self.statement.partition(" as\n")[2].strip().removesuffix(";")
+        return re.sub(r"\b(raw|internal)\.", lambda found: "temp." if found[1] == "raw" else "", query)
+
+    @property
     def pieces(self) -> tuple[str, list[str]] | None:
         """A column and its values, if a large run is to be computed one value after the other, for little memory."""
         found = _PIECES.search(self.text)
