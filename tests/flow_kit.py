@@ -164,7 +164,8 @@ for attempt in range(600):
     except duckdb.Error:
         time.sleep(0.02)
 tables = [name for name, in connection.sql("select table_name from duckdb_tables()").fetchall()]
-print(connection.sql("select count(*) from raw.completions").fetchall()[0][0] if "completions" in tables else 0, flush=True)
+count = "select count(*) from raw.completions"
+print(connection.sql(count).fetchall()[0][0] if "completions" in tables else 0, flush=True)
 sys.stdin.read()
 """
 

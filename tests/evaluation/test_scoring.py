@@ -246,7 +246,7 @@ def test_define_scorer_changes_with_the_macros_that_a_scorer_uses(tmp_path, monk
     before = define()
     assert len(set(before.values())) == len(kinds)
     change(
-        "scorers/05_find_numbers.sql", "comment on macro internal.find_numbers is '", "comment on macro find_numbers is 'All "
+        "scorers/05_find_numbers.sql", "comment on macro internal.find_numbers is '", "comment on macro x.y is 'All "
     )
     change("scorers/05_find_numbers.sql", "-- Numbers", "-- All numbers")
     assert define() == before, "comments decide nothing"
