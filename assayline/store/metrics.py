@@ -216,261 +216,95 @@ _TABLES_OF_RUNS = """
 """
 
 
-class SummaryRow(NamedTuple):
-    """A row of the metric table that is a column of run_summary; the others name the columns of its interval and n."""
+class Shown(NamedTuple):
+    """Which rows of `metric_values` the table at the end of a run has, and what a person reads there."""
 
     metric: str
-    unit: str
-    column: str
-    low: str | None = None
-    high: str | None = None
-    n: str | None = None
+    statistic: str
+    words: str
     only_above: int | None = None
-    """The row is left out unless its value is above this: for rare events that most runs lack."""
+    """A row is left out unless its value is above this: for rare events that most runs lack."""
 
 
-class LatencyRow(NamedTuple):
-    """A row of the metric table that is a row of latency_percentile."""
-
-    metric: str
-    latency: str
-    percentile: float
-
-
-METRIC_ROWS: tuple[SummaryRow | LatencyRow, ...] = (
-    SummaryRow("answered", "requests", "ok_requests", n="expected_requests"),
-    SummaryRow("errors", "requests", "error_requests", n="expected_requests"),
-    SummaryRow("missing", "requests", "missing_requests", n="expected_requests"),
-    SummaryRow("not sent, as the load had ended", "requests", "unsent_requests", n="expected_requests", only_above=0),
-    SummaryRow("sent more than once", "requests", "retried_requests", n="answered_requests", only_above=0),
-    SummaryRow("cut off by the context", "requests", "context_limited_requests", n="ok_requests"),
-    SummaryRow("accuracy", "share", "accuracy", low="accuracy_low", high="accuracy_high", n="scored_samples"),
-    SummaryRow("rows that could not be asked", "rows", "unasked_rows", only_above=0),
-    SummaryRow("generation window", "s", "duration_s"),
-    SummaryRow("of it without an engine at work", "s", "downtime_s", only_above=0),
-    SummaryRow("of it lost to engine failures", "s", "lost_s", only_above=0),
-    SummaryRow("throughput, requests", "requests/s", "requests_per_s", n="ok_requests"),
-    SummaryRow("throughput, output tokens", "tokens/s", "output_tokens_per_s", n="ok_requests"),
-    SummaryRow("throughput, all tokens", "tokens/s", "total_tokens_per_s", n="ok_requests"),
-    LatencyRow("time to first token, p50", "ttft_s", 0.5),
-    LatencyRow("time to first token, p95", "ttft_s", 0.95),
-    LatencyRow("time to first token, p99", "ttft_s", 0.99),
-    LatencyRow("of it in the queue, p50", "queue_s", 0.5),
-    LatencyRow("of it in prefill, p50", "prefill_s", 0.5),
-    LatencyRow("decoding, p50", "decode_s", 0.5),
-    LatencyRow("time per output token, p50", "tpot_s", 0.5),
-    LatencyRow("time per output token, p95", "tpot_s", 0.95),
-    LatencyRow("time per output token, p99", "tpot_s", 0.99),
-    LatencyRow("ITL, p99", "itl_s", 0.99),
-    LatencyRow("end to end, p50", "e2e_s", 0.5),
-    LatencyRow("end to end, p95", "e2e_s", 0.95),
-    LatencyRow("end to end, p99", "e2e_s", 0.99),
-    SummaryRow("in flight, mean", "requests", "mean_in_flight_requests"),
-    SummaryRow("in flight, most", "requests", "max_in_flight_requests"),
-    SummaryRow("prefix cache hits", "share", "prefix_cache_hit_rate", n="prompt_tokens"),
-    SummaryRow("output tokens per engine step", "tokens", "output_tokens_per_step", n="engine_steps"),
-    SummaryRow("window used", "share", "window_share", n="engine_steps"),
-    SummaryRow("loading", "s", "load_s"),
-    SummaryRow("warm-up", "s", "warmup_s"),
-    SummaryRow("attempts", "attempts", "attempts", only_above=1),
-    SummaryRow("loading and warm-up of later attempts", "s", "resume_load_s", only_above=0),
-    SummaryRow("engine failures", "engines", "engine_failures", only_above=0),
-    SummaryRow("engine rebuilds", "engines", "rebuilds", only_above=0),
-    SummaryRow("from failure to ready again", "s", "recovery_s", n="rebuilds", only_above=0),
-    SummaryRow("reductions", "times", "reductions", only_above=0),
-    SummaryRow("requests that kill engines", "requests", "isolated_requests", only_above=0),
+SHOWN = (
+    Shown("ok_requests", "total", "answered"),
+    Shown("error_requests", "total", "errors"),
+    Shown("missing_requests", "total", "missing"),
+    Shown("unsent_requests", "total", "not sent, as the load had ended", only_above=0),
+    Shown("retried_requests", "total", "sent more than once", only_above=0),
+    Shown("context_limited_requests", "total", "cut off by the context"),
+    Shown("accuracy", "mean", "accuracy ({detail})"),
+    Shown("pass@k", "mean", "{metric} ({detail})"),
+    Shown("majority_vote", "mean", "majority vote ({detail})"),
+    Shown("unasked_rows", "total", "rows that could not be asked", only_above=0),
+    Shown("duration_s", "total", "generation window"),
+    Shown("downtime_s", "total", "of it without an engine at work", only_above=0),
+    Shown("lost_s", "total", "of it lost to engine failures", only_above=0),
+    Shown("requests_per_s", "mean", "throughput, requests"),
+    Shown("output_tokens_per_s", "mean", "throughput, output tokens"),
+    Shown("total_tokens_per_s", "mean", "throughput, all tokens"),
+    *(Shown("ttft_s", statistic, f"time to first token, {statistic}") for statistic in ("p50", "p95", "p99")),
+    Shown("queue_s", "p50", "of it in the queue, p50"),
+    Shown("prefill_s", "p50", "of it in prefill, p50"),
+    Shown("decode_s", "p50", "decoding, p50"),
+    *(Shown("tpot_s", statistic, f"time per output token, {statistic}") for statistic in ("p50", "p95", "p99")),
+    Shown("itl_s", "p99", "ITL, p99"),
+    *(Shown("e2e_s", statistic, f"end to end, {statistic}") for statistic in ("p50", "p95", "p99")),
+    Shown("good_share", "mean", "good requests ({detail})"),
+    Shown("good_requests_per_s", "mean", "goodput ({detail})"),
+    Shown("send_lag_s", "p99", "sent late, p99"),
+    Shown("images_per_s", "mean", "images"),
+    Shown("megapixels_per_s", "mean", "pixels of images"),
+    Shown("audio_s_per_s", "mean", "seconds of sound per second (RTFx)"),
+    Shown("video_s_per_s", "mean", "seconds of video per second"),
+    Shown("media_tokens_per_s", "mean", "throughput, prompt tokens of media"),
+    Shown("text_tokens_per_s", "mean", "throughput, prompt tokens of text"),
+    Shown("media_prepare_s", "p50", "preparing media, p50"),
+    Shown("media_prepare_s", "p95", "preparing media, p95"),
+    Shown("in_flight_requests", "mean", "in flight, mean"),
+    Shown("in_flight_requests", "max", "in flight, most"),
+    Shown("prefix_cache_hit_rate", "mean", "prefix cache hits"),
+    Shown("output_tokens_per_step", "mean", "output tokens per engine step"),
+    Shown("concurrency_used_share", "mean", "max concurrency used"),
+    Shown("load_s", "total", "loading"),
+    Shown("warmup_s", "total", "warm-up"),
+    Shown("attempts", "total", "attempts", only_above=1),
+    Shown("resume_load_s", "total", "loading and warm-up of later attempts", only_above=0),
+    Shown("engine_failures", "total", "engine failures", only_above=0),
+    Shown("rebuilds", "total", "engine rebuilds", only_above=0),
+    Shown("recovery_s", "total", "from failure to ready again", only_above=0),
+    Shown("reductions", "total", "reductions", only_above=0),
+    Shown("isolated_requests", "total", "requests that kill engines", only_above=0),
+    Shown("energy_joules", "total", "energy of GPUs"),
+    Shown("idle_joules", "total", "of it with no engine at work"),
+    Shown("mean_power_watts", "mean", "power of GPUs, mean"),
+    Shown("energy_per_output_token_joules", "mean", "energy per output token"),
+    Shown("energy_per_request_joules", "mean", "energy per request"),
+    Shown("output_tokens_per_joule", "mean", "output tokens per joule"),
+    Shown("cost", "total", "cost, loading and downtime included"),
+    Shown("cost_per_million_output_tokens", "mean", "cost per million output tokens"),
+    Shown("cost_per_thousand_requests", "mean", "cost per thousand requests"),
+    Shown("cost_per_right_answer", "mean", "cost per right answer"),
+    Shown("full_cost_per_right_answer", "mean", "the same, loading and downtime included"),
 )
-"""The metric table, in the order a person reads it."""
-
-LAST_LATENCY = "end to end, p99"
-"""After it come the rows about the load."""
-
-
-def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Any]:
-    """The run's row of run_summary, by column name; an error where there is no such run."""
-    rows = read_rows(connection, "select * from run_summary where run_id = ?", run_id)
-    if not rows:
-        raise StoreError(f"There is no run {run_id} in the database. `from run` lists those that there are.")
-    return rows[0]
-
-
-def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[dict[str, Any]]:
-    """The run's metrics, one dict per row of `METRIC_ROWS`: metric, value, unit, low, high, n, source.
-
-    Rows about what did not happen in this run are left out. `low` and `high` are the ends of a 95 % interval. What is
-    undefined, or was not measured, is None.
-    """
-    summary = read_run_summary(connection, run_id)
-    # One metric at a time: DuckDB keeps all values of a percentile in memory, and of a million requests that shows.
-    by_metric = "select * from latency_percentile where run_id = ? and metric = ?"
-    percentiles = {
-        (row["metric"], row["percentile"]): row
-        for latency in sorted({row.latency for row in METRIC_ROWS if isinstance(row, LatencyRow)})
-        for row in read_rows(connection, by_metric, run_id, latency)
-    }
-    about_scores = list_score_rows(*(read_rows(connection, query, run_id) for query in SCORE_QUERIES))
-    about_scores += list_harness_rows(read_rows(connection, HARNESS_QUERY, run_id))
-    about_load = list_load_rows(*(read_rows(connection, query, run_id) for query in LOAD_QUERIES))
-    about_media = list_media_rows(read_rows(connection, MEDIA_QUERY, run_id))
-    about_cost = list_cost_rows(*(read_rows(connection, query, run_id) for query in COST_QUERIES))
-    table = []
-    for row in METRIC_ROWS:
-        if isinstance(row, SummaryRow):
-            if row.only_above is not None and (summary[row.column] or 0) <= row.only_above:
-                continue
-            cells = {name: summary[column] if column else None for name, column in _columns_of(row).items()}
-            unit, source = row.unit, f"run_summary.{row.column}"
-        else:
-            found = percentiles[row.latency, row.percentile]
-            cells = {"value": found["value_s"], "low": found["low_s"], "high": found["high_s"], "n": found["n"]}
-            unit, source = "s", f"latency_percentile.{row.latency}"
-        scorer = summary["scorer"] if summary["accuracy"] is not None else None
-        metric = name_accuracy(scorer) if row.metric == "accuracy" else row.metric
-        table.append({"metric": metric, "unit": unit, "source": source, **cells})
-        if row.metric == "accuracy":
-            table += about_scores
-        if row.metric == LAST_LATENCY:
-            table += about_load + about_media
-    return table + about_cost
-
-
-def _columns_of(row: SummaryRow) -> dict[str, str | None]:
-    return {"value": row.column, "low": row.low, "high": row.high, "n": row.n}
-
-
-LOAD_QUERIES = (
-    "select * from goodput where run_id = ? order by slo",
-    "select * from send_lag where run_id = ?",
-)
-"""What `list_load_rows` wants to know, in this order."""
-
-
-def list_load_rows(objectives: list[Row], lags: list[Row]) -> list[Row]:
-    """Rows of the metric table; none for a run without objectives and without an open-loop load."""
-    rows = []
-    for row in objectives:
-        name, n = row["slo"], row["requests"]
-        rows.append(_load_row(f"good requests ({name})", "share", "goodput.good_share", row["good_share"], n))
-        rows.append(
-            _load_row(f"goodput ({name})", "requests/s", "goodput.good_requests_per_s", row["good_requests_per_s"], n)
-        )
-    for row in lags:
-        rows.append(_load_row("sent late, p99", "s", "send_lag.p99_s", row["p99_s"], row["requests"]))
-    return rows
-
-
-MEDIA_QUERY = "select * from media_use where run_id = ?"
-MEDIA_ROWS = (
-    ("images", "images/s", "images_per_s", "images"),
-    ("pixels of images", "megapixels/s", "megapixels_per_s", "images"),
-    ("seconds of sound per second (RTFx)", "s/s", "audio_s_per_s", "audios"),
-    ("seconds of video per second", "s/s", "video_s_per_s", "videos"),
-    ("throughput, prompt tokens of media", "tokens/s", "media_tokens_per_s", "media_requests"),
-    ("throughput, prompt tokens of text", "tokens/s", "text_tokens_per_s", "media_requests"),
-    ("preparing media, p50", "s", "prepare_p50_s", "media_requests"),
-    ("preparing media, p95", "s", "prepare_p95_s", "media_requests"),
-)
-"""Metric, unit, column and n of media_use."""
-
-
-def list_media_rows(uses: list[Row]) -> list[Row]:
-    """Rows of the metric table; none for a run of text alone, and none of a kind that it had not."""
-    return [
-        _load_row(metric, unit, f"media_use.{column}", use[column], use[n])
-        for use in uses
-        for metric, unit, column, n in MEDIA_ROWS
-        if use[column] is not None
-    ]
-
-
-def _load_row(metric: str, unit: str, source: str, value: Any, n: int) -> Row:
-    return {"metric": metric, "unit": unit, "source": source, "value": value, "low": None, "high": None, "n": n}
-
-
-COST_QUERIES = ("select * from run_energy where run_id = ?", "select * from run_cost where run_id = ?")
-"""What `list_cost_rows` wants to know, in this order."""
-
-ENERGY_ROWS = (
-    ("energy of GPUs", "J", "energy_joules"),
-    ("of it with no engine at work", "J", "idle_joules"),
-)
-"""Metric, unit and column of run_energy."""
-
-EFFICIENCY_ROWS = (
-    ("power of GPUs, mean", "W", "mean_power_watts"),
-    ("energy per output token", "J/token", "energy_per_output_token_joules"),
-    ("energy per request", "J/request", "energy_per_request_joules"),
-    ("output tokens per joule", "tokens/J", "output_tokens_per_joule"),
-)
-"""Metric, unit and column of run_cost."""
-
-COST_ROWS = (
-    ("cost, loading and downtime included", "", "cost"),
-    ("cost per million output tokens", "/million tokens", "cost_per_million_output_tokens"),
-    ("cost per thousand requests", "/thousand requests", "cost_per_thousand_requests"),
-    ("cost per right answer", "/right answer", "cost_per_right_answer"),
-    ("the same, loading and downtime included", "/right answer", "full_cost_per_right_answer"),
-)
-"""Metric, what it is divided by, and column of run_cost."""
-
-
-def list_cost_rows(energies: list[Row], costs: list[Row]) -> list[Row]:
-    """Rows of the metric table; none of energy for a run without a sensor, and none of cost for one without a price."""
-    rows = [
-        _cost_row(metric, unit, view, column, row)
-        for view, found, wanted in (("run_energy", energies, ENERGY_ROWS), ("run_cost", costs, EFFICIENCY_ROWS))
-        for row in found
-        for metric, unit, column in wanted
-        if row[column] is not None
-    ]
-    rows += [
-        _cost_row(metric, f"{cost['currency']}{unit}", "run_cost", column, cost)
-        for cost in costs
-        for metric, unit, column in COST_ROWS
-        if cost["currency"] is not None and (cost[column] is not None or column == "cost")
-    ]
-    return rows
-
-
-def _cost_row(metric: str, unit: str, view: str, column: str, row: Row) -> Row:
-    interval = {"low": row.get(f"{column}_low"), "high": row.get(f"{column}_high")}
-    return {"metric": metric, "unit": unit, "source": f"{view}.{column}", "value": row[column], **interval, "n": None}
-
-
-SCORE_QUERIES = (
-    "select * from accuracy where run_id = ? order by ordinal",
-    "select * from pass_at_k where run_id = ? order by k",
-    "select * from majority_vote where run_id = ?",
-)
-"""What `list_score_rows` wants to know, in this order."""
+"""In the order a person reads them."""
 
 USUAL_K = (5, 10, 100)
 """Which pass@k are shown, beside the one of all samples; pass@1 is the mean."""
 
-
-def list_score_rows(accuracies: list[Row], chances: list[Row], votes: list[Row]) -> list[Row]:
-    """Rows of the metric table, but for the first scorer's accuracy, which run_summary has."""
-    most = max((row["k"] for row in chances), default=0)
-    rows = [
-        _score_row(name_accuracy(row["scorer"]), "accuracy.mean", row, row["samples"])
-        for row in accuracies[1:]
-        if row["mean"] is not None
-    ]
-    for scorer in [row["scorer"] for row in accuracies]:
-        rows += [
-            _score_row(f"pass@{row['k']} ({scorer})", "pass_at_k.mean", row, row["prompts"])
-            for row in chances
-            if row["scorer"] == scorer and row["k"] in (*USUAL_K, most)
-        ]
-        rows += [
-            _score_row(f"majority vote ({scorer})", "majority_vote.mean", row, row["prompts"])
-            for row in votes
-            if row["scorer"] == scorer
-        ]
-    return rows
-
-
-HARNESS_QUERY = """
+_VALUES = """
+    select
+        case when starts_with(metric, 'pass@') then 'pass@k' else metric end as kind,
+        try_cast(replace(metric, 'pass@', '') as integer) as k,
+        metric, statistic, detail, value, low, high, n, unit
+    from metric_values
+    left join (select run_id, scorer, ordinal from scorers) as scorers
+        on scorers.run_id = metric_values.run_id and scorers.scorer = metric_values.detail
+    where metric_values.run_id = ? and (value is not null or detail is null)
+    qualify k is null or list_contains(?, k) or k = max(k) over (partition by detail)
+    order by ordinal, detail, k
+"""
+_HARNESS = """
     select scorers.scorer, aggregate.key as task, cast(aggregate.value as double) as value
     from scorers, json_each(scorers.arguments_json, '$.harness') as aggregate
     where scorers.run_id = ? and scorers.kind = 'lm_eval'
@@ -478,22 +312,42 @@ HARNESS_QUERY = """
 """
 
 
-def list_harness_rows(aggregates: list[Row]) -> list[Row]:
-    """Rows of the metric table: what a harness itself says of each task and group; none for other runs."""
+def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Any]:
+    """The run's row of run_summary, by column name. Raises StoreError if there is no such run."""
+    rows = read_rows(connection, "select * from run_summary where run_id = ?", run_id)
+    if not rows:
+        raise StoreError(f"There is no run {run_id} in the database. `from run` lists those that there are.")
+    return rows[0]
+
+
+def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:
+    """The metrics of a run that has ended, a row each: metric, value, unit, low, high, n, source.
+
+    `metric` is what a person reads, `source` the metric and statistic of its row in metric_value. `low` and `high` are
+    the ends of a 95% interval. Events that did not happen are left out; what was not measured is None.
+    """
+    ensure_metrics(connection, [run_id])
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in read_rows(connection, _VALUES, run_id, USUAL_K):
+        found.setdefault((row["kind"], row["statistic"]), []).append(row)
+    table = []
+    for shown in SHOWN:
+        for row in found.get((shown.metric, shown.statistic), ()):
+            if shown.only_above is None or (row["value"] or 0) > shown.only_above:
+                source = {"source": f"{row['metric']} {row['statistic']}"}
+                cells = {name: row[name] for name in ("unit", "value", "low", "high", "n")}
+                table.append({"metric": shown.words.format(**row), **source, **cells})
+        if shown.metric == "majority_vote":
+            table += _list_aggregates(connection, run_id)
+    return table
+
+
+def _list_aggregates(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:
+    """What lm-evaluation-harness itself says of each task and group; none for other runs."""
     return [
         {
-            "metric": f"{row['task']} ({row['scorer']})", "unit": "as lm-eval", "source": "scorers.arguments_json",
+            "metric": f"{row['task']} ({row['scorer']})", "source": "scorers.arguments_json", "unit": "as lm-eval",
             "value": row["value"], "low": None, "high": None, "n": None,
         }
-        for row in aggregates
+        for row in read_rows(connection, _HARNESS, run_id)
     ]  # fmt: skip
-
-
-def name_accuracy(scorer: str | None) -> str:
-    """What the accuracy by a scorer is called."""
-    return f"accuracy ({scorer})" if scorer else "accuracy"
-
-
-def _score_row(metric: str, source: str, row: Row, n: int) -> Row:
-    interval = {"low": row.get("mean_low"), "high": row.get("mean_high")}
-    return {"metric": metric, "unit": "share", "source": source, "value": row["mean"], **interval, "n": n}

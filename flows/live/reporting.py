@@ -119,12 +119,12 @@ def worse(message: str, error: GateFailedError) -> dict[str, Any]:
 
 def describe_figures(metrics: Iterable[Mapping[str, Any]]) -> str:
     """The headline of a run: `98.1% correct, 2,786 tokens/s, 2 of 155 requests are errors`."""
-    by_source = {str(row["source"]): row for row in metrics}
+    by_source = {str(row["source"]): row for row in reversed(list(metrics))}  # of two scorers the first
     parts = []
-    if (accuracy := by_source.get("run_summary.accuracy")) and accuracy["value"] is not None:
+    if (accuracy := by_source.get("accuracy mean")) and accuracy["value"] is not None:
         parts.append(f"{show_share(accuracy['value'])} correct")
-    if (tokens := by_source.get("run_summary.output_tokens_per_s")) and tokens["value"] is not None:
+    if (tokens := by_source.get("output_tokens_per_s mean")) and tokens["value"] is not None:
         parts.append(show_rate(tokens["value"], "tokens"))
-    if (errors := by_source.get("run_summary.error_requests")) and errors["value"]:
+    if (errors := by_source.get("error_requests total")) and errors["value"]:
         parts.append(f"{errors['value']:,.0f} of {errors['n']:,.0f} requests are errors")
     return ", ".join(parts)

@@ -1,16 +1,25 @@
 """The table that a person reads: chosen and named in Python, computed in SQL."""
 
+import re
+
 import pytest
 
 from assayline.errors import StoreError
-from assayline.store.metrics import METRIC_ROWS, LatencyRow, read_metric_table, read_run_summary
+from assayline.store.database import list_models
+from assayline.store.metrics import SHOWN, read_metric_table, read_run_summary
+
+LATENCIES = ("ttft_s", "queue_s", "prefill_s", "decode_s", "tpot_s", "itl_s", "e2e_s")
 
 
 def test_a_run_that_is_not_there_is_said_so(store):
     with pytest.raises(StoreError, match="no run elsewhere"):
         read_run_summary(store.connection, "elsewhere")
-    with pytest.raises(StoreError, match="no run ' or 1=1 --"):
-        read_metric_table(store.connection, "' or 1=1 --")
+    assert read_metric_table(store.connection, "' or 1=1 --") == []
+
+
+def read_table(store):
+    store.measure()
+    return read_metric_table(store.connection, "run")
 
 
 def test_the_metric_table_names_and_orders_and_computes_nothing(store):
@@ -25,16 +34,16 @@ def test_the_metric_table_names_and_orders_and_computes_nothing(store):
     store.given("scores", *({"scorer": "numeric", "prompt_id": str(i), "value": 1.0} for i in range(80)))
     summary = read_run_summary(store.connection, "run")
     latency = {(row["metric"], row["percentile"]): row for row in store.rows("latency_percentile")}
-    table = read_metric_table(store.connection, "run")
-    usual = [row.metric for row in METRIC_ROWS if isinstance(row, LatencyRow) or row.only_above is None]
-    assert [row["metric"] for row in table] == [name.replace("accuracy", "accuracy (numeric)") for name in usual]
-    assert 20 <= len(table) <= 30
-    assert all(list(row) == ["metric", "unit", "source", "value", "low", "high", "n"] for row in table)
+    table = read_table(store)
+    usual = [shown.words.format(metric="pass@1", detail="numeric") for shown in SHOWN if shown.only_above is None]
+    assert [row["metric"] for row in table] == [name for name in usual if name in {row["metric"] for row in table}]
+    assert 25 <= len(table) <= 30
+    assert all(list(row) == ["metric", "source", "unit", "value", "low", "high", "n"] for row in table)
     by_name = {row["metric"]: row for row in table}
     assert by_name["accuracy (numeric)"] == {
         "metric": "accuracy (numeric)",
         "unit": "share",
-        "source": "run_summary.accuracy",
+        "source": "accuracy mean",
         "value": 1.0,
         "low": summary["accuracy_low"],
         "high": 1.0,
@@ -44,7 +53,7 @@ def test_the_metric_table_names_and_orders_and_computes_nothing(store):
     assert by_name["time to first token, p95"] == {
         "metric": "time to first token, p95",
         "unit": "s",
-        "source": "latency_percentile.ttft_s",
+        "source": "ttft_s p95",
         "value": p95["value_s"],
         "low": p95["low_s"],
         "high": p95["high_s"],
@@ -59,7 +68,7 @@ def test_scorers_and_repeats_have_rows_of_their_own(store):
     store.given("scorers", {"scorer": "numeric", "ordinal": 0}, {"scorer": "f1", "ordinal": 1})
     scores = [("numeric", i, float(i == 3)) for i in range(12)] + [("f1", 0, 0.5)]
     store.given("scores", *({"scorer": name, "repeat_index": i, "value": value} for name, i, value in scores))
-    table = {row["metric"]: (row["value"], row["n"]) for row in read_metric_table(store.connection, "run")}
+    table = {row["metric"]: (row["value"], row["n"]) for row in read_table(store)}
     assert {name: cells for name, cells in table.items() if "(" in name} == {
         "accuracy (numeric)": (pytest.approx(1 / 12), 12),
         "accuracy (f1)": (0.5, 1),
@@ -74,13 +83,13 @@ def test_an_error_is_no_answer(store):
     failed = {"error_kind": "bad", "error_message": "it was bad"}
     store.given_answers({"text": "4"}, {"text": "5"}, failed)
     store.connection.execute("update runs set expected_requests = 4")
-    table = {row["metric"]: (row["value"], row["n"]) for row in read_metric_table(store.connection, "run")}
+    table = {row["metric"]: (row["value"], row["n"]) for row in read_table(store)}
     assert (table["answered"], table["errors"], table["missing"]) == ((2, 4), (1, 4), (1, 4))
 
 
 def test_the_metric_table_of_a_run_of_nothing(store):
     store.given("runs", {"expected_requests": 0})
-    table = {row["metric"]: row["value"] for row in read_metric_table(store.connection, "run")}
+    table = {row["metric"]: row["value"] for row in read_table(store)}
     defined = {name for name, value in table.items() if value is not None}
     assert defined == {"answered", "errors", "missing", "cut off by the context"}
 
@@ -111,8 +120,8 @@ def given_troubles(store):
 
 def test_what_went_wrong_has_rows_of_its_own_and_only_then(store):
     given_troubles(store)
-    rare = {row.metric for row in METRIC_ROWS if not isinstance(row, LatencyRow) and row.only_above is not None}
-    table = {row["metric"]: row["value"] for row in read_metric_table(store.connection, "run") if row["metric"] in rare}
+    rare = {shown.words for shown in SHOWN if shown.only_above is not None}
+    table = {row["metric"]: row["value"] for row in read_table(store) if row["metric"] in rare}
     assert table == {
         "not sent, as the load had ended": 1,
         "sent more than once": 1,
@@ -130,15 +139,11 @@ def test_what_went_wrong_has_rows_of_its_own_and_only_then(store):
     assert table.keys() == rare
 
 
-def test_every_source_is_a_column_or_a_metric_of_a_view(store):
-    given_troubles(store)
-    columns = set(store.row("run_summary"))
-    metrics = {row["metric"] for row in store.rows("latency_percentile")}
-    table = read_metric_table(store.connection, "run")
-    assert len(table) == len(METRIC_ROWS)
-    for row in table:
-        view, name = row["source"].split(".")
-        assert name in {"run_summary": columns, "latency_percentile": metrics}[view]
+def test_everything_that_is_shown_is_a_metric(store):
+    """A misspelt name would never be shown."""
+    sources = "".join(model.text for model in list_models().values() if model.folder == "25_metric_value")
+    named = {*re.findall(r"'(\w+)'", sources), *LATENCIES, "pass@k"}
+    assert {shown.metric for shown in SHOWN} <= named
 
 
 def test_a_load_has_rows_about_goodput_and_lateness(store):
@@ -150,12 +155,12 @@ def test_a_load_has_rows_about_goodput_and_lateness(store):
         for i in range(4)
     ]  # fmt: skip
     store.given_answers(*stamps)
-    by_name = {row["metric"]: row for row in read_metric_table(store.connection, "run")}
+    by_name = {row["metric"]: row for row in read_table(store)}
     assert by_name["good requests (fast)"]["value"] == 0.5  # TTFT is 1, 1.5, 2 and 2.5 s
     ((per_s,),) = store.connection.execute("select good_requests_per_s from goodput").fetchall()
     assert by_name["goodput (fast)"]["value"] == per_s is not None
-    assert by_name["goodput (fast)"]["source"] == "goodput.good_requests_per_s"
+    assert by_name["goodput (fast)"]["source"] == "good_requests_per_s mean"
     assert by_name["sent late, p99"] == {
-        "metric": "sent late, p99", "unit": "s", "source": "send_lag.p99_s", "value": 0.25, "low": None, "high": None,
+        "metric": "sent late, p99", "unit": "s", "source": "send_lag_s p99", "value": 0.25, "low": None, "high": None,
         "n": 4,
     }  # fmt: skip

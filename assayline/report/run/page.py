@@ -26,7 +26,7 @@ METRICS = (
     Column("unit", "unit"),
     Column("95 % interval", ("low", "high"), show_value),
     Column("n", "n", show_known),
-    Column("model.column", "source"),
+    Column("metric_value", "source"),
 )
 
 
@@ -48,12 +48,10 @@ def describe_run(rows: ReportRows) -> Section:
 
 
 def list_metrics(rows: ReportRows) -> Section:
-    """The table at the end of a run, with the SQL column of each number."""
+    """The table at the end of a run, with the metric and statistic of each number."""
     section = Section("metrics", "All metrics")
     section.blocks.append(
-        Paragraph(
-            "Every number is a column of a SQL model, named at the end of its line; docs/metrics.md explains each."
-        )
+        Paragraph("Every number is a row of metric_value: its metric and statistic stand at the end of the line.")
     )
     section.blocks.append(tabulate("Metrics of the run", METRICS, rows.metrics, is_folded=True))
     return section

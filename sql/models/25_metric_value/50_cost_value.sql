@@ -21,6 +21,8 @@ list_costs as (
                 'low': null, 'high': null, 'unit': 'J/token'},
             {'metric': 'energy_per_request_joules', 'value': energy_per_request_joules,
                 'low': null, 'high': null, 'unit': 'J/request'},
+            {'metric': 'output_tokens_per_joule', 'value': output_tokens_per_joule,
+                'low': null, 'high': null, 'unit': 'tokens/J'},
             {'metric': 'mean_power_watts', 'value': mean_power_watts, 'low': null, 'high': null, 'unit': 'W'}
         ]) as row
     from run_cost
@@ -37,20 +39,22 @@ join_energies as (
         energy_joules + energy_error_joules,
         'J'
     from run_energy
+    union all
+    select run_id, 'idle_joules', idle_joules, null, null, 'J' from run_energy
 ),
 
 name_columns as (
     select
         run_id,
         metric,
-        case when metric in ('cost', 'energy_joules') then 'total' else 'mean' end as statistic,
+        case when metric in ('cost', 'energy_joules', 'idle_joules') then 'total' else 'mean' end as statistic,
         cast(null as varchar) as detail,
         cast(value as double) as value,
         cast(low as double) as low,
         cast(high as double) as high,
         cast(null as bigint) as n,
         unit,
-        false as higher_is_better
+        metric = 'output_tokens_per_joule' as higher_is_better
     from join_energies
     where value is not null and unit is not null
 )
