@@ -90,11 +90,6 @@ class HostedEngine:
         )
 
     @property
-    def model_id(self) -> str:
-        """Content identity of the model that answers."""
-        return self._order.model_id
-
-    @property
     def facts(self) -> EngineFacts:
         """What the engine resolved at start-up."""
         return self._facts

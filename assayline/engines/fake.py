@@ -74,11 +74,6 @@ class FakeEngine:
         )
 
     @property
-    def model_id(self) -> str:
-        """There is no model."""
-        return "fake"
-
-    @property
     def facts(self) -> EngineFacts:
         """Window and limits."""
         return self._facts

@@ -121,11 +121,6 @@ class AdaptiveEngine:
         self._open()
 
     @property
-    def model_id(self) -> str:
-        """Content identity of the model that answers."""
-        return self._engine.model_id
-
-    @property
     def facts(self) -> EngineFacts:
         """What the engine that is open now resolved."""
         return self._engine.facts
