@@ -150,6 +150,14 @@ class Section:
     title: str
     blocks: list[Block] = field(default_factory=list)
 
+    def say(self, text: str, *, is_warning: bool = False) -> None:
+        """Adds a paragraph."""
+        self.blocks.append(Paragraph(text, is_warning))
+
+    def add(self, *blocks: Block) -> None:
+        """Adds what is not a paragraph, in this order."""
+        self.blocks.extend(blocks)
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
