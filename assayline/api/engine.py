@@ -28,9 +28,8 @@ from assayline.prompts import BadRow, RowError
 from assayline.prompts.columns import RowReader
 from assayline.prompts.media import separate_media
 from assayline.records import Completion, EngineEvent, Json, Prompt, Request
-from assayline.requests.build import Prepared, build_requests
+from assayline.requests.build import Prepared, build_requests, write_warm_up
 from assayline.requests.model_config import may_have_media
-from assayline.requests.warm_up import write_warm_up
 from assayline.settings import Settings, load_settings
 from assayline.spec.checks import check_arguments
 from assayline.spec.evaluation import EvalSpec

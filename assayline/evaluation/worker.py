@@ -28,8 +28,8 @@ from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedE
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.model import ModelIdentity
 from assayline.records import Completion, DeviceSample, EngineEvent, Json, Request, TelemetrySample
+from assayline.requests.build import write_warm_up
 from assayline.requests.model_config import choose_media_args
-from assayline.requests.warm_up import write_warm_up
 from assayline.settings import Settings
 from assayline.spec.checks import count_devices
 from assayline.spec.evaluation import EvalSpec

@@ -13,14 +13,15 @@ alone has. So a token that spans the boundary counts as the prompt's. The option
 prompt, as it stands in its column: without a chat template, let the prompt's template end in a blank ("Answer: ").
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from assayline.digests import digest_text
 from assayline.errors import SpecError
 from assayline.prompts import BadRow, RowError
-from assayline.records import AskedBody, Completion, Prompt, Request
+from assayline.records import AskedBody, Completion, Json, Prompt, Request
 from assayline.requests.chat import Rendered
 from assayline.requests.model_config import list_kinds
 from assayline.spec.evaluation import EvalSpec
@@ -312,3 +313,49 @@ def error_of(request: Request, error: RowError, prompt_tokens: int | None = None
         error_kind=error.kind,
         error_message=str(error),
     )
+
+
+MIN_WARM_UP_TOKENS = 32
+"""A first prefill of a few tokens kills vLLM's CPU worker on AMX machines (SIGILL); 32 is safe everywhere."""
+
+WARM_UP_OUTPUT_TOKENS = 4
+
+
+def write_warm_up(
+    first: Sequence[Request], sampling: Mapping[str, Json], worker: str, max_model_len: int | None
+) -> tuple[Request, int]:
+    """A request that warms an engine up, and how many leading tokens the `first` requests share.
+
+    It belongs to no run, compiles what is compiled late, and primes the prefix that prompts share. `sampling` is the
+    spec's; `max_model_len` in tokens, None where a server does not say.
+    """
+    one = first[0]
+    prefix = [] if one.media else shared_prefix([request.prompt_token_ids for request in first])
+    messages = one.messages  # a server renders messages itself
+    if one.media:
+        # Text alone: a placeholder without its medium can kill an engine, and what sees has run when it started. The
+        # smallest id is of a byte, or begins the text; placeholders are among the last.
+        ids = [min(one.prompt_token_ids, default=0)] * MIN_WARM_UP_TOKENS if messages is None else []
+        messages = messages and [{"role": "user", "content": "Hello"}]
+    else:
+        room = None if max_model_len is None else max_model_len - WARM_UP_OUTPUT_TOKENS - 1
+        ids = (prefix + one.prompt_token_ids[:1] * (MIN_WARM_UP_TOKENS - len(prefix)))[:room]
+    request = Request(
+        request_id=f"warm-up-{worker}",
+        prompt_id="",
+        occurrence=0,
+        repeat_index=0,
+        prompt_token_ids=ids,
+        sampling={name: value for name, value in sampling.items() if name != "min_tokens"}
+        | {"max_tokens": WARM_UP_OUTPUT_TOKENS},
+        messages=messages,
+    )
+    return request, len(prefix)
+
+
+def shared_prefix(prompts: list[list[int]]) -> list[int]:
+    """The longest common prefix of two or more prompts; empty for a single one, which shares with nobody."""
+    if len(prompts) < 2:
+        return []
+    low, high = min(prompts), max(prompts)
+    return [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))]
