@@ -69,7 +69,6 @@ class Settings(BaseSettings):
 
     @cached_property
     def database_path(self) -> Path:
-        """Where the database is."""
         return self.database or self.data_dir / "assayline.duckdb"
 
     def pass_on_token(self) -> None:

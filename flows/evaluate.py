@@ -186,7 +186,6 @@ class _Work:
 
     @property
     def tasks(self) -> list[Watched]:
-        """All of them."""
         return [self.preparing, *self.watched]
 
 

@@ -293,7 +293,6 @@ class _Waiting:
         self.restart()
 
     def restart(self) -> None:
-        """From 0."""
         self._seconds, self._looked_s = 0.0, time.monotonic()
 
     def look(self) -> float:

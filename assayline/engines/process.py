@@ -156,7 +156,6 @@ class HostProcess:
         on_log: Callable[[str], None],
         launch: Launch = start_host,
     ) -> None:
-        """Starts it."""
         log_path.parent.mkdir(parents=True, exist_ok=True)
         self.log_path = log_path
         self.phase = "start"

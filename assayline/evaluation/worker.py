@@ -172,7 +172,6 @@ class Worker:
     def exchange(
         self, requests: Sequence[Request], *, is_last: bool = False, wait_s: float = 0.1, gather_s: float = 0.0
     ) -> News:
-        """As `Exchanger` says."""
         with self._changed:
             self._waiting.extend(requests)
             self._is_last = self._is_last or is_last
@@ -187,11 +186,9 @@ class Worker:
             return news
 
     def stop(self) -> None:
-        """As `Exchanger` says."""
         self._stopped.set()
 
     def close(self) -> None:
-        """As `Exchanger` says."""
         self.stop()
         self._thread.join()
 

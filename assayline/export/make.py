@@ -192,8 +192,6 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """One export."""
-
     run_dir: Path
     output: Path
     force: bool

@@ -306,7 +306,6 @@ def choose_unit(seconds: list[float]) -> tuple[str, float]:
 
 
 def inline(rows: list[Row]) -> alt.InlineData:
-    """Rows as data of a chart."""
     return alt.InlineData(values=rows)
 
 

@@ -38,7 +38,6 @@ class Column:
         return "number" if self.is_number else "name" if self.show is show_name else ""
 
     def cell(self, row: Any) -> str:
-        """The text for a row."""
         match self.value:
             case str() | int():
                 return self.show(row[self.value])
