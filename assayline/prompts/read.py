@@ -129,7 +129,7 @@ def _read_prompts(
     for source_row, row in select_rows(rows, spec.limit, spec.shuffle_seed):
         try:
             if isinstance(row, UnreadableRow):
-                raise RowError("unreadable_row", row.message)
+                raise RowError(row.message, "unreadable_row")
             parts = reader.read(row)
             asked, turn_sizes = _choose_turns(spec, parts.messages)
             messages = few_shot.put_before(asked) if few_shot else asked

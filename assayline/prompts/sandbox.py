@@ -347,7 +347,7 @@ class RenderGuard:
         except RenderStoppedError as error:
             self._stopped += 1
             if self._stopped < MOST_STOPPED:
-                raise RowError("template_error", f"{self._name} {error}.") from None
+                raise RowError(f"{self._name} {error}.", "template_error") from None
             raise PromptError(
                 f"{self._name} {error}, {self._stopped} times by now. Look for loops in it that do not end, or take "
                 "out the rows that are too large for it."

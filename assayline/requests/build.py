@@ -117,7 +117,7 @@ def _prepare(
     rendered = Rendered("", [])
     try:
         if isinstance(item, BadRow):
-            raise RowError(item.kind, item.message)
+            raise RowError(item.message, item.kind)
         sampling = _overlay(sampling, prompt.sampling)
         rendered = _render(prompt, renderer)
         if rendered.messages is None:
@@ -140,7 +140,7 @@ def _prepare_options(
     rendered = Rendered("", [])
     try:
         if isinstance(item, BadRow):
-            raise RowError(item.kind, item.message)
+            raise RowError(item.message, item.kind)
         rendered = _render(prompt, renderer)
         for option in render_options(rendered, prompt.options or [], renderer):
             options.append(option)
@@ -162,18 +162,17 @@ def render_options(prompt: Rendered, options: list[str], renderer: Renderer) -> 
     prompt_tokens = len(prompt.token_ids if context == prompt.text else renderer.encode(context))
     if prompt_tokens == 0:
         raise RowError(
-            "empty_prompt",
             "The prompt has no tokens before its options, expected at least one: the "
             "likelihood of a first token is not known. Is its text empty?",
+            "empty_prompt",
         )
     for number, option in enumerate(options, start=1):
         text = prompt.text + option
         token_ids = renderer.encode(text)
         if len(token_ids) <= prompt_tokens:
             raise RowError(
-                "row_error",
                 f"Option {number}, {option!r:.80}, adds no token to the prompt, so that it has "
-                "no likelihood of its own. Begin it with a blank, or end the prompt with one.",
+                "no likelihood of its own. Begin it with a blank, or end the prompt with one."
             )
         yield RenderedOption(option, text, token_ids, len(token_ids) - prompt_tokens)
 
@@ -245,11 +244,10 @@ def _overlay(sampling: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[
     """
     if "n" in overrides:
         raise RowError(
-            "row_error",
             "The row's sampling sets n, which would change how many requests the run has. Set "
-            "sampling.n or prompts.repeats in the spec.",
+            "sampling.n or prompts.repeats in the spec."
         )
-    _check_seed(overrides, lambda message: RowError("row_error", f"The row's {message}"))
+    _check_seed(overrides, lambda message: RowError(f"The row's {message}"))
     overlaid = {"max_tokens": None, **sampling, **overrides}
     overlaid.pop("n", None)
     return overlaid
@@ -291,14 +289,14 @@ def read_text(message: Mapping[str, Any]) -> str:
 def check_length(tokens: int, max_model_len: int | None, min_tokens: Any = None) -> None:
     """Raises RowError for a prompt that leaves no room in the context for an answer, or has no tokens."""
     if tokens == 0:
-        raise RowError("empty_prompt", "The prompt has no tokens, expected at least one. Is its text empty?")
+        raise RowError("The prompt has no tokens, expected at least one. Is its text empty?", "empty_prompt")
     least = min_tokens if isinstance(min_tokens, int) and min_tokens > 0 else 1  # a row may say anything here
     if max_model_len is not None and tokens + least > max_model_len:
         raise RowError(
-            "prompt_too_long",
             f"The prompt has {tokens} tokens, but the context is {max_model_len} tokens "
             f"(max_model_len), at least {'one' if least == 1 else least} of them for the answer. Shorten the "
             "prompt, or raise engine.args.max_model_len if the model allows.",
+            "prompt_too_long",
         )
 
 
