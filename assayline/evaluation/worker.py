@@ -226,7 +226,7 @@ class Worker:
             self._record(self._generation, "failed", message=str(error))
             raise
 
-    def _open(self, stack: contextlib.ExitStack) -> Engine:
+    def _open(self, stack: contextlib.ExitStack) -> AdaptiveEngine:
         order = self._order
         self._device = claim_device(
             order.spec,
@@ -262,7 +262,7 @@ class Worker:
             wait_s = self._order.settings.device_wait_s
             self._note(f"Every device is taken: {holders}. Waiting for up to {wait_s:g} s (ASSAYLINE_DEVICE_WAIT_S)")
 
-    def _answer(self, engine: Engine) -> None:
+    def _answer(self, engine: AdaptiveEngine) -> None:
         if self._order.spec.engine.warm_up and (first := self._wait_for_first()):
             self._warm_up(engine, first)
         for completion in engine.generate(self._pull()):
@@ -293,7 +293,7 @@ class Worker:
                 self._changed.wait(FIRST_WAIT_S)
             return list(self._waiting)
 
-    def _warm_up(self, engine: Engine, first: list[Request]) -> None:
+    def _warm_up(self, engine: AdaptiveEngine, first: list[Request]) -> None:
         spec = self._order.spec
         request, shared_tokens = write_warm_up(
             first, spec.sampling_defaults, self._order.worker, engine.facts.max_model_len

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -123,25 +124,29 @@ _TYPES = {
 }  # fmt: skip
 
 
-def write_csv(rows: RowStream, file: TextIO) -> None:
+def _write_csv(rows: RowStream, file: TextIO) -> None:
     """A header and a line per request; an empty field is null, lists are JSON."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(rows.columns)
     for row in rows.read():
-        writer.writerow([_write_cell(value) for value in row.values()])
+        writer.writerow([json.dumps(value) if isinstance(value, list) else _say_time(value) for value in row.values()])
 
 
-def write_jsonl(rows: RowStream, file: TextIO) -> None:
+def _write_jsonl(rows: RowStream, file: TextIO) -> None:
     """An object per request. Columns that hold JSON are objects here, without `_json` in their names."""
     for row in rows.read():
         opened = {
-            name.removesuffix("_json"): _open(value) if name.endswith("_json") else _write_value(value)
+            name.removesuffix("_json"): json.loads(value or "null") if name.endswith("_json") else _say_time(value)
             for name, value in row.items()
         }
         file.write(json.dumps(opened, ensure_ascii=False) + "\n")
 
 
-def write_parquet(rows: RowStream, folder: Path) -> None:
+def _say_time(value: Any) -> Any:
+    return value.isoformat() + "Z" if isinstance(value, datetime.datetime) else value
+
+
+def _write_parquet(rows: RowStream, folder: Path) -> None:
     """Files in the order of the prompt set, `requests-00000.parquet` first; of no rows, one that says its columns."""
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in rows.columns.items()])
     writer: pq.ParquetWriter | None = None
@@ -160,18 +165,6 @@ def write_parquet(rows: RowStream, folder: Path) -> None:
     finally:
         if writer is not None:
             writer.close()
-
-
-def _write_cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list) else _write_value(value)
-
-
-def _write_value(value: Any) -> Any:
-    return value.isoformat() + "Z" if isinstance(value, datetime.datetime) else value
-
-
-def _open(value: str | None) -> Any:
-    return None if value is None else json.loads(value)
 
 
 FOLDER_NAME = "exports"
@@ -234,7 +227,11 @@ def name_errors(output: Path) -> Path:
 
 
 def _export_batch(connection: Connection, run: ExportedRun, order: _Order) -> Exported:
-    _refuse_options(run, "openai-batch")
+    if run.has_options:
+        raise SpecError(
+            f"Run {run.row['run_id']} asked for likelihoods of given answers, and openai-batch is of generated text. "
+            "Export it as csv, jsonl, parquet or lm-eval."
+        )
     _refuse_turns(run, "openai-batch")
     errors = name_errors(order.output)
     with (
@@ -247,16 +244,12 @@ def _export_batch(connection: Connection, run: ExportedRun, order: _Order) -> Ex
     return Exported(files, [f"{written.answered} lines answered, {written.failed} with an error."])
 
 
-def _export_csv(connection: Connection, run: ExportedRun, order: _Order) -> Exported:
+def _export_file(
+    connection: Connection, run: ExportedRun, order: _Order, write: Callable[[RowStream, TextIO], None]
+) -> Exported:
     with open_rows(connection, METRICS, run.row["run_id"]) as rows, new_file(order.output, order.force) as file:
-        write_csv(rows, file)
-    return Exported([order.output], [f"{run.requests} requests."])
-
-
-def _export_jsonl(connection: Connection, run: ExportedRun, order: _Order) -> Exported:
-    with open_rows(connection, METRICS, run.row["run_id"]) as rows, new_file(order.output, order.force) as file:
-        write_jsonl(rows, file)
-    return Exported([order.output] if run.requests else [], [f"{run.requests} requests."])
+        write(rows, file)
+    return Exported([order.output] if order.output.exists() else [], [f"{run.requests} requests."])
 
 
 def _export_parquet(connection: Connection, run: ExportedRun, order: _Order) -> Exported:
@@ -264,7 +257,7 @@ def _export_parquet(connection: Connection, run: ExportedRun, order: _Order) -> 
         open_rows(connection, METRICS, run.row["run_id"]) as rows,
         new_folder(order.output, FILE_PATTERNS, order.force) as folder,
     ):
-        write_parquet(rows, folder)
+        _write_parquet(rows, folder)
     return Exported([order.output], [f"{run.requests} requests."])
 
 
@@ -276,17 +269,7 @@ def _export_harness(connection: Connection, run: ExportedRun, order: _Order) -> 
 
 
 def _export_vllm_bench(connection: Connection, run: ExportedRun, order: _Order) -> Exported:
-    with open_rows(connection, METRICS, run.row["run_id"]) as rows, new_file(order.output, order.force) as file:
-        write_result(connection, run, rows, file)
-    return Exported([order.output], [f"{run.requests} requests."])
-
-
-def _refuse_options(run: ExportedRun, form: str) -> None:
-    if run.has_options:
-        raise SpecError(
-            f"Run {run.row['run_id']} asked for likelihoods of given answers, and {form} is of generated text. Export "
-            "it as csv, jsonl, parquet or lm-eval."
-        )
+    return _export_file(connection, run, order, partial(write_result, connection, run))
 
 
 def _refuse_turns(run: ExportedRun, form: str) -> None:
@@ -299,8 +282,8 @@ def _refuse_turns(run: ExportedRun, form: str) -> None:
 
 FORMATS: dict[str, tuple[str, Write, tuple[str, ...] | None]] = {
     "openai-batch": ("batch_output.jsonl", _export_batch, None),
-    "csv": ("requests.csv", _export_csv, None),
-    "jsonl": ("requests.jsonl", _export_jsonl, None),
+    "csv": ("requests.csv", partial(_export_file, write=_write_csv), None),
+    "jsonl": ("requests.jsonl", partial(_export_file, write=_write_jsonl), None),
     "parquet": ("requests", _export_parquet, FILE_PATTERNS),
     "lm-eval": ("lm_eval", _export_harness, SAMPLE_PATTERNS),
     "vllm-bench": ("vllm_bench.json", _export_vllm_bench, None),
