@@ -6,7 +6,7 @@ internals and bounds `range`, but lets it multiply a text to the size of the mac
 - A value that a template makes is refused when it is larger than LONGEST_CHARS or LARGEST_BITS, with everything in it.
   Steps whose result can be much larger than what they are given, or take much longer, are looked at before they run
   (`_cost`): nothing can stop a single step of C.
-- Whatever takes many steps is stopped after MOST_SECONDS or MOST_BYTES: each turn of a loop, each call and each value
+- Whatever takes many steps is stopped after MOST_SECONDS or MOST_BYTES: the turns of a loop, each call and each value
   that is made looks at the clock (`_Clock`), and raises RenderStoppedError over a limit.
 
     guard = RenderGuard("prompts.template")
@@ -53,6 +53,8 @@ MOST_SECONDS = 10.0
 MOST_BYTES = 2**30
 """How much larger the process may become while one prompt renders; looked at where that takes over LOOK_INTERVAL_S."""
 LOOK_INTERVAL_S = 0.25
+TURNS_PER_LOOK = 64
+"""Of a loop, whose calls and values look, too."""
 MOST_STOPPED = 3
 """Prompts that may be stopped before the run is: with a million of them it would take months."""
 
@@ -210,8 +212,9 @@ def _sum(environment: Environment, items: Iterable[Any], attribute: Any = None, 
 
 
 def _watched(items: Iterable[Any]) -> Iterator[Any]:
-    for item in items:
-        CLOCK.look()
+    for turn, item in enumerate(items):
+        if turn % TURNS_PER_LOOK == 0:
+            CLOCK.look()
         yield item
 
 
