@@ -24,7 +24,7 @@ from typing import Any, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from assayline.errors import SpecError, StoreError
+from assayline.errors import SpecError
 from assayline.export.batch import write_batch
 from assayline.export.harness import SAMPLE_PATTERNS, write_harness_results
 from assayline.export.rows import METRICS, TEXTS, ExportedRun, RowStream, TokenNames, find_exported, open_rows
@@ -199,11 +199,7 @@ def export_run(settings: Settings, run_id: str, form: str, output: Path | None =
     What was answered and not loaded yet is loaded first. Raises SpecError for a run that is not there, a format that
     cannot hold it, and a place that is taken unless `force`; StoreError where the database or the disk refuses.
     """
-    if not settings.database_path.exists():
-        raise StoreError(
-            f"There is no database at {settings.database_path}. Run an evaluation first, or set ASSAYLINE_DATA_DIR or "
-            "ASSAYLINE_DATABASE to where it is."
-        )
+    settings.need_database()
     run_dir = settings.run_dir(run_id)
     name, write, patterns = FORMATS[form]
     order = _Order(run_dir, output or run_dir / FOLDER_NAME / name, force)

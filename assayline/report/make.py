@@ -8,7 +8,7 @@ from pathlib import Path
 from assayline.benchmark.plan import benchmark_dir, count_left
 from assayline.comparison.baselines import check_run, resolve_baseline
 from assayline.digests import digest_json
-from assayline.errors import SpecError, StoreError
+from assayline.errors import SpecError
 from assayline.files import replace_file, storing
 from assayline.report.board import BoardRows, compose_board, read_board
 from assayline.report.document import Chart, Document
@@ -143,11 +143,7 @@ def make_report(
 
 def open_database(settings: Settings) -> DatabaseThread:
     """The database to report from. Raises StoreError where there is none: reading must not make one."""
-    if not settings.database_path.exists():
-        raise StoreError(
-            f"There is no database at {settings.database_path}. Run an evaluation first, or set ASSAYLINE_DATA_DIR or "
-            "ASSAYLINE_DATABASE to where it is."
-        )
+    settings.need_database()
     return DatabaseThread(settings)
 
 
