@@ -39,7 +39,7 @@ class RowError(AssaylineError):
 
     exit_code = 3
 
-    def __init__(self, kind: str, message: str) -> None:
+    def __init__(self, message: str, kind: str = "row_error") -> None:
         # Messages quote the row, and must be storable whatever the row holds.
         super().__init__(message.encode("utf-8", "backslashreplace").decode())
         self.kind = kind
@@ -49,7 +49,7 @@ class MediaError(RowError):
     """A picture, sound or video cannot be used."""
 
     def __init__(self, message: str, kind: str = "media_error") -> None:
-        super().__init__(kind, message)
+        super().__init__(message, kind)
 
 
 class PromptsChangedError(PromptError):

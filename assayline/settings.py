@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, SettingsConfigDict
 
-from assayline.errors import SpecError
+from assayline.errors import SpecError, StoreError
 
 PREFIX = "ASSAYLINE_"
 
@@ -69,8 +69,15 @@ class Settings(BaseSettings):
 
     @cached_property
     def database_path(self) -> Path:
-        """Where the database is."""
         return self.database or self.data_dir / "assayline.duckdb"
+
+    def need_database(self) -> None:
+        """Raises StoreError where there is no database: reading must not make one."""
+        if not self.database_path.exists():
+            raise StoreError(
+                f"There is no database at {self.database_path}. Run an evaluation first, or set ASSAYLINE_DATA_DIR or "
+                "ASSAYLINE_DATABASE to where it is."
+            )
 
     def pass_on_token(self) -> None:
         """Puts the hub's token where its client reads it: into the environment of this process."""

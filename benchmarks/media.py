@@ -25,9 +25,8 @@ from PIL import Image
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
 from assayline.engines.client import OfflineEngine
-from assayline.engines.environment import engine_environment
 from assayline.engines.messages import Open
-from assayline.engines.process import HostSetup
+from assayline.engines.process import HostSetup, engine_environment
 from assayline.media.references import Shelf
 from assayline.records import Request, TelemetrySample
 from assayline.requests.chat import ChatRenderer, load_tokenizer

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from assayline.engines.devices.claims import list_devices
-from assayline.engines.environment import engine_environment
+from assayline.engines.process import engine_environment
 from assayline.settings import Settings
 from benchmarks.overhead import (
     Measurement,

@@ -32,9 +32,8 @@ from assayline.engines import open_engine
 from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.devices.claims import list_devices
 from assayline.engines.devices.watch import DeviceMemory
-from assayline.engines.environment import engine_environment
 from assayline.engines.messages import Open
-from assayline.engines.process import HostSetup
+from assayline.engines.process import HostSetup, engine_environment
 from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, sizes_of
 from assayline.evaluation.begin import begin_evaluation

@@ -28,9 +28,8 @@ from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
 from assayline.engines.client import StreamingEngine
 from assayline.engines.devices.claims import list_devices
-from assayline.engines.environment import engine_environment
 from assayline.engines.messages import Open
-from assayline.engines.process import HostSetup
+from assayline.engines.process import HostSetup, engine_environment
 from assayline.load.course import LoadCourse
 from assayline.records import Request
 from assayline.settings import Settings

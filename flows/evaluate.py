@@ -37,7 +37,7 @@ from assayline.store.mirror import mirroring, open_mirror
 from flows.cli.tables import tabulate_metrics
 from flows.live.logs import speak_in_sentences
 from flows.live.reporting import completed, describe_figures, publish_page, report_run
-from flows.live.watch import ProgressReport, Screen, Watched, WorkersReport, open_screen, wait_for_one
+from flows.live.watch import RunReport, Screen, Watched, open_screen, wait_for_one
 from tasks.evaluate import generate, prepare_prompts
 from tasks.ray_cluster import Cluster, open_cluster
 
@@ -186,7 +186,6 @@ class _Work:
 
     @property
     def tasks(self) -> list[Watched]:
-        """All of them."""
         return [self.preparing, *self.watched]
 
 
@@ -195,16 +194,13 @@ def _watch(evaluation: Evaluation, work: _Work, screen: Screen | None) -> bool:
 
     Returns whether all progress could be shown.
     """
-    progress = ProgressReport(get_run_logger())
-    workers = WorkersReport(get_run_logger())
+    report = RunReport(get_run_logger())
     loaded_s = time.monotonic()
 
     def show(*, is_last: bool = False) -> None:
         expected = work.prepared.result().requests if work.preparing.has_completed else None
         standing = evaluation.dispatcher.look()
-        workers.show(standing, is_last=is_last)
-        if not is_last or expected is not None:
-            progress.show(standing.answered, expected, last=is_last)
+        report.show(standing, expected, is_last=is_last)
         if screen:
             screen.show(standing, expected)
 
@@ -213,23 +209,22 @@ def _watch(evaluation: Evaluation, work: _Work, screen: Screen | None) -> bool:
             evaluation.stop()
         if not evaluation.dispatcher.is_stopped and not evaluation.dispatcher.is_over:
             work.add_workers()
-        _try_to(show, progress)
+        _try_to(show, report)
         if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:
             if obstacle := evaluation.try_load():
-                progress.warn_once(f"{obstacle} Results are still stored as part files.")
+                report.warn_once(f"{obstacle} Results are still stored as part files.")
             loaded_s = time.monotonic()
         wait_for_one(work.tasks, POLL_INTERVAL_S)
-    _try_to(partial(show, is_last=True), progress)
-    workers.close()
-    return progress.close()
+    _try_to(partial(show, is_last=True), report)
+    return report.close()
 
 
-def _try_to(show: Callable[[], None], progress: ProgressReport) -> None:
+def _try_to(show: Callable[[], None], report: RunReport) -> None:
     """Shows how far the run is. What cannot be shown now stops no run: the next look tries again."""
     try:
         show()
     except Exception as error:
-        progress.warn_once(f"Progress is not shown, and the run continues: {type(error).__name__}: {error}")
+        report.warn_once(f"Progress is not shown, and the run continues: {type(error).__name__}: {error}")
 
 
 def _abandon(evaluation: Evaluation, cause: BaseException) -> None:

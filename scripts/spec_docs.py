@@ -13,17 +13,17 @@ sys.path.insert(0, str(ROOT))
 
 from assayline.spec import criteria, engine, evaluation, load, prompts  # noqa: E402
 
+
+def _name_kinds(place: str, union: Any) -> list[tuple[str, type[BaseModel]]]:
+    """A part for each kind of a union, in its order."""
+    kinds = typing.get_args(typing.get_args(union)[0])
+    return [(f"{place}, kind: {kind.model_fields['kind'].default}", kind) for kind in kinds]
+
+
 PARTS: list[tuple[str, type[BaseModel]]] = [
     ("The spec", evaluation.EvalSpec),
     ("prompts", prompts.PromptSpec),
-    ("prompts.source, kind: file", prompts.FileSource),
-    ("prompts.source, kind: inline", prompts.InlineSource),
-    ("prompts.source, kind: hub", prompts.HubSource),
-    ("prompts.source, kind: synthetic", prompts.SyntheticSource),
-    ("prompts.source, kind: sharegpt", prompts.ShareGptSource),
-    ("prompts.source, kind: trace", prompts.TraceSource),
-    ("prompts.source, kind: lm_eval", prompts.LmEvalSource),
-    ("prompts.source, kind: openai_batch", prompts.OpenAiBatchSource),
+    *_name_kinds("prompts.source", prompts.AnySource),
     ("prompts.source.prompt_tokens and output_tokens", prompts.TokenLength),
     ("prompts.source.images", prompts.SyntheticImages),
     ("prompts.source.audios", prompts.SyntheticAudio),
@@ -34,24 +34,12 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
     ("chat", prompts.ChatSpec),
     ("output", engine.OutputSpec),
     ("reasoning", engine.ReasoningSpec),
-    ("scorers, kind: exact_match", criteria.ExactMatch),
-    ("scorers, kind: contains", criteria.Contains),
-    ("scorers, kind: regex", criteria.RegexMatch),
-    ("scorers, kind: numeric", criteria.Numeric),
-    ("scorers, kind: choice", criteria.ChoiceLetter),
-    ("scorers, kind: token_f1", criteria.TokenF1),
-    ("scorers, kind: json", criteria.JsonMatch),
-    ("scorers, kind: loglikelihood", criteria.Loglikelihood),
+    *_name_kinds("scorers", criteria.Scorer),
     ("engine", engine.EngineSpec),
     ("engine.server", engine.ServerSpec),
     ("engine.recovery", engine.RecoverySpec),
     ("load", load.LoadSpec),
-    ("load.arrival, kind: all_at_once", load.AllAtOnce),
-    ("load.arrival, kind: concurrency", load.Concurrency),
-    ("load.arrival, kind: constant", load.ConstantRate),
-    ("load.arrival, kind: poisson", load.Poisson),
-    ("load.arrival, kind: gamma", load.Gamma),
-    ("load.arrival, kind: trace", load.Trace),
+    *_name_kinds("load.arrival", load.Arrival),
     ("slos", criteria.SloSpec),
     ("gate", criteria.GateSpec),
     ("price", criteria.PriceSpec),

@@ -95,7 +95,6 @@ class EngineReport:
         self._in_trouble = False
 
     def add(self, event: EngineEvent) -> None:
-        """Takes one event."""
         words = (event.message or "").partition("\n")[0]
         if event.event in TROUBLE:
             self._in_trouble = True

@@ -217,7 +217,6 @@ class RayWorker:
         return self._last
 
     def stop(self) -> None:
-        """As `Exchanger` says."""
         if not self._is_stopped:
             self._is_stopped = True
             self._actor.stop.remote()
@@ -310,11 +309,9 @@ class _NodeWorker:
         return news, lacking
 
     def stop(self) -> None:
-        """As `Exchanger` says."""
         self._is_stopped = True
 
     def close(self) -> None:
-        """As `Exchanger` says."""
         if self._begun.done() and self._begun.exception() is None:
             self._begun.result().close()
         shutil.rmtree(self._folder, ignore_errors=True)

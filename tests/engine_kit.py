@@ -21,11 +21,10 @@ from assayline.clock import RunClock
 from assayline.engines import client
 from assayline.engines.base import EngineHooks
 from assayline.engines.client import OfflineEngine, StreamingEngine
-from assayline.engines.environment import engine_environment
 from assayline.engines.host.server.core import ServerCore
 from assayline.engines.host.vllm.internals import find_version
 from assayline.engines.messages import Open
-from assayline.engines.process import HostProcess, HostSetup
+from assayline.engines.process import HostProcess, HostSetup, engine_environment
 from assayline.errors import Death, Witness
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.records import Completion, Request, TelemetrySample

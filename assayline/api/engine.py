@@ -20,7 +20,7 @@ from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
 from assayline.errors import EngineError
 from assayline.evaluation.prepare import open_renderer
-from assayline.evaluation.worker import Opening, WorkOrder, claim_device, locate_model, write_engine_order
+from assayline.evaluation.worker import WorkOrder, claim_device, locate_model, open_adaptive_engine
 from assayline.load.course import LoadCourse
 from assayline.media.references import Shelf
 from assayline.model import identify_spec_model
@@ -28,9 +28,8 @@ from assayline.prompts import BadRow, RowError
 from assayline.prompts.columns import RowReader
 from assayline.prompts.media import separate_media
 from assayline.records import Completion, EngineEvent, Json, Prompt, Request
-from assayline.requests.build import Prepared, build_requests
+from assayline.requests.build import Prepared, build_requests, write_warm_up
 from assayline.requests.model_config import may_have_media
-from assayline.requests.warm_up import write_warm_up
 from assayline.settings import Settings, load_settings
 from assayline.spec.checks import check_arguments
 from assayline.spec.evaluation import EvalSpec
@@ -214,6 +213,8 @@ class Engine:
         )
         check_arguments(self._spec)
         identity = identify_spec_model(self._spec)
+        self.model_id = identity.model_id
+        """Content identity of the model that answers: digest of its files, or hub id and commit."""
         self._renderer, _, self._max_model_len = open_renderer(self._spec, identity)
         with contextlib.ExitStack() as stack:
             self._folder = stack.enter_context(_hold_folder(log_folder))
@@ -234,16 +235,14 @@ class Engine:
                 log_folder=self._folder / "logs",
                 has_media=may_have_media(self._spec, identity.folder),
             )
-            opening = Opening(
-                spec=self._spec,
-                settings=self._settings,
-                ordered=write_engine_order(order, self._clock),
-                device=device,
-                log_folder=order.log_folder,
-                hooks=EngineHooks(on_note=LOG.info),
-                course=LoadCourse(None),
+            self._engine = open_adaptive_engine(
+                order,
+                device,
+                EngineHooks(on_note=LOG.info),
+                LoadCourse(None),
+                self._record,
+                may_isolate=self._may_isolate,
             )
-            self._engine = opening.open(self._record, may_isolate=self._may_isolate)
             stack.callback(self._engine.close)
             self._stack = stack.pop_all()
 
@@ -258,11 +257,6 @@ class Engine:
     def close(self) -> None:
         """Ends the engine's processes and returns their memory. Safe to call twice."""
         self._stack.close()
-
-    @property
-    def model_id(self) -> str:
-        """Content identity of the model that answers: digest of its files, or hub id and commit."""
-        return self._engine.model_id
 
     @property
     def facts(self) -> EngineFacts:

@@ -24,8 +24,6 @@ SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One configuration."""
-
     label: str
     config_id: str
     repeats: int

@@ -129,10 +129,6 @@ class Engine(Protocol):
     """An engine that is ready to generate."""
 
     @property
-    def model_id(self) -> str:
-        """Content identity of the model that answers."""
-
-    @property
     def facts(self) -> EngineFacts:
         """What the engine resolved at start-up."""
 

@@ -90,11 +90,6 @@ class HostedEngine:
         )
 
     @property
-    def model_id(self) -> str:
-        """Content identity of the model that answers."""
-        return self._order.model_id
-
-    @property
     def facts(self) -> EngineFacts:
         """What the engine resolved at start-up."""
         return self._facts
@@ -298,7 +293,6 @@ class _Waiting:
         self.restart()
 
     def restart(self) -> None:
-        """From 0."""
         self._seconds, self._looked_s = 0.0, time.monotonic()
 
     def look(self) -> float:

@@ -74,25 +74,16 @@ class FakeEngine:
         )
 
     @property
-    def model_id(self) -> str:
-        """There is no model."""
-        return "fake"
-
-    @property
     def facts(self) -> EngineFacts:
-        """Window and limits."""
         return self._facts
 
     def set_window(self, window_requests: int) -> None:
-        """Requests in flight from now on."""
         self._window_requests = window_requests
 
     def warm_up(self, request: Request) -> float:
-        """Nothing to warm."""
         return 0.0
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
-        """Answers every request once, in completion order."""
         source = iter(requests)
         live: list[_Running] = []
         exhausted = False

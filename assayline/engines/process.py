@@ -23,7 +23,6 @@ from typing import Any, Protocol
 import psutil
 
 from assayline.engines.devices.watch import list_memory_groups
-from assayline.engines.environment import engine_environment
 from assayline.engines.messages import CHUNK_BYTES, Close, cut_frames, pack
 from assayline.engines.recovery.causes import CAUSE_LINE
 from assayline.errors import Death, DeviceError, EngineDiedError, Witness
@@ -64,6 +63,32 @@ DRAIN_S = 5.0
 SHARED_MEMORY = Path("/dev/shm")
 SEGMENT_NAMES = ("psm_", "vllm_dist_", "sem.mp-", "sem.loky-", "nccl-", "torch_")
 """How libraries of an engine name their segments. Anything else there, such as a model's weights, is not theirs."""
+
+
+DEFAULTS = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # already a process of its own: docs/design/001-engine-process.md
+    "DO_NOT_TRACK": "1",
+    "NCCL_DEBUG": "WARN",  # the reason of an "unhandled cuda error" is in its log alone
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONUNBUFFERED": "1",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as the driver's library and nvidia-smi number GPUs, not the fastest first
+}
+"""Variables of an engine's process, unless the surrounding environment or the spec says otherwise. vLLM, torch and the
+hub client read theirs at import, so nothing can be set later."""
+
+MEMORY_LIMIT = "ASSAYLINE_ENGINE_MEMORY_LIMIT_BYTES"
+"""The setting's own variable tells the host, whether the setting came from there or from a `.env` file."""
+
+
+def engine_environment(
+    settings: Settings, device_env: Mapping[str, str], spec_env: Mapping[str, str]
+) -> dict[str, str]:
+    """This process's environment with defaults below, the device's binding and the spec's `engine.env` above it."""
+    token = {"HF_TOKEN": settings.hf_token.get_secret_value()} if settings.hf_token else {}
+    limit = settings.engine_memory_limit_bytes
+    limits = {} if limit is None else {MEMORY_LIMIT: str(limit)}
+    return {**DEFAULTS, **os.environ, **token, **limits, **device_env, **spec_env}
 
 
 class Launched(Protocol):
@@ -131,7 +156,6 @@ class HostProcess:
         on_log: Callable[[str], None],
         launch: Launch = start_host,
     ) -> None:
-        """Starts it."""
         log_path.parent.mkdir(parents=True, exist_ok=True)
         self.log_path = log_path
         self.phase = "start"

@@ -33,7 +33,7 @@ from assayline.files import MAKE_ROOM, replace_file, storing
 from assayline.media.references import find_media
 from assayline.prompts import RowError
 from assayline.records import EARLIER_TURN, NOT_SENT, Completion, EarlierTurn, Json, Request
-from assayline.requests.build import Prepared, Renderer, check_length, repeats_per_prompt
+from assayline.requests.build import Prepared, Renderer, check_length, repeats_per_prompt, shared_prefix
 from assayline.requests.chat import Rendered
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.parts import StoredText, part_unreadable, request_from_row
@@ -220,17 +220,13 @@ def _name_families(rows: list[Prepared]) -> list[int]:
     families = list(range(len(rows)))
     asked = [place for place in families if prompts[place]]
     by_tokens = sorted(asked, key=prompts.__getitem__)  # prompts with a prefix in common are neighbours
-    common = _count_shared(prompts[by_tokens[0]], prompts[by_tokens[-1]]) if by_tokens else 0
+    common = len(shared_prefix([prompts[by_tokens[0]], prompts[by_tokens[-1]]])) if by_tokens else 0
     for before, place in itertools.pairwise(by_tokens):
         longer = max(len(prompts[before]), len(prompts[place])) - common
         shared = common + max(longer // 2 + 1, FAMILY_TOKENS)
         if len(prompts[before]) >= shared and prompts[before][:shared] == prompts[place][:shared]:
             families[place] = families[before]
     return families
-
-
-def _count_shared(one: list[int], other: list[int]) -> int:
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _key(prompt_id: str) -> int:

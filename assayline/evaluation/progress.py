@@ -19,8 +19,6 @@ LEAST_COMPARED = 3
 
 @dataclass(frozen=True, slots=True)
 class WorkerStanding:
-    """One worker."""
-
     worker: str
     device: str
     state: str
@@ -44,7 +42,6 @@ class Standing:
     workers: list[WorkerStanding]
 
     def count(self, state: str) -> int:
-        """Workers in a state."""
         return sum(worker.state == state for worker in self.workers)
 
 
@@ -103,7 +100,6 @@ class Progress:
         self._find(worker).window_requests = window_requests
 
     def lose(self, worker: str) -> None:
-        """The worker is gone."""
         self._find(worker).state = LOST
 
     def leave(self, worker: str) -> None:

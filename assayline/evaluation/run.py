@@ -151,7 +151,6 @@ class Evaluation:
 
     @property
     def run_id(self) -> str:
-        """The run's id."""
         return self.manifest.run_id
 
     @property

@@ -28,74 +28,13 @@ from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedE
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.model import ModelIdentity
 from assayline.records import Completion, DeviceSample, EngineEvent, Json, Request, TelemetrySample
+from assayline.requests.build import write_warm_up
 from assayline.requests.model_config import choose_media_args
-from assayline.requests.warm_up import write_warm_up
 from assayline.settings import Settings
 from assayline.spec.checks import count_devices
 from assayline.spec.evaluation import EvalSpec
 
 NO_DEVICE = Device("none", {}, ())
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """What every engine of one worker is opened with."""
-
-    spec: EvalSpec
-    settings: Settings
-    ordered: Open
-    """Each generation's order differs in its number and in `args` alone."""
-    device: Device
-    log_folder: Path
-    """Each generation's log is a file of it."""
-    hooks: EngineHooks
-    course: LoadCourse
-    lot: ParkingLot | None = None
-    open_engine: Callable[..., Engine] | None = None
-    """In place of `assayline.engines.open_engine`."""
-
-    def open(
-        self,
-        record: Recorder,
-        *,
-        first_generation: int = 0,
-        may_isolate: Callable[[int], bool] = lambda isolated: True,
-        should_stop: Callable[[], bool] = lambda: False,
-    ) -> AdaptiveEngine:
-        """The first engine, or as many as it takes; see AdaptiveEngine."""
-        spec = self.spec
-        policy = RecoveryPolicy(
-            sizes_of(spec.engine.args, choose_window(spec.engine, self.course)),
-            enabled=spec.engine.recovery.enabled,
-            min_batch_size=spec.engine.recovery.min_batch_size,
-            grow=spec.engine.recovery.grow,
-            has_window=not self.course.is_open_loop,
-        )
-        return AdaptiveEngine(
-            self._open_one,
-            policy,
-            record,
-            DeviceMemory(self.device.gpus),
-            worker=self.ordered.worker,
-            first_generation=first_generation,
-            memory_wait_s=self.settings.engine_memory_wait_s,
-            may_isolate=may_isolate,
-            should_stop=should_stop,
-        )
-
-    def _open_one(self, sizes: Sizes, changed_args: dict[str, Json], generation: int) -> Engine:
-        engine = self.spec.engine
-        log_path = self.log_folder / f"{self.ordered.worker}-generation-{generation}.log"
-        opens = self.open_engine or open_engine
-        return opens(
-            replace(self.ordered, args={**self.ordered.args, **changed_args}, engine_generation=generation),
-            sizes,
-            HostSetup.of(self.settings, engine, self.device.env, log_path),
-            self.hooks,
-            mode=engine.mode,
-            course=self.course,
-            lot=self.lot,
-        )
 
 
 def locate_model(spec: EvalSpec, model: ModelIdentity) -> tuple[str, dict[str, Json]]:
@@ -210,9 +149,8 @@ class Worker:
     """A worker of this process. Its engine opens at once, in a thread."""
 
     def __init__(self, order: WorkOrder, open_engine: Callable[..., Engine] | None = None) -> None:
-        self._order = order
+        self._order = order = replace(order, clock=order.clock.on_this_machine())
         self._open_engine = open_engine
-        self._clock = order.clock.on_this_machine()
         self._changed = threading.Condition()
         self._waiting: deque[Request] = deque()
         self._news = News()
@@ -222,7 +160,7 @@ class Worker:
         self._device = NO_DEVICE
         self._holders = ""
         """Who has the device that this worker waits for."""
-        self._sampler = DeviceSampler((), order.worker, self._clock)
+        self._sampler = DeviceSampler((), order.worker, order.clock)
         self._course = LoadCourse(
             order.spec.load, settled=order.sent_before, errors=order.errors_before, end_before=order.load_end_before
         )
@@ -234,7 +172,6 @@ class Worker:
     def exchange(
         self, requests: Sequence[Request], *, is_last: bool = False, wait_s: float = 0.1, gather_s: float = 0.0
     ) -> News:
-        """As `Exchanger` says."""
         with self._changed:
             self._waiting.extend(requests)
             self._is_last = self._is_last or is_last
@@ -249,11 +186,9 @@ class Worker:
             return news
 
     def stop(self) -> None:
-        """As `Exchanger` says."""
         self._stopped.set()
 
     def close(self) -> None:
-        """As `Exchanger` says."""
         self.stop()
         self._thread.join()
 
@@ -291,7 +226,7 @@ class Worker:
             self._record(self._generation, "failed", message=str(error))
             raise
 
-    def _open(self, stack: contextlib.ExitStack) -> Engine:
+    def _open(self, stack: contextlib.ExitStack) -> AdaptiveEngine:
         order = self._order
         self._device = claim_device(
             order.spec,
@@ -305,7 +240,7 @@ class Worker:
         )
         for orphan in self._device.orphans:
             self._note(f"Ended {orphan}, which a killed run had left on {self._device.name}")
-        self._sampler = stack.enter_context(DeviceSampler(self._device.gpus, order.worker, self._clock))
+        self._sampler = stack.enter_context(DeviceSampler(self._device.gpus, order.worker, order.clock))
         self._note(f"Opening an engine for {order.model} on {self._device.name}")
         hooks = EngineHooks(
             on_sample=self._keep_record,
@@ -314,19 +249,9 @@ class Worker:
             on_note=self._note,
             on_load_ended=self._note_end,
         )
-        ordered = write_engine_order(order, self._clock)
-        opening = Opening(
-            order.spec,
-            order.settings,
-            ordered,
-            self._device,
-            order.log_folder,
-            hooks,
-            self._course,
-            self._lot,
-            self._open_engine,
+        return open_adaptive_engine(
+            order, self._device, hooks, self._course, self._record, lot=self._lot, open_engine_by=self._open_engine
         )
-        return opening.open(self._record, first_generation=order.first_generation, should_stop=self._stopped.is_set)
 
     def _wait_for_device(self, holders: str) -> None:
         """Notes who has the device, whenever that changes. Raises EngineInterruptedError if the worker is stopped."""
@@ -337,7 +262,7 @@ class Worker:
             wait_s = self._order.settings.device_wait_s
             self._note(f"Every device is taken: {holders}. Waiting for up to {wait_s:g} s (ASSAYLINE_DEVICE_WAIT_S)")
 
-    def _answer(self, engine: Engine) -> None:
+    def _answer(self, engine: AdaptiveEngine) -> None:
         if self._order.spec.engine.warm_up and (first := self._wait_for_first()):
             self._warm_up(engine, first)
         for completion in engine.generate(self._pull()):
@@ -368,7 +293,7 @@ class Worker:
                 self._changed.wait(FIRST_WAIT_S)
             return list(self._waiting)
 
-    def _warm_up(self, engine: Engine, first: list[Request]) -> None:
+    def _warm_up(self, engine: AdaptiveEngine, first: list[Request]) -> None:
         spec = self._order.spec
         request, shared_tokens = write_warm_up(
             first, spec.sampling_defaults, self._order.worker, engine.facts.max_model_len
@@ -406,7 +331,7 @@ class Worker:
         details = dict(details or {})
         if event == "opened":
             details |= OpenedDetails(claimed_device=self._device.name, claimed_gpus=len(self._device.gpus))
-        worker, attempt, now_s = self._order.worker, self._order.attempt, self._clock.now_s()
+        worker, attempt, now_s = self._order.worker, self._order.attempt, self._order.clock.now_s()
         row = EngineEvent(worker, attempt, generation, event, now_s, duration_s, message, details)
         with self._changed:
             if event == "opened":
@@ -416,7 +341,57 @@ class Worker:
             self._changed.notify_all()
 
 
-def write_engine_order(order: WorkOrder, clock: RunClock) -> Open:
+def open_adaptive_engine(
+    order: WorkOrder,
+    device: Device,
+    hooks: EngineHooks,
+    course: LoadCourse,
+    record: Recorder,
+    *,
+    lot: ParkingLot | None = None,
+    open_engine_by: Callable[..., Engine] | None = None,
+    may_isolate: Callable[[int], bool] = lambda isolated: True,
+) -> AdaptiveEngine:
+    """The first engine of a worker, or as many as it takes; see AdaptiveEngine.
+
+    `open_engine_by` stands in place of `assayline.engines.open_engine`.
+    """
+    engine = order.spec.engine
+    ordered = write_engine_order(order)
+
+    def open_one(sizes: Sizes, changed_args: dict[str, Json], generation: int) -> Engine:
+        log_path = order.log_folder / f"{order.worker}-generation-{generation}.log"
+        return (open_engine_by or open_engine)(
+            replace(ordered, args={**ordered.args, **changed_args}, engine_generation=generation),
+            sizes,
+            HostSetup.of(order.settings, engine, device.env, log_path),
+            hooks,
+            mode=engine.mode,
+            course=course,
+            lot=lot,
+        )
+
+    policy = RecoveryPolicy(
+        sizes_of(engine.args, choose_window(engine, course)),
+        enabled=engine.recovery.enabled,
+        min_batch_size=engine.recovery.min_batch_size,
+        grow=engine.recovery.grow,
+        has_window=not course.is_open_loop,
+    )
+    return AdaptiveEngine(
+        open_one,
+        policy,
+        record,
+        DeviceMemory(device.gpus),
+        worker=order.worker,
+        first_generation=order.first_generation,
+        memory_wait_s=order.settings.engine_memory_wait_s,
+        may_isolate=may_isolate,
+        should_stop=hooks.should_stop,
+    )
+
+
+def write_engine_order(order: WorkOrder) -> Open:
     """The engine that a worker's spec asks for; its generations differ in their number and in `args` alone."""
     spec, engine = order.spec, order.spec.engine
     return Open(
@@ -432,7 +407,7 @@ def write_engine_order(order: WorkOrder, clock: RunClock) -> Open:
         chat_kwargs=spec.chat.kwargs,
         media=spec.prompts.media,
         has_media=order.has_media,
-        clock=clock,
+        clock=order.clock,
         run_id=order.run_id,
         worker=order.worker,
         engine_generation=order.first_generation,

@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from assayline.errors import SpecError, StoreError
+from assayline.errors import SpecError
 from assayline.export.batch import write_batch
 from assayline.export.harness import SAMPLE_PATTERNS, write_harness_results
 from assayline.export.rows import METRICS, TEXTS, ExportedRun, RowStream, TokenNames, find_exported, open_rows
@@ -123,25 +124,29 @@ _TYPES = {
 }  # fmt: skip
 
 
-def write_csv(rows: RowStream, file: TextIO) -> None:
+def _write_csv(rows: RowStream, file: TextIO) -> None:
     """A header and a line per request; an empty field is null, lists are JSON."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(rows.columns)
     for row in rows.read():
-        writer.writerow([_write_cell(value) for value in row.values()])
+        writer.writerow([json.dumps(value) if isinstance(value, list) else _say_time(value) for value in row.values()])
 
 
-def write_jsonl(rows: RowStream, file: TextIO) -> None:
+def _write_jsonl(rows: RowStream, file: TextIO) -> None:
     """An object per request. Columns that hold JSON are objects here, without `_json` in their names."""
     for row in rows.read():
         opened = {
-            name.removesuffix("_json"): _open(value) if name.endswith("_json") else _write_value(value)
+            name.removesuffix("_json"): json.loads(value or "null") if name.endswith("_json") else _say_time(value)
             for name, value in row.items()
         }
         file.write(json.dumps(opened, ensure_ascii=False) + "\n")
 
 
-def write_parquet(rows: RowStream, folder: Path) -> None:
+def _say_time(value: Any) -> Any:
+    return value.isoformat() + "Z" if isinstance(value, datetime.datetime) else value
+
+
+def _write_parquet(rows: RowStream, folder: Path) -> None:
     """Files in the order of the prompt set, `requests-00000.parquet` first; of no rows, one that says its columns."""
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in rows.columns.items()])
     writer: pq.ParquetWriter | None = None
@@ -162,18 +167,6 @@ def write_parquet(rows: RowStream, folder: Path) -> None:
             writer.close()
 
 
-def _write_cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list) else _write_value(value)
-
-
-def _write_value(value: Any) -> Any:
-    return value.isoformat() + "Z" if isinstance(value, datetime.datetime) else value
-
-
-def _open(value: str | None) -> Any:
-    return None if value is None else json.loads(value)
-
-
 FOLDER_NAME = "exports"
 """In a run's folder, where an export goes unless it is told otherwise."""
 
@@ -192,8 +185,6 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """One export."""
-
     run_dir: Path
     output: Path
     force: bool
@@ -208,11 +199,7 @@ def export_run(settings: Settings, run_id: str, form: str, output: Path | None =
     What was answered and not loaded yet is loaded first. Raises SpecError for a run that is not there, a format that
     cannot hold it, and a place that is taken unless `force`; StoreError where the database or the disk refuses.
     """
-    if not settings.database_path.exists():
-        raise StoreError(
-            f"There is no database at {settings.database_path}. Run an evaluation first, or set ASSAYLINE_DATA_DIR or "
-            "ASSAYLINE_DATABASE to where it is."
-        )
+    settings.need_database()
     run_dir = settings.run_dir(run_id)
     name, write, patterns = FORMATS[form]
     order = _Order(run_dir, output or run_dir / FOLDER_NAME / name, force)
@@ -236,7 +223,11 @@ def name_errors(output: Path) -> Path:
 
 
 def _export_batch(connection: Connection, run: ExportedRun, order: _Order) -> Exported:
-    _refuse_options(run, "openai-batch")
+    if run.has_options:
+        raise SpecError(
+            f"Run {run.row['run_id']} asked for likelihoods of given answers, and openai-batch is of generated text. "
+            "Export it as csv, jsonl, parquet or lm-eval."
+        )
     _refuse_turns(run, "openai-batch")
     errors = name_errors(order.output)
     with (
@@ -249,16 +240,12 @@ def _export_batch(connection: Connection, run: ExportedRun, order: _Order) -> Ex
     return Exported(files, [f"{written.answered} lines answered, {written.failed} with an error."])
 
 
-def _export_csv(connection: Connection, run: ExportedRun, order: _Order) -> Exported:
+def _export_file(
+    connection: Connection, run: ExportedRun, order: _Order, write: Callable[[RowStream, TextIO], None]
+) -> Exported:
     with open_rows(connection, METRICS, run.row["run_id"]) as rows, new_file(order.output, order.force) as file:
-        write_csv(rows, file)
-    return Exported([order.output], [f"{run.requests} requests."])
-
-
-def _export_jsonl(connection: Connection, run: ExportedRun, order: _Order) -> Exported:
-    with open_rows(connection, METRICS, run.row["run_id"]) as rows, new_file(order.output, order.force) as file:
-        write_jsonl(rows, file)
-    return Exported([order.output] if run.requests else [], [f"{run.requests} requests."])
+        write(rows, file)
+    return Exported([order.output] if order.output.exists() else [], [f"{run.requests} requests."])
 
 
 def _export_parquet(connection: Connection, run: ExportedRun, order: _Order) -> Exported:
@@ -266,7 +253,7 @@ def _export_parquet(connection: Connection, run: ExportedRun, order: _Order) -> 
         open_rows(connection, METRICS, run.row["run_id"]) as rows,
         new_folder(order.output, FILE_PATTERNS, order.force) as folder,
     ):
-        write_parquet(rows, folder)
+        _write_parquet(rows, folder)
     return Exported([order.output], [f"{run.requests} requests."])
 
 
@@ -278,17 +265,7 @@ def _export_harness(connection: Connection, run: ExportedRun, order: _Order) -> 
 
 
 def _export_vllm_bench(connection: Connection, run: ExportedRun, order: _Order) -> Exported:
-    with open_rows(connection, METRICS, run.row["run_id"]) as rows, new_file(order.output, order.force) as file:
-        write_result(connection, run, rows, file)
-    return Exported([order.output], [f"{run.requests} requests."])
-
-
-def _refuse_options(run: ExportedRun, form: str) -> None:
-    if run.has_options:
-        raise SpecError(
-            f"Run {run.row['run_id']} asked for likelihoods of given answers, and {form} is of generated text. Export "
-            "it as csv, jsonl, parquet or lm-eval."
-        )
+    return _export_file(connection, run, order, partial(write_result, connection, run))
 
 
 def _refuse_turns(run: ExportedRun, form: str) -> None:
@@ -301,8 +278,8 @@ def _refuse_turns(run: ExportedRun, form: str) -> None:
 
 FORMATS: dict[str, tuple[str, Write, tuple[str, ...] | None]] = {
     "openai-batch": ("batch_output.jsonl", _export_batch, None),
-    "csv": ("requests.csv", _export_csv, None),
-    "jsonl": ("requests.jsonl", _export_jsonl, None),
+    "csv": ("requests.csv", partial(_export_file, write=_write_csv), None),
+    "jsonl": ("requests.jsonl", partial(_export_file, write=_write_jsonl), None),
     "parquet": ("requests", _export_parquet, FILE_PATTERNS),
     "lm-eval": ("lm_eval", _export_harness, SAMPLE_PATTERNS),
     "vllm-bench": ("vllm_bench.json", _export_vllm_bench, None),

@@ -51,7 +51,7 @@ class HarnessEncoder:
     def encode(self, instance: Any) -> list[Encoded]:
         """The engine's requests for one of the harness's: one, but for a long text in windows. Raises RowError."""
         if len(instance.args) > 2:
-            raise RowError("row_error", "The task asks about images or sounds, which are not passed on yet.")
+            raise RowError("The task asks about images or sounds, which are not passed on yet.")
         match instance.request_type:
             case "generate_until":
                 return [self._encode_generation(*instance.args)]
@@ -59,7 +59,7 @@ class HarnessEncoder:
                 return [self._encode_pair(instance)]
             case "loglikelihood_rolling":
                 return self._encode_windows(instance.args[0])
-        raise RowError("row_error", f"The task makes requests of the kind {instance.request_type}, which is not known.")
+        raise RowError(f"The task makes requests of the kind {instance.request_type}, which is not known.")
 
     def check_room(self, instance: Any) -> None:
         """Raises SpecError if the text that the harness asks for takes all of the context."""
@@ -87,7 +87,7 @@ class HarnessEncoder:
         sampling = self._plan_sampling(arguments)
         ids = self._template.tok_encode(context)
         if not ids:
-            raise RowError("empty_prompt", "The prompt has no tokens, expected at least one. Is its text empty?")
+            raise RowError("The prompt has no tokens, expected at least one. Is its text empty?", "empty_prompt")
         most = int(sampling["max_tokens"] or 1)
         kept = self._keep_right(ids, None if self._max_model_len is None else self._max_model_len - most)
         return Encoded(context, kept, sampling, cut_tokens=len(ids) - len(kept))
@@ -97,9 +97,9 @@ class HarnessEncoder:
             return ids
         if room < 1:
             raise RowError(
-                "prompt_too_long",
                 f"The answer may have all of the context's {self._max_model_len} tokens (max_model_len), so that no "
                 "prompt fits beside it. Raise engine.args.max_model_len, or set sampling.max_tokens to less.",
+                "prompt_too_long",
             )
         return ids[-room:]
 
@@ -173,9 +173,8 @@ def _make_template(tokenizer: Any) -> Any:
 def _asked(method: str) -> RowError:
     """The harness's class wants these methods; its way to encode calls none of them in the versions that are known."""
     return RowError(
-        "row_error",
         f"lm-evaluation-harness asked for {method} where it was to encode a text. The installed version does so in "
-        "another way than the one that this was made for (0.4.13): install that.",
+        "another way than the one that this was made for (0.4.13): install that."
     )
 
 

@@ -52,9 +52,8 @@ class RowReader(Reader):
             return self._read(row)
         except RecursionError:
             raise RowError(
-                "row_error",
                 "The row holds lists or objects that are nested hundreds of levels deep, "
-                "expected text and shallow objects.",
+                "expected text and shallow objects."
             ) from None
 
     def _read(self, row: Row) -> PromptParts:
@@ -83,9 +82,7 @@ class RowReader(Reader):
         value = find_column(row, column, "prompts.columns.output_tokens")
         tokens = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
         if type(tokens) is not int or tokens < 1:
-            raise RowError(
-                "row_error", f"The column {column} holds {value!r:.80}, expected a number of tokens of at least 1."
-            )
+            raise RowError(f"The column {column} holds {value!r:.80}, expected a number of tokens of at least 1.")
         return {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True}
 
     def identify(self, row: Row) -> tuple[str | None, str | None]:
@@ -101,22 +98,20 @@ class RowReader(Reader):
         if columns.prompt or "prompt" in row:
             return _user_message(_find_optional(row, columns.prompt, "prompt"))
         raise RowShapeError(
-            "row_error",
             "It has neither a column `messages` nor a column `prompt`. Name yours in "
             f"prompts.columns.messages or prompts.columns.prompt, or write prompts.template. Columns: "
-            f"{list_names(row)}.",
+            f"{list_names(row)}."
         )
 
 
 def _user_message(prompt: Any) -> list[Message]:
     if isinstance(prompt, (list, dict)):
         raise RowError(
-            "row_error",
-            f"The prompt is {prompt!r:.80}, expected text. Name a column of messages in prompts.columns.messages.",
+            f"The prompt is {prompt!r:.80}, expected text. Name a column of messages in prompts.columns.messages."
         )
     text = as_text(prompt, "The prompt")
     if text is None:
-        raise RowError("row_error", "The prompt is null, expected text.")
+        raise RowError("The prompt is null, expected text.")
     return [{"role": "user", "content": text}]
 
 
@@ -126,7 +121,7 @@ def _read_sampling(value: Any, where: str) -> dict[str, Any]:
         return {}
     overrides = parse_json(value, where) if isinstance(value, str) else value
     if not isinstance(overrides, dict):
-        raise RowError("row_error", f"{where} holds {overrides!r:.80}, expected an object such as {{max_tokens: 64}}.")
+        raise RowError(f"{where} holds {overrides!r:.80}, expected an object such as {{max_tokens: 64}}.")
     return without_none(as_json(overrides, where))
 
 
@@ -138,11 +133,11 @@ def _read_options(value: Any, where: str) -> list[str]:
     if isinstance(value, str):
         value = parse_json(value, where)
     if not isinstance(value, list) or len(value) < 2:
-        raise RowError("row_error", f"{where} holds {value!r:.80}, expected a list of at least two answers.")
+        raise RowError(f"{where} holds {value!r:.80}, expected a list of at least two answers.")
     options = [as_text(option, f"{where}, option {number}") for number, option in enumerate(value, start=1)]
     for number, option in enumerate(options, start=1):
         if option is None or not option.strip():
-            raise RowError("row_error", f"{where}, option {number} is {value[number - 1]!r:.80}, expected an answer.")
+            raise RowError(f"{where}, option {number} is {value[number - 1]!r:.80}, expected an answer.")
     return [option for option in options if option is not None]
 
 

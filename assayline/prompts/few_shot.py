@@ -71,9 +71,8 @@ class FewShot:
         chosen = [example for example in drawn if example.question_id != own_id][: self._spec.count]
         if len(chosen) < self._spec.count:
             raise RowError(
-                "row_error",
                 f"Only {len(chosen)} of the few-shot examples ask something else than this "
-                f"prompt, expected {self._spec.count}. Add rows to prompts.few_shot.source.",
+                f"prompt, expected {self._spec.count}. Add rows to prompts.few_shot.source."
             )
         start = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
         turns = [turn for example in chosen for turn in example.turns]
@@ -160,11 +159,9 @@ def _fill(
 def _make_turns(messages: list[Message], answer: str | None) -> list[Message]:
     turns = [message for message in messages if message["role"] != "system"]
     if answer is None or not answer.strip():
-        raise RowError(
-            "row_error", "it has no answer: its target is missing or empty, and there is no prompts.few_shot.answer."
-        )
+        raise RowError("it has no answer: its target is missing or empty, and there is no prompts.few_shot.answer.")
     if not turns or turns[-1]["role"] == "assistant":
-        raise RowError("row_error", "its messages end with the assistant's turn, where its answer would come.")
+        raise RowError("its messages end with the assistant's turn, where its answer would come.")
     return [*turns, {"role": "assistant", "content": answer}]
 
 

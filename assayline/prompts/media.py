@@ -76,15 +76,14 @@ class MediaPlaces:
         kind = PART_KINDS.get(part["type"])
         if kind is None:
             raise RowError(
-                "row_error",
-                f"{where} is of type {part['type']!r:.40}, expected text or one of {', '.join(sorted(PART_KINDS))}.",
+                f"{where} is of type {part['type']!r:.40}, expected text or one of {', '.join(sorted(PART_KINDS))}."
             )
         value = _find_content(part, kind)
         if value is None:
             return {"type": kind}
         found = self._read(kind, value, row)
         if len(found) != 1:
-            raise RowError("row_error", f"{where} holds {len(found)} media, expected one.")
+            raise RowError(f"{where} holds {len(found)} media, expected one.")
         return {"type": kind, "media": found[0]}
 
     def place(self, messages: list[Message], media: dict[MediaKind, list[Media]]) -> list[Message]:
@@ -126,7 +125,7 @@ class MediaPlaces:
         try:
             return self._reader.read(kind, value, getattr(row, "folder", None))
         except MediaError as error:
-            raise RowError(error.kind, str(error)) from None
+            raise RowError(str(error), error.kind) from None
 
 
 def _find_content(part: dict[str, Any], kind: MediaKind) -> Any:
@@ -171,9 +170,9 @@ def _take(kind: MediaKind, at: int | None, waiting: Waiting) -> Media:
     number = next(iter(left), None) if at is None else at
     if number not in left:
         raise RowError(
-            "media_error",
             f"The prompt has a place for one more {kind} than the row has, or one twice. Expected one place for each: "
             f"see prompts.columns.{SETTINGS[kind]} and prompts.media.marks.",
+            "media_error",
         )
     return left.pop(number)
 
@@ -182,16 +181,16 @@ def _put_rest(messages: list[Message], waiting: Waiting, placed: set[MediaKind])
     for kind, left in waiting.items():
         if left and kind in placed:
             raise RowError(
-                "media_error",
                 f"{len(left)} of the row's {SETTINGS[kind]} have no place in the prompt, and others have. Expected a "
                 "place for each, or for none.",
+                "media_error",
             )
     rest = [{"type": kind, "media": one} for kind, left in waiting.items() for one in left.values()]
     if not rest:
         return messages
     at = next((i for i in reversed(range(len(messages))) if messages[i].get("role") == "user"), None)
     if at is None:
-        raise RowError("media_error", "The row has media, and no message of the user that they could stand in.")
+        raise RowError("The row has media, and no message of the user that they could stand in.", "media_error")
     content = messages[at].get("content")
     text = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
     return [*messages[:at], {**messages[at], "content": [*rest, *text]}, *messages[at + 1 :]]

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from assayline.digests import digest_json, digest_text
@@ -107,17 +108,14 @@ def select_rows(
         yield from islice(numbered, limit)
         return
     keyed = ((_shuffle_key(shuffle_seed, number), number, row) for number, row in numbered)
-    by_key = sorted(keyed, key=_first_two) if limit is None else heapq.nsmallest(limit, keyed, key=_first_two)
+    order = itemgetter(0, 1)
+    by_key = sorted(keyed, key=order) if limit is None else heapq.nsmallest(limit, keyed, key=order)
     for _, number, row in by_key:
         yield number, row
 
 
 def _shuffle_key(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed}/{number}".encode(), digest_size=8).digest())
-
-
-def _first_two(keyed: tuple[int, int, T]) -> tuple[int, int]:
-    return keyed[0], keyed[1]
 
 
 def _read_prompts(
@@ -129,7 +127,7 @@ def _read_prompts(
     for source_row, row in select_rows(rows, spec.limit, spec.shuffle_seed):
         try:
             if isinstance(row, UnreadableRow):
-                raise RowError("unreadable_row", row.message)
+                raise RowError(row.message, "unreadable_row")
             parts = reader.read(row)
             asked, turn_sizes = _choose_turns(spec, parts.messages)
             messages = few_shot.put_before(asked) if few_shot else asked

@@ -100,9 +100,7 @@ def find_column(row: dict[str, Any], column: str, setting: str) -> Any:
     try:
         return row[column]
     except KeyError:
-        raise RowShapeError(
-            "row_error", f"Column {column!r}, named by {setting}, is not in the row; {hint(column, row)}"
-        ) from None
+        raise RowShapeError(f"Column {column!r}, named by {setting}, is not in the row; {hint(column, row)}") from None
 
 
 def hint(name: str, columns: Iterable[str]) -> str:
@@ -157,16 +155,14 @@ def as_json(value: Any, where: str) -> Any:
         case Decimal():
             return f"{value:f}"  # str() writes 0E-10 for a zero of ten places
     raise RowError(
-        "row_error",
-        f"{where} holds {type(value).__name__}, expected text, a number, true or false, a date, a list or an object.",
+        f"{where} holds {type(value).__name__}, expected text, a number, true or false, a date, a list or an object."
     )
 
 
 def _refuse_infinity(value: float, where: str) -> NoReturn:
     raise RowError(
-        "row_error",
         f"{where} holds {value}, which is not a number; JSON reads 1e999 and Infinity so. hint: write it as text, or "
-        "leave the cell empty.",
+        "leave the cell empty."
     )
 
 
@@ -177,9 +173,8 @@ def check_text(text: str, where: str) -> str:
             text.encode()
         except UnicodeEncodeError as error:
             raise RowError(
-                "row_error",
                 f"{where} holds a lone surrogate ({text[error.start]!a}, character "
-                f"{error.start}), which is not Unicode text. Write it in UTF-8.",
+                f"{error.start}), which is not Unicode text. Write it in UTF-8."
             ) from None
     return text
 
@@ -202,7 +197,7 @@ def parse_json(text: str, where: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise RowError(
-            "row_error", f"{where} holds text that is not JSON: {explain_json(error)}. It begins {text[:60]!r}."
+            f"{where} holds text that is not JSON: {explain_json(error)}. It begins {text[:60]!r}."
         ) from None
 
 
@@ -220,21 +215,17 @@ def read_messages(value: Any, read_part: ReadPart) -> list[Message]:
     if isinstance(value, str):
         value = parse_json(value, "The messages column")
     if not isinstance(value, list) or not value:
-        raise RowError(
-            "row_error", f"The messages are {value!r:.80}, expected a list of at least one {{role, content}}."
-        )
+        raise RowError(f"The messages are {value!r:.80}, expected a list of at least one {{role, content}}.")
     return [_read_message(message, f"Message {number}", read_part) for number, message in enumerate(value, start=1)]
 
 
 def _read_message(message: Any, where: str, read_part: ReadPart) -> Message:
     if not isinstance(message, dict):
-        raise RowError("row_error", f"{where} is {message!r:.80}, expected an object {{role, content}}.")
+        raise RowError(f"{where} is {message!r:.80}, expected an object {{role, content}}.")
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or not role:
         raise RowError(
-            "row_error",
-            f"{where} has the role {role!r:.80}, expected text such as user. Its keys: "
-            f"{list_names(map(str, message))}.",
+            f"{where} has the role {role!r:.80}, expected text such as user. Its keys: {list_names(map(str, message))}."
         )
     if isinstance(content, str) and len(message) == 2:
         return {"role": check_text(role, where), "content": check_text(content, where)}
@@ -243,17 +234,15 @@ def _read_message(message: Any, where: str, read_part: ReadPart) -> Message:
             _read_part(part, f"{where}, part {number}", read_part) for number, part in enumerate(content, start=1)
         ]
     elif not isinstance(content, str) and not (content is None and message.get("tool_calls")):
-        raise RowError("row_error", f"{where} has the content {content!r:.80}, expected text or a list of parts.")
+        raise RowError(f"{where} has the content {content!r:.80}, expected text or a list of parts.")
     return without_none(as_json({**message, "content": content}, where))
 
 
 def _read_part(part: Any, where: str, read_part: ReadPart) -> dict[str, Any]:
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        raise RowError(
-            "row_error", f"{where} is {part!r:.80}, expected an object with a type, such as {{type: text, text: ...}}."
-        )
+        raise RowError(f"{where} is {part!r:.80}, expected an object with a type, such as {{type: text, text: ...}}.")
     if part["type"] == "text" and not isinstance(part.get("text"), str):
-        raise RowError("row_error", f"{where} has the text {part.get('text')!r:.80}, expected text.")
+        raise RowError(f"{where} has the text {part.get('text')!r:.80}, expected text.")
     return without_none(part) if part["type"] == "text" else read_part(without_none(part), where)
 
 
@@ -272,7 +261,7 @@ def split_turns(messages: list[Message]) -> list[list[Message]]:
     """
     first = next((place for place, message in enumerate(messages) if message["role"] == "user"), None)
     if first is None:
-        raise RowError("row_error", "The conversation has no message from user, expected at least one.")
+        raise RowError("The conversation has no message from user, expected at least one.")
     turns = [messages[:first]]
     is_answered = False
     for number, message in enumerate(messages[first:], start=first + 1):
@@ -286,10 +275,9 @@ def split_turns(messages: list[Message]) -> list[list[Message]]:
         else:
             what = "calls tools" if message["role"] == "assistant" else f"has the role {message['role']!r:.40}"
             raise RowError(
-                "row_error",
                 f"Message {number} {what}, which cannot be asked turn by turn: the model may not call what was called "
                 "then. Expected user, assistant, system or developer with text; prompts.turns given asks the "
-                "conversation as it is recorded.",
+                "conversation as it is recorded."
             )
     return turns if _has_question(turns[-1]) else turns[:-1]
 

@@ -5,35 +5,33 @@ internals and bounds `range`, but lets it multiply a text to the size of the mac
 
 - A value that a template makes is refused when it is larger than LONGEST_CHARS or LARGEST_BITS, with everything in it.
   Steps whose result can be much larger than what they are given, or take much longer, are looked at before they run
-  (`_cost`): no thread can stop a single step of C.
-- Whatever takes many steps is stopped after MOST_SECONDS or MOST_BYTES. A thread looks four times a second at the
-  templates that are being rendered, and raises RenderStoppedError inside the one that is over a limit: CPython's own
-  way to interrupt another thread (`PyThreadState_SetAsyncExc`), as signals reach the main thread only.
+  (`_cost`): nothing can stop a single step of C.
+- Whatever takes many steps is stopped after MOST_SECONDS or MOST_BYTES: the turns of a loop, each call and each value
+  that is made looks at the clock (`_Clock`), and raises RenderStoppedError over a limit.
 
     guard = RenderGuard("prompts.template")
     text = guard.run(lambda: template.render(row))
 """
 
-import ctypes
 import datetime
+import math
 import re
 import threading
 import time
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, Set, ValuesView
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import update_wrapper, wraps
 from itertools import chain
 from typing import Any, TypeVar
 
 import psutil
-from jinja2 import Environment, pass_environment, pass_eval_context
+from jinja2 import Environment, nodes, pass_environment, pass_eval_context
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.filters import FILTERS, make_attrgetter
-from jinja2.nodes import Concat, Dict, EvalContext, Expr, Filter, Impossible, List, Node, Template, TemplateData, Tuple
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
+from jinja2.utils import Namespace, generate_lorem_ipsum
 from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
@@ -55,8 +53,8 @@ MOST_SECONDS = 10.0
 MOST_BYTES = 2**30
 """How much larger the process may become while one prompt renders; looked at where that takes over LOOK_INTERVAL_S."""
 LOOK_INTERVAL_S = 0.25
-MOST_TRIES = 40
-"""How often it is raised: there are steps in which an exception is lost."""
+TURNS_PER_LOOK = 64
+"""Of a loop, whose calls and values look, too."""
 MOST_STOPPED = 3
 """Prompts that may be stopped before the run is: with a million of them it would take months."""
 
@@ -72,10 +70,10 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
         super().__init__(*args, **kwargs)
         self.code_generator_class = _Generator
         self.optimized = False  # it computes while it compiles
-        self.filters = _Filters({**self.filters, "join": _join, "sum": _sum, "bound": bound})
+        self.filters = _Filters({**self.filters, "join": _join, "sum": _sum, "bound": bound, "watch": _watched})
 
-    def _parse(self, source: str, name: str | None, filename: str | None) -> Template:
-        tree: Template = _Bounds().visit(super()._parse(source, name, filename))
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree: nodes.Template = _Bounds().visit(super()._parse(source, name, filename))
         tree.set_environment(self)
         return tree
 
@@ -98,11 +96,12 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         """A call's result. Raises SecurityError if it is too large, or a method would take too long."""
+        CLOCK.look()
         named = {name: value for name, value in kwargs.items() if name not in CALLERS}
         if args or named:
             bound([*args, *named.values()])  # a macro can keep them as a tuple and a dict
         name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
-        if isinstance(owner, (str, bytes, int, datetime.date, datetime.time)):
+        if isinstance(owner, (str, bytes, int, datetime.date, datetime.time)) or function is generate_lorem_ipsum:
             if name == "join":
                 args = tuple(list(_counted(items, owner)) for items in args)
             _check_chars(_cost(name, owner, *args, **named))
@@ -125,31 +124,37 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
 
 
 class _Bounds(NodeTransformer):
-    """Makes filters, which are bounded, of what asks nobody: `~`, and lists, tuples and dicts that are written out."""
+    """Makes filters, which are bounded, of what asks nobody: `~`, and lists, tuples and dicts that are written out; and
+    has the turns of loops watched."""
 
-    def visit_List(self, node: List | Dict | Tuple) -> Node:
+    def visit_List(self, node: nodes.List | nodes.Dict | nodes.Tuple) -> nodes.Node:
         return _filter("bound", self.generic_visit(node))
 
     visit_Dict = visit_List
 
-    def visit_Tuple(self, node: Tuple) -> Node:
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
         return self.visit_List(node) if node.ctx == "load" else node  # else, names that are assigned to
 
-    def visit_Concat(self, node: Concat) -> Node:
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
-        return _filter("join", List(node.nodes, lineno=node.lineno))
+        return _filter("join", nodes.List(node.nodes, lineno=node.lineno))
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        self.generic_visit(node)
+        node.iter = _filter("watch", node.iter)
+        return node
 
 
-def _filter(name: str, node: Node) -> Filter:
-    return Filter(node, name, [], [], None, None, lineno=node.lineno)
+def _filter(name: str, node: nodes.Node) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
 class _Generator(CodeGenerator):
     """Computes nothing while it compiles: results of filters would be joined without a question."""
 
-    def _output_child_to_const(self, node: Expr, frame: Frame, finalize: Any) -> str:
-        if not isinstance(node, TemplateData):
-            raise Impossible
+    def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
+        if not isinstance(node, nodes.TemplateData):
+            raise nodes.Impossible
         return super()._output_child_to_const(node, frame, finalize)
 
 
@@ -193,7 +198,7 @@ class _Filters(dict[str, Callable[..., Any]]):
 
 
 @pass_eval_context
-def _join(context: EvalContext, items: Iterable[Any], d: Any = "", attribute: Any = None) -> Any:
+def _join(context: nodes.EvalContext, items: Iterable[Any], d: Any = "", attribute: Any = None) -> Any:
     """Jinja's filter, whose items are counted one by one."""
     if attribute is not None:
         items = map(make_attrgetter(context.environment, attribute), items)
@@ -202,8 +207,15 @@ def _join(context: EvalContext, items: Iterable[Any], d: Any = "", attribute: An
 
 @pass_environment
 def _sum(environment: Environment, items: Iterable[Any], attribute: Any = None, start: Any = 0) -> Any:
-    """Jinja's filter, whose steps are Python's, so that it can be stopped: lists are copied at every one."""
-    return FILTERS["sum"](environment, (item for item in items), attribute, start)
+    """Jinja's filter, whose steps are watched: lists are copied at every one."""
+    return FILTERS["sum"](environment, _watched(items), attribute, start)
+
+
+def _watched(items: Iterable[Any]) -> Iterator[Any]:
+    for turn, item in enumerate(items):
+        if turn % TURNS_PER_LOOK == 0:
+            CLOCK.look()
+        yield item
 
 
 def _counted(items: Iterable[Any], separator: Any = "") -> Iterator[Any]:
@@ -218,6 +230,7 @@ def _counted(items: Iterable[Any], separator: Any = "") -> Iterator[Any]:
 
 def bound(made: Any) -> Any:
     """What a template has made. Raises SecurityError if it is too large."""
+    CLOCK.look()
     if isinstance(made, int):
         _check_bits(made.bit_length())
     elif isinstance(made, Decimal):
@@ -244,6 +257,8 @@ def _weigh(value: Any, seen: dict[int, int] | None = None) -> int:
         return len(value)
     if type(value) is int:
         return value.bit_length() // 4
+    if isinstance(value, Namespace):
+        value = value._Namespace__attrs  # type: ignore[attr-defined]
     if not isinstance(value, (Mapping, Sequence, Set, ItemsView, ValuesView)) or isinstance(value, range):
         return 0
     seen = {} if seen is None else seen
@@ -268,6 +283,8 @@ def _cost(name: str, given: Any = None, *args: Any, **kwargs: Any) -> int:
             return len(given) * largest
         case "format":
             _check_format(str(given), kwargs or args)
+        case "generate_lorem_ipsum":  # Jinja's `lipsum`: a number of paragraphs, and of words in each
+            return 1000 * math.prod(max(1, other) for other in others if isinstance(other, int))
         case "indent":
             return (len(str(given).splitlines()) + 1) * largest
         case "lstrip" | "rfind" | "rindex" | "rpartition" | "rsplit" | "rstrip" | "strip" | "trim":
@@ -327,92 +344,46 @@ class RenderGuard:
 
     def run(self, render: Callable[[], Made]) -> Made:
         """What `render` returns. Raises RowError if it was stopped, PromptError when that happens too often."""
+        CLOCK.start()
         try:
-            return render_limited(render)
+            return render()
         except RenderStoppedError as error:
             self._stopped += 1
             if self._stopped < MOST_STOPPED:
-                raise RowError("template_error", f"{self._name} {error}.") from None
+                raise RowError(f"{self._name} {error}.", "template_error") from None
             raise PromptError(
                 f"{self._name} {error}, {self._stopped} times by now. Look for loops in it that do not end, or take "
                 "out the rows that are too large for it."
             ) from None
-
-
-@dataclass(slots=True, eq=False)
-class _Rendering:
-    """One template that is being rendered."""
-
-    thread_id: int
-    started_s: float
-    first_bytes: int | None = None
-    tries: int = 0
-
-
-def render_limited(render: Callable[[], Made]) -> Made:
-    """What `render` returns. Raises RenderStoppedError if it went over a limit, whatever became of the interruption:
-    Jinja, for example, fails in rewriting its traceback when it comes between two lines."""
-    rendering = _Rendering(threading.get_ident(), time.monotonic())
-    try:
-        try:
-            _begin(rendering)
-            made = render()
         finally:
-            while True:
-                try:
-                    _end(rendering)
-                    break
-                except RenderStoppedError:
-                    pass  # it was raised here, when all was over
-    except Exception:
-        if rendering.tries:
-            raise RenderStoppedError from None
-        raise
-    if rendering.tries:
-        raise RenderStoppedError
-    return made
+            CLOCK.stop()
 
 
-_LOCK = threading.Lock()
-_RENDERINGS: set[_Rendering] = set()
-_WATCHERS: list[threading.Thread] = []
+class _Clock(threading.local):
+    """How long the template of this thread has been rendered, and how much larger the process has become meanwhile."""
+
+    def __init__(self) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begins a render."""
+        self._started_s = self._looked_s = time.monotonic()
+        self._first_bytes: int | None = None
+
+    def stop(self) -> None:
+        """Nothing is rendered here now."""
+        self._looked_s = math.inf
+
+    def look(self) -> None:
+        """Raises RenderStoppedError for a render that is over a limit; again and again, should somebody catch it."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_INTERVAL_S:
+            return
+        self._looked_s = now_s
+        process_bytes = psutil.Process().memory_info().rss
+        self._first_bytes = self._first_bytes or process_bytes
+        if now_s - self._started_s > MOST_SECONDS or process_bytes - self._first_bytes > MOST_BYTES:
+            raise RenderStoppedError
 
 
-def _begin(rendering: _Rendering) -> None:
-    with _LOCK:
-        if not _WATCHERS or not _WATCHERS[-1].is_alive():  # the first time, or the first time after a fork
-            _WATCHERS.append(threading.Thread(target=_look_forever, name="render-limit", daemon=True))
-            _WATCHERS[-1].start()
-        _RENDERINGS.add(rendering)
-
-
-def _end(rendering: _Rendering) -> None:
-    with _LOCK:
-        _RENDERINGS.discard(rendering)
-        if rendering.tries:
-            _raise_in(rendering.thread_id, None)
-
-
-def _look_forever() -> None:
-    process = psutil.Process()
-    while True:
-        time.sleep(LOOK_INTERVAL_S)
-        with _LOCK:
-            for rendering in _RENDERINGS:
-                _look(rendering, process.memory_info().rss)
-
-
-def _look(rendering: _Rendering, process_bytes: int) -> None:
-    if rendering.first_bytes is None:
-        rendering.first_bytes = process_bytes
-    is_long = time.monotonic() - rendering.started_s > MOST_SECONDS
-    if (is_long or process_bytes - rendering.first_bytes > MOST_BYTES) and rendering.tries < MOST_TRIES:
-        rendering.tries += 1
-        _raise_in(rendering.thread_id, RenderStoppedError)
-
-
-def _raise_in(thread_id: int, error: type[Exception] | None) -> None:
-    """Raises an exception in a thread at its next step; None takes back one that has not been raised yet."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread_id), None if error is None else ctypes.py_object(error)
-    )
+CLOCK = _Clock()

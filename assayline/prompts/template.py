@@ -44,8 +44,8 @@ class PromptTemplate:
         PromptError for a template that has to be stopped again and again. NaN is null, as everywhere."""
         if self._prints_self and "self" in row:
             raise RowShapeError(
-                "template_error",
                 f"{self._setting} uses `self`, which Jinja2 keeps for itself. hint: write row['self'] for the column.",
+                "template_error",
             )
         row = {name: None if _is_null(value) else value for name, value in row.items()}
         return [{"role": role, "content": self._render(template, row)} for role, template in self._messages]
@@ -57,13 +57,13 @@ class PromptTemplate:
             raise
         except SecurityError as error:
             message = f"{self._setting} is not allowed to do this: {error.message}"
-            raise RowShapeError("template_error", message) from None
+            raise RowShapeError(message, "template_error") from None
         except jinja2.UndefinedError as error:
-            raise RowShapeError("template_error", f"{self._setting}: {_explain_undefined(str(error), row)}") from None
+            raise RowShapeError(f"{self._setting}: {_explain_undefined(str(error), row)}", "template_error") from None
         except NullOutputError:
-            raise RowError("template_error", f"{self._setting} writes {self._explain_null(row)}") from None
+            raise RowError(f"{self._setting} writes {self._explain_null(row)}", "template_error") from None
         except Exception as error:  # a template is a program over foreign data: it can raise anything
-            raise RowError("template_error", f"{self._setting} failed: {describe_error(error)}") from None
+            raise RowError(f"{self._setting} failed: {describe_error(error)}", "template_error") from None
         return check_text(text, "The rendered prompt")
 
     def _explain_null(self, row: dict[str, Any]) -> str:

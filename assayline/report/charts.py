@@ -28,10 +28,6 @@ LOW_SHARE = 0.1
 """A share that never reaches it has an axis of its own, on which it can be seen."""
 
 LATENCIES = {"ttft_s": "Time to first token", "tpot_s": "Time per output token", "e2e_s": "End to end"}
-RATES = {
-    "output_tokens_per_s": "output tokens per second",
-    "requests_per_s": "requests per second",
-}
 
 
 def draw_distribution(bins: list[Row], percentiles: list[Row]) -> Spec:
@@ -80,39 +76,15 @@ def draw_distribution(bins: list[Row], percentiles: list[Row]) -> Spec:
     return finish(alt.layer(histogram, *([rules] if lines else []), *names), 140)
 
 
-def draw_rate(activity: list[Row], events: list[Row], column: str, stretches: list[Row]) -> Spec:
-    """How much was finished per second over time, with what happened to engines and what a load measures."""
-    area = (
-        alt.Chart(inline(_slices(activity)))
-        .mark_bar(style="quantity")
-        .encode(
-            x=_time_axis(activity),
-            x2="until:Q",
-            y=alt.Y(f"{column}:Q", title=RATES[column], axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM)),
-            tooltip=[
-                alt.Tooltip("from:Q", title="from second", format=".4~g"),
-                alt.Tooltip(f"{column}:Q", title=RATES[column], format=",.4~g"),
-            ],
-        )
-    )
+def draw_rate(activity: list[Row], events: list[Row], stretches: list[Row]) -> Spec:
+    """Tokens finished per second over time, with what happened to engines and what a load measures."""
+    area = _draw_slices(_slices(activity), activity, "output_tokens_per_s", "output tokens per second")
     return finish(alt.layer(area, *_stretch_rules(stretches), *_event_rules(activity, events)))
 
 
 def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row], stretches: list[Row]) -> Spec:
     """Requests in flight over time, below the window that each engine allowed."""
-    flown = (
-        alt.Chart(inline(_slices(activity)))
-        .mark_bar(style="quantity")
-        .encode(
-            x=_time_axis(activity),
-            x2="until:Q",
-            y=alt.Y("in_flight:Q", title="requests in flight", axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM)),
-            tooltip=[
-                alt.Tooltip("from:Q", title="from second", format=".4~g"),
-                alt.Tooltip("in_flight:Q", title="requests in flight", format=",.4~g"),
-            ],
-        )
-    )
+    flown = _draw_slices(_slices(activity), activity, "in_flight", "requests in flight")
     windows = [
         {
             "from": engine["work_began_at_s"],
@@ -150,21 +122,9 @@ def draw_line(
         if row[column] is not None
     ]
     is_high = is_share and max(row["value"] for row in slices) >= LOW_SHARE
+    formats = {"axis_format": ".3~%", "tip_format": ".1%"} if is_share else {"axis_format": ""}
     scale = alt.Scale(domain=[0, 1]) if is_high else alt.Scale(zero=True)
-    axis = alt.Axis(tickCount=4, minExtent=AXIS_ROOM, format=".3~%" if is_share else "")
-    area = (
-        alt.Chart(inline(slices))
-        .mark_bar(style="quantity")
-        .encode(
-            x=_time_axis(activity),
-            x2="until:Q",
-            y=alt.Y("value:Q", title=title, scale=scale, axis=axis),
-            tooltip=[
-                alt.Tooltip("from:Q", title="from second", format=".4~g"),
-                alt.Tooltip("value:Q", title=title, format=".1%" if is_share else ",.4~g"),
-            ],
-        )
-    )
+    area = _draw_slices(slices, activity, "value", title, scale, **formats)
     return finish(alt.layer(area, *_event_rules(activity, events)), 110)
 
 
@@ -226,10 +186,31 @@ def _slices(activity: list[Row]) -> list[Row]:
             "from": row["begins_at_s"],
             "until": row["ends_at_s"],
             "in_flight": row["mean_in_flight_requests"],
-            **{column: row[column] for column in RATES},
+            "output_tokens_per_s": row["output_tokens_per_s"],
         }
         for row in activity
     ]
+
+
+def _draw_slices(
+    slices: list[Row],
+    activity: list[Row],
+    column: str,
+    title: str,
+    scale: Any = alt.Undefined,
+    axis_format: Any = alt.Undefined,
+    tip_format: str = ",.4~g",
+) -> alt.Chart:
+    """A bar per slice of time, on the axis of `activity`."""
+    axis = alt.Axis(tickCount=4, minExtent=AXIS_ROOM, format=axis_format)
+    tips = [
+        alt.Tooltip("from:Q", title="from second", format=".4~g"),
+        alt.Tooltip(f"{column}:Q", title=title, format=tip_format),
+    ]
+    bars = alt.Chart(inline(slices)).mark_bar(style="quantity")
+    y = alt.Y(f"{column}:Q", title=title, scale=scale, axis=axis)
+    drawn: alt.Chart = bars.encode(x=_time_axis(activity), x2="until:Q", y=y, tooltip=tips)
+    return drawn
 
 
 def _time_axis(activity: list[Row]) -> alt.X:
@@ -325,7 +306,6 @@ def choose_unit(seconds: list[float]) -> tuple[str, float]:
 
 
 def inline(rows: list[Row]) -> alt.InlineData:
-    """Rows as data of a chart."""
     return alt.InlineData(values=rows)
 
 

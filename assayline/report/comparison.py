@@ -125,23 +125,21 @@ def describe_comparisons(measured: Sequence[Measured], values: Sequence[Row]) ->
     """The verdicts, every repeat as a dot, and medians. `values` are rows of run_metric with config_id."""
     verdicts = Section("verdicts", "Verdicts")
     if any(one.comparisons for one in measured):
-        verdicts.blocks.append(tabulate_comparisons(measured))
-        verdicts.blocks.append(
-            Paragraph(
-                "A change is the ratio to the first configuration, estimated by logarithms over all pairs of repeats. "
-                "Metrics with a limit in gate.max_slowdown are one family of tests and are judged by p (Holm), the "
-                "others, which are for reading, by p: of twenty, one differs by chance."
-            )
+        verdicts.add(tabulate_comparisons(measured))
+        verdicts.say(
+            "A change is the ratio to the first configuration, estimated by logarithms over all pairs of repeats. "
+            "Metrics with a limit in gate.max_slowdown are one family of tests and are judged by p (Holm), the "
+            "others, which are for reading, by p: of twenty, one differs by chance."
         )
     else:
-        verdicts.blocks.append(Paragraph("There is nothing to compare: no second configuration has a run that counts."))
-    verdicts.blocks.extend(Paragraph(line) for line in say_trades(measured))
+        verdicts.say("There is nothing to compare: no second configuration has a run that counts.")
+    verdicts.add(*(Paragraph(line) for line in say_trades(measured)))
     repeats = Section("repeats", "Repeats", [Paragraph("Each dot is a run, the line is the median of its repeats.")])
     for metric in SHOWN:
         rows = [row for row in values if row["metric"] == metric]
         if rows:
-            repeats.blocks.append(_draw(metric, rows, measured))
-    repeats.blocks.append(tabulate_medians(measured, is_folded=True))
+            repeats.add(_draw(metric, rows, measured))
+    repeats.add(tabulate_medians(measured, is_folded=True))
     return [verdicts, repeats]
 
 

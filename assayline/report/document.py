@@ -38,7 +38,6 @@ class Column:
         return "number" if self.is_number else "name" if self.show is show_name else ""
 
     def cell(self, row: Any) -> str:
-        """The text for a row."""
         match self.value:
             case str() | int():
                 return self.show(row[self.value])
@@ -149,6 +148,14 @@ class Section:
     key: str
     title: str
     blocks: list[Block] = field(default_factory=list)
+
+    def say(self, text: str, *, is_warning: bool = False) -> None:
+        """Adds a paragraph."""
+        self.blocks.append(Paragraph(text, is_warning))
+
+    def add(self, *blocks: Block) -> None:
+        """Adds what is not a paragraph, in this order."""
+        self.blocks.extend(blocks)
 
 
 @dataclass(frozen=True, slots=True)

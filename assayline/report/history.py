@@ -11,18 +11,10 @@ import altair as alt
 
 from assayline.comparison.levels import FEWEST_NIGHTS, SHORTEST_NIGHTS
 from assayline.report.charts import AXIS_ROOM, Spec, choose_unit, finish, inline, name_marks
-from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Section, Table, tabulate
+from assayline.report.document import Chart, Column, Document, Figure, Section, Table, tabulate
 from assayline.report.history_rows import FALSE_ALARMS, HistoryRows, LevelShift, Metric, list_counted
 from assayline.store.database import Row
-from assayline.words import (
-    DASH,
-    count,
-    show_name,
-    show_note,
-    show_number,
-    show_range,
-    show_share,
-)
+from assayline.words import DASH, count, show_name, show_note, show_number, show_range, show_share
 
 MOST_SENTENCES = 4
 
@@ -32,7 +24,7 @@ def write_headline(rows: HistoryRows) -> list[str]:
     lasting = sorted((one for one in rows.shifts if one.until is None), key=lambda one: not one.is_worse)
     over = [one for one in rows.shifts if one.until is not None]
     is_broken = rows.newest["verdict"] == "broken"
-    sentences = [f"{_say_newest(rows)}"] if is_broken else []
+    sentences = [_say_newest(rows)] if is_broken else []
     sentences += [say_shift(one, rows) for one in lasting[:MOST_SENTENCES]]
     if len(lasting) > MOST_SENTENCES:
         sentences.append(f"{count(len(lasting) - MOST_SENTENCES, 'more shift')} of level is listed below.")
@@ -165,7 +157,7 @@ def compose_history(rows: HistoryRows) -> Document:
             _list_shifts(rows),
             _list_changes(rows),
             _describe_baseline(rows),
-            _list_nights(rows),
+            Section("runs", "Runs", [tabulate_nights(rows)]),
         ],
     )
 
@@ -197,7 +189,7 @@ def _draw_all(rows: HistoryRows) -> Section:
     section = Section("time", "Over time")
     drawn = [metric for metric in rows.metrics if rows.values.get(metric.key)]
     if not drawn:
-        section.blocks.append(Paragraph("No run has a value of any of the metrics that are shown here."))
+        section.say("No run has a value of any of the metrics that are shown here.")
         return section
     parts = ["Each dot is a run, with the 95 % interval of its own requests where there is one"]
     if rows.band:
@@ -207,11 +199,11 @@ def _draw_all(rows: HistoryRows) -> Section:
     parts.append("a ring is a broken limit on this metric, a pale dot a run that does not count")
     if rows.shifts:
         parts.append("lines through the dots are the levels that were found")
-    section.blocks.append(Paragraph(f"{'; '.join(parts)}."))
+    section.say(f"{'; '.join(parts)}.")
     for metric in drawn:
         values = rows.values[metric.key]
         shifts = [one for one in rows.shifts if one.metric is metric]
-        section.blocks.append(
+        section.add(
             Chart(
                 metric.title,
                 _describe_chart(metric, values, shifts),
@@ -236,59 +228,43 @@ def _describe_chart(metric: Metric, values: Sequence[Row], shifts: Sequence[Leve
 def _list_shifts(rows: HistoryRows) -> Section:
     section = Section("shifts", "Level shifts")
     if rows.shifts:
-        section.blocks.append(tabulate("Levels that changed by more than chance", SHIFTS, rows.shifts))
+        section.add(tabulate("Levels that changed by more than chance", SHIFTS, rows.shifts))
     else:
-        section.blocks.append(Paragraph(say_no_shift(rows)))
-    section.blocks.append(
-        Paragraph(
-            "A shift is called where the largest difference of means over all splits of the history is larger than "
-            "in all but a few of its own reorderings, which keep the correlation of neighbouring runs. Either side "
-            f"has at least {SHORTEST_NIGHTS} runs, so a single odd night is none. Of histories in which nothing "
-            f"shifts, at most {show_share(FALSE_ALARMS)} of the pages are to show a shift, all metrics together "
-            "(docs/history.md has the rates that were measured)."
-        )
+        section.say(say_no_shift(rows))
+    section.say(
+        "A shift is called where the largest difference of means over all splits of the history is larger than "
+        "in all but a few of its own reorderings, which keep the correlation of neighbouring runs. Either side "
+        f"has at least {SHORTEST_NIGHTS} runs, so a single odd night is none. Of histories in which nothing "
+        f"shifts, at most {show_share(FALSE_ALARMS)} of the pages are to show a shift, all metrics together "
+        "(docs/history.md has the rates that were measured)."
     )
     return section
 
 
 def _list_changes(rows: HistoryRows) -> Section:
     section = Section("changes", "Changed conditions")
-    if not rows.changes:
-        section.blocks.append(
-            Paragraph(
-                "Model, prompts, settings, vLLM, torch, driver, device, machine and assayline stayed as they were."
-            )
-        )
-        return section
-    section.blocks.append(tabulate("What changed, and since which run", CHANGES, rows.changes))
+    if rows.changes:
+        section.add(tabulate("What changed, and since which run", CHANGES, rows.changes))
+    else:
+        section.say("Model, prompts, settings, vLLM, torch, driver, device, machine and assayline stayed as they were.")
     return section
 
 
 def _describe_baseline(rows: HistoryRows) -> Section:
     section = Section("baseline", "Baseline")
     if rows.baseline_run is None:
-        section.blocks.append(
-            Paragraph(
-                rows.obstacle
-                or "No baseline is named. `assayline baseline pin NAME RUN_ID` pins a run, and gate.baseline in the "
-                "spec names it."
-            )
+        section.say(
+            rows.obstacle
+            or "No baseline is named. `assayline baseline pin NAME RUN_ID` pins a run, and gate.baseline in the "
+            "spec names it."
         )
         return section
-    section.blocks.append(
-        Paragraph(
-            f"{rows.baseline}: run {rows.baseline_run['run_id']} of {show_night(rows.baseline_run)}. Of accuracy, its "
-            "own value with the 95 % interval; of speeds, median and range of its repeats."
-        )
+    section.say(
+        f"{rows.baseline}: run {rows.baseline_run['run_id']} of {show_night(rows.baseline_run)}. Of accuracy, its "
+        "own value with the 95 % interval; of speeds, median and range of its repeats."
     )
     pairs = [(metric, rows.band[metric.key]) for metric in rows.metrics if metric.key in rows.band]
-    section.blocks.append(tabulate("The baseline's level", BAND, pairs))
-    return section
-
-
-def _list_nights(rows: HistoryRows) -> Section:
-    section = Section("runs", "Runs")
-    section.blocks.append(tabulate_nights(rows))
+    section.add(tabulate("The baseline's level", BAND, pairs))
     return section
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from assayline.benchmark.plan import benchmark_dir, count_left
 from assayline.comparison.baselines import check_run, resolve_baseline
 from assayline.digests import digest_json
-from assayline.errors import SpecError, StoreError
+from assayline.errors import SpecError
 from assayline.files import replace_file, storing
 from assayline.report.board import BoardRows, compose_board, read_board
 from assayline.report.document import Chart, Document
@@ -30,7 +30,6 @@ from assayline.report.run.page import (
     choose_figures,
     describe_cost,
     describe_run,
-    describe_state,
     list_metrics,
     write_headline,
 )
@@ -81,9 +80,9 @@ def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None, r
     Media that came inside rows are in `run_dir`.
     """
     run = rows.run
-    headline, state = write_headline(rows), describe_state(rows)
+    headline, state = write_headline(rows), str(run["state"])
     compared = []
-    figures, load = choose_figures(rows), describe_load(rows)
+    figures = choose_figures(rows)
     if comparison is not None:
         if is_worse(comparison, rows.summary["scorer"]):
             figures[0] = replace(figures[0], is_bad=True)
@@ -101,7 +100,7 @@ def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None, r
         sections=[
             *compared,
             describe_accuracy(rows),
-            *([load] if load else []),
+            *filter(None, [describe_load(rows)]),
             describe_latency(rows),
             describe_time(rows),
             describe_engines(rows),
@@ -114,9 +113,9 @@ def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None, r
     )
 
 
-def write_report(document: Document, folder: Path, cache_folder: Path) -> Written:
+def write_report(document: Document, folder: Path, settings: Settings) -> Written:
     """Writes both forms. Raises StoreError where the folder does not take them."""
-    html, markdown = render_html(document, cache_folder), render_markdown(document)
+    html, markdown = render_html(document, settings.data_dir / "cache"), render_markdown(document)
     html, markdown = (text.replace("\0", "\ufffd") for text in (html, markdown))  # no form has a sign for it
     with storing(f"The report cannot be written to {folder}", "Give another folder with --out."):
         replace_file(folder / HTML_NAME, lambda file: file.write(html.encode("utf-8", "replace")))
@@ -139,16 +138,12 @@ def make_report(
     database = database or open_database(settings)
     run_dir = settings.run_dir(run_id)
     document = database.run(lambda connection: _compose(connection, run_id, baseline, run_dir))
-    return write_report(document, folder or run_dir, settings.data_dir / "cache")
+    return write_report(document, folder or run_dir, settings)
 
 
 def open_database(settings: Settings) -> DatabaseThread:
     """The database to report from. Raises StoreError where there is none: reading must not make one."""
-    if not settings.database_path.exists():
-        raise StoreError(
-            f"There is no database at {settings.database_path}. Run an evaluation first, or set ASSAYLINE_DATA_DIR or "
-            "ASSAYLINE_DATABASE to where it is."
-        )
+    settings.need_database()
     return DatabaseThread(settings)
 
 
@@ -161,32 +156,26 @@ def _compose(connection: Connection, run_id: str, baseline: str | None, run_dir:
     return compose_report(rows, comparison, run_dir)
 
 
-def make_benchmark_report(
-    settings: Settings, benchmark_id: str, folder: Path | None = None, database: DatabaseThread | None = None
-) -> Written:
+def make_benchmark_report(settings: Settings, benchmark_id: str, folder: Path | None = None) -> Written:
     """Writes the report of a benchmark into `folder` (default: the benchmark's own).
 
     Raises SpecError for a benchmark without runs, and StoreError.
     """
-    rows = (database or open_database(settings)).run(lambda connection: read_benchmark_rows(connection, benchmark_id))
+    rows = open_database(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id))
     document = compose_benchmark(rows, count_left(benchmark_id, settings))
-    return write_report(document, folder or benchmark_dir(settings, benchmark_id), settings.data_dir / "cache")
+    return write_report(document, folder or benchmark_dir(settings, benchmark_id), settings)
 
 
 def make_history_report(
-    settings: Settings,
-    name: str,
-    baseline: str | None = None,
-    folder: Path | None = None,
-    database: DatabaseThread | None = None,
+    settings: Settings, name: str, baseline: str | None = None, folder: Path | None = None
 ) -> tuple[HistoryRows, Written]:
     """Writes the report of a history into `folder` (default: its own); also returns its rows.
 
     `name` is that of a spec, or the id of a run. Raises SpecError for a history or baseline that is not there, and
     StoreError.
     """
-    rows = (database or open_database(settings)).run(lambda connection: read_history(connection, name, baseline))
-    written = write_report(compose_history(rows), folder or history_dir(settings, rows), settings.data_dir / "cache")
+    rows = open_database(settings).run(lambda connection: read_history(connection, name, baseline))
+    written = write_report(compose_history(rows), folder or history_dir(settings, rows), settings)
     return rows, written
 
 
@@ -207,16 +196,13 @@ def _name_folder(name: str, identity: Sequence[str], *, is_plain: bool) -> str:
 
 
 def make_leaderboard(
-    settings: Settings,
-    names: Sequence[str] = (),
-    folder: Path | None = None,
-    database: DatabaseThread | None = None,
+    settings: Settings, names: Sequence[str] = (), folder: Path | None = None
 ) -> tuple[BoardRows, Written]:
     """Writes the leaderboard of these runs, specs, prompt sets or benchmarks, or of all; `folder` as elsewhere.
 
     Also returns its rows. Raises SpecError for a name that is not there, and StoreError.
     """
-    rows = (database or open_database(settings)).run(lambda connection: read_board(connection, names))
+    rows = open_database(settings).run(lambda connection: read_board(connection, names))
     return rows, write_board(settings, rows, folder)
 
 
@@ -225,7 +211,7 @@ def write_board(settings: Settings, rows: BoardRows, folder: Path | None = None)
     names = rows.names
     name = "-".join(names) or "all"
     own = settings.data_dir / "leaderboards" / _name_folder(name, names, is_plain=len(names) < 2)
-    return write_report(compose_board(rows), folder or own, settings.data_dir / "cache")
+    return write_report(compose_board(rows), folder or own, settings)
 
 
 def check_report_run(connection: Connection, run_id: str) -> None:

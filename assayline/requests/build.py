@@ -13,14 +13,15 @@ alone has. So a token that spans the boundary counts as the prompt's. The option
 prompt, as it stands in its column: without a chat template, let the prompt's template end in a blank ("Answer: ").
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from assayline.digests import digest_text
 from assayline.errors import SpecError
 from assayline.prompts import BadRow, RowError
-from assayline.records import AskedBody, Completion, Prompt, Request
+from assayline.records import AskedBody, Completion, Json, Prompt, Request
 from assayline.requests.chat import Rendered
 from assayline.requests.model_config import list_kinds
 from assayline.spec.evaluation import EvalSpec
@@ -116,7 +117,7 @@ def _prepare(
     rendered = Rendered("", [])
     try:
         if isinstance(item, BadRow):
-            raise RowError(item.kind, item.message)
+            raise RowError(item.message, item.kind)
         sampling = _overlay(sampling, prompt.sampling)
         rendered = _render(prompt, renderer)
         if rendered.messages is None:
@@ -139,7 +140,7 @@ def _prepare_options(
     rendered = Rendered("", [])
     try:
         if isinstance(item, BadRow):
-            raise RowError(item.kind, item.message)
+            raise RowError(item.message, item.kind)
         rendered = _render(prompt, renderer)
         for option in render_options(rendered, prompt.options or [], renderer):
             options.append(option)
@@ -161,18 +162,17 @@ def render_options(prompt: Rendered, options: list[str], renderer: Renderer) -> 
     prompt_tokens = len(prompt.token_ids if context == prompt.text else renderer.encode(context))
     if prompt_tokens == 0:
         raise RowError(
-            "empty_prompt",
             "The prompt has no tokens before its options, expected at least one: the "
             "likelihood of a first token is not known. Is its text empty?",
+            "empty_prompt",
         )
     for number, option in enumerate(options, start=1):
         text = prompt.text + option
         token_ids = renderer.encode(text)
         if len(token_ids) <= prompt_tokens:
             raise RowError(
-                "row_error",
                 f"Option {number}, {option!r:.80}, adds no token to the prompt, so that it has "
-                "no likelihood of its own. Begin it with a blank, or end the prompt with one.",
+                "no likelihood of its own. Begin it with a blank, or end the prompt with one."
             )
         yield RenderedOption(option, text, token_ids, len(token_ids) - prompt_tokens)
 
@@ -244,11 +244,10 @@ def _overlay(sampling: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[
     """
     if "n" in overrides:
         raise RowError(
-            "row_error",
             "The row's sampling sets n, which would change how many requests the run has. Set "
-            "sampling.n or prompts.repeats in the spec.",
+            "sampling.n or prompts.repeats in the spec."
         )
-    _check_seed(overrides, lambda message: RowError("row_error", f"The row's {message}"))
+    _check_seed(overrides, lambda message: RowError(f"The row's {message}"))
     overlaid = {"max_tokens": None, **sampling, **overrides}
     overlaid.pop("n", None)
     return overlaid
@@ -290,14 +289,14 @@ def read_text(message: Mapping[str, Any]) -> str:
 def check_length(tokens: int, max_model_len: int | None, min_tokens: Any = None) -> None:
     """Raises RowError for a prompt that leaves no room in the context for an answer, or has no tokens."""
     if tokens == 0:
-        raise RowError("empty_prompt", "The prompt has no tokens, expected at least one. Is its text empty?")
+        raise RowError("The prompt has no tokens, expected at least one. Is its text empty?", "empty_prompt")
     least = min_tokens if isinstance(min_tokens, int) and min_tokens > 0 else 1  # a row may say anything here
     if max_model_len is not None and tokens + least > max_model_len:
         raise RowError(
-            "prompt_too_long",
             f"The prompt has {tokens} tokens, but the context is {max_model_len} tokens "
             f"(max_model_len), at least {'one' if least == 1 else least} of them for the answer. Shorten the "
             "prompt, or raise engine.args.max_model_len if the model allows.",
+            "prompt_too_long",
         )
 
 
@@ -312,3 +311,49 @@ def error_of(request: Request, error: RowError, prompt_tokens: int | None = None
         error_kind=error.kind,
         error_message=str(error),
     )
+
+
+MIN_WARM_UP_TOKENS = 32
+"""A first prefill of a few tokens kills vLLM's CPU worker on AMX machines (SIGILL); 32 is safe everywhere."""
+
+WARM_UP_OUTPUT_TOKENS = 4
+
+
+def write_warm_up(
+    first: Sequence[Request], sampling: Mapping[str, Json], worker: str, max_model_len: int | None
+) -> tuple[Request, int]:
+    """A request that warms an engine up, and how many leading tokens the `first` requests share.
+
+    It belongs to no run, compiles what is compiled late, and primes the prefix that prompts share. `sampling` is the
+    spec's; `max_model_len` in tokens, None where a server does not say.
+    """
+    one = first[0]
+    prefix = [] if one.media else shared_prefix([request.prompt_token_ids for request in first])
+    messages = one.messages  # a server renders messages itself
+    if one.media:
+        # Text alone: a placeholder without its medium can kill an engine, and what sees has run when it started. The
+        # smallest id is of a byte, or begins the text; placeholders are among the last.
+        ids = [min(one.prompt_token_ids, default=0)] * MIN_WARM_UP_TOKENS if messages is None else []
+        messages = messages and [{"role": "user", "content": "Hello"}]
+    else:
+        room = None if max_model_len is None else max_model_len - WARM_UP_OUTPUT_TOKENS - 1
+        ids = (prefix + one.prompt_token_ids[:1] * (MIN_WARM_UP_TOKENS - len(prefix)))[:room]
+    request = Request(
+        request_id=f"warm-up-{worker}",
+        prompt_id="",
+        occurrence=0,
+        repeat_index=0,
+        prompt_token_ids=ids,
+        sampling={name: value for name, value in sampling.items() if name != "min_tokens"}
+        | {"max_tokens": WARM_UP_OUTPUT_TOKENS},
+        messages=messages,
+    )
+    return request, len(prefix)
+
+
+def shared_prefix(prompts: list[list[int]]) -> list[int]:
+    """The longest common prefix of two or more prompts; empty for a single one, which shares with nobody."""
+    if len(prompts) < 2:
+        return []
+    low, high = min(prompts), max(prompts)
+    return [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))]

@@ -156,9 +156,8 @@ class ChatRenderer:
             return Rendered(body.text, self._encode(body.text, special_tokens=True))
         if reserved := sorted(RESERVED & set(body.variables)):
             raise RowError(
-                "row_error",
                 f"chat_template_kwargs holds {', '.join(reserved)}, which the renderer sets itself. Expected variables "
-                "of the template.",
+                "of the template."
             )
         variables: Mapping[str, Any] = body.variables
         if self._spec.special_tokens != "control":
@@ -192,9 +191,8 @@ class ChatRenderer:
     def _replace_one(self, found: re.Match[str]) -> str:
         if self._spec.special_tokens == "error":
             raise RowError(
-                "row_error",
                 f"The row's text holds {found[0]!r}, which is a special token of this model, and chat.special_tokens "
-                "is error. hint: take it out, or set chat.special_tokens to text.",
+                "is error. hint: take it out, or set chat.special_tokens to text."
             )
         return self._stand_ins[found[0]]
 
@@ -223,9 +221,8 @@ class ChatRenderer:
         special = [sum(map(found.count, vocabulary.values())) for found in (as_given, ids)]
         if as_given != self.encode(text) or special[0] != special[1]:
             raise RowError(
-                "row_error",
                 "The row's text holds a special token, which this tokenizer cannot read as text exactly. hint: take it "
-                "out, or set chat.special_tokens to error or control.",
+                "out, or set chat.special_tokens to error or control."
             )
         return Rendered(whole, ids)
 
@@ -265,9 +262,9 @@ class ChatRenderer:
     def _check_length(self, chars: int) -> None:
         if chars > self._most_chars:
             raise RowError(
-                "prompt_too_long",
                 f"The prompt has {chars} characters, expected at most {self._most_chars}: more do not fit the model's "
                 "context, or are too much to tokenise. Shorten it.",
+                "prompt_too_long",
             )
 
     def _complete(self, messages: list[Message]) -> list[Message]:
@@ -283,8 +280,8 @@ class ChatRenderer:
             raise
         except Exception as error:  # a template is a program over foreign data: it can raise anything
             raise RowError(
-                "template_error",
                 f"The chat template ({self._mode}) failed on this conversation: {describe_error(error)}",
+                "template_error",
             ) from None
 
     def _apply_guarded(self, conversation: list[Message], continues: bool, variables: Mapping[str, Any] | None) -> str:
@@ -452,9 +449,8 @@ class ServedChat:
         if body is not None and (body.text is not None or body.variables or body.continues):
             what = "a prompt that is no chat" if body.text is not None else "tools, or other variables of the template"
             raise RowError(
-                "row_error",
                 f"The body has {what}, for which prompts must be rendered here. Set engine.server.endpoint to "
-                "completions.",
+                "completions."
             )
         if self._system is not None and all(message.get("role") != "system" for message in messages):
             messages = [{"role": "system", "content": self._system}, *messages]

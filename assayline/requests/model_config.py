@@ -122,9 +122,9 @@ def check_kinds(kinds: list[MediaKind], placeholders: Placeholders) -> None:
     for kind in sorted(set(kinds) - set(placeholders)):
         takes = ", ".join(placeholders) or "text alone"
         raise RowError(
-            "media_error",
             f"The prompt has {NAMES[kind]} in it, and the model takes {takes}, as far as its config.json says. If it "
             "does take it, name its placeholder in chat.placeholders.",
+            "media_error",
         )
 
 
@@ -135,10 +135,10 @@ def check_placeholders(text: str, kinds: list[MediaKind], placeholders: Placehol
         found = _count(text, placeholder)
         if placeholder and found != wanted[kind]:
             raise RowError(
-                "media_error",
                 f"The rendered prompt has {found} placeholders {placeholder!r} of kind {kind}, and the row has "
                 f"{wanted[kind]} such media, expected as many. A chat template may leave media out, and a text may "
                 "hold what stands for them.",
+                "media_error",
             )
 
 

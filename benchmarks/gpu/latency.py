@@ -3,7 +3,7 @@
 import argparse
 from concurrent.futures import ThreadPoolExecutor
 
-from assayline.engines.environment import engine_environment
+from assayline.engines.process import engine_environment
 from benchmarks.gpu.setup import Setup, Tell
 from benchmarks.streaming import Alone, Ours, compare, make_requests
 

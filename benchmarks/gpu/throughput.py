@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from assayline.engines.environment import engine_environment
+from assayline.engines.process import engine_environment
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from benchmarks.gpu.runs import query

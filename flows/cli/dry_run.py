@@ -68,7 +68,6 @@ class ErrorTrial:
 
     @property
     def requests(self) -> int:
-        """All of them."""
         return self._counts.total()
 
     def take(self, prepared: Prepared) -> None:

@@ -55,7 +55,6 @@ def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
 
 
 def tabulate_metrics(result: RunResult) -> Table:
-    """The metrics of a run."""
     return tabulate("Metrics of the run", METRICS, result.metrics)
 
 

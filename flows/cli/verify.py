@@ -46,8 +46,7 @@ def run(arguments: list[str]) -> int:
     from assayline.store.thread import DatabaseThread
 
     settings = load_settings()
-    if not settings.database_path.exists():
-        raise StoreError(f"There is no database at {settings.database_path}. Run an evaluation first.")
+    settings.need_database()
     database = DatabaseThread(settings)
     asked = [complete_run_id(run_id, settings) for run_id in known.run_ids]
     ended = database.run(_list_ended)

@@ -35,34 +35,39 @@ from tasks.evaluate import console_handlers
 
 SHOW_INTERVAL_S = 2.0
 LOG_INTERVAL_S = 15.0
+"""Between lines of the log, and between tables of the workers."""
+PROGRESS = "progress"
 
 
-class ProgressReport:
-    """Reports how far a run is. An API that does not answer holds nothing up, and is said at the end."""
+class RunReport:
+    """Shows how far a run is, and its workers. An API that does not answer holds nothing up, and is said at the end."""
 
     def __init__(self, log: AnyLogger) -> None:
         self._log = log
         self._started_s = time.monotonic()
-        self._shown_s = self._logged_s = float("-inf")
+        self._shown_s = self._logged_s = self._table_s = float("-inf")
         self._said = ""
         self._artifact: UUID | None = None
         self._reports = Reports()
         self._warned: set[str] = set()
+        self._slow: set[str] = set()
 
-    def show(self, done: int, expected: int | None, *, last: bool = False) -> None:
-        """Updates bar and log, not more often than makes sense. Errors are done, too.
+    def show(self, standing: Standing, expected: int | None, *, is_last: bool = False) -> None:
+        """Updates log, bar and table, none more often than makes sense.
 
-        `expected` is None while prompts are still read.
+        `expected` is how many requests there are; None while prompts are still read.
         """
         now = time.monotonic()
-        if now - self._shown_s < SHOW_INTERVAL_S and not last:
+        if len(standing.workers) > 1:
+            self._show_workers(standing, now, is_last)
+        if now - self._shown_s < SHOW_INTERVAL_S if not is_last else expected is None:
             return
         self._shown_s = now
-        share = min(done / expected, 1.0) if expected else 0.0
+        share = min(standing.answered / expected, 1.0) if expected else 0.0
         of = "" if expected is None else f" of {expected}"
-        text = f"{done}{of} requests done"
-        self._reports.send("progress", lambda: self._update_artifact(100 * share, text))
-        if text != self._said and (last or now - self._logged_s >= LOG_INTERVAL_S):
+        text = f"{standing.answered}{of} requests done"
+        self._reports.send(PROGRESS, lambda: self._update_artifact(100 * share, text))
+        if text != self._said and (is_last or now - self._logged_s >= LOG_INTERVAL_S):
             self._said = text
             self._logged_s = now
             percent = f" ({100 * share:.0f} %)" if expected else ", prompts are still being read"
@@ -75,11 +80,12 @@ class ProgressReport:
             self._log.warning(text)
 
     def close(self) -> bool:
-        """Waits a little for the last report, and says what did not arrive. Returns whether all did."""
+        """Waits a little for the last reports. Says if how far the run came did not arrive; returns whether it did."""
         self._reports.close()
-        for reason in self._reports.failures.values():
+        reason = self._reports.failures.get(PROGRESS)
+        if reason is not None:
             self.warn_once(f"The run's page does not show how far it came: {reason}")
-        return not self._reports.failures
+        return reason is None
 
     def _update_artifact(self, percent: float, text: str) -> None:
         if self._artifact is None:
@@ -88,23 +94,7 @@ class ProgressReport:
         else:
             update_progress_artifact(self._artifact, progress=percent, description=text)
 
-
-TABLE_INTERVAL_S = 15.0
-
-
-class WorkersReport:
-    """Shows the workers of a run, if it has several."""
-
-    def __init__(self, log: AnyLogger) -> None:
-        self._log = log
-        self._reports = Reports()
-        self._sent_s = float("-inf")
-        self._slow: set[str] = set()
-
-    def show(self, standing: Standing, *, is_last: bool = False) -> None:
-        """Logs which workers have become slow, and sends the table if it is time to."""
-        if len(standing.workers) < 2:
-            return
+    def _show_workers(self, standing: Standing, now: float, is_last: bool) -> None:
         for worker in standing.workers:
             if worker.is_slow and worker.worker not in self._slow:
                 self._slow.add(worker.worker)
@@ -114,14 +104,12 @@ class WorkersReport:
                     worker.device,
                     worker.output_tokens_per_s,
                 )
-        if is_last or time.monotonic() - self._sent_s >= TABLE_INTERVAL_S:
-            self._sent_s = time.monotonic()
+        if is_last or now - self._table_s >= LOG_INTERVAL_S:
+            self._table_s = now
+            rate = standing.output_tokens_per_s
+            line = count_workers(standing) + ("" if rate is None else f", {rate:,.0f} tokens/s")
             rows = [_row_of(worker) for worker in standing.workers]
-            self._reports.send("workers", lambda: _publish(rows, describe_workers(standing)))
-
-    def close(self) -> None:
-        """Waits a little for the last table."""
-        self._reports.close()
+            self._reports.send("workers", lambda: _publish(rows, line))
 
 
 def count_workers(standing: Standing) -> str:
@@ -130,12 +118,6 @@ def count_workers(standing: Standing) -> str:
     counts["slow"] = sum(worker.is_slow for worker in standing.workers)
     troubles = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
     return count(standing.count(ALIVE), "worker") + (f" ({troubles})" if troubles else "")
-
-
-def describe_workers(standing: Standing) -> str:
-    """The same, with the speed of all workers together."""
-    rate = standing.output_tokens_per_s
-    return count_workers(standing) + ("" if rate is None else f", {rate:,.0f} tokens/s")
 
 
 def _row_of(worker: WorkerStanding) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from pydantic import SecretStr
 
-from assayline.engines.environment import DEFAULTS, engine_environment
+from assayline.engines.process import DEFAULTS, engine_environment
 from assayline.settings import Settings
 
 

@@ -13,10 +13,9 @@ from assayline.clock import RunClock
 from assayline.engines import client
 from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.devices.claims import Device, claim_device
-from assayline.engines.environment import engine_environment
 from assayline.engines.messages import Open
 from assayline.engines.parking import Parked, ParkingLot, find_lot, own_variables, park_engines
-from assayline.engines.process import HostProcess
+from assayline.engines.process import HostProcess, engine_environment
 from assayline.errors import DeviceError
 from assayline.settings import Settings
 from assayline.spec.engine import ServerSpec

@@ -15,7 +15,7 @@ from run_kit import plain_request
 
 from assayline.engines.client import StreamingEngine
 from assayline.engines.devices.watch import DeviceMemory
-from assayline.engines.environment import engine_environment
+from assayline.engines.process import engine_environment
 from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes
 from assayline.errors import EngineDiedError

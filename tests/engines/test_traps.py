@@ -26,7 +26,7 @@ from run_kit import start_python
 from assayline.engines.client import OfflineEngine
 from assayline.engines.devices.claims import claim_device, list_devices
 from assayline.engines.devices.watch import DeviceMemory, end_orphans, locks_variable, note_engine
-from assayline.engines.environment import engine_environment
+from assayline.engines.process import engine_environment
 from assayline.engines.recovery.causes import classify
 from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes
@@ -77,7 +77,7 @@ sys.path.insert(0, "tests")
 from host_kit import HOSTS
 from assayline.clock import RunClock
 from assayline.engines.devices.claims import claim_device, list_devices
-from assayline.engines.environment import engine_environment
+from assayline.engines.process import engine_environment
 from assayline.engines.messages import Open
 from assayline.engines.client import OfflineEngine
 from assayline.engines.process import HostSetup

@@ -22,7 +22,7 @@ from assayline.engines.messages import Open
 from assayline.engines.recovery.policy import Sizes
 from assayline.errors import Death, EngineDiedError, EngineError, SpecError
 from assayline.records import Completion, Request
-from assayline.requests.warm_up import MIN_WARM_UP_TOKENS, WARM_UP_OUTPUT_TOKENS, shared_prefix
+from assayline.requests.build import MIN_WARM_UP_TOKENS, WARM_UP_OUTPUT_TOKENS, shared_prefix
 from assayline.store.parts import count_rows, list_parts, write_part
 
 CRASH = Death("run", exception="AssertionError", message="no such block")

@@ -13,7 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from assayline.errors import AssaylineError, PromptError
 from assayline.prompts import RowError, sandbox
-from assayline.prompts.sandbox import LONGEST_CHARS, RenderStoppedError, render_limited
+from assayline.prompts.sandbox import LONGEST_CHARS
 from assayline.prompts.template import PromptTemplate
 from assayline.requests import chat
 from assayline.requests.chat import ChatRenderer
@@ -88,10 +88,12 @@ TOO_LARGE = [
     "{% set n.s = n.s.encode('utf-32').decode('latin-1') %}{% endfor %}",
     "{% set n = namespace(a=3 ** 30000) %}{% for i in range(60) %}{% set n.a = n.a * n.a %}{% endfor %}",
     "{{ " + " ~ ".join(["long"] * 2000) + " }}",
+    "{% set n = namespace(a=1) %}{% for i in range(40) %}{% set n.a = namespace(a=n.a, b=n.a) %}{% endfor %}{{ n.a }}",
+    "{{ lipsum(n=100000) }}",
     "{{ 'a'|center(8000000) }}" * 20,
     "{% set n = namespace(s='a' * 1000) %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
     "{% for i in range(10 ** 9) %}x{% endfor %}",
-    "{% for i in range(100000) %}{% for j in range(100000) %}x{% for k in 'a' * 10000 %}y{% endfor %}{% endfor %}"
+    "{% for i in range(100000) %}{% for j in range(100000) %}x{% for k in 'a' * 10000 %}yyyy{% endfor %}{% endfor %}"
     "{% endfor %}",
     "{{ 'a' * 10 ** 10 }}",
     "{{ 10 ** 10 * 'a' }}",
@@ -125,12 +127,8 @@ ENDLESS = [
     "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
     "{% macro f(n) %}{{ f(n - 1) if n else '' }}{{ f(n - 1) if n else '' }}{% endmacro %}{{ f(60) }}",
     "{{ range(100000)|map('string')|map('center', 1000000)|list|length }}",
-    "{{ lipsum(n=100000) }}",
-    # The interruption comes at an instruction that has no line; Jinja 3.1.6 then raises "TypeError: '<=' not supported
-    # between instances of 'int' and 'NoneType'" from Template.get_corresponding_lineno.
     "{% for m in range(30000) %}{% for n in range(30000) %}{% if n == 40000 %}x{% endif %}{% endfor %}{% endfor %}",
     "{{ ([['a']] * 1000000)|sum(start=[])|length }}",
-    "{% set n = namespace(a=1) %}{% for i in range(40) %}{% set n.a = namespace(a=n.a, b=n.a) %}{% endfor %}{{ n.a }}",
 ]
 
 
@@ -264,30 +262,6 @@ def test_a_prompt_that_cannot_fit_the_context_is_not_tokenised(tokenizer, monkey
     with pytest.raises(RowError, match=f"has {len(fits) + 1} characters, expected at most {len(fits)}") as raised:
         renderer.render([{"role": "user", "content": fits + "a"}])
     assert raised.value.kind == "prompt_too_long"
-
-
-def test_nothing_is_raised_after_the_end(monkeypatch):
-    """A template that ends in the very moment in which it is stopped: many tries, as that moment is short."""
-    monkeypatch.setattr(sandbox, "MOST_SECONDS", 0.04)
-    monkeypatch.setattr(sandbox, "LOOK_INTERVAL_S", 0.01)
-
-    def render_for(seconds: float) -> str:
-        until_s = time.monotonic() + seconds
-        while time.monotonic() < until_s:
-            pass
-        return "done"
-
-    ends = []
-    for number in range(30):
-        try:
-            ends.append(render_limited(lambda seconds=0.04 + number / 2000: render_for(seconds)))
-        except RenderStoppedError:
-            ends.append("stopped")
-        until_s = time.monotonic() + 0.025
-        while time.monotonic() < until_s:
-            pass  # here an exception that comes late would be raised
-    assert set(ends) <= {"done", "stopped"}
-    assert "stopped" in ends
 
 
 @pytest.mark.usefixtures("impatient")

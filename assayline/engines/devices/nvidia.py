@@ -63,7 +63,6 @@ def name_gpu(gpu: str) -> str | None:
 
 
 def read_driver_version() -> str | None:
-    """The driver's version."""
     return _ask(lambda nvml: _text(nvml.nvmlSystemGetDriverVersion())) or None
 
 

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import Any
 
 from assayline.engines.devices.watch import note_engine
-from assayline.engines.environment import MEMORY_LIMIT
 from assayline.engines.host.channel import Channel
 from assayline.engines.host.core import EngineGoneError, StreamCore
 from assayline.engines.host.pacing import StreamHost
@@ -43,6 +42,7 @@ from assayline.engines.messages import (
     Warm,
     WarmUp,
 )
+from assayline.engines.process import MEMORY_LIMIT
 from assayline.errors import AssaylineError, DeviceError, ServerError, SpecError, Witness
 
 BEAT_INTERVAL_S = 1.0

@@ -121,18 +121,9 @@ class AdaptiveEngine:
         self._open()
 
     @property
-    def model_id(self) -> str:
-        """Content identity of the model that answers."""
-        return self._engine.model_id
-
-    @property
     def facts(self) -> EngineFacts:
         """What the engine that is open now resolved."""
         return self._engine.facts
-
-    def set_window(self, window_requests: int) -> None:
-        """Requests in flight from now on."""
-        self._engine.set_window(window_requests)
 
     def warm_up(self, request: Request) -> float:
         """Warms this engine up, and with the same request each one that replaces it. Returns the seconds it took."""

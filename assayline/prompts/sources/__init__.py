@@ -27,8 +27,6 @@ def read_columns(source: AnySource, spec: PromptSpec, tokenizer: Any, shelf: She
 
 
 class SourceKind(NamedTuple):
-    """One kind of source."""
-
     rows: Callable[[Any], Rows]
     """Gives the rows of a source in their order. Raises PromptError, saying where, for what cannot be read on."""
     reader: Callable[[Any, PromptSpec, Any, Shelf | None], Reader] = read_columns
@@ -54,7 +52,6 @@ SOURCES: dict[str, SourceKind] = {
 
 
 def read_rows(source: AnySource) -> Rows:
-    """The rows of a source of any kind."""
     return SOURCES[source.kind].rows(source)
 
 

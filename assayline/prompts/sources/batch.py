@@ -106,9 +106,7 @@ class BatchReader(Reader):
         try:
             return self._read(row)
         except RecursionError:
-            raise RowError(
-                "row_error", "The line holds lists or objects that are nested hundreds of levels deep."
-            ) from None
+            raise RowError("The line holds lists or objects that are nested hundreds of levels deep.") from None
 
     def identify(self, row: Row) -> tuple[str | None, None]:
         """The custom_id of a line that cannot be read, if it has one; such lines have no target."""
@@ -146,9 +144,8 @@ class BatchReader(Reader):
         key = int(digest_text(custom_id)[:16], 16)
         if key in self._seen:
             raise RowError(
-                "row_error",
                 f"custom_id {custom_id!r:.80} stands on an earlier line, too, expected one of its own on each: answers "
-                "are found by it. The earlier line is asked, this one is not.",
+                "are found by it. The earlier line is asked, this one is not."
             )
         self._seen.add(key)
 
@@ -158,9 +155,8 @@ class BatchReader(Reader):
         for what, first, given in (("endpoint", self._url, url), ("model", self._model, model)):
             if first != given:
                 raise RowError(
-                    "row_error",
                     f"The line asks the {what} {given!r:.80}, and the first one {first!r:.80}. A batch file has one "
-                    f"{what}: put these lines into a file of their own.",
+                    f"{what}: put these lines into a file of their own."
                 )
 
 
@@ -168,34 +164,32 @@ def _check_line(row: Row) -> None:
     """Raises RowShapeError for a line that is not of a batch file, RowError for one with a fault of its own."""
     if missing := [name for name in ("custom_id", "method", "url", "body") if name not in row]:
         raise RowShapeError(
-            "row_error",
             f"It has no {' and no '.join(missing)}, expected custom_id, method, url and body. Its keys: "
-            f"{list_names(map(str, row))}.",
+            f"{list_names(map(str, row))}."
         )
     if row["url"] not in URLS:
         raise RowShapeError(
-            "row_error",
-            f"It asks the endpoint {row['url']!r:.80}, which is not answered here. Expected {' or '.join(URLS)}.",
+            f"It asks the endpoint {row['url']!r:.80}, which is not answered here. Expected {' or '.join(URLS)}."
         )
     if row["method"] != "POST":
-        raise RowError("row_error", f"The line's method is {row['method']!r:.80}, expected POST.")
+        raise RowError(f"The line's method is {row['method']!r:.80}, expected POST.")
     if not isinstance(row["custom_id"], str) or not row["custom_id"]:
-        raise RowError("row_error", f"custom_id is {row['custom_id']!r:.80}, expected a text that is not empty.")
+        raise RowError(f"custom_id is {row['custom_id']!r:.80}, expected a text that is not empty.")
     if not isinstance(row["body"], dict):
-        raise RowError("row_error", f"The body is {row['body']!r:.80}, expected an object with the request.")
+        raise RowError(f"The body is {row['body']!r:.80}, expected an object with the request.")
 
 
 def read_chat_body(body: Mapping[str, Json]) -> Wishes:
     """The body of a line for /v1/chat/completions. Raises RowError for what cannot be done."""
     given = _drop_null(body)
     if "messages" not in given:
-        raise RowError("row_error", f"The body has no messages, expected a list. Its keys: {list_names(body)}.")
+        raise RowError(f"The body has no messages, expected a list. Its keys: {list_names(body)}.")
     messages = _open_tool_calls(given.pop("messages"))
     sampling: dict[str, Json] = {}
     if given.pop("logprobs", False) is not False:
         sampling["logprobs"] = given.pop("top_logprobs", 0)
     elif given.pop("top_logprobs", 0):
-        raise RowError("row_error", "The body's top_logprobs needs logprobs: true beside it.")
+        raise RowError("The body's top_logprobs needs logprobs: true beside it.")
     if "max_completion_tokens" in given:
         given["max_tokens"] = given.pop("max_completion_tokens")
     variables = {name: given.pop(name) for name in TEMPLATE_VARIABLES if given.get(name)}
@@ -223,8 +217,7 @@ def read_text_body(body: Mapping[str, Json]) -> Wishes:
     if isinstance(prompt, list) and prompt and all(isinstance(one, int) and one >= 0 for one in prompt):
         return Wishes(sampling, AskedBody(samples=samples), token_ids=prompt)
     raise RowError(
-        "row_error",
-        f"The body's prompt is {prompt!r:.80}, expected one text, or token ids. Several prompts are a line each.",
+        f"The body's prompt is {prompt!r:.80}, expected one text, or token ids. Several prompts are a line each."
     )
 
 
@@ -239,7 +232,7 @@ def _read_common(given: dict[str, Json], *, special_tokens: bool) -> dict[str, J
     """
     form = _read_form(given.pop("response_format", None))
     if form and "structured_outputs" in given:
-        raise RowError("row_error", "The body's response_format and structured_outputs both say what an answer is.")
+        raise RowError("The body's response_format and structured_outputs both say what an answer is.")
     sampling = dict(form)
     for name, value in given.items():
         if name in SAMPLING:
@@ -248,7 +241,7 @@ def _read_common(given: dict[str, Json], *, special_tokens: bool) -> dict[str, J
             continue
         elif value not in (ONLY_AS.get(name, ()) or ([], {})):
             reason = REASONS.get(name, "that cannot be done here. Remove it")
-            raise RowError("row_error", f"The body asks for {name}: {json.dumps(value)[:80]}; {reason}.")
+            raise RowError(f"The body asks for {name}: {json.dumps(value)[:80]}; {reason}.")
     return sampling
 
 
@@ -263,26 +256,21 @@ def _read_form(asked: Json) -> dict[str, Json]:
     if isinstance(schema, dict) and isinstance(schema.get("schema"), dict):
         return {"structured_outputs": {"json": schema["schema"]}}
     raise RowError(
-        "row_error",
         f"The body's response_format is {asked!r:.120}, expected the type text, json_object, or json_schema with "
-        "json_schema.schema.",
+        "json_schema.schema."
     )
 
 
 def _read_samples(body: Mapping[str, Json]) -> int:
     samples = 1 if body.get("n") is None else body["n"]
     if not isinstance(samples, int) or isinstance(samples, bool) or not 1 <= samples <= MOST_REPEATS:
-        raise RowError(
-            "row_error", f"The body's n is {samples!r:.80}, expected a whole number from 1 to {MOST_REPEATS}."
-        )
+        raise RowError(f"The body's n is {samples!r:.80}, expected a whole number from 1 to {MOST_REPEATS}.")
     return samples
 
 
 def _read_template_kwargs(value: Json) -> dict[str, Json]:
     if not isinstance(value, dict):
-        raise RowError(
-            "row_error", f"The body's chat_template_kwargs are {value!r:.80}, expected variables of the template."
-        )
+        raise RowError(f"The body's chat_template_kwargs are {value!r:.80}, expected variables of the template.")
     return value
 
 
@@ -291,9 +279,8 @@ def _read_continuation(given: dict[str, Json]) -> bool:
     opens, continues = given.pop("add_generation_prompt", None), given.pop("continue_final_message", False)
     if continues not in (True, False) or opens not in (None, not continues):
         raise RowError(
-            "row_error",
             f"The body has add_generation_prompt {opens!r:.20} and continue_final_message {continues!r:.20}, expected "
-            "one of them to be true and the other false.",
+            "one of them to be true and the other false."
         )
     return bool(continues)
 
@@ -317,7 +304,5 @@ def _open_call(call: Json) -> Json:
     try:
         arguments = json.loads(function["arguments"] or "{}")
     except ValueError:
-        raise RowError(
-            "row_error", f"The arguments of a tool call are {function['arguments']!r:.80}, expected JSON."
-        ) from None
+        raise RowError(f"The arguments of a tool call are {function['arguments']!r:.80}, expected JSON.") from None
     return {**call, "function": {**function, "arguments": arguments}}

@@ -58,9 +58,8 @@ def read_answered(row: Row, *, first: bool) -> tuple[Row, str]:
     if not answered:
         which = "first message from human has" if first else "messages from human have"
         raise RowError(
-            "row_error",
             f"The conversation's {which} no answer, whose length prompts.source.max_tokens is to take. Remove the "
-            "row, or that setting.",
+            "row, or that setting."
         )
     return _ask(row, messages, questions, answered[-1]), _find_answer(messages, answered[-1])
 
@@ -68,16 +67,14 @@ def read_answered(row: Row, *, first: bool) -> tuple[Row, str]:
 def _read_messages(row: Row) -> tuple[list[dict[str, Any]], list[int]]:
     """All messages, and the places of the questions among them."""
     if "conversations" not in row:
-        raise RowShapeError(
-            "row_error", f"It has no column `conversations`, as ShareGPT's rows have. Columns: {list_names(row)}."
-        )
+        raise RowShapeError(f"It has no column `conversations`, as ShareGPT's rows have. Columns: {list_names(row)}.")
     said = row["conversations"]
     if not isinstance(said, list):
-        raise RowError("row_error", f"The conversations are {said!r:.80}, expected a list of {{from, value}}.")
+        raise RowError(f"The conversations are {said!r:.80}, expected a list of {{from, value}}.")
     messages = [_read_message(message, number) for number, message in enumerate(said, start=1)]
     questions = [place for place, message in enumerate(messages) if message["role"] == "user"]
     if not questions:
-        raise RowError("row_error", "The conversation has no message from human, expected at least one.")
+        raise RowError("The conversation has no message from human, expected at least one.")
     return messages, questions
 
 
@@ -94,14 +91,11 @@ def _find_answer(messages: list[dict[str, Any]], question: int) -> str:
 
 def _read_message(message: Any, number: int) -> dict[str, Any]:
     if not isinstance(message, dict) or not isinstance(message.get("value"), str):
-        raise RowError(
-            "row_error", f"Message {number} of the conversation is {message!r:.80}, expected {{from, value}} with text."
-        )
+        raise RowError(f"Message {number} of the conversation is {message!r:.80}, expected {{from, value}} with text.")
     role = ROLES.get(str(message.get("from")).lower())
     if role is None:
         raise RowError(
-            "row_error",
             f"Message {number} of the conversation is from {message.get('from')!r:.40}, expected one of "
-            f"{', '.join(ROLES)}.",
+            f"{', '.join(ROLES)}."
         )
     return {"role": role, "content": message["value"]}

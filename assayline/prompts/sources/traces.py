@@ -110,13 +110,12 @@ class TracePrompts(Reader):
         if numbers is None:
             return []
         if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
-            raise RowError("row_error", f"The column {HASH_IDS} holds {numbers!r:.80}, expected whole numbers.")
+            raise RowError(f"The column {HASH_IDS} holds {numbers!r:.80}, expected whole numbers.")
         blocks = -(-prompt_tokens // self._source.block_tokens)
         if len(numbers) > blocks:
             raise RowError(
-                "row_error",
                 f"The column {HASH_IDS} has {len(numbers)} blocks, and a prompt of {prompt_tokens} tokens has at most "
-                f"{blocks} of {self._source.block_tokens}. Set prompts.source.block_tokens to the trace's.",
+                f"{blocks} of {self._source.block_tokens}. Set prompts.source.block_tokens to the trace's."
             )
         return numbers
 
@@ -136,8 +135,5 @@ def _read_length(row: TraceRow, column: str) -> int:
     except ValueError:
         tokens = -1
     if not 1 <= tokens <= MOST_TOKENS:
-        raise RowError(
-            "row_error",
-            f"The column {column} holds {value!r:.80}, expected tokens from 1 to {MOST_TOKENS}.",
-        )
+        raise RowError(f"The column {column} holds {value!r:.80}, expected tokens from 1 to {MOST_TOKENS}.")
     return tokens

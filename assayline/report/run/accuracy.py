@@ -47,16 +47,14 @@ def describe_accuracy(rows: ReportRows) -> Section:
     section = Section("accuracy", "Accuracy")
     scored = [row for row in rows.accuracy if row["mean"] is not None]
     if not scored:
-        section.blocks.append(Paragraph(say_unscored(rows)))
+        section.say(say_unscored(rows))
         return section
-    section.blocks.extend(_draw(scored))
-    section.blocks.append(tabulate("Scores", SCORES, scored))
-    section.blocks.extend(_tabulate_repeats(rows))
-    section.blocks.append(
-        Paragraph(
-            "Errors score 0; the column “without errors” leaves them out. The standard error is clustered by prompt, "
-            "and “worth n” is how many independent answers the n amount to: repeats that always agree add nothing."
-        )
+    section.add(*_draw(scored))
+    section.add(tabulate("Scores", SCORES, scored))
+    section.add(*_tabulate_repeats(rows))
+    section.say(
+        "Errors score 0; the column “without errors” leaves them out. The standard error is clustered by prompt, "
+        "and “worth n” is how many independent answers the n amount to: repeats that always agree add nothing."
     )
     return section
 
@@ -65,16 +63,16 @@ def describe_prompts(rows: ReportRows, run_dir: Path | None = None) -> Section:
     """Prompts that the model did worst and best at, with what it read and wrote; media are found by `run_dir`."""
     section = Section("prompts", "Prompts to look at")
     if not any(row["mean"] is not None for row in rows.accuracy):
-        section.blocks.append(Paragraph(f"There is no worst and no best prompt. {say_unscored(rows)}"))
+        section.say(f"There is no worst and no best prompt. {say_unscored(rows)}")
         return section
     scorer = rows.accuracy[0]["scorer"]
-    section.blocks.append(Paragraph(f"By the scorer {scorer}, one answer of each."))
+    section.say(f"By the scorer {scorer}, one answer of each.")
     if not rows.worst:
-        section.blocks.append(Paragraph("Every prompt was answered right, so there is no worst one."))
-    section.blocks.extend(_show_sample("Among the worst", row, run_dir) for row in rows.worst)
+        section.say("Every prompt was answered right, so there is no worst one.")
+    section.add(*(_show_sample("Among the worst", row, run_dir) for row in rows.worst))
     if not rows.best:
-        section.blocks.append(Paragraph("No prompt was answered right, so there is no best one."))
-    section.blocks.extend(_show_sample("Among the best", row, run_dir) for row in rows.best)
+        section.say("No prompt was answered right, so there is no best one.")
+    section.add(*(_show_sample("Among the best", row, run_dir) for row in rows.best))
     return section
 
 

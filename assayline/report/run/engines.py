@@ -2,7 +2,7 @@
 
 import json
 
-from assayline.report.document import Column, Paragraph, Quote, Sample, Section, tabulate
+from assayline.report.document import Column, Quote, Sample, Section, tabulate
 from assayline.report.run.rows import ENGINES, ERROR_KINDS, EVENTS, ReportRows
 from assayline.store.database import Row
 from assayline.words import count, show_number, show_seconds, show_share, show_value
@@ -14,18 +14,18 @@ def describe_engines(rows: ReportRows) -> Section:
     """One line per engine, and one per event that not every run has."""
     section = Section("engines", "Engines")
     if not rows.engines:
-        section.blocks.append(Paragraph("No engine left a trace: the run ended before one opened or answered."))
+        section.say("No engine left a trace: the run ended before one opened or answered.")
         return section
-    section.blocks.append(Paragraph(_say_what_happened(rows.summary), is_warning=bool(rows.summary["engine_failures"])))
-    section.blocks.append(tabulate("Engines", ENGINE_COLUMNS, rows.engines))
+    section.say(_say_what_happened(rows.summary), is_warning=bool(rows.summary["engine_failures"]))
+    section.add(tabulate("Engines", ENGINE_COLUMNS, rows.engines))
     if len(rows.engines) == ENGINES:
-        section.blocks.append(Paragraph(f"Only the first {ENGINES} are shown; the table engine has all."))
+        section.say(f"Only the first {ENGINES} are shown; the table engine has all.")
     if rows.forecast:
-        section.blocks.append(Paragraph(say_forecast(rows.forecast)))
+        section.say(say_forecast(rows.forecast))
     if rows.events:
-        section.blocks.append(tabulate("What happened to them", EVENT_COLUMNS, rows.events))
+        section.add(tabulate("What happened to them", EVENT_COLUMNS, rows.events))
         if len(rows.events) == EVENTS:
-            section.blocks.append(Paragraph(f"Only the first {EVENTS} events are shown; engine_events has all."))
+            section.say(f"Only the first {EVENTS} events are shown; engine_events has all.")
     return section
 
 
@@ -113,19 +113,17 @@ def describe_errors(rows: ReportRows) -> Section:
     unsent = rows.summary["unsent_requests"]
     if unsent:
         said = f"{count(unsent, 'request was', 'requests were')} not sent, as the load had ended. That is no error."
-        section.blocks.append(Paragraph(said))
+        section.say(said)
     if not rows.errors:
-        section.blocks.append(Paragraph("No request ended in an error."))
+        section.say("No request ended in an error.")
         return section
-    section.blocks.append(tabulate("Errors by kind", COLUMNS, rows.errors))
+    section.add(tabulate("Errors by kind", COLUMNS, rows.errors))
     if len(rows.errors) == ERROR_KINDS:
-        section.blocks.append(Paragraph(f"Only the {ERROR_KINDS} most frequent are shown; the table request has all."))
-    section.blocks.extend(_show_example(row) for row in rows.error_samples)
+        section.say(f"Only the {ERROR_KINDS} most frequent are shown; the table request has all.")
+    section.add(*(_show_example(row) for row in rows.error_samples))
     missing = rows.summary["missing_requests"]
     if missing:
-        section.blocks.append(
-            Paragraph(f"{count(missing, 'more request has', 'more requests have')} no answer at all.")
-        )
+        section.say(f"{count(missing, 'more request has', 'more requests have')} no answer at all.")
     return section
 
 

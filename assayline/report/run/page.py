@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from assayline.report.document import Column, Figure, Paragraph, Quote, Section, tabulate
+from assayline.report.document import Column, Figure, Quote, Section, tabulate
 from assayline.report.run.rows import ReportRows
 from assayline.store.database import Row
 from assayline.words import (
@@ -34,26 +34,22 @@ def describe_run(rows: ReportRows) -> Section:
     """Identities, versions and settings: what must be equal for two runs to be comparable."""
     run, spec = rows.run, json.loads(rows.run["spec_json"])
     section = Section("about", "What was run")
-    section.blocks.append(tabulate("The run", FACTS, _list_run(run, spec)))
+    section.add(tabulate("The run", FACTS, _list_run(run, spec)))
     opened = _read_facts(rows.first_opened)
     if opened:
-        section.blocks.append(tabulate("The engine and its machine, as the first one opened", FACTS, opened))
+        section.add(tabulate("The engine and its machine, as the first one opened", FACTS, opened))
     else:
-        section.blocks.append(
-            Paragraph("No engine opened, so its resolved arguments, versions and device are not known.")
-        )
+        section.say("No engine opened, so its resolved arguments, versions and device are not known.")
     text = json.dumps(spec, indent=2, ensure_ascii=False)
-    section.blocks.append(Quote("The whole spec", text[:SPEC_CHARACTERS], len(text)))
+    section.add(Quote("The whole spec", text[:SPEC_CHARACTERS], len(text)))
     return section
 
 
 def list_metrics(rows: ReportRows) -> Section:
     """The table at the end of a run, with the metric and statistic of each number."""
     section = Section("metrics", "All metrics")
-    section.blocks.append(
-        Paragraph("Every number is a row of metric_value: its metric and statistic stand at the end of the line.")
-    )
-    section.blocks.append(tabulate("Metrics of the run", METRICS, rows.metrics, is_folded=True))
+    section.say("Every number is a row of metric_value: its metric and statistic stand at the end of the line.")
+    section.add(tabulate("Metrics of the run", METRICS, rows.metrics, is_folded=True))
     return section
 
 
@@ -122,12 +118,12 @@ def describe_cost(rows: ReportRows) -> Section | None:
         return None
     section = Section("cost", "Devices, energy and cost")
     if has_price:
-        section.blocks.append(Paragraph(_introduce_cost(rows.cost), is_warning=rows.cost["cost"] is None))
-        section.blocks.append(tabulate(f"Cost in {rows.cost['currency']}", COSTS, _list_costs(rows.cost)))
+        section.say(_introduce_cost(rows.cost), is_warning=rows.cost["cost"] is None)
+        section.add(tabulate(f"Cost in {rows.cost['currency']}", COSTS, _list_costs(rows.cost)))
     if rows.energy is not None:
-        section.blocks.append(Paragraph(_say_energy(rows.energy, rows.cost)))
+        section.say(_say_energy(rows.energy, rows.cost))
     if rows.devices:
-        section.blocks.append(tabulate("Devices over all of their samples", DEVICES, rows.devices, is_folded=True))
+        section.add(tabulate("Devices over all of their samples", DEVICES, rows.devices, is_folded=True))
     return section
 
 
@@ -207,11 +203,6 @@ DEVICES = (
     Column("throttled", "throttled_share", show_share),
     Column("by", "throttle_reasons", show_known),
 )
-
-
-def describe_state(rows: ReportRows) -> str:
-    """How the run ended."""
-    return str(rows.run["state"])
 
 
 def write_headline(rows: ReportRows) -> list[str]:

@@ -25,34 +25,30 @@ def describe_latency(rows: ReportRows) -> Section:
     section = Section("latency", "Latency")
     measured = {row["metric"] for row in rows.percentiles if row["n"]}
     if not measured:
-        section.blocks.append(Paragraph(_say_untimed(rows)))
+        section.say(_say_untimed(rows))
         return section
-    section.blocks.append(
-        Paragraph(
-            "Time to first token contains the wait in the queue: offline, requests are sent before there is room for "
-            "them. Intervals are of 95 % and distribution-free; they are about this run's requests, not other runs."
-        )
+    section.say(
+        "Time to first token contains the wait in the queue: offline, requests are sent before there is room for "
+        "them. Intervals are of 95 % and distribution-free; they are about this run's requests, not other runs."
     )
-    section.blocks.append(_tabulate_percentiles(rows.percentiles))
+    section.add(_tabulate_percentiles(rows.percentiles))
     for metric, name in LATENCIES.items():
         bins = [row for row in rows.histogram if row["metric"] == metric]
         if not bins:
-            section.blocks.append(Paragraph(f"{name}: not defined for any request of this run."))
+            section.say(f"{name}: not defined for any request of this run.")
             continue
         percentiles = [row for row in rows.percentiles if row["metric"] == metric]
-        section.blocks.append(
+        section.add(
             Chart(name, _describe_distribution(name, percentiles), draw_distribution(bins, percentiles), is_small=True)
         )
     if rows.turns:
-        section.blocks.append(
-            Paragraph(
-                "Conversations were asked turn by turn: each prompt begins with the turns before it and what the model "
-                "answered, which a prefix cache may still hold."
-            )
+        section.say(
+            "Conversations were asked turn by turn: each prompt begins with the turns before it and what the model "
+            "answered, which a prefix cache may still hold."
         )
-        section.blocks.append(tabulate("Turns of conversations", TURNS, rows.turns))
-    section.blocks.append(tabulate("Percentiles with their intervals", INTERVALS, rows.percentiles, is_folded=True))
-    section.blocks.append(tabulate("Slowest requests", SLOWEST, rows.slowest, is_folded=True))
+        section.add(tabulate("Turns of conversations", TURNS, rows.turns))
+    section.add(tabulate("Percentiles with their intervals", INTERVALS, rows.percentiles, is_folded=True))
+    section.add(tabulate("Slowest requests", SLOWEST, rows.slowest, is_folded=True))
     return section
 
 
@@ -60,7 +56,7 @@ def describe_time(rows: ReportRows) -> Section:
     """Throughput and concurrency on one axis of time, engines' events on both."""
     section = Section("time", "Over time")
     if not rows.activity:
-        section.blocks.append(Paragraph(_say_untimed(rows)))
+        section.say(_say_untimed(rows))
         return section
     stretches = rows.load.stretches if rows.load else []
     moments = {event["at_s"] for event in rows.events if event["event"] in MARKED_EVENTS}
@@ -68,24 +64,22 @@ def describe_time(rows: ReportRows) -> Section:
     if stretches:
         marked += "; dotted lines are where the measured stretch begins and ends"
     slice_s = show_seconds(rows.activity[0]["ends_at_s"] - rows.activity[0]["begins_at_s"])
-    section.blocks.extend(
-        [
-            Chart(
-                "Throughput",
-                f"Output tokens per second, in slices of {slice_s}{marked}. Tokens count when their request ends.",
-                draw_rate(rows.activity, rows.events, "output_tokens_per_s", stretches),
-            ),
-            Chart(
-                "In flight",
-                f"Requests in flight over time, averaged over slices of {slice_s}, and the window of each engine as a "
-                f"dashed line{marked}.",
-                draw_in_flight(rows.activity, rows.engines, rows.events, stretches),
-            ),
-        ]
+    section.add(
+        Chart(
+            "Throughput",
+            f"Output tokens per second, in slices of {slice_s}{marked}. Tokens count when their request ends.",
+            draw_rate(rows.activity, rows.events, stretches),
+        ),
+        Chart(
+            "In flight",
+            f"Requests in flight over time, averaged over slices of {slice_s}, and the window of each engine as a "
+            f"dashed line{marked}.",
+            draw_in_flight(rows.activity, rows.engines, rows.events, stretches),
+        ),
     )
-    section.blocks.extend(_draw_telemetry(rows, slice_s, marked))
+    section.add(*_draw_telemetry(rows, slice_s, marked))
     if not rows.summary["engine_steps"]:
-        section.blocks.append(Paragraph("There is no telemetry of engines, so how full their steps were is not known."))
+        section.say("There is no telemetry of engines, so how full their steps were is not known.")
     return section
 
 
@@ -197,16 +191,16 @@ def describe_load(rows: ReportRows) -> Section | None:
     if rows.load is None:
         return None
     section = Section("load", "Load")
-    section.blocks.append(Paragraph(_say_pattern(rows.load.load)))
-    section.blocks.append(Paragraph(_say_end(rows.load, rows.summary)))
+    section.say(_say_pattern(rows.load.load))
+    section.say(_say_end(rows.load, rows.summary))
     if windows := _say_windows(rows.load):
-        section.blocks.append(Paragraph(windows))
-    section.blocks.extend(_judge_generator(rows.load.send_lag))
-    section.blocks.extend(judge_clients(rows.load.clients))
-    section.blocks.extend(_judge_engine(rows.load.saturation))
-    section.blocks.extend(judge_throughput(rows.summary))
-    section.blocks.extend(_tabulate_goodput(rows.load.goodput))
-    section.blocks.extend(_tabulate_gaps(rows.load.gaps))
+        section.say(windows)
+    section.add(*_judge_generator(rows.load.send_lag))
+    section.add(*judge_clients(rows.load.clients))
+    section.add(*_judge_engine(rows.load.saturation))
+    section.add(*judge_throughput(rows.summary))
+    section.add(*_tabulate_goodput(rows.load.goodput))
+    section.add(*_tabulate_gaps(rows.load.gaps))
     return section
 
 
