@@ -5,7 +5,7 @@
 The runs are invented (`invented_runs.py`) and their metrics stored, some runs at a time. Then, in CPU-seconds, which a
 busy machine changes least:
 
-- `question`: queries of `metric_values` and what stands beside it, over all runs;
+- `question`: queries of the tables in `main`, over all runs;
 - `comparison`: each macro that compares two runs, or two configurations, of which every fiftieth run is one;
 - `page`: what the end of a run prints (`read_metric_table`) and what its report is made of (`read_report`), computed
   for one run among all others: the median over three runs.
@@ -35,25 +35,26 @@ MIB = 2**20
 QUESTIONS = {
     "p95 of TTFT by day": """
         select date_trunc('day', started_at) as day, median(value)
-        from metric_values join runs using (run_id)
-        where metric = 'ttft_s' and statistic = 'p95' group by day order by day
+        from metric_value where metric = 'ttft_s' and statistic = 'p95' group by day order by day
     """,
     "accuracy over time, with intervals": """
-        select started_at, value, low, high from metric_values join runs using (run_id)
-        where metric = 'accuracy' order by started_at
+        select started_at, value, low, high from metric_value where metric = 'accuracy' order by started_at
     """,
     "tokens per second by setting": """
-        select config_id, median(value), min(value), max(value) from metric_values join runs using (run_id)
-        where metric = 'output_tokens_per_s' group by config_id order by 2 desc
+        select config_id, median(value), min(value), max(value)
+        from metric_value where metric = 'output_tokens_per_s' group by config_id order by 2 desc
     """,
     "runs that lost time to failures": """
-        select run_id, value from metric_values where metric = 'lost_s' and value > 0 order by value desc
+        select run_id, value from metric_value where metric = 'lost_s' and value > 0 order by value desc
     """,
-    "repeats of each configuration": "select config_id, count(*) from run_conditions group by config_id",
-    "a history": "from history((select name from runs order by started_at limit 1))",
+    "the share of each night that was recovery": """
+        select started_at, recovery_s / duration_s from run where recovery_s > 0 order by started_at
+    """,
+    "repeats of each configuration": "select config_id, count(*) from run where obstacle is null group by config_id",
+    "a history": "from history((select name from run order by started_at limit 1))",
     "the failed requests of a run": """
-        select error_kind, count(*) from completions
-        where run_id = (select max(run_id) from runs) and error_kind is not null group by error_kind
+        select error_kind, count(*) from request
+        where run_id = getvariable('newest') and status = 'error' group by error_kind
     """,
 }
 MORE_ARGUMENTS = {"show_flips": ", 1, 4"}
@@ -74,6 +75,7 @@ def _fetch(connection: Connection, query: str, *values: str) -> list[Any]:
 
 def time_questions(connection: Connection) -> dict[str, float]:
     """CPU-seconds by question."""
+    connection.execute("set variable newest = (select max(run_id) from run)")
     return {name: clock(partial(_fetch, connection, query)) for name, query in QUESTIONS.items()}
 
 
