@@ -189,9 +189,7 @@ def test_a_damaged_part_is_named_and_set_aside_is_written_anew_where_the_databas
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_what_a_damaged_part_had_is_asked_again_when_the_database_is_gone_too(
-    run_dir: Path, spec: EvalSpec, settings: Settings, name: str
-) -> None:
+def test_a_damaged_part_is_missed_when_the_database_is_gone_too(run_dir: Path, settings: Settings, name: str) -> None:
     settings.database_path.unlink()
     part = DAMAGED[name](run_dir)
     cut(part)
@@ -199,22 +197,21 @@ def test_what_a_damaged_part_had_is_asked_again_when_the_database_is_gone_too(
     assert not part.exists() and part.with_name(part.name + ".damaged").exists()
     assert rebuilt.manifest.state == ("completed" if name == "events" else "failed")
     assert (rebuilt.manifest.prompts is None) == (name in ("error rows", "requests", "prompts"))
-    if name != "events":
-        assert complete(spec, settings).run_id == run_dir.name
-        assert part.exists() == (name != "answers")
-    check_sound(settings)
 
 
-def test_several_damaged_parts_are_all_named_and_all_set_aside(
+def test_several_damaged_parts_are_all_named_and_what_they_had_is_asked_again(
     run_dir: Path, spec: EvalSpec, settings: Settings
 ) -> None:
-    for part in [*list_parts(run_dir, "requests"), completions_part(run_dir)]:
+    parts = {name: find(run_dir) for name, find in DAMAGED.items()} | {"other": list_parts(run_dir, "requests")[0]}
+    for part in parts.values():
         cut(part)
-    with pytest.raises(DamagedPartsError, match="3 more are damaged too"):
+    settings.database_path.unlink()
+    with pytest.raises(DamagedPartsError, match="5 more are damaged too"):
         rebuild_run(run_dir, settings.database_path, 10)
     rebuilt = rebuild_run(run_dir, settings.database_path, 10, set_aside=True)
-    assert len(rebuilt.set_aside) == 4 and rebuilt.manifest.state == "failed"
-    complete(spec, settings)
+    assert len(rebuilt.set_aside) == 6 and rebuilt.manifest.state == "failed"
+    assert complete(spec, settings).run_id == run_dir.name
+    assert [name for name, part in parts.items() if not part.exists()] == ["answers", "events"]
     check_sound(settings)
 
 

@@ -12,7 +12,6 @@ from run_kit import (
     begin_and_vanish,
     complete,
     completion_of,
-    list_runs,
     lose_answers,
     part_of,
     query,
@@ -182,69 +181,76 @@ def test_a_run_that_was_abandoned_says_so_while_it_waits_and_runs_again(spec: Ev
     assert query(settings, "select state, finished_at is null, attempt from runs") == [("running", True, 2)]
 
 
-@pytest.mark.parametrize("rows", [0, 7, 8, 20])
 def test_a_run_killed_while_it_prepared_goes_on(
-    spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch, rows: int
+    spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed after so many rows; answers to what was prepared are kept."""
-    evaluation = begin_evaluation(spec, settings)
-    seen = 0
+    """Killed again and again, after so many rows; answers to what was prepared are kept."""
 
     class Killed(BaseException):
         """As if the process were gone."""
 
+    original, left, run_ids = _Shard.add, 0, set()
+
     def count_rows(self: Any, *_: Any) -> None:
-        nonlocal seen
-        if seen == rows:
+        nonlocal left
+        if left == 0:
             raise Killed
-        seen += 1
+        left -= 1
         original(self, *_)
 
-    original = _Shard.add
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(_Shard, "add", count_rows)
-        evaluation.prepare()
-    early = answer_some(evaluation, *[3] * (rows // 8))
-    evaluation.try_load()
-    vanish(evaluation)
-    written = {part: part.stat().st_mtime_ns for part in list_parts(evaluation.run_dir, "requests")}
+    early: list[str] = []
+    written: dict[Path, int] = {}
+    for rows in (0, 7, 8, 20):
+        evaluation, left = begin_evaluation(spec, settings), rows
+        run_ids.add(evaluation.run_id)
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(_Shard, "add", count_rows)
+            evaluation.prepare()
+        early = answer_some(evaluation, *[3] * (rows // 8))
+        evaluation.try_load()
+        vanish(evaluation)
+        written |= {part: part.stat().st_mtime_ns for part in list_parts(evaluation.run_dir, "requests")}
     again = begin_evaluation(spec, settings)
-    assert again.run_id == evaluation.run_id
+    assert run_ids == {again.run_id}
     counts = again.prepare()
     assert counts.requests == 30
     assert {part: part.stat().st_mtime_ns for part in written} == written, "what is there is not written again"
-    assert work(again) == 30 - len(early)
+    assert len(early) == 6 and work(again) == 30 - len(early)
     again.finish(counts)
     check_sound(settings)
 
 
-@pytest.mark.parametrize("killed_before", ["prompts", "completions", "requests"])
 @pytest.mark.parametrize("loaded", [True, False])
 def test_a_kill_between_the_parts_of_a_shard_neither_loses_nor_doubles(
-    make_spec: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch, killed_before: str, loaded: bool
+    make_spec: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch, loaded: bool
 ) -> None:
-    """A shard is three parts; those that are there, in the ledger or not, are not loaded twice."""
+    """A shard is three parts; those that are there, in the ledger or not, are not loaded twice.
+
+    The run is killed before each of them in turn, and goes on each time.
+    """
     rows = [{"question": "1 + 1?"}, {"question": "1 + 1 " * 500}] * 6
     prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {}}
     spec = make_spec(engine=FAKE, prompts=prompts, shard_requests=4)
-    evaluation = begin_evaluation(spec, settings)
 
     class Killed(BaseException):
         """As if the process were gone."""
 
-    original = _Shard._put
+    original, killed_before = _Shard._put, ""
 
     def put(self: Any, table: str, name: str, records: Any) -> None:
         if table == killed_before and name.endswith("1"):
             raise Killed
         original(self, table, name, records)
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(_Shard, "_put", put)
-        evaluation.prepare()
-    if loaded:
-        assert evaluation.try_load() is None
-    vanish(evaluation)
+    for table in ("prompts", "completions", "requests"):
+        killed_before = table
+        evaluation = begin_evaluation(spec, settings)
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(_Shard, "_put", put)
+            evaluation.prepare()
+        if loaded:
+            assert evaluation.try_load() is None
+        vanish(evaluation)
     complete(spec, settings)
     check_sound(settings, requests=12)
     assert query(settings, "select count(*) from prompts") == [(12,)]
@@ -331,20 +337,13 @@ def test_a_torn_file_of_a_killed_writer_is_removed(spec: EvalSpec, settings: Set
     check_sound(settings)
 
 
-def test_completed_runs_and_never_mean_a_new_run(spec: EvalSpec, settings: Settings) -> None:
-    first = complete(spec, settings)
-    second = begin_and_vanish(spec, settings, 2)
-    assert second.run_id != first.run_id
-    third = begin_evaluation(spec, settings, "never")
-    assert third.notes == [] and third.run_id not in (first.run_id, second.run_id)
-
-
-def test_a_run_older_than_a_completed_one_is_left_alone(spec: EvalSpec, settings: Settings) -> None:
+def test_completed_runs_those_older_and_never_mean_a_new_run(spec: EvalSpec, settings: Settings) -> None:
     old = begin_and_vanish(spec, settings, 2)
-    complete(spec, settings, "never")
-    new = complete(spec, settings)
-    assert new.run_id != old.run_id and len(list_runs(settings)) == 3
-    assert complete(spec, settings, old.run_id).run_id == old.run_id
+    first = complete(spec, settings, "never")
+    second = begin_and_vanish(spec, settings, 2)
+    third = begin_evaluation(spec, settings, "never")
+    assert third.notes == [] and len({old.run_id, first.run_id, second.run_id, third.run_id}) == 4
+    assert complete(spec, settings, old.run_id).run_id == old.run_id, "by its name it goes on"
 
 
 def test_another_spec_of_the_same_name_is_a_new_run_and_the_fields_are_named(

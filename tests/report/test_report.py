@@ -14,7 +14,7 @@ from row_kit import NIGHT, NIGHT_BEFORE, NightOf, Sad, given_nights, text_of
 
 from assayline.errors import SpecError, StoreError
 from assayline.report import make
-from assayline.report.make import make_report, put_on_page
+from assayline.report.make import Written, make_report, put_on_page
 from assayline.report.markdown import render_markdown
 from assayline.report.run.engines import say_forecast
 from assayline.settings import Settings
@@ -94,8 +94,19 @@ def headings(page: str) -> list[str]:
     return [html.unescape(found) for found in re.findall(r"<h2[^>]*>(.*?)</h2>", page)]
 
 
-def test_numbers_are_those_of_the_models(weeks: Settings, tmp_path: Path) -> None:
-    written = make_report(weeks, NIGHT, folder=tmp_path)
+@pytest.fixture(scope="module")
+def written(weeks: Settings, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """The page of a night."""
+    return make_report(weeks, NIGHT, folder=tmp_path_factory.mktemp("night"))
+
+
+@pytest.fixture(scope="module")
+def compared(weeks: Settings, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """The page of that night against the one before."""
+    return make_report(weeks, NIGHT, NIGHT_BEFORE, tmp_path_factory.mktemp("compared"))
+
+
+def test_numbers_are_those_of_the_models(weeks: Settings, written: Written) -> None:
     page, text = html.unescape(text_of(written.html)), written.markdown.read_text(encoding="utf-8")
     assert headings(page) == SECTIONS
     accuracy = query(weeks, "select mean from accuracy where run_id = ?", NIGHT)
@@ -108,6 +119,8 @@ def test_numbers_are_those_of_the_models(weeks: Settings, tmp_path: Path) -> Non
     for shown in (show_share(accuracy), show_seconds(tail), model_id, NIGHT, "an invented device", "engine_died"):
         assert shown in page
         assert shown in text.replace("\\_", "_")
+    for source in ("run_summary.output_tokens_per_s", "latency_percentile.ttft_s", "run_summary.accuracy"):
+        assert source in page, "each metric of the run with the column that it is"
     assert "2 engines failed, 2 memory reductions" in page
     assert "window_requests 80 → 40" in page
     assert "CUDA out of memory" in page
@@ -120,14 +133,8 @@ def test_a_forecast_is_told_as_far_as_it_is_known() -> None:
     assert say_forecast({**known, "rank_correlation": None}) == f"{begin}."
 
 
-def test_every_metric_of_the_run_is_in_it_with_the_column_that_it_is(weeks: Settings, tmp_path: Path) -> None:
-    page = html.unescape(text_of(make_report(weeks, NIGHT, folder=tmp_path).html))
-    for source in ("run_summary.output_tokens_per_s", "latency_percentile.ttft_s", "run_summary.accuracy"):
-        assert source in page
-
-
-def test_charts_are_made_of_the_rows_of_their_models(weeks: Settings, tmp_path: Path) -> None:
-    charts = read_charts(make_report(weeks, NIGHT, folder=tmp_path).html)
+def test_charts_are_made_of_the_rows_of_their_models(weeks: Settings, written: Written) -> None:
+    charts = read_charts(written.html)
     tokens = query(weeks, "select list(output_tokens_per_s order by begins_at_s) from activity where run_id = ?", NIGHT)
     assert [row["output_tokens_per_s"] for row in charts[3][0]] == tokens
     requests = query(
@@ -142,9 +149,8 @@ def test_charts_are_made_of_the_rows_of_their_models(weeks: Settings, tmp_path: 
         assert len({row["at"] for row in failures}) == 2
 
 
-def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks: Settings, tmp_path: Path) -> None:
-    written = make_report(weeks, NIGHT, NIGHT_BEFORE, tmp_path)
-    page = html.unescape(text_of(written.html))
+def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks: Settings, compared: Written) -> None:
+    page = html.unescape(text_of(compared.html))
     assert headings(page) == ["Against the baseline", *SECTIONS]
     difference, low, high, p = (
         query(weeks, f"select {column} from compare_runs(?, ?)", NIGHT, NIGHT_BEFORE)
@@ -192,23 +198,22 @@ def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings: Set
     assert "**Limits**" not in unjudged.text and unjudged.document.headline[0].startswith("The run is complete")
 
 
-def test_put_on_page_draws_charts_as_pictures(weeks: Settings, tmp_path: Path) -> None:
-    document = make_report(weeks, NIGHT, NIGHT_BEFORE, tmp_path).document
-    page = put_on_page(document)
+def test_put_on_page_draws_charts_as_pictures(compared: Written) -> None:
+    page = put_on_page(compared.document)
     pictures = re.findall(r"!\[[^\]]+\]\(data:image/svg\+xml;base64,([\w+/=]+)\)", page)
-    assert len(pictures) == len(read_charts(tmp_path / "report.html")) == 6
+    assert len(pictures) == len(read_charts(compared.html)) == 6
     for picture in pictures:
         drawn = base64.b64decode(picture).decode()
         assert drawn.startswith("<svg") and "#2f6f9f" in drawn, "in the page's colours"
         assert "var(" not in drawn
     assert len(page) < make.PAGE_BYTES
-    assert str(tmp_path) not in page and "HTML page" not in page
+    assert str(compared.html.parent) not in page and "HTML page" not in page
 
 
 def test_put_on_page_leaves_out_pictures_then_sections_when_there_is_no_room(
-    weeks: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compared: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    document = make_report(weeks, NIGHT, NIGHT_BEFORE, tmp_path).document
+    document = compared.document
     words = put_on_page(replace(document, sections=[]))
     whole = len(render_markdown(document).encode())
     for most, pictures in ((whole + 20_000, 1), (whole, 0), (whole - 1, 0), (len(words.encode()), 0)):
