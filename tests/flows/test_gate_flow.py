@@ -243,7 +243,7 @@ def check_ledger(client: Any, night: State[Any]) -> None:
 def test_nightly_is_judged_while_another_program_holds_the_database(
     runs: Runs, data_dir: Path, modest_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "0.5")
+    monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "0.1")
     spec = flow_kit.trial_spec(modest_model, flow_kit.write_rows(tmp_path / "sums.jsonl", 40))
     limits = {"baseline": "good", "max_slowdown": {}}
     with flow_kit.database_held(data_dir):
