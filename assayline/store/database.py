@@ -11,7 +11,7 @@ which older command-line shells and notebooks can open too.
 import hashlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -123,7 +123,7 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
     """
     schema_files = sorted((SQL_FOLDER / "schema").glob("*.sql"))
     models = list_models()
-    schema_digest, models_digest = _digest_files(schema_files), _digest_models()
+    schema_digest, models_digest = _digest_files(schema_files), _digest_models(models)
     stored = _read_version(connection)
     if stored == (TABLE_VERSION, schema_digest, models_digest):
         return
@@ -233,7 +233,7 @@ def _check_models(connection: duckdb.DuckDBPyConnection) -> None:
             f"{_path_of(connection)} has tables of version {stored[0]}, and assayline {__version__} reads version "
             f"{TABLE_VERSION}. Open it once for writing, as any run and `assayline keep` do: that migrates it."
         )
-    if stored[2] != _digest_models():
+    if stored[2] != _digest_models(list_models()):
         raise StoreError(
             f"The views in {_path_of(connection)} are not those of this assayline ({__version__}), and cannot be "
             "replaced while it is open for reading only. Open it once for writing, as any run does."
@@ -272,8 +272,8 @@ def _path_of(connection: duckdb.DuckDBPyConnection) -> str:
     return str(connection.execute(query).fetchall()[0][0])
 
 
-def _digest_models() -> str:
-    texts = (f"{model.folder}/{model.name}\0{model.text}\0" for model in list_models().values())
+def _digest_models(models: Mapping[str, Model]) -> str:
+    texts = (f"{model.folder}/{model.name}\0{model.text}\0" for model in models.values())
     return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
