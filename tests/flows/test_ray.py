@@ -285,22 +285,21 @@ def refuse(spec: EvalSpec, settings: Settings) -> str:
     return str(refused.value)
 
 
-def test_ray_cluster_with_too_few_gpus_is_refused(nodes: Nodes, settings: Settings) -> None:
-    nodes.add(gpus=2)
+def has_room(joined: ray_cluster.Cluster, workers: int) -> bool:
+    return joined._count_room() == workers
+
+
+def test_ray_actor_has_the_gpus_of_its_engine_and_a_cluster_with_too_few_is_refused(
+    nodes: Nodes, tmp_path: Path, join: Any, modest_model: Path, settings: Settings
+) -> None:
+    """GPUs that Ray counts and that are not there: the engine is a fake one."""
+    places = [nodes.add(gpus=2)]
     spec = ray_spec(nodes.address, workers=2, engine={"device": "cuda", "args": {"tensor_parallel_size": 2}})
     assert refuse(spec, settings) == (
         "The Ray cluster has 2 GPUs on 4 nodes: room for 1 engines with 2 GPUs each, and the spec asks for 2. hint: "
         "lower `workers`, add nodes, or wait for them with ASSAYLINE_DEVICE_WAIT_S."
     )
-
-
-def has_room(joined: ray_cluster.Cluster, workers: int) -> bool:
-    return joined._count_room() == workers
-
-
-def test_ray_actor_has_the_gpus_of_its_engine(nodes: Nodes, tmp_path: Path, join: Any, modest_model: Path) -> None:
-    """GPUs that Ray counts and that are not there: the engine is a fake one."""
-    places = [nodes.add(gpus=2), nodes.add(gpus=2)]
+    places.append(nodes.add(gpus=2))
     write_shards(tmp_path, shards=1, per_shard=4)
     for gpus, workers, note in ((2, 2, "GPUs [0, 1], executor None"), (4, 1, "GPUs [], executor ray")):
         args = {"tensor_parallel_size": gpus}

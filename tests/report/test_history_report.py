@@ -128,20 +128,6 @@ def test_a_stable_history_says_so(settings: Settings, tmp_path: Path) -> None:
     assert "No baseline is named." in text
 
 
-@pytest.mark.parametrize(
-    ("nights", "sentence"),
-    [
-        (1, "This is the first run: a history begins with the second."),
-        (4, "4 runs that count cannot tell a shift of level from chance: 10 are needed."),
-    ],
-)
-def test_a_short_history_is_a_page_with_a_sentence(
-    settings: Settings, tmp_path: Path, nights: int, sentence: str
-) -> None:
-    given_nights(settings, noisy_nights(nights))
-    assert sentence in texts(make_history_report(settings, NAME, folder=tmp_path)[1].html)
-
-
 def test_nights_that_failed_or_do_not_count_are_listed_and_not_judged(settings: Settings, tmp_path: Path) -> None:
     nights = noisy_nights(20)
     nights[5] = dataclasses.replace(nights[5], state="failed", request_s=9.0)
@@ -160,11 +146,14 @@ def test_settings_that_changed_are_named_field_by_field(settings: Settings, tmp_
     assert "sampling.temperature: 0.0 → 0.7" in texts(make_history_report(settings, NAME, folder=tmp_path)[1].html)
 
 
-def test_a_baseline_that_is_not_there_is_a_sentence_on_the_page_and_an_error_if_it_was_asked_for(
+def test_a_short_history_and_a_baseline_that_is_not_there_are_sentences_on_the_page(
     settings: Settings, tmp_path: Path
 ) -> None:
-    given_nights(settings, noisy_nights(3, baseline="gone"))
-    assert "There is no baseline 'gone'" in texts(make_history_report(settings, NAME, folder=tmp_path)[1].html)
+    """A baseline that was asked for is an error."""
+    given_nights(settings, noisy_nights(4, baseline="gone"))
+    text = texts(make_history_report(settings, NAME, folder=tmp_path)[1].html)
+    assert "There is no baseline 'gone'" in text
+    assert "4 runs that count cannot tell a shift of level from chance: 10 are needed." in text
     with pytest.raises(SpecError, match="There is no baseline 'gone'"):
         make_history_report(settings, NAME, "gone", tmp_path)
 
@@ -179,13 +168,15 @@ def test_other_models_under_the_name_are_said_and_have_a_page_of_their_own(setti
     assert len(large.runs) == 2 and other.html != written.html
 
 
-@pytest.mark.parametrize("name", ["<script>alert(1)</script>", "../../etc", "a|b`c", "", "…" * 300, "[red]x[/]"])
-def test_names_of_any_kind_have_a_page_inside_the_data_folder(settings: Settings, name: str) -> None:
-    given_nights(settings, noisy_nights(2, name=name))
-    rows, written = make_history_report(settings, "night-000")
-    assert rows.newest["name"] == name
-    assert written.html.resolve().is_relative_to((settings.data_dir / "histories").resolve())
-    assert "<script>alert" not in text_of(written.html)
+def test_names_of_any_kind_have_a_page_inside_the_data_folder(settings: Settings) -> None:
+    names = ["<script>alert(1)</script>", "../../etc", "a|b`c", "", "…" * 300, "[red]x[/]"]
+    run_ids = given_nights(settings, [NightOf(name=name) for name in names])
+    for run_id, name in zip(run_ids, names, strict=True):
+        rows, written = make_history_report(settings, run_id)
+        assert rows.newest["name"] == name
+        assert written.html.resolve().is_relative_to((settings.data_dir / "histories").resolve())
+        assert "This is the first run: a history begins with the second." in texts(written.html)
+        assert "<script>alert" not in text_of(written.html)
 
 
 def test_the_command_shows_a_table_and_where_the_page_is(
