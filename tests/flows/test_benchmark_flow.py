@@ -1,7 +1,6 @@
 """The benchmark as a flow and as a command: runs of one benchmark, compared, and resumed after a failure."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import flow_kit
@@ -21,8 +20,8 @@ RUNS = (
 
 
 def test_a_configuration_that_fails_keeps_no_other_from_being_measured_and_is_resumed_and_compared(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    prefect_client, fake_spec, data_dir, monkeypatch
+):
     """With five repeats a side what differs is told, see test_sweep_report.py."""
     generate = FakeEngine.generate
 
@@ -67,9 +66,7 @@ def test_a_configuration_that_fails_keeps_no_other_from_being_measured_and_is_re
     assert page.description in text and "](data:image/svg+xml;base64," in text
 
 
-def test_plan_is_shown_and_nothing_is_run(
-    fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_is_shown_and_nothing_is_run(fake_spec, data_dir, tmp_path, capsys):
     path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
     assert run([str(path), "--repeats", "3", "--sweep", "engine.max_concurrency=2,4", "--dry-run"]) == 0
     shown = capsys.readouterr().out

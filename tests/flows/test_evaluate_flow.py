@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import flow_kit
@@ -42,9 +41,7 @@ def wait_for_log(client: Any, state: State[Any], text: str) -> None:
     )
 
 
-def test_run_answers_stores_and_shows_every_prompt(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path
-) -> None:
+def test_run_answers_stores_and_shows_every_prompt(prefect_client, fake_spec, data_dir, tmp_path):
     """The spec is the path of a file; other tests give it as plain data."""
     path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
     state = run(str(path))
@@ -85,9 +82,7 @@ def test_run_answers_stores_and_shows_every_prompt(
     wait_for_log(prefect_client, state, f"Report: {report}")
 
 
-def test_duplicates_bad_rows_and_a_missing_baseline_are_counted_and_said(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path
-) -> None:
+def test_duplicates_bad_rows_and_a_missing_baseline_are_counted_and_said(prefect_client, fake_spec, data_dir, tmp_path):
     """The spec is a file with a field laid over it."""
     same = {"question": "What is 1 + 1?", "answer": "2"}
     fake_spec["prompts"]["source"] = {"kind": "inline", "rows": [same, same, {"answer": "3"}, same]}
@@ -105,9 +100,7 @@ def test_duplicates_bad_rows_and_a_missing_baseline_are_counted_and_said(
     assert "Against the baseline" not in artifacts_of(prefect_client, state)["report-trial"].data
 
 
-def test_page_that_cannot_be_written_does_not_fail_the_run(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_that_cannot_be_written_does_not_fail_the_run(prefect_client, fake_spec, data_dir, monkeypatch):
     def refuse(**_: Any) -> None:
         raise ConnectionError("the API is away")
 
@@ -122,9 +115,7 @@ def test_page_that_cannot_be_written_does_not_fail_the_run(
     wait_for_log(prefect_client, state, told)
 
 
-def test_a_report_that_cannot_be_written_is_a_warning(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_that_cannot_be_written_is_a_warning(prefect_client, fake_spec, data_dir, monkeypatch):
     def refuse(*_: Any) -> None:
         raise OSError("no space left")
 
@@ -149,8 +140,8 @@ class Narrow(FakeEngine):
 
 
 def test_each_reduction_and_the_baseline_of_the_spec_are_on_the_runs_page(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    prefect_client, fake_spec, data_dir, monkeypatch
+):
     def open_narrow(order: Any, sizes: Any, *_: Any, **__: Any) -> FakeEngine:
         return Narrow(order.clock, generation=order.engine_generation, window=sizes.window_requests or 32)
 

@@ -86,9 +86,7 @@ def read_report(data_dir: Path, run_id: str) -> str:
     return (data_dir / "runs" / run_id / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(
-    prefect_client: Any, runs: Runs, data_dir: Path
-) -> None:
+def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(prefect_client, runs, data_dir):
     held = gate(runs.same, "good", return_state=True)
     assert held.is_completed()
     assert [check["verdict"] for check in held.result()["checks"]] == ["held", "held", *["not judged"] * 3]
@@ -111,7 +109,7 @@ def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(
 
 
 @pytest.mark.usefixtures("prefect_client")
-def test_command_exits_with_a_code_and_a_sentence(runs: Runs, command_env: dict[str, str], prefect_api: str) -> None:
+def test_command_exits_with_a_code_and_a_sentence(runs, command_env, prefect_api):
     against_good = [runs.bad, "--baseline", "good"]
     env = {**command_env, "PREFECT_API_URL": prefect_api}
     failed = flow_kit.run_command([sys.executable, "-m", "flows", "gate", *against_good], env)
@@ -147,12 +145,8 @@ def create_automations(url: str) -> None:
 
 
 def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_a_failed_one(
-    prefect_client: Any,
-    prefect_api: str,
-    fake_spec: dict[str, Any],
-    data_dir: Path,
-    tmp_path: Path,
-) -> None:
+    prefect_client, prefect_api, fake_spec, data_dir, tmp_path
+):
     told: list[str] = []
     with flow_kit.listening(told) as url:
         create_automations(url)
@@ -241,8 +235,8 @@ def check_ledger(client: Any, night: State[Any]) -> None:
 
 @pytest.mark.usefixtures("prefect_client")
 def test_nightly_is_judged_while_another_program_holds_the_database(
-    runs: Runs, data_dir: Path, modest_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    runs, data_dir, modest_model, tmp_path, monkeypatch
+):
     monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "0.1")
     spec = flow_kit.trial_spec(modest_model, flow_kit.write_rows(tmp_path / "sums.jsonl", 40))
     limits = {"baseline": "good", "max_slowdown": {}}

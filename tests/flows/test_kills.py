@@ -171,12 +171,8 @@ def read_texts(data_dir: Path) -> dict[str, str]:
 
 
 def test_whatever_is_killed_every_request_is_answered_once_with_the_same_text(
-    campaigns: Any,
-    tiny_model: Path,
-    size: tuple[int, int],
-    request: pytest.FixtureRequest,
-    record_property: Any,
-) -> None:
+    campaigns, tiny_model, size, request, record_property
+):
     wanted, seed = int(request.config.getoption("--kills")), int(request.config.getoption("--kill-seed"))
     requests = size[0] * len(PROMPTS.read_text(encoding="utf-8").splitlines())
     expected: dict[str, str] = {}

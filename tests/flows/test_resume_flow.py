@@ -69,12 +69,8 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> flow_kit.Fini
 @pytest.mark.prefect
 @pytest.mark.usefixtures("prefect_client")
 def test_command_that_is_killed_and_interrupted_leaves_no_process_and_goes_on(
-    served_env: dict[str, str],
-    slow_spec: dict[str, Any],
-    data_dir: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    served_env, slow_spec, data_dir, tmp_path, capsys
+):
     """SIGKILL gives it no chance to end anything, such as the API that it serves. Ctrl-C is followed by a hint.
 
     Then what --dry-run says of the run, a changed spec, and --resume without the spec.
@@ -124,13 +120,7 @@ def test_command_that_is_killed_and_interrupted_leaves_no_process_and_goes_on(
 
 @pytest.mark.prefect
 @pytest.mark.usefixtures("prefect_client")
-def test_failed_run_says_how_to_go_on_and_does(
-    served_env: dict[str, str],
-    fake_spec: dict[str, Any],
-    data_dir: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_failed_run_says_how_to_go_on_and_does(served_env, fake_spec, data_dir, tmp_path, capsys):
     """A pipe that breaks in its middle, and gives the same prompts when it is read the next time."""
     lines = flow_kit.write_rows(tmp_path / "rows", ROWS).read_text().splitlines(keepends=True)
     pipe = tmp_path / "sums.pipe.jsonl"
@@ -157,9 +147,7 @@ def test_failed_run_says_how_to_go_on_and_does(
 
 
 @pytest.mark.prefect
-def test_flow_parameter_resumes_the_run_that_it_names(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flow_parameter_resumes_the_run_that_it_names(prefect_client, fake_spec, data_dir, tmp_path, monkeypatch):
     from assayline.evaluation.begin import Evaluation
 
     def fail(self: Evaluation, counts: Any) -> None:
@@ -177,9 +165,7 @@ def test_flow_parameter_resumes_the_run_that_it_names(
     )
 
 
-def test_unknown_run_and_fields_beside_it_are_one_message(
-    capsys: pytest.CaptureFixture[str], data_dir: Path, fake_spec: dict[str, Any], tmp_path: Path
-) -> None:
+def test_unknown_run_and_fields_beside_it_are_one_message(capsys, data_dir, fake_spec, tmp_path):
     (data_dir / "runs" / "20261121-120000-trial-ab12").mkdir(parents=True)
     unknown = answer(capsys, "--resume", "20261121-120000-trial-ab13")
     assert unknown.code == 2
@@ -194,16 +180,14 @@ def test_unknown_run_and_fields_beside_it_are_one_message(
 
 
 @pytest.mark.parametrize("arguments", [[], ["--dry-run"], ["x.yaml", "--fresh", "--resume", "y"]])
-def test_command_without_a_spec_or_with_both_ways_shows_its_usage(
-    capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
+def test_command_without_a_spec_or_with_both_ways_shows_its_usage(capsys, arguments):
     with pytest.raises(SystemExit) as caught:
         answer(capsys, *arguments)
     assert caught.value.code == 2
     assert "usage: assayline evaluate [SPEC] [--resume RUN_ID | --fresh]" in capsys.readouterr().err
 
 
-def test_spec_may_stand_anywhere() -> None:
+def test_spec_may_stand_anywhere():
     assert parse_words(["a.yaml", "--x", "1", "--y=2"]) == ("a.yaml", {"x": "1", "y": "2"})
     assert parse_words(["--x", "1", "a.yaml", "--y", "--z"]) == ("a.yaml", {"x": "1", "y": "--z"})
     assert parse_words([]) == (None, {})

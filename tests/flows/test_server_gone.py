@@ -10,7 +10,7 @@ import threading
 import urllib.request
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import flow_kit
 import pytest
@@ -89,9 +89,7 @@ def env(prefect_env: dict[str, str], tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("kept_charts")
-def test_a_server_that_is_gone_costs_the_page_and_no_result(
-    prefect_api: str, env: dict[str, str], slow_spec: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_server_that_is_gone_costs_the_page_and_no_result(prefect_api, env, slow_spec, tmp_path):
     slow_spec["prompts"]["limit"] = ROWS
     data_dir, log = tmp_path / "data", tmp_path / "run.log"
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec)
@@ -111,9 +109,7 @@ def test_a_server_that_is_gone_costs_the_page_and_no_result(
 
 
 @pytest.mark.rare
-def test_a_server_that_is_restarted_finds_the_run_complete(
-    server: Server, env: dict[str, str], fake_spec: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_server_that_is_restarted_finds_the_run_complete(server, env, fake_spec, tmp_path):
     """Prompts come through a pipe: half of them when the server is gone, half when it is back."""
     data_dir, log = tmp_path / "data", tmp_path / "run.log"
     rows = [json.dumps({"question": f"What is {i} + {i}?", "answer": f"{i}?"}) + "\n" for i in range(ROWS)]
