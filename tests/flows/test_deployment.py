@@ -22,6 +22,7 @@ import httpx
 import pytest
 import yaml
 from prefect import settings
+from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterParentFlowRunId,
@@ -217,8 +218,9 @@ def test_deployments_are_as_written(prefect_client):
     assert (entry.schedule.cron, entry.schedule.timezone, entry.active) == ("30 2 * * *", "Europe/Berlin", True)
 
 
-def test_a_night_that_nobody_starts_is_told_of(story, prefect_client, prefect_api, tmp_path):
-    """It comes first, as there is no worker yet."""
+def test_a_night_that_nobody_starts_is_told_of(story, worker, prefect_client, prefect_api, tmp_path):
+    """The pool is paused, while its worker starts."""
+    prefect_client.update_work_pool("evaluations", WorkPoolUpdate(is_paused=True))
     create_automations(prefect_api, tmp_path, {MISSING: MISSING_S})
     night = story.begin(prefect_client, story.spec)
     message = heard(story, "has not ended")
@@ -227,6 +229,7 @@ def test_a_night_that_nobody_starts_is_told_of(story, prefect_client, prefect_ap
     name = prefect_client.read_flow_run(night).name
     assert message == f"{name} has not ended 3.5 hours after it was due: it is Late."
     prefect_client.delete_flow_run(night)
+    prefect_client.update_work_pool("evaluations", WorkPoolUpdate(is_paused=False))
     story.told.clear()
 
 

@@ -136,15 +136,6 @@ def test_every_chart_is_drawn_and_nothing_is_asked_for(weeks, browser, tmp_path)
     assert not any("cannot be drawn" in plot for plot in plots)
 
 
-def test_every_chart_of_a_sweep_is_drawn(settings, browser, tmp_path):
-    given_sweep(settings)
-    document = browser.open(make_benchmark_report(settings, BENCHMARK, tmp_path).html)
-    assert browser.proxy.asked_by_page == []
-    plots = re.findall(r'<div class="plot[^>]*>(.*?)</div>', document, flags=re.S)
-    assert len(plots) == 5 and all("<svg" in plot and "mark-line" in plot for plot in plots)
-    assert not any("cannot be drawn" in plot for plot in plots)
-
-
 def test_every_chart_of_a_history_is_drawn(settings, browser, tmp_path):
     nights = noisy_nights(16, verdict={"e2e_p95_s": "broken"})
     nights[11:] = noisy_nights(5, seed=2, vllm="0.31.0", driver="571.2")
@@ -211,15 +202,20 @@ def test_pages_have_room_for_what_is_on_them_and_warn_of_nothing(settings, brows
         assert (found["wide"], found["warned"]) == ([], []), width
 
 
-def test_pages_of_benchmarks_have_room_for_what_is_on_them_and_warn_of_nothing(settings, browser, tmp_path):
+def test_pages_of_benchmarks_are_drawn_have_room_for_what_is_on_them_and_warn_of_nothing(settings, browser, tmp_path):
     given_sweep(settings, late_at=8.0)
     runs = [
         NightOf(benchmark_id="b", name=f"n engine.batch_size={i % 2}", temperature=i % 2, request_s=i)
         for i in range(1, 11)
     ]
     given_nights(settings, [*runs, NightOf(model="org/a-model-with-a-long-name"), NightOf(model="b", right=20)])
+    sweep = make_benchmark_report(settings, BENCHMARK, tmp_path / "sweep").html
+    document = browser.open(sweep)
+    assert browser.proxy.asked_by_page == []
+    plots = re.findall(r'<div class="plot[^>]*>(.*?)</div>', document, flags=re.S)
+    assert len(plots) == 5 and all("<svg" in plot and "mark-line" in plot for plot in plots)
     for page, charts in (
-        (make_benchmark_report(settings, BENCHMARK, tmp_path / "sweep").html, 5),
+        (sweep, 5),
         (make_benchmark_report(settings, "b", tmp_path / "compared").html, 7),
         (make_leaderboard(settings, folder=tmp_path / "board")[1].html, 1),
     ):
