@@ -316,8 +316,7 @@ def test_one_run_that_cannot_be_loaded_does_not_keep_the_others_from_it(run_dir,
 
 
 @pytest.mark.parametrize(
-    ("arguments", "fragment"),
-    [(["nothing"], "There is no run 'nothing'"), (["--all"], "There are no runs in")],
+    ("arguments", "fragment"), [(["nothing"], "There is no run 'nothing'"), (["--all"], "There are no runs in")]
 )
 def test_the_command_says_what_it_does_not_find(settings, capsys, arguments, fragment):
     assert run("rebuild", arguments) == 2

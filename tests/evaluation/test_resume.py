@@ -23,12 +23,7 @@ from run_kit import (
     work,
 )
 
-from assayline.errors import (
-    PromptsChangedError,
-    RunFailedError,
-    SpecError,
-    StoreError,
-)
+from assayline.errors import PromptsChangedError, RunFailedError, SpecError, StoreError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.order import read_shard
 from assayline.evaluation.prepare import _Shard

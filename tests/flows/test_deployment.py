@@ -23,12 +23,7 @@ import pytest
 import yaml
 from prefect import settings
 from prefect.client.schemas.actions import WorkPoolUpdate
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterParentFlowRunId,
-    LogFilter,
-    LogFilterFlowRunId,
-)
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Cancelling
 from run_kit import complete

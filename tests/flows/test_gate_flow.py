@@ -46,12 +46,7 @@ def made(modest_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
     spec = flow_kit.trial_spec(modest_model, flow_kit.write_rows(folder / "sums.jsonl", 40))
     limits = {"baseline": "good", "max_slowdown": {}}
-    specs = (
-        spec,
-        spec,
-        {**wrong(spec), "gate": limits},
-        {**wrong(spec), "gate": {**limits, "max_accuracy_drop": 1}},
-    )
+    specs = (spec, spec, {**wrong(spec), "gate": limits}, {**wrong(spec), "gate": {**limits, "max_accuracy_drop": 1}})
     runs = Runs(*(complete(parse_spec(data), settings, "never").run_id for data in specs))
     pin(settings, "good", runs.good)
     return settings.data_dir, runs

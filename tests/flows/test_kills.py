@@ -44,10 +44,7 @@ def spec_of(model: Path, prompts: Path, repeats: int, workers: int) -> dict[str,
             "repeats": repeats,
         },
         "sampling": {"temperature": 0, "max_tokens": 16},
-        "engine": {
-            "device": "cpu",
-            "args": {**flow_kit.SMALL_ENGINE, "max_num_seqs": 2},
-        },
+        "engine": {"device": "cpu", "args": {**flow_kit.SMALL_ENGINE, "max_num_seqs": 2}},
         "workers": workers,
     }
 

@@ -95,17 +95,7 @@ def test_a_killed_sweep_goes_on_with_the_rates_that_it_had(spec, server, served_
 @pytest.mark.usefixtures("prefect_client", "served_env")
 def test_ends_without_rates_between_are_told_and_reported(spec, data_dir, capsys):
     """One request is as fast alone as all at once. The command in this process, which is quicker."""
-    arguments = [
-        str(spec),
-        "--profile",
-        "sweep",
-        "--requests",
-        "1",
-        "--prompts.limit",
-        "1",
-        "--points",
-        "500000",
-    ]
+    arguments = [str(spec), "--profile", "sweep", "--requests", "1", "--prompts.limit", "1", "--points", "500000"]
     assert run("benchmark", arguments) == 7
     assert "there are no 500000 rates between" in capsys.readouterr().err
     assert [row[1] for row in flow_kit.query(data_dir, POINTS)] == ["concurrency", "all_at_once"]
