@@ -15,6 +15,7 @@ from assayline.errors import SpecError
 from assayline.export.batch import write_batch as write_lines
 from assayline.export.make import export_run, name_errors
 from assayline.export.rows import ExportedRun, TokenNames
+from assayline.prompts.sources.batch import read_chat_body, read_text_body
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
@@ -224,3 +225,28 @@ def test_real_answers_with_parameters_of_their_own(tmp_path, settings, tiny_mode
     assert all(one.top_logprobs[0].logprob == one.logprob for one in logprobs.content), "greedy takes the likeliest"
     (line,) = failed
     assert line["custom_id"] == "refused" and line["response"]["body"]["error"]["code"] == "sampling_error"
+
+
+@pytest.mark.vllm
+def test_bodies_mean_what_they_mean_to_vllms_server():
+    """Here, as a process that has imported vLLM for one test has it for the other."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+    from assayline.engines.host.vllm.rows import build_sampling_params
+
+    shared: dict[str, Any] = {
+        "temperature": 0.3, "top_p": 0.9, "top_k": 4, "min_p": 0.1, "seed": 11, "stop": ["x", "y"], "min_tokens": 2,
+        "presence_penalty": 0.1, "frequency_penalty": 0.2, "repetition_penalty": 1.1, "logit_bias": {"7": 2.0},
+        "ignore_eos": True, "stop_token_ids": [3], "include_stop_str_in_output": True, "skip_special_tokens": False,
+        "bad_words": ["no"], "prompt_logprobs": 1, "response_format": {"type": "json_object"}, "max_tokens": 6,
+    }  # fmt: skip
+    chat = {"messages": [{"role": "user", "content": "x"}], **shared, "logprobs": True, "top_logprobs": 3}
+    text = {"prompt": "x", **shared, "logprobs": 2}
+    theirs = [
+        ChatCompletionRequest.model_validate(chat).to_sampling_params(6, {}),
+        CompletionRequest.model_validate(text).to_sampling_params(6, {}),
+    ]
+    for wishes, params in zip((read_chat_body(chat), read_text_body(text)), theirs, strict=True):
+        ours = build_sampling_params(json.loads(json.dumps(wishes.sampling)), record_token_times=False)
+        assert repr(ours) == repr(params)
