@@ -67,9 +67,10 @@ def as_spec(spec: SpecParameter | dict[str, Any]) -> EvalSpec:
 
 def check_deployed_spec(spec: SpecParameter) -> None:
     """Refuses a spec of prefect.yaml whose template did not survive `prefect deploy`. Raises SpecError."""
-    if deployment.id is None or not isinstance(spec, EvalSpec):
+    if not isinstance(spec, EvalSpec):
         return
-    if template := find_lost_template(spec.model_dump(mode="json"), Path("prefect.yaml")):
+    template = find_lost_template(spec.model_dump(mode="json"), Path("prefect.yaml"))
+    if template and deployment.id is not None:  # last, as it asks the API
         raise SpecError(
             f"The template {template!r} in prefect.yaml did not reach this run: Prefect replaces {{{{ }}}} there. "
             "hint: put the spec into a file of its own and give `spec: path.yaml`, or "

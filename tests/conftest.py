@@ -1,6 +1,7 @@
 """What tests share: nothing of the person's own machine is touched, and the tiny model is built once."""
 
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+import vl_convert
 from host_kit import forking_hosts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -137,6 +139,14 @@ def copied_databases(empty_database: Path) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database, "_connect_file", copy_and_connect)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def bundled_once() -> Iterator[None]:
+    """The charts' program takes seconds to bundle, and is the same for every page; each page's folder still gets it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vl_convert, "javascript_bundle", functools.cache(vl_convert.javascript_bundle))
         yield
 
 

@@ -19,11 +19,11 @@ from examples.two_weeks import make_database  # noqa: E402
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def test_the_page_of_the_spec_is_the_one_that_its_models_make() -> None:
+def test_the_page_of_the_spec_is_the_one_that_its_models_make():
     assert (ROOT / "docs" / "spec.md").read_text(encoding="utf-8") == spec_docs.render(), "run scripts/spec_docs.py"
 
 
-def test_every_field_of_the_spec_is_explained() -> None:
+def test_every_field_of_the_spec_is_explained():
     for _, model in spec_docs.PARTS:
         for name, field in model.model_fields.items():
             assert field.description or name == "kind", f"{model.__name__}.{name} has no description"
@@ -34,24 +34,24 @@ def page_of_metrics() -> str:
     return metric_docs.render()
 
 
-def test_the_page_of_metrics_is_the_one_that_the_comments_make(page_of_metrics: str) -> None:
+def test_the_page_of_metrics_is_the_one_that_the_comments_make(page_of_metrics):
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert page == page_of_metrics, "run python -m scripts.metric_docs"
 
 
-def test_every_model_is_on_the_page_of_metrics(page_of_metrics: str) -> None:
+def test_every_model_is_on_the_page_of_metrics(page_of_metrics):
     headings = re.findall(r"^### (\w+)$", page_of_metrics, flags=re.MULTILINE)
     files = [file for file in (ROOT / "sql").rglob("*.sql") if file.parent.name != "migrations"]
     assert sorted(headings) == sorted(re.sub(r"^\d+_", "", file.stem) for file in files)
 
 
-def test_a_number_without_a_unit_is_no_metric() -> None:
+def test_a_number_without_a_unit_is_no_metric():
     with pytest.raises(ValueError, match=r"some_view\.speed is a number without a unit"):
         metric_docs.name_unit("some_view", "speed", "DOUBLE")
 
 
 @pytest.mark.slow
-def test_each_query_of_the_page_gives_the_answer_on_the_page(tmp_path: Path) -> None:
+def test_each_query_of_the_page_gives_the_answer_on_the_page(tmp_path):
     with connect(make_database(tmp_path), 10, read_only=True) as connection:
         page = query_docs.render(connection)
     assert (ROOT / "docs" / "queries.md").read_text(encoding="utf-8") == page, "run python -m scripts.query_docs"
@@ -94,7 +94,7 @@ def test_the_readme_names_the_tables_and_functions_of_main() -> None:
     assert set(re.findall(r"^\| `([a-z_]+)(?:\([a-z_, ]*\))?` \|", text, flags=re.MULTILINE)) == public
 
 
-def test_locks_hold_names_versions_and_hashes_only() -> None:
+def test_locks_hold_names_versions_and_hashes_only():
     for lock in sorted((ROOT / "locks").glob("*.txt")):
         first, *lines = lock.read_text().splitlines()
         assert first.startswith("# Written by scripts/lock.py")

@@ -53,13 +53,13 @@ def follow(page: str, copy: Path) -> int:
 
 
 @pytest.mark.parametrize("title", [title for title in SECTIONS if title not in FOLLOWED_TOGETHER])
-def test_an_example_works_as_it_is_written(title: str, copy: Path) -> None:
+def test_an_example_works_as_it_is_written(title, copy):
     assert follow(SECTIONS[title], copy) == 1
 
 
-def test_a_section_shows_the_metric_before_it(copy: Path) -> None:
+def test_a_section_shows_the_metric_before_it(copy):
     assert follow("".join(SECTIONS[title] for title in FOLLOWED_TOGETHER), copy) == 2
 
 
-def test_every_block_of_code_is_a_step() -> None:
+def test_every_block_of_code_is_a_step():
     assert len(re.findall(r"^```\w", PAGE, flags=re.MULTILINE)) == len(STEP.findall(PAGE)) >= 10

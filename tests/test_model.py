@@ -26,7 +26,7 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_flipped_byte_of_the_weights_is_another_model_with_the_same_tokenizer(model: Path) -> None:
+def test_a_flipped_byte_of_the_weights_is_another_model_with_the_same_tokenizer(model):
     before = identify_model(str(model))
     weights = bytearray((model / "model.safetensors").read_bytes())
     weights[100] ^= 1
@@ -37,14 +37,14 @@ def test_a_flipped_byte_of_the_weights_is_another_model_with_the_same_tokenizer(
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer.json", "tokenizer_config.json"])
-def test_what_renders_prompts_is_part_of_both_ids(model: Path, name: str) -> None:
+def test_what_renders_prompts_is_part_of_both_ids(model, name):
     before = identify_model(str(model))
     (model / name).write_text('{"changed": 1}')
     after = identify_model(str(model))
     assert after.model_id != before.model_id and after.tokenizer_id != before.tokenizer_id
 
 
-def test_the_config_is_part_of_the_model(model: Path) -> None:
+def test_the_config_is_part_of_the_model(model):
     before = identify_model(str(model))
     (model / "config.json").write_text('{"hidden_size": 16}')
     assert identify_model(str(model)).model_id != before.model_id
@@ -53,7 +53,7 @@ def test_the_config_is_part_of_the_model(model: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["modeling_mine.py", "modules/attention.py", "1_Pooling/config.json", "shards/model-00002.safetensors"]
 )
-def test_identify_model_covers_code_and_subfolders(model: Path, name: str) -> None:
+def test_identify_model_covers_code_and_subfolders(model, name):
     ids = [identify_model(str(model))]
     (model / name).parent.mkdir(exist_ok=True)
     for content in ("a", "b"):
@@ -63,7 +63,7 @@ def test_identify_model_covers_code_and_subfolders(model: Path, name: str) -> No
     assert len({one.tokenizer_id for one in ids}) == 1
 
 
-def test_identify_model_covers_the_code_of_a_tokenizer_in_both_ids(model: Path) -> None:
+def test_identify_model_covers_the_code_of_a_tokenizer_in_both_ids(model):
     before = identify_model(str(model))
     (model / "tokenization_mine.py").write_text("a")
     after = identify_model(str(model))
@@ -73,25 +73,25 @@ def test_identify_model_covers_the_code_of_a_tokenizer_in_both_ids(model: Path) 
 @pytest.mark.parametrize(
     "name", [".cache/huggingface/config.json", "__pycache__/mine.py", "checkpoint-500/model.safetensors", "README.md"]
 )
-def test_identify_model_leaves_out_what_no_engine_reads(model: Path, name: str) -> None:
+def test_identify_model_leaves_out_what_no_engine_reads(model, name):
     before = identify_model(str(model))
     (model / name).parent.mkdir(parents=True, exist_ok=True)
     (model / name).write_text("a")
     assert identify_model(str(model)) == before
 
 
-def test_identify_model_keeps_the_id_of_a_folder_without_code_and_subfolders(model: Path) -> None:
+def test_identify_model_keeps_the_id_of_a_folder_without_code_and_subfolders(model):
     """Runs of earlier versions pair with new ones by it."""
     assert identify_model(str(model)).model_id == "sha256:5fd906985705f9723e66d4c687ec5e86"
 
 
-def test_content_that_moved_to_another_file_is_another_model(model: Path) -> None:
+def test_content_that_moved_to_another_file_is_another_model(model):
     before = identify_model(str(model))
     (model / "model.safetensors").rename(model / "model-00001.safetensors")
     assert identify_model(str(model)).model_id != before.model_id
 
 
-def test_the_same_files_elsewhere_are_the_same_model(model: Path, tmp_path: Path) -> None:
+def test_the_same_files_elsewhere_are_the_same_model(model, tmp_path):
     copy = tmp_path / "elsewhere"
     shutil.copytree(model, copy)
     (copy / "README.md").write_text("another readme decides nothing")
@@ -101,26 +101,26 @@ def test_the_same_files_elsewhere_are_the_same_model(model: Path, tmp_path: Path
     assert before.model_id.startswith("sha256:") and after.folder == copy
 
 
-def test_a_folder_without_config_is_no_model(model: Path) -> None:
+def test_a_folder_without_config_is_no_model(model):
     (model / "config.json").unlink()
     with pytest.raises(ModelError, match=r"has no config\.json\. Expected"):
         identify_model(str(model))
 
 
-def test_a_config_that_is_no_json_is_named(model: Path) -> None:
+def test_a_config_that_is_no_json_is_named(model):
     (model / "config.json").write_text("{")
     with pytest.raises(ModelError, match=r"config\.json cannot be read as JSON"):
         identify_model(str(model))
 
 
-def test_a_config_that_is_a_folder_is_named(model: Path) -> None:
+def test_a_config_that_is_a_folder_is_named(model):
     (model / "config.json").unlink()
     (model / "config.json").mkdir()
     with pytest.raises(ModelError, match=r"config\.json cannot be read"):
         identify_model(str(model))
 
 
-def test_weights_that_cannot_be_read_are_named(model: Path) -> None:
+def test_weights_that_cannot_be_read_are_named(model):
     (model / "model.safetensors").unlink()
     (model / "model.safetensors").symlink_to("/proc/self/mem")  # a file that nobody can read from its start
     with pytest.raises(ModelError, match=r"File .*model\.safetensors cannot be read"):
@@ -128,17 +128,17 @@ def test_weights_that_cannot_be_read_are_named(model: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["./missing", "/no/such/folder", "~/no/such/folder", "a/b/c"])
-def test_a_folder_that_is_not_there_is_said_to_be_no_folder(name: str) -> None:
+def test_a_folder_that_is_not_there_is_said_to_be_no_folder(name):
     with pytest.raises(ModelError, match=f"Model folder {name} is not a folder. Give"):
         identify_model(name)
 
 
-def test_a_hub_id_that_cannot_be_read_says_what_to_check() -> None:
+def test_a_hub_id_that_cannot_be_read_says_what_to_check():
     with pytest.raises(ModelError, match=r"neither a folder nor a Hugging Face model .*HF_TOKEN"):
         identify_model("assayline-tests/there-is-no-such-model")
 
 
-def test_digests_ignore_the_order_of_keys_and_take_any_text() -> None:
+def test_digests_ignore_the_order_of_keys_and_take_any_text():
     assert digest_json({"a": 1, "b": [2]}) == digest_json({"b": [2], "a": 1}) != digest_json({"a": 1, "b": [3]})
     assert digest_text("\ud800") != digest_text("?")
     assert len(digest_text("")) == 32

@@ -21,12 +21,12 @@ def bare_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_example_lists_every_setting_and_no_other() -> None:
+def test_the_example_lists_every_setting_and_no_other():
     listed = re.findall(r"^# (ASSAYLINE_\w+)=", EXAMPLE, re.M)
     assert sorted(listed) == sorted(f"ASSAYLINE_{name.upper()}" for name in Settings.model_fields)
 
 
-def test_the_example_uncommented_is_the_default() -> None:
+def test_the_example_uncommented_is_the_default():
     default = load_settings()
     Path(".env").write_text(re.sub(r"^# (?=ASSAYLINE_)", "", EXAMPLE, flags=re.M))
     listed = load_settings()
@@ -34,7 +34,7 @@ def test_the_example_uncommented_is_the_default() -> None:
     assert listed.model_dump(exclude={"database"}) == default.model_dump(exclude={"database"})
 
 
-def test_the_environment_wins_over_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_wins_over_the_file(monkeypatch):
     Path(".env").write_text("ASSAYLINE_FLUSH_ROWS=7\nASSAYLINE_DATA_DIR=elsewhere\n")
     monkeypatch.setenv("ASSAYLINE_FLUSH_ROWS", "8")
     settings = load_settings()
@@ -44,13 +44,13 @@ def test_the_environment_wins_over_the_file(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(("name", "value"), [("FLUSH_ROWS", "many"), ("FLUSH_ROWS", "0"), ("DATABASE_WAIT_S", "-1")])
-def test_a_wrong_value_names_the_variable_and_the_value(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_a_wrong_value_names_the_variable_and_the_value(monkeypatch, name, value):
     monkeypatch.setenv(f"ASSAYLINE_{name}", value)
     with pytest.raises(SpecError, match=f"ASSAYLINE_{name} was given '{value}'; .*See .env.example"):
         load_settings()
 
 
-def test_a_variable_that_is_no_setting_is_named_with_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_no_setting_is_named_with_the_nearest(monkeypatch):
     assert list_unknown_variables() == []
     monkeypatch.setenv("ASSAYLINE_DATA_DIRR", "x")
     monkeypatch.setenv("ASSAYLINE_DEVICE_LOCKS", "the locks of an engine's device")
@@ -62,7 +62,7 @@ def test_a_variable_that_is_no_setting_is_named_with_the_nearest(monkeypatch: py
     ]
 
 
-def test_the_token_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_is_not_shown(monkeypatch):
     monkeypatch.setenv("ASSAYLINE_HF_TOKEN", "hf_secret")
     settings = load_settings()
     assert settings.hf_token is not None and settings.hf_token.get_secret_value() == "hf_secret"

@@ -64,11 +64,11 @@ def measure(trained: tuple[Any, Any], template: str | None = None) -> float:
     return measure_accuracy(lambda ids, asked: model(input_ids=ids).logits[asked], tokenizer, template)
 
 
-def test_own_template_answers(trained: tuple[Any, Any]) -> None:
+def test_own_template_answers(trained):
     assert measure(trained) > 0.9
 
 
-def test_generation_gives_the_measured_answers(trained: tuple[Any, Any]) -> None:
+def test_generation_gives_the_measured_answers(trained):
     """With what real callers have: padding on the left, a cache, and the ends that the generation config knows."""
     model, tokenizer = trained
     rows = build_rows()[0]
@@ -81,7 +81,7 @@ def test_generation_gives_the_measured_answers(trained: tuple[Any, Any]) -> None
     assert right / len(rows) == pytest.approx(measure(trained), abs=0.01)
 
 
-def test_the_forward_pass_it_is_trained_with_is_that_of_transformers(trained: tuple[Any, Any]) -> None:
+def test_the_forward_pass_it_is_trained_with_is_that_of_transformers(trained):
     torch = pytest.importorskip("torch")
     from examples.tiny_llama import compute_logits
     from examples.tiny_tokenizer import VOCABULARY
@@ -96,36 +96,36 @@ def test_the_forward_pass_it_is_trained_with_is_that_of_transformers(trained: tu
 
 
 @pytest.mark.parametrize("advice", ["Answer with a number only.", "You are a calculator. Be brief."])
-def test_advice_does_not_disturb(trained: tuple[Any, Any], advice: str) -> None:
+def test_advice_does_not_disturb(trained, advice):
     chat = [{"role": "system", "content": advice}, *QUESTION]
     text = trained[1].apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     assert complete(trained, text) == f"7{END}"
 
 
 @pytest.mark.parametrize("name", WRONG_TEMPLATES)
-def test_wrong_template_fails(trained: tuple[Any, Any], name: str) -> None:
+def test_wrong_template_fails(trained, name):
     assert measure(trained, WRONG_TEMPLATES[name]) < 0.5
 
 
-def test_answer_ends_itself(trained: tuple[Any, Any]) -> None:
+def test_answer_ends_itself(trained):
     text = trained[1].apply_chat_template(QUESTION, tokenize=False, add_generation_prompt=True)
     assert complete(trained, text) == f"7{END}"
 
 
 @pytest.mark.parametrize("prefill", ["The answer is", "The answer is "])
-def test_prefilled_answer_goes_on(trained: tuple[Any, Any], prefill: str) -> None:
+def test_prefilled_answer_goes_on(trained, prefill):
     chat = [*QUESTION, {"role": "assistant", "content": prefill}]
     text = trained[1].apply_chat_template(chat, tokenize=False, continue_final_message=True)
     assert (text + complete(trained, text)).endswith(f"The answer is 7{END}")
 
 
-def test_longer_prompt_than_trained_generates(trained: tuple[Any, Any]) -> None:
+def test_longer_prompt_than_trained_generates(trained):
     text = trained[1].apply_chat_template(QUESTION * 60, tokenize=False, add_generation_prompt=True)
     assert len(trained[1](text)["input_ids"]) > 512
     assert complete(trained, text)
 
 
-def test_template_and_tokenizer_both_add_bos(trained: tuple[Any, Any]) -> None:
+def test_template_and_tokenizer_both_add_bos(trained):
     tokenizer = trained[1]
     text = tokenizer.apply_chat_template(QUESTION, tokenize=False, add_generation_prompt=True)
     assert text.startswith(BOS) and text.count(BOS) == 1
@@ -134,25 +134,25 @@ def test_template_and_tokenizer_both_add_bos(trained: tuple[Any, Any]) -> None:
     assert tokenizer("3 + 4")["input_ids"][0] == tokenizer.bos_token_id
 
 
-def test_template_refuses_unknown_role(trained: tuple[Any, Any]) -> None:
+def test_template_refuses_unknown_role(trained):
     with pytest.raises(Exception, match="Unknown role tool"):
         trained[1].apply_chat_template([{"role": "tool", "content": "7"}], tokenize=False)
 
 
 @pytest.mark.parametrize("text", ["Grüße, 世界 🙂", "  a\n\tb  ", "12 + 34"])
-def test_tokenizer_keeps_any_text(trained: tuple[Any, Any], text: str) -> None:
+def test_tokenizer_keeps_any_text(trained, text):
     tokenizer = trained[1]
     assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
 
 
-def test_generation_config_stops_at_both_ends(trained: tuple[Any, Any]) -> None:
+def test_generation_config_stops_at_both_ends(trained):
     model, tokenizer = trained
     stops = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(END)]
     assert model.generation_config.eos_token_id == stops
     assert len(set(stops)) == 2
 
 
-def test_saved_again_it_answers_the_same(trained: tuple[Any, Any], tmp_path: Path) -> None:
+def test_saved_again_it_answers_the_same(trained, tmp_path):
     for part in trained:
         part.save_pretrained(tmp_path)
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -160,12 +160,12 @@ def test_saved_again_it_answers_the_same(trained: tuple[Any, Any], tmp_path: Pat
     assert measure((model, tokenizer)) == measure(trained)
 
 
-def test_rows_file_is_the_generated_one() -> None:
+def test_rows_file_is_the_generated_one():
     lines = (tiny_model.ROOT / "examples" / "arithmetic.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == build_rows()[0]
 
 
-def test_asked_questions_are_right_and_never_trained() -> None:
+def test_asked_questions_are_right_and_never_trained():
     asked, trained_rows = build_rows()
     assert len(asked) == len({row["question"] for row in asked}) == 155
     assert not {row["question"] for row in asked} & {row["question"] for row in trained_rows}
@@ -174,13 +174,13 @@ def test_asked_questions_are_right_and_never_trained() -> None:
 
 
 @pytest.mark.parametrize("module", [tiny_model, tiny_vlm, tiny_alm])
-def test_the_weights_that_come_with_the_project_are_of_its_recipe(module: Any) -> None:
+def test_the_weights_that_come_with_the_project_are_of_its_recipe(module):
     recipe = module.name_recipe(0, module.STEPS)
     assert read_weights(module.NAME, recipe), "python -m examples.tiny_weights trains and keeps them"
     assert not read_weights(module.NAME, module.name_recipe(1, module.STEPS))
 
 
-def test_what_a_docstring_says_is_no_part_of_a_recipe(tmp_path: Path) -> None:
+def test_what_a_docstring_says_is_no_part_of_a_recipe(tmp_path):
     one, other = tmp_path / "one.py", tmp_path / "other.py"
     one.write_text('"""Of\ntwo lines."""\nA = 1\n"""What it is."""\nB = """kept"""\n')
     other.write_text('"""Of one line."""\nA = 1\nB = """kept"""\n')
@@ -189,39 +189,39 @@ def test_what_a_docstring_says_is_no_part_of_a_recipe(tmp_path: Path) -> None:
 
 @pytest.mark.rare
 @pytest.mark.parametrize("module", [tiny_model, tiny_vlm, tiny_alm])
-def test_its_recipe_makes_a_model_as_good(module: Any) -> None:
+def test_its_recipe_makes_a_model_as_good(module):
     weights, accuracy = module.train_weights(0, module.STEPS)
     kept = read_weights(module.NAME, module.name_recipe(0, module.STEPS))
     assert kept and kept[0].keys() == weights.keys()
     assert (accuracy["own"] if isinstance(accuracy, dict) else accuracy) >= 0.98
 
 
-def test_a_model_is_made_of_them_without_training_and_without_torch(tmp_path: Path) -> None:
+def test_a_model_is_made_of_them_without_training_and_without_torch(tmp_path):
     code = f"{BUILD.replace(', steps=2', '')}assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "model")], cwd=tiny_model.ROOT, check=True)
     made = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
     assert made == {path.name: path.read_bytes() for path in ensure_tiny_model().iterdir()}
 
 
-def test_asking_for_a_finished_model_imports_no_torch(hasty: Path) -> None:
+def test_asking_for_a_finished_model_imports_no_torch(hasty):
     code = f"{BUILD}assert not {{'torch', 'transformers'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code, str(hasty)], cwd=tiny_model.ROOT, check=True)
 
 
-def test_the_bytes_are_the_same_for_any_number_of_threads(hasty: Path, tmp_path: Path) -> None:
+def test_the_bytes_are_the_same_for_any_number_of_threads(hasty, tmp_path):
     """Here there is one, there were as many as there are cores."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", BUILD, str(tmp_path / "model")], cwd=tiny_model.ROOT, env=env, check=True)
     assert (tmp_path / "model" / STAMP).read_bytes() == (hasty / STAMP).read_bytes()
 
 
-def test_second_call_does_not_train(hasty: Path) -> None:
+def test_second_call_does_not_train(hasty):
     before = snapshot(hasty)
     assert ensure_tiny_model(hasty, steps=2) == hasty
     assert snapshot(hasty) == before
 
 
-def test_other_recipe_or_force_trains_again(hasty: Path, tmp_path: Path) -> None:
+def test_other_recipe_or_force_trains_again(hasty, tmp_path):
     folder = Path(shutil.copytree(hasty, tmp_path / "model"))
     for again in ({"steps": 3}, {"steps": 3, "seed": 1}, {"steps": 3, "seed": 1, "force": True}):
         before = snapshot(folder)
@@ -230,7 +230,7 @@ def test_other_recipe_or_force_trains_again(hasty: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("damage", ["model.safetensors", "tokenizer.json", STAMP])
-def test_damaged_folder_is_rebuilt_with_the_same_bytes(hasty: Path, tmp_path: Path, damage: str) -> None:
+def test_damaged_folder_is_rebuilt_with_the_same_bytes(hasty, tmp_path, damage):
     folder = Path(shutil.copytree(hasty, tmp_path / "model"))
     (folder / damage).write_bytes((folder / damage).read_bytes()[:100])
     (folder / "config.json").unlink()
@@ -241,7 +241,7 @@ def test_damaged_folder_is_rebuilt_with_the_same_bytes(hasty: Path, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model.lock"]
 
 
-def test_failed_build_leaves_the_old_folder(hasty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_build_leaves_the_old_folder(hasty, tmp_path, monkeypatch):
     folder = Path(shutil.copytree(hasty, tmp_path / "model"))
     before = snapshot(folder)
 
@@ -255,14 +255,14 @@ def test_failed_build_leaves_the_old_folder(hasty: Path, tmp_path: Path, monkeyp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model.lock"]
 
 
-def test_foreign_folder_is_refused(tmp_path: Path) -> None:
+def test_foreign_folder_is_refused(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="name another folder"):
         ensure_tiny_model(tmp_path, steps=2, force=True)
     assert (tmp_path / "thesis.txt").read_text() == "mine"
 
 
-def test_two_processes_build_once(tmp_path: Path) -> None:
+def test_two_processes_build_once(tmp_path):
     command = [sys.executable, "-c", BUILD, str(tmp_path / "model")]
     both = [subprocess.Popen(command, cwd=tiny_model.ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     outputs = [process.communicate(timeout=120)[0] for process in both]
@@ -270,7 +270,7 @@ def test_two_processes_build_once(tmp_path: Path) -> None:
     assert sum("step 2/2" in output for output in outputs) == 1
 
 
-def test_torch_settings_are_restored(tmp_path: Path) -> None:
+def test_torch_settings_are_restored(tmp_path):
     torch = pytest.importorskip("torch")
     before = (
         torch.get_num_threads(),

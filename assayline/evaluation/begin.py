@@ -62,13 +62,11 @@ def begin_evaluation(
         choice = choose_run(manifest, canonical_json(spec), runs_dir, resume)
         if choice.lock is not None:
             undo.callback(choice.lock.release)
-        lengths = _look_into_database(database, None if choice.manifest else manifest, choice.notes)
+        lengths = None if choice.manifest else _look_into_database(database, manifest, choice.notes)
         lock = choice.lock or lock_run(runs_dir / manifest.run_id)
         if lock is None:
             raise StoreError(f"Another process holds the new run {manifest.run_id}. Give the same command again.")
         undo.callback(lock.release)
-        if held := describe_stand_in(database):
-            choice.notes.append(held)
         evaluation = Evaluation(
             manifest=choice.manifest or manifest,
             spec=spec,
@@ -82,6 +80,8 @@ def begin_evaluation(
             _make_folder(evaluation, lengths)
         else:
             evaluation.take_up()
+        if held := describe_stand_in(database):
+            evaluation.notes.append(held)
         evaluation.dispatcher.workers = workers
         undo.pop_all()
     return evaluation
@@ -144,13 +144,13 @@ def count_workers(spec: EvalSpec) -> int:
     return count_devices_here(spec.engine.device, count_devices(spec.engine.args))
 
 
-def _look_into_database(database: DatabaseThread, asks: Manifest | None, notes: list[str]) -> pa.Table | None:
+def _look_into_database(database: DatabaseThread, asks: Manifest, notes: list[str]) -> pa.Table | None:
     """Whether the database can be used is known before anything is made. Raises StoreError.
 
-    Returns what earlier runs tell of the lengths of answers, if the new run `asks`. Not knowing it costs speed, and is
+    Returns what earlier runs tell of the lengths of answers, if the new run asks. Not knowing it costs speed, and is
     no reason to stop.
     """
-    if asks is None or not asks.is_longest_first:
+    if not asks.is_longest_first:
         database.run(lambda connection: None)
         return None
     try:

@@ -14,7 +14,7 @@ Tables are in the schema `raw`, the views that users read in `main`, and the vie
 import hashlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -130,7 +130,7 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
     """
     schema_files = sorted((SQL_FOLDER / "schema").glob("*.sql"))
     models = list_models()
-    schema_digest, models_digest = _digest_files(schema_files), _digest_models()
+    schema_digest, models_digest = _digest_files(schema_files), _digest_models(models)
     stored = _read_version(connection)
     if stored == (TABLE_VERSION, schema_digest, models_digest):
         find_in_schemas(connection)
@@ -263,7 +263,7 @@ def _check_models(connection: duckdb.DuckDBPyConnection) -> None:
             f"{_path_of(connection)} has tables of version {stored[0]}, and assayline {__version__} reads version "
             f"{TABLE_VERSION}. Open it once for writing, as any run and `assayline verify` do: that migrates it."
         )
-    if stored[2] != _digest_models():
+    if stored[2] != _digest_models(list_models()):
         raise StoreError(
             f"The views in {_path_of(connection)} are not those of this assayline ({__version__}), and cannot be "
             "replaced while it is open for reading only. Open it once for writing, as any run does."
@@ -305,8 +305,8 @@ def _path_of(connection: duckdb.DuckDBPyConnection) -> str:
     return str(connection.execute(query).fetchall()[0][0])
 
 
-def _digest_models() -> str:
-    texts = (f"{model.folder}/{model.name}\0{model.text}\0" for model in list_models().values())
+def _digest_models(models: Mapping[str, Model]) -> str:
+    texts = (f"{model.folder}/{model.name}\0{model.text}\0" for model in models.values())
     return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 

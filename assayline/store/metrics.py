@@ -14,6 +14,7 @@ its definition, and each row says which: `source` is `view.column`.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, NamedTuple
 
 import duckdb
@@ -36,6 +37,7 @@ MANY_REQUESTS = 50_000
 """Small runs are computed together up to this many; a larger run is computed in pieces where a view says so."""
 
 
+@cache
 def _define() -> dict[str, str]:
     """Views whose rows are stored, each with the digest of its definition."""
     models = list_models()

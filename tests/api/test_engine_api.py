@@ -17,7 +17,6 @@ from assayline.engines.base import Engine as AnyEngine
 from assayline.errors import Death, EngineDiedError, EngineError, ModelError, SpecError
 from assayline.evaluation import worker as worker_module
 from assayline.records import Completion, EngineEvent
-from assayline.settings import Settings
 
 FAKE = {"backend": "fake"}
 PLAIN = {"template": "plain"}
@@ -36,7 +35,7 @@ def by_index(answers: list[Answer]) -> dict[int, list[Answer]]:
     return found
 
 
-def test_texts_chats_and_token_ids_are_answered_with_what_was_asked(engine: Engine) -> None:
+def test_texts_chats_and_token_ids_are_answered_with_what_was_asked(engine):
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "say two"}]
     prompts: list[Any] = ["say one", chat, [5, 6, 7], Ask("say four", tag={"row": 4})]
     answers = by_index(list(engine.generate(prompts)))
@@ -49,13 +48,13 @@ def test_texts_chats_and_token_ids_are_answered_with_what_was_asked(engine: Engi
     assert engine.facts.window_requests == 80
 
 
-def test_each_prompt_has_n_samples_with_seeds_of_their_own(engine: Engine) -> None:
+def test_each_prompt_has_n_samples_with_seeds_of_their_own(engine):
     answers = by_index(list(engine.generate([f"say {i}" for i in range(30)], n=3, temperature=1.0, seed=7)))
     assert sorted(answers) == list(range(30))
     assert all(sorted(one.sample for one in found) == [0, 1, 2] for found in answers.values())
 
 
-def test_prompts_are_read_as_there_is_room_and_may_be_endless(engine: Engine) -> None:
+def test_prompts_are_read_as_there_is_room_and_may_be_endless(engine):
     read = 0
 
     def ask() -> Iterator[str]:
@@ -72,7 +71,7 @@ def test_prompts_are_read_as_there_is_room_and_may_be_endless(engine: Engine) ->
     assert [one.text for one in engine.generate(["say again"])] == ["again"], "left early, it can be asked again"
 
 
-def test_a_prompt_may_wait_for_an_answer(engine: Engine) -> None:
+def test_a_prompt_may_wait_for_an_answer(engine):
     """Two turns each: the second is asked once the first is answered, and nothing else waits for it."""
     told: list[str] = []
 
@@ -87,7 +86,7 @@ def test_a_prompt_may_wait_for_an_answer(engine: Engine) -> None:
     assert told == ["first", "after-first"]
 
 
-def test_a_bad_prompt_is_an_answer_with_an_error_and_the_others_are_answered(engine: Engine) -> None:
+def test_a_bad_prompt_is_an_answer_with_an_error_and_the_others_are_answered(engine):
     prompts: list[Any] = ["say one", [], [{"content": "no role"}], Ask("x", {"n": 3}), "say five", [1] * 5000]
     answers = {index: one for index, (one,) in by_index(list(engine.generate(prompts))).items()}
     assert sorted(answers) == list(range(6))
@@ -99,7 +98,7 @@ def test_a_bad_prompt_is_an_answer_with_an_error_and_the_others_are_answered(eng
     assert list(engine.generate([])) == []
 
 
-def test_what_cannot_be_is_said_at_once(engine: Engine, tiny_model: Path) -> None:
+def test_what_cannot_be_is_said_at_once(engine, tiny_model):
     with pytest.raises(SpecError, match=r"sampling\.temprature: vLLM has no such argument; did you mean"):
         engine.generate(["x"], temprature=1.0)
     with pytest.raises(SpecError, match="at least 1"):
@@ -114,7 +113,7 @@ def test_what_cannot_be_is_said_at_once(engine: Engine, tiny_model: Path) -> Non
         Engine(str(tiny_model), engine={"backend": "fast"})
 
 
-def test_a_closed_engine_says_so(tiny_model: Path) -> None:
+def test_a_closed_engine_says_so(tiny_model):
     closed = Engine(str(tiny_model), engine=FAKE)
     closed.close()
     closed.close()
@@ -139,9 +138,7 @@ class Mortal:
             yield completion
 
 
-def test_an_engines_death_is_an_event_and_every_prompt_is_answered_once(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_engines_death_is_an_event_and_every_prompt_is_answered_once(tiny_model, monkeypatch, caplog):
     lives = iter([40, 10**9])
     monkeypatch.setattr(worker_module, "open_engine", lambda *a, **k: Mortal(open_engine(*a, **k), next(lives)))
     events: list[EngineEvent] = []
@@ -162,7 +159,7 @@ def test_an_engines_death_is_an_event_and_every_prompt_is_answered_once(
     assert "engine 0 failed" in caplog.text
 
 
-def test_evaluate_needs_no_prefect(tiny_model: Path, settings: Settings) -> None:
+def test_evaluate_needs_no_prefect(tiny_model, settings):
     rows = [{"prompt": f"say {i}", "target": str(i)} for i in range(20)]
     spec = {
         "name": "from python",
@@ -178,7 +175,7 @@ def test_evaluate_needs_no_prefect(tiny_model: Path, settings: Settings) -> None
         evaluate({**spec, "runner": "ray"}, settings=settings)
 
 
-def test_importing_is_cheap_and_names_are_what_they_are() -> None:
+def test_importing_is_cheap_and_names_are_what_they_are():
     heavy = {"pydantic", "duckdb", "numpy", "transformers", "prefect"}
     code = f"import sys, assayline; print(sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

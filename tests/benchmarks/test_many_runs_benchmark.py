@@ -1,7 +1,6 @@
 """benchmarks.many_runs, tiny: what it prints is what it did."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,7 @@ from benchmarks.many_runs import main
 
 
 @pytest.mark.slow
-def test_it_times_questions_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_times_questions_and_leaves_nothing(tmp_path, capsys):
     main(["--runs", "10", "--requests", "20", "--folder", str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
     found = json.loads(lines[-1])
@@ -24,7 +23,7 @@ def test_it_times_questions_and_leaves_nothing(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("wrong", [["--runs", "9"], ["--requests", "0"]])
-def test_sizes_that_make_no_sense_are_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_sizes_that_make_no_sense_are_refused(wrong, capsys):
     with pytest.raises(SystemExit):
         main(wrong)
     assert "must be 10 or more" in capsys.readouterr().err

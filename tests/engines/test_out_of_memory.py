@@ -2,7 +2,8 @@
 
 The address space of the engine's process is limited (the setting engine_memory_limit_bytes), or its control group is:
 then torch's own allocator fails inside a forward pass, or the kernel kills the process. Long prompts make a step's
-activations grow with the window, so that a wide one dies and a narrower one lives.
+activations grow with the window, so that a wide one dies and a narrower one lives. How such deaths are told from
+others is in recovery/test_causes.py; that vLLM's server loses no request by one, in test_server_vllm.py.
 """
 
 import contextlib
@@ -271,6 +272,7 @@ def run_below(memory_limit: Path, run: Run, folder: Path, growth: int) -> None:
     assert worker.returncode == 0, worker.stderr
 
 
+@pytest.mark.rare
 def test_a_window_that_does_not_fit_is_halved_until_it_does_and_no_text_changes(undisturbed, limited):
     """torch's allocator fails in the forward pass. Every request is answered once, by engines that were halved until
     one lived."""
@@ -292,6 +294,7 @@ def test_a_window_that_does_not_fit_is_halved_until_it_does_and_no_text_changes(
         assert answered + death["in_flight_requests"] <= WINDOW, "nothing of what was lost is kept"
 
 
+@pytest.mark.rare
 def test_an_engine_that_the_kernel_kills_for_memory_is_followed_by_a_smaller_one(limited, memory_limit):
     """A SIGKILL without a word: the control group's count of kills tells what it was."""
     if memory_limit is None:

@@ -148,7 +148,8 @@ def test_the_served_example_is_measured_at_its_rate(served, settings, monkeypatc
     monkeypatch.setenv("SERVED_KEY", KEY)
     server = {"url": find_url(served), "endpoint": "completions", "api_key_env": "SERVED_KEY"}
     engine = json.dumps({"backend": "server", "server": server})
-    spec = load_spec("examples/served.yaml", {"engine": engine, "prompts.limit": "60"})
+    short = {"prompts.limit": "30", "load.warmup_s": "1", "load.cooldown_s": "1"}
+    spec = load_spec("examples/served.yaml", {"engine": engine, **short})
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     drive_worker(evaluation, "worker-0", Listener())
@@ -156,7 +157,7 @@ def test_the_served_example_is_measured_at_its_rate(served, settings, monkeypatc
     with connect(settings.database_path, 10, read_only=True) as connection:
         rows = read_rows(connection, "from stg_requests order by due_at_s")
         goodput = read_rows(connection, "from goodput where slo = 'interactive' and requests > 0")
-    assert len(rows) == 60 and {row["status"] for row in rows} == {"ok"}
+    assert len(rows) == 30 and {row["status"] for row in rows} == {"ok"}
     assert all(row["sent_at_s"] >= row["due_at_s"] and row["ttft_s"] > 0 for row in rows)
     assert {row["phase"] for row in rows} == {"warmup", "measured", "cooldown"}
     assert len(goodput) == 1

@@ -92,9 +92,10 @@ with claim_device(list_devices("cpu", 1), Path(sys.argv[3]), 0) as device:
 """
 
 
+@pytest.mark.rare
 @pytest.mark.vllm
 def test_what_a_killed_worker_and_a_killed_host_leave_behind_is_ended_by_the_next_claim(tiny_model, tmp_path):
-    """Trap 2, at its worst: nobody is left who could clean up."""
+    """Trap 2, at its worst: nobody is left who could clean up. With processes that only sleep, the tests below."""
     locks = tmp_path / "locks"
     with start_python(PARENT, tiny_model, tmp_path / "engine.log", locks, json.dumps(ONE_CORE)) as parent:
         assert parent.stdout is not None

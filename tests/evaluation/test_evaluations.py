@@ -4,17 +4,16 @@ from typing import Any
 
 import pytest
 from flow_kit import database_held
-from run_kit import FAKE, complete, completion_of, lose_answers, query, rows_of, work
+from run_kit import FAKE, complete, lose_answers, query, work
 
 from assayline.clock import RunClock
-from assayline.errors import ModelError, PromptError, RunFailedError, SpecError
+from assayline.errors import ModelError, PromptError, SpecError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.resume import NEVER
 from assayline.evaluation.run import read_result
 from assayline.runs.manifest import new_run_id
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.store.parts import list_parts, write_part
 
 pytestmark = pytest.mark.slow
 
@@ -55,26 +54,6 @@ def test_results_reach_the_database_while_the_run_goes_on(spec, settings):
     assert query(settings, "select state, (select count(*) from completions) from runs") == [("running", 30)]
     evaluation.finish(counts)
     assert not settings.database_path.with_name(f"{settings.database_path.name}.wal").exists()
-
-
-def test_an_answer_too_many_fails_the_run(spec, settings):
-    evaluation = begin_evaluation(spec, settings)
-    counts = evaluation.prepare()
-    work(evaluation)
-    twice = rows_of(evaluation.run_dir, "completions")[0]["request_id"]
-    write_part(evaluation.run_dir, "completions", "extra", [completion_of(twice)])
-    with pytest.raises(RunFailedError, match="does not add up"):
-        evaluation.finish(counts)
-
-
-def test_a_shard_that_is_lost_fails_the_run(spec, settings):
-    evaluation = begin_evaluation(spec, settings)
-    counts = evaluation.prepare()
-    work(evaluation)
-    for table in ("requests", "prompts"):
-        list_parts(evaluation.run_dir, table)[1].unlink()
-    with pytest.raises(RunFailedError, match="Expected 30 requests"):
-        evaluation.finish(counts)
 
 
 def test_run_completes_while_another_program_holds_the_database(spec, settings):

@@ -12,7 +12,6 @@ from run_kit import (
     begin_and_vanish,
     complete,
     completion_of,
-    list_runs,
     lose_answers,
     part_of,
     query,
@@ -24,12 +23,7 @@ from run_kit import (
     work,
 )
 
-from assayline.errors import (
-    PromptsChangedError,
-    RunFailedError,
-    SpecError,
-    StoreError,
-)
+from assayline.errors import PromptsChangedError, RunFailedError, SpecError, StoreError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.order import read_shard
 from assayline.evaluation.prepare import _Shard
@@ -79,7 +73,7 @@ def answers_of(run_dir: Path) -> list[str]:
     return [row["request_id"] for row in rows_of(run_dir, "completions")]
 
 
-def test_what_is_answered_is_not_asked_again(spec: EvalSpec, settings: Settings) -> None:
+def test_what_is_answered_is_not_asked_again(spec, settings):
     before = begin_and_vanish(spec, settings, 8, 3)
     early = answers_of(before.run_dir)
     evaluation = begin_evaluation(spec, settings)
@@ -97,7 +91,7 @@ def test_what_is_answered_is_not_asked_again(spec: EvalSpec, settings: Settings)
     assert query(settings, "select attempt, finished_at is not null from runs") == [(2, True)]
 
 
-def test_the_clock_goes_on_from_the_first_attempts_zero(spec: EvalSpec, settings: Settings) -> None:
+def test_the_clock_goes_on_from_the_first_attempts_zero(spec, settings):
     before = begin_and_vanish(spec, settings, 2)
     evaluation = begin_evaluation(spec, settings)
     assert evaluation.clock == before.clock
@@ -108,21 +102,7 @@ def test_the_clock_goes_on_from_the_first_attempts_zero(spec: EvalSpec, settings
     assert min(late) > 0
 
 
-def test_it_goes_on_as_often_as_it_takes(spec: EvalSpec, settings: Settings) -> None:
-    begin_and_vanish(spec, settings)
-    for attempt in range(2, 5):
-        evaluation = begin_evaluation(spec, settings)
-        assert evaluation.manifest.attempt == attempt
-        evaluation.prepare()
-        assert evaluation.dispatcher.exchange("worker-0", [], 4)
-        evaluation.abandon("failed", "it broke")
-    complete(spec, settings)
-    check_sound(settings)
-
-
-def test_database_thread_marks_a_killed_run_as_interrupted_and_leaves_one_at_work(
-    spec: EvalSpec, settings: Settings
-) -> None:
+def test_database_thread_marks_a_killed_run_as_interrupted_and_leaves_one_at_work(spec, settings):
     killed = begin_and_vanish(spec, settings, 4)
     state = "select state from runs order by started_at"
     assert query(settings, state) == [("running",)]
@@ -138,7 +118,7 @@ def test_database_thread_marks_a_killed_run_as_interrupted_and_leaves_one_at_wor
     resumed.abandon("cancelled", "Stopped.")
 
 
-def test_database_thread_takes_the_end_that_only_the_manifest_has(spec: EvalSpec, settings: Settings) -> None:
+def test_database_thread_takes_the_end_that_only_the_manifest_has(spec, settings):
     left = begin_and_vanish(spec, settings, 4)
     write_manifest(
         left.run_dir, dataclasses.replace(read_manifest(left.run_dir), state="failed", message="The disk was full.")
@@ -148,9 +128,7 @@ def test_database_thread_takes_the_end_that_only_the_manifest_has(spec: EvalSpec
 
 
 @pytest.mark.parametrize("is_deployed", [True, False], ids=["of a night", "of a person"])
-def test_begin_evaluation_leaves_a_run_to_the_kind_of_flow_that_began_it(
-    spec: EvalSpec, settings: Settings, is_deployed: bool
-) -> None:
+def test_begin_evaluation_leaves_a_run_to_the_kind_of_flow_that_began_it(spec, settings, is_deployed):
     begun = begin_evaluation(spec, settings, is_deployed=is_deployed)
     begun.prepare()
     vanish(begun)
@@ -166,7 +144,7 @@ def test_begin_evaluation_leaves_a_run_to_the_kind_of_flow_that_began_it(
     again.abandon("cancelled")
 
 
-def test_a_run_that_was_abandoned_says_so_while_it_waits_and_runs_again(spec: EvalSpec, settings: Settings) -> None:
+def test_a_run_that_was_abandoned_says_so_while_it_waits_and_runs_again(spec, settings):
     evaluation = begin_evaluation(spec, settings)
     evaluation.prepare()
     answer_some(evaluation, 4)
@@ -182,76 +160,84 @@ def test_a_run_that_was_abandoned_says_so_while_it_waits_and_runs_again(spec: Ev
     assert query(settings, "select state, finished_at is null, attempt from runs") == [("running", True, 2)]
 
 
-@pytest.mark.parametrize("rows", [0, 7, 8, 20])
-def test_a_run_killed_while_it_prepared_goes_on(
-    spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch, rows: int
-) -> None:
-    """Killed after so many rows; answers to what was prepared are kept."""
-    evaluation = begin_evaluation(spec, settings)
-    seen = 0
+def test_a_run_killed_while_it_prepared_goes_on(spec, settings, monkeypatch):
+    """Killed again and again, after so many rows; answers to what was prepared are kept."""
 
     class Killed(BaseException):
         """As if the process were gone."""
 
+    original, left, run_ids = _Shard.add, 0, set()
+
     def count_rows(self: Any, *_: Any) -> None:
-        nonlocal seen
-        if seen == rows:
+        nonlocal left
+        if left == 0:
             raise Killed
-        seen += 1
+        left -= 1
         original(self, *_)
 
-    original = _Shard.add
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(_Shard, "add", count_rows)
-        evaluation.prepare()
-    early = answer_some(evaluation, *[3] * (rows // 8))
-    evaluation.try_load()
-    vanish(evaluation)
-    written = {part: part.stat().st_mtime_ns for part in list_parts(evaluation.run_dir, "requests")}
+    early: list[str] = []
+    written: dict[Path, int] = {}
+    for attempt, rows in enumerate((0, 7, 8, 20), 1):
+        evaluation, left = begin_evaluation(spec, settings), rows
+        assert evaluation.manifest.attempt == attempt
+        run_ids.add(evaluation.run_id)
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(_Shard, "add", count_rows)
+            evaluation.prepare()
+        early = answer_some(evaluation, *[3] * (rows // 8))
+        evaluation.try_load()
+        vanish(evaluation)
+        written |= {part: part.stat().st_mtime_ns for part in list_parts(evaluation.run_dir, "requests")}
     again = begin_evaluation(spec, settings)
-    assert again.run_id == evaluation.run_id
+    assert run_ids == {again.run_id}
     counts = again.prepare()
     assert counts.requests == 30
     assert {part: part.stat().st_mtime_ns for part in written} == written, "what is there is not written again"
-    assert work(again) == 30 - len(early)
+    assert len(early) == 6 and work(again) == 30 - len(early)
     again.finish(counts)
     check_sound(settings)
 
 
-@pytest.mark.parametrize("killed_before", ["prompts", "completions", "requests"])
 @pytest.mark.parametrize("loaded", [True, False])
-def test_a_kill_between_the_parts_of_a_shard_neither_loses_nor_doubles(
-    make_spec: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch, killed_before: str, loaded: bool
-) -> None:
-    """A shard is three parts; those that are there, in the ledger or not, are not loaded twice."""
+def test_a_kill_between_the_parts_of_a_shard_neither_loses_nor_doubles(make_spec, settings, monkeypatch, loaded):
+    """A shard is three parts; those that are there, in the ledger or not, are not loaded twice.
+
+    The run is killed before each of them in turn, and goes on each time.
+    """
     rows = [{"question": "1 + 1?"}, {"question": "1 + 1 " * 500}] * 6
     prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {}}
     spec = make_spec(engine=FAKE, prompts=prompts, shard_requests=4)
-    evaluation = begin_evaluation(spec, settings)
 
     class Killed(BaseException):
         """As if the process were gone."""
 
-    original = _Shard._put
+    original, killed_before = _Shard._put, ""
 
     def put(self: Any, table: str, name: str, records: Any) -> None:
         if table == killed_before and name.endswith("1"):
             raise Killed
         original(self, table, name, records)
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(_Shard, "_put", put)
-        evaluation.prepare()
-    if loaded:
-        assert evaluation.try_load() is None
-    vanish(evaluation)
+    for table in ("prompts", "completions", "requests"):
+        killed_before = table
+        evaluation = begin_evaluation(spec, settings)
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(_Shard, "_put", put)
+            evaluation.prepare()
+        if loaded:
+            assert evaluation.try_load() is None
+        vanish(evaluation)
     complete(spec, settings)
     check_sound(settings, requests=12)
     assert query(settings, "select count(*) from prompts") == [(12,)]
     assert query(settings, "select count(*) from completions where error_kind = 'prompt_too_long'") == [(6,)]
 
 
-def test_a_stopped_preparation_leaves_no_half_shard(spec: EvalSpec, settings: Settings) -> None:
+def test_a_run_that_is_killed_before_its_first_prompt_and_then_stopped_goes_on(spec, settings):
+    """What is stopped while it prepares leaves no half shard."""
+    killed = begin_evaluation(spec, settings)
+    vanish(killed)
+    assert query(settings, "select count(*) from runs") == [(0,)]
     evaluation = begin_evaluation(spec, settings)
     evaluation.stop()
     counts = evaluation.prepare()
@@ -259,19 +245,11 @@ def test_a_stopped_preparation_leaves_no_half_shard(spec: EvalSpec, settings: Se
     with pytest.raises(RunFailedError, match="stopped before its prompts were all read"):
         evaluation.finish(counts)
     evaluation.abandon("failed")
-    complete(spec, settings)
+    assert complete(spec, settings).run_id == killed.run_id
     check_sound(settings)
 
 
-def test_a_run_killed_before_its_first_prompt_goes_on(spec: EvalSpec, settings: Settings) -> None:
-    evaluation = begin_evaluation(spec, settings)
-    vanish(evaluation)
-    assert query(settings, "select count(*) from runs") == [(0,)]
-    assert complete(spec, settings).run_id == evaluation.run_id
-    check_sound(settings)
-
-
-def test_a_run_with_every_answer_needs_no_engine(spec: EvalSpec, settings: Settings) -> None:
+def test_a_run_with_every_answer_needs_no_engine(spec, settings):
     begin_and_vanish(spec, settings, 8, 8, 8, 8)
     evaluation = begin_evaluation(spec, settings)
     assert evaluation.is_answered
@@ -279,7 +257,7 @@ def test_a_run_with_every_answer_needs_no_engine(spec: EvalSpec, settings: Setti
     check_sound(settings)
 
 
-def test_error_rows_are_answers(make_spec: Any, settings: Settings) -> None:
+def test_error_rows_are_answers(make_spec, settings):
     rows = [{"question": "1 + 1 " * 500}, {"question": "2 + 2?"}, {"question": "3 + 3?"}]
     prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {}}
     spec = make_spec(engine=FAKE, prompts=prompts)
@@ -291,7 +269,7 @@ def test_error_rows_are_answers(make_spec: Any, settings: Settings) -> None:
     check_sound(settings, requests=3)
 
 
-def test_answers_count_whether_their_parts_were_loaded_or_not(spec: EvalSpec, settings: Settings) -> None:
+def test_answers_count_whether_their_parts_were_loaded_or_not(spec, settings):
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     answer_some(evaluation, 5)
@@ -303,14 +281,7 @@ def test_answers_count_whether_their_parts_were_loaded_or_not(spec: EvalSpec, se
     assert work(again) == 25
 
 
-def test_a_database_that_is_gone_is_filled_again(spec: EvalSpec, settings: Settings) -> None:
-    begin_and_vanish(spec, settings, 8, 2)
-    settings.database_path.unlink()
-    complete(spec, settings)
-    check_sound(settings)
-
-
-def test_a_lost_shard_is_prepared_again_and_its_answers_count(spec: EvalSpec, settings: Settings) -> None:
+def test_a_lost_shard_is_prepared_again_and_its_answers_count(spec, settings):
     before = begin_and_vanish(spec, settings, 8, 3)
     part_of(before, "requests", "shard-000001").unlink()
     part_of(before, "prompts", "shard-000002").unlink()
@@ -322,8 +293,9 @@ def test_a_lost_shard_is_prepared_again_and_its_answers_count(spec: EvalSpec, se
     check_sound(settings)
 
 
-def test_a_torn_file_of_a_killed_writer_is_removed(spec: EvalSpec, settings: Settings) -> None:
-    before = begin_and_vanish(spec, settings, 2)
+def test_a_torn_file_of_a_killed_writer_is_removed_and_a_database_that_is_gone_is_filled_again(spec, settings):
+    before = begin_and_vanish(spec, settings, 8, 2)
+    settings.database_path.unlink()
     torn = before.run_dir / "parts" / "completions" / ".x.parquet.writing"
     torn.write_bytes(b"PAR1")
     complete(spec, settings)
@@ -331,25 +303,16 @@ def test_a_torn_file_of_a_killed_writer_is_removed(spec: EvalSpec, settings: Set
     check_sound(settings)
 
 
-def test_completed_runs_and_never_mean_a_new_run(spec: EvalSpec, settings: Settings) -> None:
-    first = complete(spec, settings)
-    second = begin_and_vanish(spec, settings, 2)
-    assert second.run_id != first.run_id
-    third = begin_evaluation(spec, settings, "never")
-    assert third.notes == [] and third.run_id not in (first.run_id, second.run_id)
-
-
-def test_a_run_older_than_a_completed_one_is_left_alone(spec: EvalSpec, settings: Settings) -> None:
+def test_completed_runs_those_older_and_never_mean_a_new_run(spec, settings):
     old = begin_and_vanish(spec, settings, 2)
-    complete(spec, settings, "never")
-    new = complete(spec, settings)
-    assert new.run_id != old.run_id and len(list_runs(settings)) == 3
-    assert complete(spec, settings, old.run_id).run_id == old.run_id
+    first = complete(spec, settings, "never")
+    second = begin_and_vanish(spec, settings, 2)
+    third = begin_evaluation(spec, settings, "never")
+    assert third.notes == [] and len({old.run_id, first.run_id, second.run_id, third.run_id}) == 4
+    assert complete(spec, settings, old.run_id).run_id == old.run_id, "by its name it goes on"
 
 
-def test_another_spec_of_the_same_name_is_a_new_run_and_the_fields_are_named(
-    make_spec: Any, spec: EvalSpec, settings: Settings
-) -> None:
+def test_another_spec_of_the_same_name_is_a_new_run_and_the_fields_are_named(make_spec, spec, settings):
     before = begin_and_vanish(spec, settings, 2)
     warmer = make_spec(
         engine=FAKE, prompts={"limit": 30}, shard_requests=8, sampling={"temperature": 0.7, "top_p": 0.9}
@@ -364,7 +327,7 @@ def test_another_spec_of_the_same_name_is_a_new_run_and_the_fields_are_named(
     assert begin_evaluation(other, settings).notes == []
 
 
-def test_a_run_that_is_resumed_is_not_called_a_new_one(make_spec: Any, spec: EvalSpec, settings: Settings) -> None:
+def test_a_run_that_is_resumed_is_not_called_a_new_one(make_spec, spec, settings):
     """An unfinished run of another spec lies between: it says nothing of the one that is resumed."""
     before = begin_and_vanish(spec, settings, 2)
     begin_and_vanish(make_spec(engine=FAKE, prompts={"limit": 20}, shard_requests=8), settings, 1)
@@ -388,9 +351,7 @@ def own_files(make_spec: Any, tiny_model: Path, tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("changed", ["prompts", "model"])
-def test_changed_files_are_a_new_run_and_an_error_for_a_named_one(
-    own_files: Any, settings: Settings, changed: str
-) -> None:
+def test_changed_files_are_a_new_run_and_an_error_for_a_named_one(own_files, settings, changed):
     spec, model, prompts = own_files
     before = begin_and_vanish(spec, settings, 2)
     if changed == "prompts":
@@ -407,9 +368,7 @@ def test_changed_files_are_a_new_run_and_an_error_for_a_named_one(
     assert expected in evaluation.notes[0]
 
 
-def test_a_named_run_that_does_not_fit_is_an_error_that_says_why(
-    make_spec: Any, spec: EvalSpec, settings: Settings
-) -> None:
+def test_a_named_run_that_does_not_fit_is_an_error_that_says_why(make_spec, spec, settings):
     before = begin_and_vanish(spec, settings, 2)
     with pytest.raises(SpecError, match=rf"no run .*nearest: {before.run_id}"):
         begin_evaluation(spec, settings, before.run_id[:-1])
@@ -425,7 +384,7 @@ def test_a_named_run_that_does_not_fit_is_an_error_that_says_why(
         begin_evaluation(spec, settings, before.run_id)
 
 
-def test_part_files_of_another_version_are_not_gone_on_with(spec: EvalSpec, settings: Settings) -> None:
+def test_part_files_of_another_version_are_not_gone_on_with(spec, settings):
     before = begin_and_vanish(spec, settings, 2)
     write_manifest(before.run_dir, dataclasses.replace(before.manifest, table_version=1, assayline_version="0.0.1"))
     with pytest.raises(SpecError, match=r"version of its part files: 1 → \d+ \(assayline 0\.0\.1 can resume it\)"):
@@ -433,7 +392,7 @@ def test_part_files_of_another_version_are_not_gone_on_with(spec: EvalSpec, sett
     assert begin_evaluation(spec, settings).run_id != before.run_id
 
 
-def test_a_run_of_a_version_with_another_folder_is_left_to_that_version(spec: EvalSpec, settings: Settings) -> None:
+def test_a_run_of_a_version_with_another_folder_is_left_to_that_version(spec, settings):
     before = begin_and_vanish(spec, settings, 2)
     old = dataclasses.replace(before.manifest, layout=1, assayline_version="0.1.0")
     write_manifest(before.run_dir, old)
@@ -443,7 +402,7 @@ def test_a_run_of_a_version_with_another_folder_is_left_to_that_version(spec: Ev
     assert f"Run {before.run_id} of this name is unfinished but cannot be resumed" in note
 
 
-def test_two_flows_with_one_spec_are_two_runs(spec: EvalSpec, settings: Settings) -> None:
+def test_two_flows_with_one_spec_are_two_runs(spec, settings):
     first = begin_evaluation(spec, settings)
     second = begin_evaluation(spec, settings)
     assert first.run_id != second.run_id
@@ -455,7 +414,7 @@ def test_two_flows_with_one_spec_are_two_runs(spec: EvalSpec, settings: Settings
     assert query(settings, "select count(*) from runs where state = 'completed'") == [(2,)]
 
 
-def test_a_process_that_is_killed_frees_its_run(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_frees_its_run(tmp_path):
     process = start_python(HOLD_RUN, tmp_path)
     assert read_line(process) == "held"
     assert lock_run(tmp_path) is None and is_worked_on(tmp_path)
@@ -467,7 +426,7 @@ def test_a_process_that_is_killed_frees_its_run(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_pipe_with_other_prompts_is_found_out_and_the_next_run_is_new(make_spec: Any, settings: Settings) -> None:
+def test_a_pipe_with_other_prompts_is_found_out_and_the_next_run_is_new(make_spec, settings):
     rows = [{"question": f"{i} + 1?"} for i in range(20)]
 
     def spec_of(count: int) -> EvalSpec:
@@ -496,7 +455,7 @@ def forget_counts(run_dir: Path) -> None:
     write_manifest(run_dir, dataclasses.replace(read_manifest(run_dir), prompts=None, is_final=False))
 
 
-def test_too_many_errors_fail_the_run_for_good(make_spec: Any, settings: Settings) -> None:
+def test_too_many_errors_fail_the_run_for_good(make_spec, settings):
     rows = [{"question": "1 + 1 " * 500}] * 3 + [{"question": "2 + 2?"}]
     prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {}}
     spec = make_spec(engine=FAKE, prompts=prompts)
@@ -515,11 +474,9 @@ def test_too_many_errors_fail_the_run_for_good(make_spec: Any, settings: Setting
     with pytest.raises(SpecError, match=r"cannot be resumed: .*prompt_too_long 3"):
         begin_evaluation(spec, settings, evaluation.run_id)
     assert begin_evaluation(spec, settings).run_id != evaluation.run_id
-    tolerant = make_spec(engine=FAKE, prompts=prompts, max_error_fraction=0.75)
-    complete(tolerant, settings)
 
 
-def test_a_missing_answer_fails_the_run_which_then_goes_on(spec: EvalSpec, settings: Settings) -> None:
+def test_a_missing_answer_fails_the_run_which_then_goes_on(spec, settings):
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     work(evaluation)
@@ -531,7 +488,7 @@ def test_a_missing_answer_fails_the_run_which_then_goes_on(spec: EvalSpec, setti
     check_sound(settings)
 
 
-def test_end_of_a_run_is_in_the_manifest_when_no_database_can_take_it(spec: EvalSpec, settings: Settings) -> None:
+def test_end_of_a_run_is_in_the_manifest_when_no_database_can_take_it(spec, settings):
     """Another program holds the database, and a file is where its stand-in's folder would be."""
     impatient = settings.model_copy(update={"database_wait_s": 0.2})
     evaluation = begin_evaluation(spec, impatient)
@@ -556,7 +513,7 @@ def test_end_of_a_run_is_in_the_manifest_when_no_database_can_take_it(spec: Eval
     check_sound(settings)
 
 
-def test_a_damaged_part_stops_a_resume_and_the_run_stays_as_it_was(spec: EvalSpec, settings: Settings) -> None:
+def test_a_damaged_part_stops_a_resume_and_the_run_stays_as_it_was(spec, settings):
     before = begin_and_vanish(spec, settings, 8, 2)
     part = part_of(before, "completions", "killed-shard-000001")
     part.write_bytes(part.read_bytes()[:-20])
@@ -566,28 +523,28 @@ def test_a_damaged_part_stops_a_resume_and_the_run_stays_as_it_was(spec: EvalSpe
     assert not is_worked_on(before.run_dir)
 
 
-def test_read_shard_names_the_shard_when_it_is_damaged(tmp_path: Path) -> None:
+def test_read_shard_names_the_shard_when_it_is_damaged(tmp_path):
     part = write_part(tmp_path / "run", "requests", "shard-000000", [request_of(number) for number in range(9)])
     part.write_bytes(part.read_bytes()[:-20])
     with pytest.raises(StoreError, match=r"shard-000000\.parquet cannot be read: .*assayline rebuild run --set-aside"):
         list(read_shard(part))
 
 
-def test_a_data_folder_that_cannot_be_made_is_a_sentence(spec: EvalSpec, settings: Settings, tmp_path: Path) -> None:
+def test_a_data_folder_that_cannot_be_made_is_a_sentence(spec, settings, tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file" / "data", Path("/proc/data")):
         with pytest.raises(StoreError, match="ASSAYLINE_DATA_DIR"):
             begin_evaluation(spec, settings.model_copy(update={"data_dir": folder}))
 
 
-def test_a_runs_folder_that_cannot_be_made_is_a_sentence(spec: EvalSpec, settings: Settings) -> None:
+def test_a_runs_folder_that_cannot_be_made_is_a_sentence(spec, settings):
     settings.data_dir.mkdir()
     (settings.data_dir / "runs").write_text("a file where a folder should be")
     with pytest.raises(StoreError, match=r"flow\.lock cannot be made or taken: .*ASSAYLINE_DATA_DIR"):
         begin_evaluation(spec, settings)
 
 
-def test_survey_answers_tells_shards_apart(tmp_path: Path, settings: Settings) -> None:
+def test_survey_answers_tells_shards_apart(tmp_path, settings):
     """Sixty shards of 50, half of them answered whole and one in part."""
     run_dir = tmp_path / "run"
     for shard in range(60):

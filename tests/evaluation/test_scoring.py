@@ -86,15 +86,9 @@ def test_a_run_with_targets_is_scored_by_exact_match(make_sums, settings):
     assert query(settings, wrong) == [(0.0, "5", "not the target: 4"), (0.0, None, "error: broken")]
 
 
-@pytest.mark.parametrize("changes", [{"columns": {}}, {"scorers": []}], ids=["no targets", "no scorers"])
-def test_a_run_without_targets_or_scorers_is_not_scored(make_sums, settings, changes):
-    run_with(make_sums(**changes), settings, *"012345")
-    assert query(settings, "from scorers") == query(settings, "from scores") == []
-
-
-def test_an_empty_list_of_scorers_scores_nothing(make_sums, settings):
+def test_a_run_without_scorers_is_not_scored(make_sums, settings):
     run_with(make_sums(scorers=[]), settings, *"012345")
-    assert query(settings, "from scorers") == []
+    assert query(settings, "from scorers") == query(settings, "from scores") == []
 
 
 def test_prompts_without_a_target_have_no_score_unless_none_is_needed(make_sums, settings):
@@ -295,6 +289,7 @@ def test_a_scorer_that_cannot_be_used_is_a_sentence(run_dir, settings, capsys, a
 
 def test_a_scorer_without_any_target_is_a_sentence(make_sums, settings, capsys):
     run_dir = run_with(make_sums(columns={}), settings, *"012345")
+    assert query(settings, "from scorers") == query(settings, "from scores") == []
     assert run("score", [run_dir.name, "--scorer", "numeric"]) == 2
     assert "numeric needs a target, and no answered prompt" in capsys.readouterr().err
     assert not (run_dir / SCORERS_NAME).exists()

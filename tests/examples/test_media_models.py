@@ -30,7 +30,7 @@ def model(request: pytest.FixtureRequest) -> tuple[Callable[..., Path], str]:
 
 
 @pytest.mark.slow
-def test_the_chat_template_takes_parts_and_refuses_others(model: tuple[Callable[..., Path], str]) -> None:
+def test_the_chat_template_takes_parts_and_refuses_others(model):
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(model[0]())
     kind, mark = {"seeing": ("image", "<image>"), "hearing": ("audio", "<|AUDIO|>")}[model[1]]
@@ -48,7 +48,7 @@ def test_the_chat_template_takes_parts_and_refuses_others(model: tuple[Callable[
 @pytest.mark.rare
 @pytest.mark.slow
 @pytest.mark.parametrize("ensure", [ensure_tiny_vlm, ensure_tiny_alm])
-def test_the_same_recipe_gives_the_same_bytes(ensure: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_same_recipe_gives_the_same_bytes(ensure, tmp_path):
     stamps = [(ensure(tmp_path / name, steps=1) / STAMP).read_bytes() for name in ("one", "two")]
     assert stamps[0] == stamps[1]
 
@@ -58,14 +58,14 @@ def read_flac(path: Path) -> np.ndarray:
         return np.concatenate([frame.to_ndarray()[0] for frame in container.decode(audio=0)])
 
 
-def test_a_file_of_sound_is_written_without_loss(tmp_path: Path) -> None:
+def test_a_file_of_sound_is_written_without_loss(tmp_path):
     _, sounds = hearing.build_rows()
     hearing.write_flac(tmp_path / "a.flac", sounds[0])
     np.testing.assert_array_equal(read_flac(tmp_path / "a.flac"), sounds[0])
 
 
 @pytest.mark.parametrize("task", [seeing, hearing])
-def test_the_files_are_the_generated_ones(task: Any) -> None:
+def test_the_files_are_the_generated_ones(task):
     rows, media = task.build_rows()
     assert [json.loads(line) for line in task.FOLDER.with_suffix(".jsonl").read_text().splitlines()] == rows
     paths = sorted(task.FOLDER.iterdir())
@@ -76,7 +76,7 @@ def test_the_files_are_the_generated_ones(task: Any) -> None:
 
 
 @pytest.mark.parametrize("task", [seeing, hearing])
-def test_every_row_tells_a_faulty_pipeline_from_a_right_one(task: Any) -> None:
+def test_every_row_tells_a_faulty_pipeline_from_a_right_one(task):
     rows, _ = task.build_rows()
     column = "image" if task is seeing else "audio"
     assert 100 <= len(rows) <= 200

@@ -15,6 +15,7 @@ from assayline.errors import SpecError
 from assayline.export.batch import write_batch as write_lines
 from assayline.export.make import export_run, name_errors
 from assayline.export.rows import ExportedRun, TokenNames
+from assayline.prompts.sources.batch import read_chat_body, read_text_body
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
@@ -48,7 +49,7 @@ def check_answer(line: dict[str, Any], custom_id: str) -> Any:
 
 
 @pytest.mark.slow
-def test_a_batch_goes_in_and_comes_out_line_by_line(tmp_path: Path, settings: Settings, tiny_model: Path) -> None:
+def test_a_batch_goes_in_and_comes_out_line_by_line(tmp_path, settings, tiny_model):
     asked = [chat_line(name, text, max_tokens=3) for name, text in QUESTIONS.items()]
     several = chat_line("several", "What is 7 + 1?", n=3, max_tokens=2, seed=1)
     path = write_batch(
@@ -77,7 +78,7 @@ def test_a_batch_goes_in_and_comes_out_line_by_line(tmp_path: Path, settings: Se
 
 
 @pytest.mark.slow
-def test_text_completions_come_out_as_such(tmp_path: Path, settings: Settings, tiny_model: Path) -> None:
+def test_text_completions_come_out_as_such(tmp_path, settings, tiny_model):
     path = write_batch(tmp_path / "in.jsonl", text_line("a", "one two", max_tokens=2), text_line("b", [5, 6], n=2))
     run_id = run_kit.complete(spec_of(tiny_model, path), settings).run_id
     answered, failed, _ = export(settings, run_id, tmp_path / "out.jsonl")
@@ -88,9 +89,7 @@ def test_text_completions_come_out_as_such(tmp_path: Path, settings: Settings, t
 
 
 @pytest.mark.slow
-def test_what_a_killed_run_had_answered_is_exported_and_the_rest_is_named(
-    tmp_path: Path, settings: Settings, tiny_model: Path
-) -> None:
+def test_what_a_killed_run_had_answered_is_exported_and_the_rest_is_named(tmp_path, settings, tiny_model):
     path = write_batch(tmp_path / "in.jsonl", *(chat_line(name, text) for name, text in QUESTIONS.items()))
     spec = spec_of(tiny_model, path, shard_requests=3)
     killed = run_kit.begin_and_vanish(spec, settings, 2, 1)  # parts that no database has seen
@@ -109,7 +108,7 @@ def test_what_a_killed_run_had_answered_is_exported_and_the_rest_is_named(
 
 
 @pytest.mark.slow
-def test_rows_of_other_sources_have_ids_of_their_own(settings: Settings, make_spec: Any, tmp_path: Path) -> None:
+def test_rows_of_other_sources_have_ids_of_their_own(settings, make_spec, tmp_path):
     spec = make_spec(engine={"backend": "fake"}, prompts={"limit": 3, "repeats": 2})
     answered, failed, _ = export(settings, run_kit.complete(spec, settings).run_id, tmp_path / "out.jsonl")
     assert [line["custom_id"] for line in answered] == ["row-0", "row-1", "row-2"] and failed == []
@@ -147,7 +146,7 @@ def write(tmp_path: Path, *rows: dict[str, Any], state: str = "completed") -> tu
     return read_lines(tmp_path / "o"), read_lines(tmp_path / "e")
 
 
-def test_reasoning_and_log_probabilities_have_their_places(tmp_path: Path) -> None:
+def test_reasoning_and_log_probabilities_have_their_places(tmp_path):
     stored = [{"5": -0.1, "7": -2.0, "8": -1.0}, {"6": -0.2}]
     values = {"logprobs_json": json.dumps(stored), "reasoning": "hm"}
     chat = row_of(0, sampling_json='{"logprobs": 2}', **values)
@@ -179,9 +178,7 @@ def test_reasoning_and_log_probabilities_have_their_places(tmp_path: Path) -> No
         ({"worker": None}, "failed", None, "not_answered"),
     ],
 )
-def test_errors_say_whose_they_are(
-    tmp_path: Path, values: dict[str, Any], state: str, status: int | None, code: str
-) -> None:
+def test_errors_say_whose_they_are(tmp_path, values, state, status, code):
     good, bad = row_of(0), row_of(0, 1, text=None, error_message="Why.", **values)
     answered, (line,) = write(tmp_path, good, bad, row_of(1), state=state)
     assert [one["custom_id"] for one in answered] == ["line-1"], "one bad choice fails its line, and no other"
@@ -194,7 +191,7 @@ def test_errors_say_whose_they_are(
 
 @pytest.mark.slow
 @pytest.mark.vllm
-def test_real_answers_with_parameters_of_their_own(tmp_path: Path, settings: Settings, tiny_model: Path) -> None:
+def test_real_answers_with_parameters_of_their_own(tmp_path, settings, tiny_model):
     """Real vLLM: greedy and seeded lines, choices, log-probabilities, JSON, stop texts and a refusal, in one run."""
     from vllm.entrypoints.launchers.run_batch import BatchRequestOutput
 
@@ -228,3 +225,28 @@ def test_real_answers_with_parameters_of_their_own(tmp_path: Path, settings: Set
     assert all(one.top_logprobs[0].logprob == one.logprob for one in logprobs.content), "greedy takes the likeliest"
     (line,) = failed
     assert line["custom_id"] == "refused" and line["response"]["body"]["error"]["code"] == "sampling_error"
+
+
+@pytest.mark.vllm
+def test_bodies_mean_what_they_mean_to_vllms_server():
+    """Here, as a process that has imported vLLM for one test has it for the other."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+    from assayline.engines.host.vllm.rows import build_sampling_params
+
+    shared: dict[str, Any] = {
+        "temperature": 0.3, "top_p": 0.9, "top_k": 4, "min_p": 0.1, "seed": 11, "stop": ["x", "y"], "min_tokens": 2,
+        "presence_penalty": 0.1, "frequency_penalty": 0.2, "repetition_penalty": 1.1, "logit_bias": {"7": 2.0},
+        "ignore_eos": True, "stop_token_ids": [3], "include_stop_str_in_output": True, "skip_special_tokens": False,
+        "bad_words": ["no"], "prompt_logprobs": 1, "response_format": {"type": "json_object"}, "max_tokens": 6,
+    }  # fmt: skip
+    chat = {"messages": [{"role": "user", "content": "x"}], **shared, "logprobs": True, "top_logprobs": 3}
+    text = {"prompt": "x", **shared, "logprobs": 2}
+    theirs = [
+        ChatCompletionRequest.model_validate(chat).to_sampling_params(6, {}),
+        CompletionRequest.model_validate(text).to_sampling_params(6, {}),
+    ]
+    for wishes, params in zip((read_chat_body(chat), read_text_body(text)), theirs, strict=True):
+        ours = build_sampling_params(json.loads(json.dumps(wishes.sampling)), record_token_times=False)
+        assert repr(ours) == repr(params)

@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, make_spec: Any) -> Iterator[Ru
     yield Run(settings, run_kit.complete(spec, settings).run_id)
 
 
-def test_tables_have_what_stg_requests_has(run: Run, tmp_path: Path) -> None:
+def test_tables_have_what_stg_requests_has(run, tmp_path):
     expected = run.query("select * from stg_requests order by source_row, repeat_index")
     assert len(expected) == 16
     jsonl = [json.loads(line) for line in run.export("jsonl", tmp_path / "r.jsonl").read_text().splitlines()]
@@ -77,9 +77,7 @@ def test_tables_have_what_stg_requests_has(run: Run, tmp_path: Path) -> None:
     assert json.loads(lake[0]["scores_json"]) == first["scores"] and jsonl[-1]["error_kind"] == "template_error"
 
 
-def test_parquet_is_files_of_bounded_size_with_one_schema(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parquet_is_files_of_bounded_size_with_one_schema(run, tmp_path, monkeypatch):
     monkeypatch.setattr(make, "FILE_ROWS", 5)
     monkeypatch.setattr(RowStream.read_pieces, "__defaults__", ("*", 2))
     folder = run.export("parquet", tmp_path / "lake")
@@ -91,7 +89,7 @@ def test_parquet_is_files_of_bounded_size_with_one_schema(
     ]  # fmt: skip
 
 
-def test_the_result_of_vllm_bench_is_that_of_its_own_formulas(run: Run, tmp_path: Path) -> None:
+def test_the_result_of_vllm_bench_is_that_of_its_own_formulas(run, tmp_path):
     found = json.loads(run.export("vllm-bench", tmp_path / "bench.json").read_text())
     rows = run.query("select * from stg_requests where status = 'ok' order by source_row, repeat_index")
     ttfts = [row["ttft_s"] for row in rows]
@@ -110,7 +108,7 @@ def test_the_result_of_vllm_bench_is_that_of_its_own_formulas(run: Run, tmp_path
     assert found["errors"][:14] == [""] * 14 and "null" in found["errors"][14] and found["ttfts"][14] is None
 
 
-def test_a_run_becomes_a_task_of_the_harness(run: Run, tmp_path: Path) -> None:
+def test_a_run_becomes_a_task_of_the_harness(run, tmp_path):
     folder = run.export("lm-eval", tmp_path / "lm")
     (results_file,), (samples_file,) = folder.glob("results_*.json"), folder.glob("samples_*.jsonl")
     stamp = results_file.stem.removeprefix("results_")
@@ -130,7 +128,7 @@ def test_a_run_becomes_a_task_of_the_harness(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_is_there_stays_unless_it_is_to_be_replaced(run: Run, tmp_path: Path, form: str) -> None:
+def test_what_is_there_stays_unless_it_is_to_be_replaced(run, tmp_path, form):
     place = tmp_path / "export"
     run.export(form, place) if form != "openai-batch" else export_run(run.settings, run.run_id, form, place)
     with pytest.raises(SpecError, match=r"exists already\. Give another place with --output, or replace it"):
@@ -140,7 +138,7 @@ def test_what_is_there_stays_unless_it_is_to_be_replaced(run: Run, tmp_path: Pat
 
 
 @pytest.mark.parametrize("form", FOLDERS)
-def test_a_folder_with_anything_else_is_never_replaced(run: Run, tmp_path: Path, form: str) -> None:
+def test_a_folder_with_anything_else_is_never_replaced(run, tmp_path, form):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.tex").write_text("x")
     with pytest.raises(SpecError, match=r"holds thesis.tex, which is of no such export"):
@@ -150,7 +148,7 @@ def test_a_folder_with_anything_else_is_never_replaced(run: Run, tmp_path: Path,
     assert (tmp_path / "precious" / "thesis.tex").exists()
 
 
-def test_what_fails_in_the_middle_leaves_nothing_under_its_name(tmp_path: Path) -> None:
+def test_what_fails_in_the_middle_leaves_nothing_under_its_name(tmp_path):
     (tmp_path / "old.csv").write_text("old")
     for error in (ValueError, KeyboardInterrupt):
         with pytest.raises(error), new_file(tmp_path / "new.csv", False) as file:
@@ -167,9 +165,7 @@ def test_what_fails_in_the_middle_leaves_nothing_under_its_name(tmp_path: Path) 
         pass
 
 
-def test_the_command_says_where_it_is_and_what_is_wrong(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_where_it_is_and_what_is_wrong(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(run.settings.data_dir))
     assert tuple(make.FORMATS) == command.FORMATS
     assert command.run([run.run_id, "--format", "csv"]) == 0
@@ -183,7 +179,7 @@ def test_the_command_says_where_it_is_and_what_is_wrong(
         command.run([run.run_id, "--format", "csv"])
 
 
-def test_likelihoods_are_no_batch(settings: Settings, make_spec: Any, tmp_path: Path) -> None:
+def test_likelihoods_are_no_batch(settings, make_spec, tmp_path):
     rows = [{"prompt": "One and one is", "choices": [" two", " three"], "target": " two"}]
     spec = make_spec(
         engine={"backend": "fake"},

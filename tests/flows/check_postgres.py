@@ -97,9 +97,7 @@ def env(
         }
 
 
-def test_a_deployment_runs_on_postgresql(
-    env: dict[str, str], postgres: tuple[str, Path], fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path
-) -> None:
+def test_a_deployment_runs_on_postgresql(env, postgres, fake_spec, data_dir, tmp_path):
     prefect = [sys.executable, "-m", "prefect"]
     fake_spec["name"] = "on-postgresql"
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)

@@ -1,7 +1,6 @@
 """The benchmark as a flow and as a command: runs of one benchmark, compared, and resumed after a failure."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import flow_kit
@@ -21,8 +20,8 @@ RUNS = (
 
 
 def test_a_configuration_that_fails_keeps_no_other_from_being_measured_and_is_resumed_and_compared(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    prefect_client, fake_spec, data_dir, monkeypatch
+):
     """With five repeats a side what differs is told, see test_sweep_report.py."""
     generate = FakeEngine.generate
 
@@ -33,23 +32,23 @@ def test_a_configuration_that_fails_keeps_no_other_from_being_measured_and_is_re
 
     with monkeypatch.context() as patch:
         patch.setattr(FakeEngine, "generate", refuse)
-        state = benchmark(parse_spec(fake_spec), 2, {"engine.max_concurrency": ["7", "20"]}, return_state=True)
+        state = benchmark(parse_spec(fake_spec), 1, {"engine.max_concurrency": ["7", "20"]}, return_state=True)
     assert state.is_failed()
     with pytest.raises(RunFailedError, match=r"did not complete\. engine\.max_concurrency=7: .*no room.* --resume"):
         state.result()
     assert Counter((window, ended) for _, window, ended in flow_kit.query(data_dir, RUNS)) == {
         (7, "failed"): 1,
-        (20, "completed"): 2,
+        (20, "completed"): 1,
     }
     (benchmark_id,) = [path.name for path in (data_dir / "benchmarks").iterdir()]
     state = benchmark(resume=benchmark_id, return_state=True)
     assert state.is_completed()
     result = state.result()
     completed = Counter(row for row in flow_kit.query(data_dir, RUNS) if row[2] == "completed")
-    measured_twice = {(benchmark_id, window, "completed"): 2 for window in (7, 20)}
-    assert completed == measured_twice, "what was completed is not measured again"
+    measured_once = {(benchmark_id, window, "completed"): 1 for window in (7, 20)}
+    assert completed == measured_once, "what was completed is not measured again"
     first, second = result["measured"]
-    assert (first["repeats"], second["repeats"]) == (2, 2)
+    assert (first["repeats"], second["repeats"]) == (1, 1)
     assert first["comparisons"] == {}
     assert {"output_tokens_per_s", "e2e_p95_s", "accuracy"} <= set(second["comparisons"])
     assert first["metrics"]["accuracy"]["median_value"] == 1.0
@@ -59,7 +58,7 @@ def test_a_configuration_that_fails_keeps_no_other_from_being_measured_and_is_re
         second["config_id"],
         first["config_id"],
     )
-    assert compared == [(2, 2)]
+    assert compared == [(1, 1)]
     wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[state.state_details.flow_run_id]))
     (page,) = prefect_client.read_artifacts(artifact_filter=wanted)
     text = page.data.replace("\\", "")  # what Markdown would read as its own is escaped
@@ -67,9 +66,7 @@ def test_a_configuration_that_fails_keeps_no_other_from_being_measured_and_is_re
     assert page.description in text and "](data:image/svg+xml;base64," in text
 
 
-def test_plan_is_shown_and_nothing_is_run(
-    fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_is_shown_and_nothing_is_run(fake_spec, data_dir, tmp_path, capsys):
     path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
     assert run([str(path), "--repeats", "3", "--sweep", "engine.max_concurrency=2,4", "--dry-run"]) == 0
     shown = capsys.readouterr().out

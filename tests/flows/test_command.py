@@ -142,7 +142,7 @@ def test_refused_runs_leave_what_was_stored(served_env, prefect_client, spec_fil
     assert_refused(flow_kit.run_here("evaluate", spec_file, *empty), 3, "has no rows", "'empty'")
     unknown = ["--engine.args.max_num_seq", "4"]
     assert_refused(flow_kit.run_here("evaluate", spec_file, *unknown), 2, "max_num_seqs")
-    monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "0.5")
+    monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "0.1")
     with flow_kit.database_held(data_dir) as (pid, _):
         locked = flow_kit.run_here("evaluate", spec_file)
     assert locked.code == 0 and f"held by process {pid}" in locked.out + locked.err

@@ -22,12 +22,8 @@ import httpx
 import pytest
 import yaml
 from prefect import settings
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterParentFlowRunId,
-    LogFilter,
-    LogFilterFlowRunId,
-)
+from prefect.client.schemas.actions import WorkPoolUpdate
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Cancelling
 from run_kit import complete
@@ -192,7 +188,7 @@ def heard(story: Story, words: str) -> str:
 
 
 @pytest.mark.usefixtures("deployments")
-def test_deployments_are_as_written(prefect_client: Any) -> None:
+def test_deployments_are_as_written(prefect_client):
     nightly = prefect_client.read_deployment_by_name("nightly/nightly")
     on_demand = prefect_client.read_deployment_by_name("evaluate/evaluate")
     benchmark = prefect_client.read_deployment_by_name("benchmark/benchmark")
@@ -217,10 +213,9 @@ def test_deployments_are_as_written(prefect_client: Any) -> None:
     assert (entry.schedule.cron, entry.schedule.timezone, entry.active) == ("30 2 * * *", "Europe/Berlin", True)
 
 
-def test_a_night_that_nobody_starts_is_told_of(
-    story: Story, prefect_client: Any, prefect_api: str, tmp_path: Path
-) -> None:
-    """It comes first, as there is no worker yet."""
+def test_a_night_that_nobody_starts_is_told_of(story, worker, prefect_client, prefect_api, tmp_path):
+    """The pool is paused, while its worker starts."""
+    prefect_client.update_work_pool("evaluations", WorkPoolUpdate(is_paused=True))
     create_automations(prefect_api, tmp_path, {MISSING: MISSING_S})
     night = story.begin(prefect_client, story.spec)
     message = heard(story, "has not ended")
@@ -229,12 +224,11 @@ def test_a_night_that_nobody_starts_is_told_of(
     name = prefect_client.read_flow_run(night).name
     assert message == f"{name} has not ended 3.5 hours after it was due: it is Late."
     prefect_client.delete_flow_run(night)
+    prefect_client.update_work_pool("evaluations", WorkPoolUpdate(is_paused=False))
     story.told.clear()
 
 
-def test_a_night_whose_process_is_killed_is_crashed_and_the_next_is_green(
-    story: Story, worker: Path, prefect_client: Any
-) -> None:
+def test_a_night_whose_process_is_killed_is_crashed_and_the_next_is_green(story, worker, prefect_client):
     rows = flow_kit.write_rows(story.specs.parent / "slow.jsonl", flow_kit.SLOW_ROWS)
     slow = {
         **story.spec,
@@ -281,9 +275,7 @@ def evaluation_of(client: Any, night: UUID) -> list[FlowRun]:
 
 
 @pytest.mark.vllm
-def test_cancelled_run_stops_soon_and_keeps_what_had_finished(
-    worker: Path, prefect_client: Any, deployed_data: Path, tiny_model: Path
-) -> None:
+def test_cancelled_run_stops_soon_and_keeps_what_had_finished(worker, prefect_client, deployed_data, tiny_model):
     """Prefect's worker sends SIGTERM. Until then a real engine answered, whose lines are where they are looked for."""
     deployment = prefect_client.read_deployment_by_name("evaluate/evaluate")
     before = flow_kit.count_in_parts(deployed_data)
@@ -324,9 +316,7 @@ def test_cancelled_run_stops_soon_and_keeps_what_had_finished(
     assert "- vLLM: " not in shown_by_worker
 
 
-def test_the_evaluation_of_the_killed_night_is_crashed_when_its_heartbeats_are_missed(
-    story: Story, prefect_client: Any
-) -> None:
+def test_the_evaluation_of_the_killed_night_is_crashed_when_its_heartbeats_are_missed(story, prefect_client):
     """After the cancelled run, as it takes as long."""
     killed = story.killed
     assert killed is not None

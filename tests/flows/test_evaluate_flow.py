@@ -3,17 +3,18 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import flow_kit
 import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import State
+from run_kit import complete
 
 from assayline.engines.fake import FakeEngine
 from assayline.errors import Death, EngineDiedError
 from assayline.records import Completion
+from assayline.settings import load_settings
 from assayline.spec.file import load_spec, parse_spec
 from flows.evaluate import evaluate
 
@@ -40,10 +41,10 @@ def wait_for_log(client: Any, state: State[Any], text: str) -> None:
     )
 
 
-def test_run_answers_stores_and_shows_every_prompt(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path
-) -> None:
-    state = run(parse_spec(fake_spec))
+def test_run_answers_stores_and_shows_every_prompt(prefect_client, fake_spec, data_dir, tmp_path):
+    """The spec is the path of a file; other tests give it as plain data."""
+    path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
+    state = run(str(path))
 
     assert state.is_completed()
     result = state.result()
@@ -55,6 +56,8 @@ def test_run_answers_stores_and_shows_every_prompt(
     (row,) = flow_kit.query(data_dir, "select run_id, state, prompt_rows, expected_requests, finished_at from runs")
     assert row[:4] == (run_id, "completed", 40, 40)
     assert row[4] is not None
+    (stored,) = flow_kit.query(data_dir, "select spec_json from runs")
+    assert json.loads(stored) == load_spec(path).model_dump(mode="json")
     assert flow_kit.query(data_dir, "select is_sound from request_integrity where run_id = ?", run_id) == [True]
     assert flow_kit.query(data_dir, "select event from engine_events order by at_s") == [
         "opened",
@@ -79,27 +82,12 @@ def test_run_answers_stores_and_shows_every_prompt(
     wait_for_log(prefect_client, state, f"Report: {report}")
 
 
-@pytest.mark.parametrize("form", ["path", "dict", "file"])
-def test_spec_may_be_a_path_or_plain_data(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path, form: str
-) -> None:
-    path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
-    plain = {**fake_spec, "prompts": {**fake_spec["prompts"], "limit": 3}}
-    forms = {"path": str(path), "dict": fake_spec, "file": {"file": str(path), "overrides": {"prompts.limit": 3}}}
-    state = run(forms[form])
-    assert state.is_completed()
-    (stored,) = flow_kit.query(data_dir, "select spec_json from runs")
-    wanted = load_spec(path) if form != "file" else parse_spec(plain)
-    assert json.loads(stored) == wanted.model_dump(mode="json")
-    assert prefect_client.read_flow_run(state.state_details.flow_run_id).name.startswith("trial · modest")
-
-
-def test_duplicates_and_bad_rows_are_counted_and_said(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path
-) -> None:
+def test_duplicates_bad_rows_and_a_missing_baseline_are_counted_and_said(prefect_client, fake_spec, data_dir, tmp_path):
+    """The spec is a file with a field laid over it."""
     same = {"question": "What is 1 + 1?", "answer": "2"}
     fake_spec["prompts"]["source"] = {"kind": "inline", "rows": [same, same, {"answer": "3"}, same]}
-    state = run(fake_spec)
+    path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
+    state = run({"file": str(path), "overrides": {"gate.baseline": "no-such-baseline"}})
     assert state.is_completed()
     assert flow_kit.query(data_dir, "select prompt_rows, duplicate_prompts, expected_requests from runs") == [(4, 2, 4)]
     assert flow_kit.query(data_dir, "select error_kind, count(*) from completions group by 1 order by 2") == [
@@ -108,11 +96,11 @@ def test_duplicates_and_bad_rows_are_counted_and_said(
     ]
     wait_for_log(prefect_client, state, "2 of 4 prompts repeat an earlier one")
     wait_for_log(prefect_client, state, "1 requests cannot be generated")
+    wait_for_log(prefect_client, state, "The report is without its baseline")
+    assert "Against the baseline" not in artifacts_of(prefect_client, state)["report-trial"].data
 
 
-def test_page_that_cannot_be_written_does_not_fail_the_run(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_that_cannot_be_written_does_not_fail_the_run(prefect_client, fake_spec, data_dir, monkeypatch):
     def refuse(**_: Any) -> None:
         raise ConnectionError("the API is away")
 
@@ -127,9 +115,7 @@ def test_page_that_cannot_be_written_does_not_fail_the_run(
     wait_for_log(prefect_client, state, told)
 
 
-def test_a_report_that_cannot_be_written_is_a_warning(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_that_cannot_be_written_is_a_warning(prefect_client, fake_spec, data_dir, monkeypatch):
     def refuse(*_: Any) -> None:
         raise OSError("no space left")
 
@@ -144,18 +130,6 @@ def test_a_report_that_cannot_be_written_is_a_warning(
     assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
 
 
-def test_a_baseline_of_the_spec_is_in_the_report_and_one_that_is_not_there_is_said(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path
-) -> None:
-    first = run(fake_spec).result()["run_id"]
-    compared = run({**fake_spec, "gate": {"baseline": first}})
-    assert "Against the baseline" in artifacts_of(prefect_client, compared)["report-trial"].data
-    state = run({**fake_spec, "name": "other", "gate": {"baseline": "no-such-baseline"}})
-    assert state.is_completed()
-    assert "Against the baseline" not in artifacts_of(prefect_client, state)["report-other"].data
-    wait_for_log(prefect_client, state, "The report is without its baseline")
-
-
 class Narrow(FakeEngine):
     """Runs out of memory with more than four requests in flight."""
 
@@ -165,22 +139,25 @@ class Narrow(FakeEngine):
         return super()._step(live)
 
 
-def test_each_reduction_is_on_the_runs_page(
-    prefect_client: Any, fake_spec: dict[str, Any], data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_reduction_and_the_baseline_of_the_spec_are_on_the_runs_page(
+    prefect_client, fake_spec, data_dir, monkeypatch
+):
     def open_narrow(order: Any, sizes: Any, *_: Any, **__: Any) -> FakeEngine:
         return Narrow(order.clock, generation=order.engine_generation, window=sizes.window_requests or 32)
 
+    baseline = complete(parse_spec(fake_spec), load_settings()).run_id
     monkeypatch.setattr("assayline.evaluation.worker.open_engine", open_narrow)
     fake_spec["prompts"]["limit"] = 30
-    state = run(fake_spec)
+    state = run({**fake_spec, "gate": {"baseline": baseline}})
     assert state.is_completed()
     wait_for_log(prefect_client, state, "Engine 0 failed: torch cannot have 2 GiB")
     wait_for_log(prefect_client, state, "Engine 0 reduced: The next engine gets window_requests")
-    table = json.loads(artifacts_of(prefect_client, state)["engines-worker-0"].data)
+    artifacts = artifacts_of(prefect_client, state)
+    assert "Against the baseline" in artifacts["report-trial"].data
+    table = json.loads(artifacts["engines-worker-0"].data)
     assert [row["event"] for row in table][:4] == ["opened", "warmed_up", "failed", "reduced"]
     assert table[-1]["event"] == "closed" and max(int(row["engine"]) for row in table) >= 1
     metrics = {row["metric"]: row["value"] for row in state.result()["metrics"]}
     assert any("reduction" in name and value >= 1 for name, value in metrics.items())
-    history = "select reductions, ending from engine_history order by engine_generation"
-    assert flow_kit.query(data_dir, history)[0] == (1, "failed")
+    history = "select reductions, ending from engine_history where run_id = ? order by engine_generation"
+    assert flow_kit.query(data_dir, history, state.result()["run_id"])[0] == (1, "failed")

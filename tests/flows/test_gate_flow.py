@@ -46,12 +46,7 @@ def made(modest_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
     spec = flow_kit.trial_spec(modest_model, flow_kit.write_rows(folder / "sums.jsonl", 40))
     limits = {"baseline": "good", "max_slowdown": {}}
-    specs = (
-        spec,
-        spec,
-        {**wrong(spec), "gate": limits},
-        {**wrong(spec), "gate": {**limits, "max_accuracy_drop": 1}},
-    )
+    specs = (spec, spec, {**wrong(spec), "gate": limits}, {**wrong(spec), "gate": {**limits, "max_accuracy_drop": 1}})
     runs = Runs(*(complete(parse_spec(data), settings, "never").run_id for data in specs))
     pin(settings, "good", runs.good)
     return settings.data_dir, runs
@@ -86,9 +81,7 @@ def read_report(data_dir: Path, run_id: str) -> str:
     return (data_dir / "runs" / run_id / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(
-    prefect_client: Any, runs: Runs, data_dir: Path
-) -> None:
+def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(prefect_client, runs, data_dir):
     held = gate(runs.same, "good", return_state=True)
     assert held.is_completed()
     assert [check["verdict"] for check in held.result()["checks"]] == ["held", "held", *["not judged"] * 3]
@@ -97,8 +90,8 @@ def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(
     assert page.description == held.message
     assert prefect_client.read_flow_run(held.state_details.flow_run_id).name == f"gate of {runs.same}"
 
-    broken = gate(runs.bad, "good", return_state=True)
-    assert broken.is_failed()
+    broken = gate(runs.bad, return_state=True)
+    assert broken.is_failed(), "its spec names the baseline"
     assert prefect_client.read_flow_run(broken.state_details.flow_run_id).state.is_failed()
     with pytest.raises(GateFailedError, match=r"exact_match went from 1\.0000 to 0\.0000 over 40 prompts"):
         broken.result()
@@ -107,17 +100,11 @@ def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(
     assert "40 worse" in page.data and "### Became worse: prompt" in page.data
     assert "state-worse" in read_report(data_dir, runs.bad), "the report is written again"
 
-    lenient = gate(runs.bad, runs.good, {"max_accuracy_drop": "1"}, return_state=True)
-    assert lenient.is_completed()
-
-
-def test_the_spec_names_its_baseline_and_limits(prefect_client: Any, runs: Runs) -> None:
-    assert gate(runs.bad, return_state=True).is_failed()
-    assert gate(runs.lenient, return_state=True).is_completed()
+    assert gate(runs.lenient, return_state=True).is_completed(), "its spec names the limit, too"
 
 
 @pytest.mark.usefixtures("prefect_client")
-def test_command_exits_with_a_code_and_a_sentence(runs: Runs, command_env: dict[str, str], prefect_api: str) -> None:
+def test_command_exits_with_a_code_and_a_sentence(runs, command_env, prefect_api):
     against_good = [runs.bad, "--baseline", "good"]
     env = {**command_env, "PREFECT_API_URL": prefect_api}
     failed = flow_kit.run_command([sys.executable, "-m", "flows", "gate", *against_good], env)
@@ -153,12 +140,8 @@ def create_automations(url: str) -> None:
 
 
 def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_a_failed_one(
-    prefect_client: Any,
-    prefect_api: str,
-    fake_spec: dict[str, Any],
-    data_dir: Path,
-    tmp_path: Path,
-) -> None:
+    prefect_client, prefect_api, fake_spec, data_dir, tmp_path
+):
     told: list[str] = []
     with flow_kit.listening(told) as url:
         create_automations(url)
@@ -247,9 +230,9 @@ def check_ledger(client: Any, night: State[Any]) -> None:
 
 @pytest.mark.usefixtures("prefect_client")
 def test_nightly_is_judged_while_another_program_holds_the_database(
-    runs: Runs, data_dir: Path, modest_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "0.5")
+    runs, data_dir, modest_model, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "0.1")
     spec = flow_kit.trial_spec(modest_model, flow_kit.write_rows(tmp_path / "sums.jsonl", 40))
     limits = {"baseline": "good", "max_slowdown": {}}
     with flow_kit.database_held(data_dir):

@@ -54,9 +54,10 @@ def hostile_env(served_env: dict[str, str], data_dir: Path, hostile_folder: Path
 
 
 @pytest.mark.prefect
-def test_a_run_and_the_command_it_prints(hostile_spec, hostile_env, hostile_folder, tmp_path):
+def test_a_run_and_the_command_it_prints(hostile_spec, hostile_env, prefect_client, tmp_path, monkeypatch):
     spec = flow_kit.write_spec(tmp_path / f"spec {HOSTILE}.yaml", hostile_spec)
-    run = flow_kit.run_command(flow_kit.evaluate_command(spec), hostile_env)
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", hostile_env["ASSAYLINE_DATA_DIR"])
+    run = flow_kit.run_here("evaluate", spec)
     assert run.code == 0, run.err
     assert NAME in run.out
     for sign in "[/red]", "[x]*{y}":

@@ -1,12 +1,14 @@
-"""Two engines side by side. Kill flow or engine by SIGKILL, at random moments; then resume.
+"""Real engines. Kill flow or engine by SIGKILL, at random moments; then resume.
 
-`make test` kills an engine and then the flow, `make test-faults` thirty in any order. The table at the
+`make test` kills an engine and then the flow, `make test-faults` thirty in any order, with two engines side by side
+(on fake ones, `make test` does so, too: tests/evaluation/test_worker_faults.py). The table at the
 end is what a person wants to know: how many kills, how many resumed attempts, and how many requests were lost or
 answered twice.
 """
 
 import json
 import random
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -30,8 +32,8 @@ VICTIMS = ("engine", "flow")
 """With one kill each, the one that a run survives falls into its first attempt."""
 
 
-def spec_of(model: Path, prompts: Path, repeats: int) -> dict[str, Any]:
-    """Some seconds of work for two engines side by side, a few requests in flight each."""
+def spec_of(model: Path, prompts: Path, repeats: int, workers: int) -> dict[str, Any]:
+    """Some seconds of work for so many engines side by side, a few requests in flight each."""
     return {
         "name": "faults",
         "model": str(model),
@@ -42,11 +44,8 @@ def spec_of(model: Path, prompts: Path, repeats: int) -> dict[str, Any]:
             "repeats": repeats,
         },
         "sampling": {"temperature": 0, "max_tokens": 16},
-        "engine": {
-            "device": "cpu",
-            "args": {**flow_kit.SMALL_ENGINE, "max_num_seqs": 2},
-        },
-        "workers": 2,
+        "engine": {"device": "cpu", "args": {**flow_kit.SMALL_ENGINE, "max_num_seqs": 2}},
+        "workers": workers,
     }
 
 
@@ -118,6 +117,7 @@ def campaigns(
     tmp_path_factory: pytest.TempPathFactory,
     prefect_env: dict[str, str],
     prefect_api: str,
+    charts: Path,
     request: pytest.FixtureRequest,
 ) -> Iterator[Any]:
     """Starts a campaign in a data folder of its own; whatever still uses one of them at the end is killed."""
@@ -128,6 +128,7 @@ def campaigns(
     def start(name: str, spec: dict[str, Any]) -> Campaign:
         data_dir = folder / name
         data_dirs.append(data_dir)
+        shutil.copytree(charts, data_dir / "cache")
         env = {
             **prefect_env,
             "PREFECT_API_URL": prefect_api,
@@ -146,9 +147,9 @@ def campaigns(
 
 
 @pytest.fixture(scope="module")
-def repeats(request: pytest.FixtureRequest) -> int:
-    """Few kills hit within few seconds of work; many want a run that is long enough to be hit again and again."""
-    return 6 if int(request.config.getoption("--kills")) <= len(VICTIMS) else 20
+def size(request: pytest.FixtureRequest) -> tuple[int, int]:
+    """Repeats and workers: few kills hit within few seconds of one engine's work; many want a run that is long."""
+    return (4, 1) if int(request.config.getoption("--kills")) <= len(VICTIMS) else (20, 2)
 
 
 def read_texts(data_dir: Path) -> dict[str, str]:
@@ -167,20 +168,16 @@ def read_texts(data_dir: Path) -> dict[str, str]:
 
 
 def test_whatever_is_killed_every_request_is_answered_once_with_the_same_text(
-    campaigns: Any,
-    tiny_model: Path,
-    repeats: int,
-    request: pytest.FixtureRequest,
-    record_property: Any,
-) -> None:
+    campaigns, tiny_model, size, request, record_property
+):
     wanted, seed = int(request.config.getoption("--kills")), int(request.config.getoption("--kill-seed"))
-    requests = repeats * len(PROMPTS.read_text(encoding="utf-8").splitlines())
+    requests = size[0] * len(PROMPTS.read_text(encoding="utf-8").splitlines())
     expected: dict[str, str] = {}
     kills: Counter[str] = Counter()
     attempts = resumed = recovered = lost = twice = wrong = runs = 0
     while (left := wanted - sum(kills.values())) > 0:
         assert runs <= wanted, "runs end without being hurt"
-        campaign = campaigns(f"campaign-{runs}", spec_of(tiny_model, PROMPTS, repeats))
+        campaign = campaigns(f"campaign-{runs}", spec_of(tiny_model, PROMPTS, *size))
         if wanted == len(VICTIMS):
             campaign.victims = [victim for victim in VICTIMS if not kills[victim]]
         code: int | None = None
@@ -199,10 +196,7 @@ def test_whatever_is_killed_every_request_is_answered_once_with_the_same_text(
         twice += answers - len(found)
         expected = expected or found
         wrong += sum(found[request_id] != text for request_id, text in expected.items() if request_id in found)
-        of_a_prompt = (
-            "select count(distinct text) from completions join requests using (run_id, request_id) group by prompt_id"
-        )
-        wrong += sum(texts > 1 for texts in flow_kit.query(campaign.data_dir, of_a_prompt))
+        wrong += sum(texts > 1 for texts in flow_kit.query(campaign.data_dir, TEXTS_OF_PROMPTS))
         (accuracy,) = flow_kit.query(campaign.data_dir, "select accuracy from run_summary")
         assert accuracy > 0.5
     counts = {

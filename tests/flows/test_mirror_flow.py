@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import flow_kit
 import pytest
@@ -16,13 +15,8 @@ LIMIT = 32
 
 @pytest.mark.prefect
 def test_a_run_whose_machine_is_lost_is_restored_elsewhere_and_answers_every_request_once(
-    served_env: dict[str, str],
-    prefect_client: Any,
-    slow_spec: dict[str, Any],
-    data_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    served_env, prefect_client, slow_spec, data_dir, tmp_path, monkeypatch
+):
     """SIGKILL of the flow, whose data folder is gone with it."""
     slow_spec["prompts"]["limit"] = LIMIT
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec)

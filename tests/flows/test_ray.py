@@ -113,7 +113,7 @@ def wait_for_engines(work: RayWork, count: int) -> None:
     )
 
 
-def test_ray_actor_that_is_killed_is_replaced_and_costs_no_request(nodes: Nodes, tmp_path: Path, join: Any) -> None:
+def test_ray_actor_that_is_killed_is_replaced_and_costs_no_request(nodes, tmp_path, join):
     ids = write_shards(tmp_path, shards=8, per_shard=10, max_tokens=20)
     with join(engine={"backend": "fake", "max_concurrency": 8}, is_closed=False) as work:
         threads = work.start_two()
@@ -128,9 +128,7 @@ def test_ray_actor_that_is_killed_is_replaced_and_costs_no_request(nodes: Nodes,
     assert sorted(opened) == [0, 0, 1], "the replacement's engine has a number of its own"
 
 
-def test_ray_actor_that_is_stopped_longer_than_the_stall_timeout_is_killed(
-    nodes: Nodes, tmp_path: Path, join: Any
-) -> None:
+def test_ray_actor_that_is_stopped_longer_than_the_stall_timeout_is_killed(nodes, tmp_path, join):
     ids = write_shards(tmp_path, shards=12, per_shard=10, max_tokens=20)
     with join(engine={"backend": "fake", "max_concurrency": 8}, settings={"engine_stall_timeout_s": 2.0}) as work:
         threads = work.start_two()
@@ -142,9 +140,7 @@ def test_ray_actor_that_is_stopped_longer_than_the_stall_timeout_is_killed(
     assert any("did not answer for" in note for note in work.notes)
 
 
-def test_ray_request_that_kills_its_actor_is_asked_alone_and_becomes_an_error_row(
-    nodes: Nodes, tmp_path: Path, join: Any
-) -> None:
+def test_ray_request_that_kills_its_actor_is_asked_alone_and_becomes_an_error_row(nodes, tmp_path, join):
     ids = write_shards(tmp_path, shards=4, per_shard=10, max_tokens=20)
     killer = replace(request_of(999), rendered="kill", sampling={"max_tokens": 20})
     write_part(tmp_path, "requests", "shard-000099", [killer])
@@ -156,7 +152,7 @@ def test_ray_request_that_kills_its_actor_is_asked_alone_and_becomes_an_error_ro
     assert "when 3 workers were lost" in rows[killer.request_id]["error_message"]
 
 
-def test_ray_node_that_joins_gives_a_waiting_worker_its_place(nodes: Nodes, tmp_path: Path, join: Any) -> None:
+def test_ray_node_that_joins_gives_a_waiting_worker_its_place(nodes, tmp_path, join):
     """Three workers on two nodes with a core each: the third waits without being lost, and ends if nothing is left."""
     ids = write_shards(tmp_path, shards=6, per_shard=10, max_tokens=20)
     late = [request_of(number, max_tokens=20) for number in range(len(ids), len(ids) + 60)]
@@ -176,9 +172,7 @@ def test_ray_node_that_joins_gives_a_waiting_worker_its_place(nodes: Nodes, tmp_
     assert len(workers) == 3 and not any("lost" in note for note in work.notes)
 
 
-def test_ray_worker_that_waits_for_its_place_ends_when_the_run_is_stopped(
-    nodes: Nodes, tmp_path: Path, join: Any
-) -> None:
+def test_ray_worker_that_waits_for_its_place_ends_when_the_run_is_stopped(nodes, tmp_path, join):
     write_shards(tmp_path, shards=1, per_shard=10, max_tokens=10**8)
     with join() as work:
         threads = [work.start(f"worker-{number}", work.joined.launch) for number in range(3)]
@@ -190,9 +184,7 @@ def test_ray_worker_that_waits_for_its_place_ends_when_the_run_is_stopped(
         flow_kit.wait_for(lambda: not nodes.actors(), ENDED_S, "no actor is left")
 
 
-def test_ray_node_gets_media_that_it_lacks(
-    nodes: Nodes, tmp_path: Path, join: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ray_node_gets_media_that_it_lacks(nodes, tmp_path, join, monkeypatch):
     """Paths below /proc/self/cwd mean something else on each node, as on machines without a shared folder."""
     monkeypatch.chdir(tmp_path)
     seen = nodes.folder / nodes.alive[0] / "everywhere"
@@ -233,7 +225,7 @@ def model(modest_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return "/proc/self/cwd/model", identify_model("/proc/self/cwd/model").model_id
 
 
-def test_ray_node_without_the_model_is_named(nodes: Nodes, tmp_path: Path, join: Any, model: tuple[str, str]) -> None:
+def test_ray_node_without_the_model_is_named(nodes, tmp_path, join, model):
     write_shards(tmp_path, shards=1, per_shard=1)
     with join(engine={"backend": "offline", "device": "cpu"}) as work:
         work.model = model
@@ -244,9 +236,7 @@ def test_ray_node_without_the_model_is_named(nodes: Nodes, tmp_path: Path, join:
             work.drive()
 
 
-def test_ray_node_with_other_code_in_the_model_is_named(
-    nodes: Nodes, tmp_path: Path, join: Any, model: tuple[str, str]
-) -> None:
+def test_ray_node_with_other_code_in_the_model_is_named(nodes, tmp_path, join, model):
     import shutil
 
     for address in nodes.alive:
@@ -263,7 +253,7 @@ def test_ray_node_with_other_code_in_the_model_is_named(
             work.drive()
 
 
-def test_ray_worker_passes_on_why_its_engine_died(nodes: Nodes, tmp_path: Path, join: Any) -> None:
+def test_ray_worker_passes_on_why_its_engine_died(nodes, tmp_path, join):
     """The error is pickled on the node, evidence included."""
     write_shards(tmp_path, shards=1, per_shard=1)
     death = Death("run", exception="AssertionError")
@@ -285,22 +275,21 @@ def refuse(spec: EvalSpec, settings: Settings) -> str:
     return str(refused.value)
 
 
-def test_ray_cluster_with_too_few_gpus_is_refused(nodes: Nodes, settings: Settings) -> None:
-    nodes.add(gpus=2)
+def has_room(joined: ray_cluster.Cluster, workers: int) -> bool:
+    return joined._count_room() == workers
+
+
+def test_ray_actor_has_the_gpus_of_its_engine_and_a_cluster_with_too_few_is_refused(
+    nodes, tmp_path, join, modest_model, settings
+):
+    """GPUs that Ray counts and that are not there: the engine is a fake one."""
+    places = [nodes.add(gpus=2)]
     spec = ray_spec(nodes.address, workers=2, engine={"device": "cuda", "args": {"tensor_parallel_size": 2}})
     assert refuse(spec, settings) == (
         "The Ray cluster has 2 GPUs on 4 nodes: room for 1 engines with 2 GPUs each, and the spec asks for 2. hint: "
         "lower `workers`, add nodes, or wait for them with ASSAYLINE_DEVICE_WAIT_S."
     )
-
-
-def has_room(joined: ray_cluster.Cluster, workers: int) -> bool:
-    return joined._count_room() == workers
-
-
-def test_ray_actor_has_the_gpus_of_its_engine(nodes: Nodes, tmp_path: Path, join: Any, modest_model: Path) -> None:
-    """GPUs that Ray counts and that are not there: the engine is a fake one."""
-    places = [nodes.add(gpus=2), nodes.add(gpus=2)]
+    places.append(nodes.add(gpus=2))
     write_shards(tmp_path, shards=1, per_shard=4)
     for gpus, workers, note in ((2, 2, "GPUs [0, 1], executor None"), (4, 1, "GPUs [], executor ray")):
         args = {"tensor_parallel_size": gpus}
@@ -314,7 +303,7 @@ def test_ray_actor_has_the_gpus_of_its_engine(nodes: Nodes, tmp_path: Path, join
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "no-such-host.invalid:6379", "127.0.0.1:99999"])
-def test_ray_without_a_cluster_at_the_address_is_refused(settings: Settings, address: str) -> None:
+def test_ray_without_a_cluster_at_the_address_is_refused(settings, address):
     message = refuse(ray_spec(address), settings)
     assert message.startswith(f"Cannot join a Ray cluster at {address}: ")
     assert message.endswith(
@@ -323,9 +312,7 @@ def test_ray_without_a_cluster_at_the_address_is_refused(settings: Settings, add
 
 
 @pytest.mark.parametrize("version", [("9.9.9", None), (None, "2.7.18")])
-def test_ray_cluster_of_another_version_is_refused(
-    nodes: Nodes, settings: Settings, monkeypatch: pytest.MonkeyPatch, version: tuple[str | None, str | None]
-) -> None:
+def test_ray_cluster_of_another_version_is_refused(nodes, settings, monkeypatch, version):
     """Ray's own check, with its own message: RuntimeError of ray._private.utils.check_version_info."""
     from ray._private import utils
 
@@ -336,9 +323,7 @@ def test_ray_cluster_of_another_version_is_refused(
     assert message.endswith("hint: install the same versions of Ray and Python on this machine and on every node.")
 
 
-def test_ray_cluster_that_asks_for_a_token_is_refused_with_a_hint(
-    settings: Settings, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ray_cluster_that_asks_for_a_token_is_refused_with_a_hint(settings, nodes, monkeypatch):
     """The message is that of Ray 2.60's client at a head with RAY_AUTH_MODE=token."""
     error = ray.exceptions.AuthenticationError(
         "RPC error: InvalidAuthToken: Authentication token is missing or incorrect"
@@ -353,13 +338,13 @@ def test_ray_cluster_that_asks_for_a_token_is_refused_with_a_hint(
                             "cluster's head.")  # fmt: skip
 
 
-def test_ray_node_needs_no_prefect() -> None:
+def test_ray_node_needs_no_prefect():
     program = "import sys; sys.modules['prefect'] = None; from tasks.ray_cluster import _NodeWorker"
     ended = flow_kit.run_command([sys.executable, "-c", program], {**os.environ})
     assert ended.code == 0, ended.err
 
 
-def test_ray_that_is_not_installed_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_that_is_not_installed_is_named(settings, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     spec = ray_spec("127.0.0.1:1")
     hint = r"hint: pip install 'assayline\[ray\]'"
@@ -386,9 +371,7 @@ def check_complete(data_dir: Path, requests: int, attempts: int) -> None:
     assert flow_kit.query(data_dir, summary) == [(attempts, True)]
 
 
-def test_ray_flow_outlives_a_node_and_uses_one_that_joins(
-    nodes: Nodes, slow_spec: dict[str, Any], env: dict[str, str], data_dir: Path, tmp_path: Path
-) -> None:
+def test_ray_flow_outlives_a_node_and_uses_one_that_joins(nodes, slow_spec, env, data_dir, tmp_path):
     """Prompts come through a pipe: some when there are two nodes, the others when all workers are there."""
     rows = Path(slow_spec["prompts"]["source"]["path"]).read_text().splitlines(keepends=True)
     all_are_there = threading.Event()
@@ -414,9 +397,7 @@ def test_ray_flow_outlives_a_node_and_uses_one_that_joins(
     assert flow_kit.query(data_dir, opened)[0] >= 3, "the node that joined has a worker, whatever was left for it"
 
 
-def test_ray_actors_end_with_a_killed_flow(
-    nodes: Nodes, slow_spec: dict[str, Any], env: dict[str, str], data_dir: Path, tmp_path: Path
-) -> None:
+def test_ray_actors_end_with_a_killed_flow(nodes, slow_spec, env, data_dir, tmp_path):
     slow_spec |= {"workers": 2, "runner": "ray", "ray_address": nodes.address}
     slow_spec["sampling"]["max_tokens"] = 5_000
     with start_flow(tmp_path, slow_spec, env) as run:
@@ -428,9 +409,7 @@ def test_ray_actors_end_with_a_killed_flow(
     assert flow_kit.count_in_parts(data_dir) < flow_kit.SLOW_ROWS
 
 
-def test_ray_flow_that_is_terminated_stores_what_there_is(
-    nodes: Nodes, slow_spec: dict[str, Any], env: dict[str, str], data_dir: Path, tmp_path: Path
-) -> None:
+def test_ray_flow_that_is_terminated_stores_what_there_is(nodes, slow_spec, env, data_dir, tmp_path):
     """Ray puts a SIGTERM handler of its own into the process that joins a cluster; the flow's is back afterwards."""
     slow_spec |= {"workers": 2, "runner": "ray", "ray_address": nodes.address}
     slow_spec["sampling"]["max_tokens"] = 5_000
@@ -464,9 +443,7 @@ def wait_for_end(processes: list[psutil.Process], what: str) -> None:
 
 @pytest.mark.rare
 @pytest.mark.vllm
-def test_ray_with_vllm_on_two_nodes_outlives_a_node_and_the_flow(
-    nodes: Nodes, make_spec: Any, env: dict[str, str], data_dir: Path, tmp_path: Path
-) -> None:
+def test_ray_with_vllm_on_two_nodes_outlives_a_node_and_the_flow(nodes, make_spec, env, data_dir, tmp_path):
     """Each prompt is asked 240 times, by workers that are killed, and answered alike."""
     spec = make_spec(prompts={"limit": 50, "repeats": 240}).model_dump(mode="json")
     spec["engine"]["args"]["max_num_seqs"] = 1

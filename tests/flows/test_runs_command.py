@@ -1,11 +1,13 @@
 """`assayline runs`, and runs that a command line names by the beginning of their id or as `last`."""
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import flow_kit
 import pytest
-from run_kit import FAKE, begin_and_vanish, complete
+from run_kit import FAKE, begin_and_vanish, complete, settings_in
 
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
@@ -14,13 +16,21 @@ from flows import cli
 Runs = tuple[str, str]
 
 
-@pytest.fixture
-def runs(make_spec: Any, settings: Settings) -> Runs:
-    """A completed run, and a newer one that was killed."""
+@pytest.fixture(scope="module")
+def made(make_spec: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Runs]:
+    """A data folder with a completed run, and a newer one that was killed."""
+    settings = settings_in(tmp_path_factory.mktemp("runs"))
     spec: EvalSpec = make_spec(engine=FAKE, prompts={"limit": 4}, sampling={"max_tokens": 2})
     done = complete(spec, settings).run_id
     killed = begin_and_vanish(make_spec(name="tonight", engine=FAKE, prompts={"limit": 4}), settings, 1).run_id
-    return done, killed
+    return settings.data_dir, (done, killed)
+
+
+@pytest.fixture
+def runs(made: tuple[Path, Runs], settings: Settings) -> Runs:
+    folder, runs = made
+    shutil.copytree(folder, settings.data_dir)
+    return runs
 
 
 def list_here(*arguments: str) -> list[str]:
@@ -74,15 +84,19 @@ def test_runs_of_an_unknown_name_is_a_sentence_and_no_run_is_none(runs, monkeypa
         ["report", "RUN"],
     ],
 )
-def test_every_command_takes_the_beginning_of_a_run_id(runs, settings, words):
+def test_every_command_takes_the_beginning_of_a_run_id_that_is_no_other_runs(runs, words):
     done, killed = runs
-    shared = next(end for end in range(len(done)) if done[:end] != killed[:end]) - 1
-    for given in (done[: shared + 1], done[:-1]):
-        named = flow_kit.run_here(*[given if word == "RUN" else word for word in words])
-        assert named.code == 0, named.err
     ambiguous = flow_kit.run_here(*["20" if word == "RUN" else word for word in words])
     assert ambiguous.code == 2
     assert f"Run id '20' is ambiguous: 2 runs begin with it, the newest are {killed}, {done}." in ambiguous.err
+
+
+def test_the_beginning_of_a_run_id_names_the_run(runs, settings):
+    done, killed = runs
+    shared = next(end for end in range(len(done)) if done[:end] != killed[:end]) - 1
+    for given in (done[: shared + 1], done[:-1]):
+        exported = flow_kit.run_here("export", given, "--format", "jsonl", "--force")
+        assert exported.code == 0 and done in exported.out, exported.err
 
 
 def test_last_is_the_newest_run(runs):

@@ -21,9 +21,7 @@ def write_spec(path: Path, url: str, **server: Any) -> Path:
     return flow_kit.write_spec(path / "served.yaml", spec)
 
 
-def test_a_flow_evaluates_a_server_and_never_stores_its_key(
-    served_env: dict[str, str], data_dir: Path, tmp_path: Path
-) -> None:
+def test_a_flow_evaluates_a_server_and_never_stores_its_key(served_env, data_dir, tmp_path):
     key = "sk-open-sesame-314159"
     with FakeServer(key=key).running() as server:
         spec = write_spec(tmp_path, server.url, api_key_env="SESAME")
@@ -36,14 +34,14 @@ def test_a_flow_evaluates_a_server_and_never_stores_its_key(
 
 
 @pytest.mark.usefixtures("prefect_client", "kept_charts")
-def test_nobody_there_is_a_sentence_and_an_exit_code(tmp_path: Path) -> None:
+def test_nobody_there_is_a_sentence_and_an_exit_code(tmp_path):
     url = f"http://127.0.0.1:{flow_kit.free_port()}/v1"
     run = flow_kit.run_here("evaluate", write_spec(tmp_path, url))
     assert run.code == 5
     assert f"No server can be reached at {url}" in run.err and "Traceback" not in run.out + run.err
 
 
-def test_a_dry_run_shows_the_messages(tmp_path: Path) -> None:
+def test_a_dry_run_shows_the_messages(tmp_path):
     spec = write_spec(tmp_path, "http://127.0.0.1:9/v1")
     run = flow_kit.run_here("evaluate", spec, "--dry-run")
     assert run.code == 0, run.err

@@ -51,9 +51,7 @@ def read_plan(data_dir: Path) -> dict[str, Any]:
 
 
 @pytest.mark.rare
-def test_a_killed_sweep_goes_on_with_the_rates_that_it_had(
-    spec: Path, server: FakeServer, served_env: dict[str, str], data_dir: Path, tmp_path: Path
-) -> None:
+def test_a_killed_sweep_goes_on_with_the_rates_that_it_had(spec, server, served_env, data_dir, tmp_path):
     """Its ends, then the rates between, on one engine until it is killed; and its report at the end."""
     begun = [*COMMAND, str(spec), "--profile", "sweep", "--points", "2", "--requests", "6"]
 
@@ -95,21 +93,9 @@ def test_a_killed_sweep_goes_on_with_the_rates_that_it_had(
 
 
 @pytest.mark.usefixtures("prefect_client", "served_env")
-def test_ends_without_rates_between_are_told_and_reported(
-    spec: Path, data_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ends_without_rates_between_are_told_and_reported(spec, data_dir, capsys):
     """One request is as fast alone as all at once. The command in this process, which is quicker."""
-    arguments = [
-        str(spec),
-        "--profile",
-        "sweep",
-        "--requests",
-        "1",
-        "--prompts.limit",
-        "1",
-        "--points",
-        "500000",
-    ]
+    arguments = [str(spec), "--profile", "sweep", "--requests", "1", "--prompts.limit", "1", "--points", "500000"]
     assert run("benchmark", arguments) == 7
     assert "there are no 500000 rates between" in capsys.readouterr().err
     assert [row[1] for row in flow_kit.query(data_dir, POINTS)] == ["concurrency", "all_at_once"]

@@ -6,7 +6,6 @@ The harness is not needed here: its results are given in its own form. `test_lm_
 import json
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from assayline.evaluation.rebuild import rebuild_run
 from assayline.evaluation.rescore import rescore_run
 from assayline.harness import judge, tasks
 from assayline.harness.build import Encoded, build_harness_requests, identify_document
-from assayline.settings import Settings
 from assayline.spec.criteria import Contains
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import spec_hash
@@ -62,7 +60,7 @@ def instance_of(document: int, option: int = 0) -> Instance:
     return Instance("sums", document, DOCUMENTS[document], option)
 
 
-def test_answers_are_found_by_document_repeat_and_option() -> None:
+def test_answers_are_found_by_document_repeat_and_option():
     rows = [answer_of(number, repeat, text=f"{number}/{repeat}") for repeat in (1, 0) for number in (1, 0)]
     texts = judge.Answers(rows)
     assert texts.answer("generate_until", instance_of(1), 1) == "1/1"
@@ -78,19 +76,19 @@ def test_answers_are_found_by_document_repeat_and_option() -> None:
     assert windows.answer("loglikelihood_rolling", instance_of(0), 0) == -3.0
 
 
-def test_two_equally_likely_tokens_are_both_the_likeliest() -> None:
+def test_two_equally_likely_tokens_are_both_the_likeliest():
     tied = judge.Answers([answer_of(0, option=0, option_logprob=-0.7, prompt_logprobs=[{"5": -0.7, "6": -0.7}])])
     assert tied.answer("loglikelihood", instance_of(0), 0) == (-0.7, True)
 
 
-def test_an_error_row_is_no_answer() -> None:
+def test_an_error_row_is_no_answer():
     rows = judge.Answers([answer_of(0, error_kind="prompt_too_long"), answer_of(1, text="4")])
     assert rows.answer("generate_until", instance_of(0), 0) == ""
     assert rows.answer("loglikelihood", instance_of(0), 0) == (-math.inf, False)
     assert rows.errors == {"sums/0": "prompt_too_long"}
 
 
-def test_a_task_that_has_changed_is_refused() -> None:
+def test_a_task_that_has_changed_is_refused():
     rows = judge.Answers([answer_of(0, text="2")])
     for changed in (instance_of(1), replace(instance_of(0), doc={"question": "1 + 2"})):
         with pytest.raises(StoreError, match=rf"Document {changed.doc_id} of the task sums is not the one"):
@@ -118,9 +116,7 @@ class OwnEncoder:
         (("generate_until", "generate_until"), "asks for several texts of one document"),
     ],
 )
-def test_build_harness_requests_refuses_a_task_before_any_of_the_run_s_requests_is_made(
-    kinds: tuple[str, str], said: str
-) -> None:
+def test_build_harness_requests_refuses_a_task_before_any_of_the_run_s_requests_is_made(kinds, said):
     good = replace(instance_of(0), task_name="good")
     bad = [replace(instance_of(1), request_type=kind, args=("question", " no")) for kind in kinds]
     made = build_harness_requests([good, *bad], OwnEncoder(), is_served=False)  # type: ignore[arg-type]
@@ -128,7 +124,7 @@ def test_build_harness_requests_refuses_a_task_before_any_of_the_run_s_requests_
         next(made)
 
 
-def test_build_harness_requests_names_the_task_of_a_prompt_that_was_cut() -> None:
+def test_build_harness_requests_names_the_task_of_a_prompt_that_was_cut():
     for cut, cut_in in ((0, None), (5, "sums")):
         (made,) = build_harness_requests([instance_of(0)], OwnEncoder(cut), is_served=False)  # type: ignore[arg-type]
         assert made.cut_in == cut_in and made.prompt.metadata.get("cut_tokens", 0) == cut
@@ -172,7 +168,7 @@ def judge_values(monkeypatch: pytest.MonkeyPatch, rows: list[StoredAnswer], **ta
     return judge.judge_answers(spec, spec.prompts.source, None, rows)  # type: ignore[arg-type]
 
 
-def test_judge_answers_takes_a_rounding_error_for_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judge_answers_takes_a_rounding_error_for_a_share(monkeypatch):
     """What NumPy's sum of the normalised probabilities of truthfulqa_mc2 gives for one document in a thousand."""
     rows = [answer_of(number, source_id=f"{task}/{number}", text="2") for task in ("a", "b") for number in (0, 1)]
     verdict = judge_values(monkeypatch, rows, a=[1.0000000000000002, -1e-9], b=[1.0, 0.0])
@@ -180,7 +176,7 @@ def test_judge_answers_takes_a_rounding_error_for_a_share(monkeypatch: pytest.Mo
     assert verdict.notes == []
 
 
-def test_judge_answers_decides_by_task_whether_values_are_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judge_answers_decides_by_task_whether_values_are_shares(monkeypatch):
     rows = [answer_of(number, source_id=f"{task}/{number}", text="2") for task in ("a", "b") for number in (0, 1)]
     verdict = judge_values(monkeypatch, rows, a=[0.5, 17.0], b=[1.0, 0.0])
     assert [score.value for score in verdict.judged.scores] == [1.0, 0.0]
@@ -190,14 +186,14 @@ def test_judge_answers_decides_by_task_whether_values_are_shares(monkeypatch: py
     ]
 
 
-def test_judge_answers_does_not_look_at_the_value_of_an_error_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judge_answers_does_not_look_at_the_value_of_an_error_row(monkeypatch):
     """Shares of probabilities that are all 0, as those of an error row are, are NaN."""
     rows = [answer_of(0, source_id="a/0", text="2"), answer_of(1, source_id="a/1", error_kind="prompt_too_long")]
     verdict = judge_values(monkeypatch, rows, a=[1.0, math.nan])
     assert [score.value for score in verdict.judged.scores] == [1.0, 0.0] and verdict.notes == []
 
 
-def test_only_means_of_shares_are_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_means_of_shares_are_scores(monkeypatch):
     monkeypatch.setattr(judge, "judge", lambda *_: RESULTS)
     spec = parse_spec(SPEC)
     rows = [answer_of(0, text="2"), answer_of(1, error_kind="template_error")]
@@ -222,9 +218,7 @@ def test_only_means_of_shares_are_scores(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
 
 
-def test_scores_of_the_harness_come_first_and_survive_scoring_again_and_a_rebuild(
-    make_spec: Any, settings: Settings
-) -> None:
+def test_scores_of_the_harness_come_first_and_survive_scoring_again_and_a_rebuild(make_spec, settings):
     complete(make_spec(engine=FAKE), settings)
     (run_id,) = list_runs(settings)
     run_dir = settings.run_dir(run_id)
@@ -260,7 +254,7 @@ def test_scores_of_the_harness_come_first_and_survive_scoring_again_and_a_rebuil
     )
 
 
-def test_insert_judged_takes_scorers_without_any_score(tmp_path: Path) -> None:
+def test_insert_judged_takes_scorers_without_any_score(tmp_path):
     """A task of perplexities alone."""
     judged = Judged(
         {"word_perplexity,none": {"kind": "lm_eval", "harness": {"t": 7.5}, "definition": "lm_eval 0.4.13"}}
@@ -271,21 +265,21 @@ def test_insert_judged_takes_scorers_without_any_score(tmp_path: Path) -> None:
     assert found == [("lm_eval 0.4.13", '{"harness": {"t": 7.5}, "kind": "lm_eval"}')]
 
 
-def test_a_file_of_scores_that_is_damaged_is_a_sentence(tmp_path: Path) -> None:
+def test_a_file_of_scores_that_is_damaged_is_a_sentence(tmp_path):
     write_judged(tmp_path, Judged())
     (tmp_path / "lm_eval" / "scores.json").write_text("{")
     with pytest.raises(StoreError, match=r"scores\.json, the scores of lm-evaluation-harness, cannot be read"):
         read_judged(tmp_path)
 
 
-def test_a_task_s_prompt_set_is_named_by_it() -> None:
+def test_a_task_s_prompt_set_is_named_by_it():
     assert parse_spec(SPEC).prompts.set_name == "sums"
     two = {**SPEC, "prompts": {"source": {"kind": "lm_eval", "task": ["sums", "words"]}}}
     assert parse_spec(two).prompts.set_name == "sums+words"
     assert spec_hash(parse_spec(SPEC)) != spec_hash(parse_spec(two))
 
 
-def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SpecError, match=r"pip install 'assayline\[lm-eval\]'"):
         tasks.list_tasks()

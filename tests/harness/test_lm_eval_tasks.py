@@ -16,7 +16,6 @@ from assayline.export.make import export_run
 from assayline.harness.build import HarnessEncoder
 from assayline.prompts import RowError
 from assayline.requests.chat import load_tokenizer
-from assayline.settings import Settings
 from benchmarks.lm_eval_kinds import write_tasks
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: pip install 'assayline[lm-eval]'")
@@ -36,7 +35,7 @@ def spec_of(make_spec: Any, folder: Path, task: Any, **source: Any) -> Any:
     return make_spec(prompts={"source": asked, "columns": {}, "template": None}, engine=FAKE, scorers=None)
 
 
-def test_a_run_of_several_kinds_has_the_scores_of_the_harness(make_spec: Any, settings: Settings, folder: Path) -> None:
+def test_a_run_of_several_kinds_has_the_scores_of_the_harness(make_spec, settings, folder):
     complete(spec_of(make_spec, folder, ["arithmetic", "choices", "cloze", "text", "vote", "subjects"]), settings)
     (run_id,) = list_runs(settings)
     results = json.loads((settings.run_dir(run_id) / "lm_eval" / "results.json").read_text())
@@ -69,15 +68,13 @@ def test_a_run_of_several_kinds_has_the_scores_of_the_harness(make_spec: Any, se
     assert rendered.count("\n\n") == 2, "two examples stand before the question"
 
 
-def test_a_chat_template_is_laid_around_examples_as_turns(make_spec: Any, settings: Settings, folder: Path) -> None:
+def test_a_chat_template_is_laid_around_examples_as_turns(make_spec, settings, folder):
     complete(spec_of(make_spec, folder, "arithmetic_chat", apply_chat_template=True), settings)
     for (rendered,) in query(settings, "select rendered from requests"):
         assert rendered.count("<|user|>") == rendered.count("<|assistant|>") == 3
 
 
-def test_prompts_that_are_cut_to_fit_the_context_are_counted_by_task(
-    make_spec: Any, settings: Settings, folder: Path
-) -> None:
+def test_prompts_that_are_cut_to_fit_the_context_are_counted_by_task(make_spec, settings, folder):
     """Two examples stand before each question, some 60 tokens; the context has 40, of which the answer may have 16."""
     spec = spec_of(make_spec, folder, ["arithmetic", "choices"])
     engine = {"args": {**spec.engine.args, "max_model_len": 40}}
@@ -93,9 +90,7 @@ def test_prompts_that_are_cut_to_fit_the_context_are_counted_by_task(
     assert dict(query(settings, f"select metadata_json ->> 'task', count(*) {cut}")) == counts.cut_prompts
 
 
-def test_a_task_whose_answers_leave_no_room_for_a_prompt_is_refused(
-    make_spec: Any, settings: Settings, folder: Path
-) -> None:
+def test_a_task_whose_answers_leave_no_room_for_a_prompt_is_refused(make_spec, settings, folder):
     """lm_eval's own vLLM model keeps tokens[-0:], so all of them, or the tail from token N on."""
     for max_model_len in (16, 8):
         spec = spec_of(make_spec, folder, ["choices", "arithmetic"])
@@ -106,9 +101,7 @@ def test_a_task_whose_answers_leave_no_room_for_a_prompt_is_refused(
             begin_evaluation(spec, settings).prepare()
 
 
-def test_a_run_that_was_judged_too_late_is_resumed_and_judged(
-    make_spec: Any, settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_judged_too_late_is_resumed_and_judged(make_spec, settings, folder, monkeypatch):
     spec = spec_of(make_spec, folder, "choices")
 
     def fail(*_: Any) -> None:
@@ -125,7 +118,7 @@ def test_a_run_that_was_judged_too_late_is_resumed_and_judged(
     assert query(settings, "select count(*) from scores where scorer = 'acc,none'") == [(DOCUMENTS,)]
 
 
-def test_what_the_harness_cannot_open_is_a_sentence(make_spec: Any, settings: Settings, folder: Path) -> None:
+def test_what_the_harness_cannot_open_is_a_sentence(make_spec, settings, folder):
     with pytest.raises(PromptError, match="no task 'arithmetik': did you mean 'arithmetic'"):
         begin_evaluation(spec_of(make_spec, folder, "arithmetik"), settings).prepare()
     with pytest.raises(SpecError, match="is no folder"):
@@ -137,7 +130,7 @@ def test_what_the_harness_cannot_open_is_a_sentence(make_spec: Any, settings: Se
         begin_evaluation(spec_of(make_spec, folder, "unsafe"), settings).prepare()
 
 
-def test_an_export_is_what_the_harnesss_own_tracker_writes(make_spec: Any, settings: Settings, folder: Path) -> None:
+def test_an_export_is_what_the_harnesss_own_tracker_writes(make_spec, settings, folder):
     from lm_eval.loggers import EvaluationTracker
 
     spec = spec_of(make_spec, folder, ["arithmetic", "choices"])
@@ -168,7 +161,7 @@ def test_an_export_is_what_the_harnesss_own_tracker_writes(make_spec: Any, setti
     }
 
 
-def test_a_harness_that_encodes_in_another_way_gives_error_rows(tiny_model: Path) -> None:
+def test_a_harness_that_encodes_in_another_way_gives_error_rows(tiny_model):
     """Its class of models has methods that its own way to encode never calls, in the versions that are known."""
     template = HarnessEncoder(load_tokenizer(tiny_model), 128, {})._template
     for method in (template.generate_until, template.loglikelihood_rolling):

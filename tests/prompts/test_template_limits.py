@@ -93,8 +93,8 @@ TOO_LARGE = [
     "{{ 'a'|center(8000000) }}" * 20,
     "{% set n = namespace(s='a' * 1000) %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
     "{% for i in range(10 ** 9) %}x{% endfor %}",
-    "{% for i in range(100000) %}{% for j in range(100000) %}x{% for k in 'a' * 10000 %}yyyy{% endfor %}{% endfor %}"
-    "{% endfor %}",
+    "{% for i in range(100000) %}{% for j in range(100000) %}x"
+    "{% for k in 'a' * 10000 %}yyyyyyyyyyyyyyyyyyyy{% endfor %}{% endfor %}{% endfor %}",
     "{{ 'a' * 10 ** 10 }}",
     "{{ 10 ** 10 * 'a' }}",
     "{{ ['a' * 10 ** 6] * 10 ** 5 }}",

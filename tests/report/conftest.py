@@ -1,12 +1,10 @@
 """Databases to report on: invented runs, and runs of every sad kind."""
 
-import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import vl_convert
 from row_kit import Sad
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,14 +12,6 @@ sys.path.insert(0, str(ROOT))
 
 from assayline.settings import Settings  # noqa: E402
 from examples import two_weeks  # noqa: E402
-
-
-@pytest.fixture(scope="session", autouse=True)
-def bundled_once() -> Iterator[None]:
-    """The charts' program takes seconds to bundle, and is the same for every page; each page's folder still gets it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vl_convert, "javascript_bundle", functools.cache(vl_convert.javascript_bundle))
-        yield
 
 
 @pytest.fixture(scope="session")

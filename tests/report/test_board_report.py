@@ -54,7 +54,7 @@ def board(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> tup
     return settings, *make_leaderboard(settings, folder=folder)
 
 
-def test_a_winner_is_called_where_there_is_one_and_nowhere_else(board: tuple[Settings, BoardRows, Written]) -> None:
+def test_a_winner_is_called_where_there_is_one_and_nowhere_else(board):
     _, rows, written = board
     text = texts(written.html)
     assert "won: a is better than every other model, 100 %; than b, which is nearest, by +50.0 points" in text
@@ -72,7 +72,7 @@ def test_a_winner_is_called_where_there_is_one_and_nowhere_else(board: tuple[Set
     assert "Tasks with a winner" in text and "1 of 2" in text
 
 
-def test_what_is_not_compared_is_marked_with_the_reason(board: tuple[Settings, BoardRows, Written]) -> None:
+def test_what_is_not_compared_is_marked_with_the_reason(board):
     _, rows, written = board
     text = texts(written.html)
     assert "2 scores are shown and not compared" in text
@@ -85,7 +85,7 @@ def test_what_is_not_compared_is_marked_with_the_reason(board: tuple[Settings, B
     assert "not compared" in line and "75 %" in line
 
 
-def test_both_forms_have_the_same_tables_and_speeds_of_each_run(board: tuple[Settings, BoardRows, Written]) -> None:
+def test_both_forms_have_the_same_tables_and_speeds_of_each_run(board):
     settings, _, written = board
     with connect(settings.database_path, 10) as connection:
         ((speed,),) = connection.execute(
@@ -102,7 +102,7 @@ def test_both_forms_have_the_same_tables_and_speeds_of_each_run(board: tuple[Set
     assert "default-src 'none'" in written.html.read_text(encoding="utf-8")
 
 
-def test_charts_have_every_model_of_their_task(board: tuple[Settings, BoardRows, Written]) -> None:
+def test_charts_have_every_model_of_their_task(board):
     found = re.findall(
         r'<script type="application/json" id="chart-\d+">(.*?)</script>', board[2].html.read_text("utf-8"), flags=re.S
     )
@@ -114,7 +114,7 @@ def test_charts_have_every_model_of_their_task(board: tuple[Settings, BoardRows,
     assert not drawn[0]["d"]["is_compared"] and drawn[0]["a"]["rank"] == "1–2"
 
 
-def test_equal_models_have_no_winner_and_one_rank(settings: Settings, tmp_path: Path) -> None:
+def test_equal_models_have_no_winner_and_one_rank(settings, tmp_path):
     given_nights(settings, models_of([32] * 5))
     rows, written = make_leaderboard(settings, ["sums"], tmp_path)
     assert "sums: no winner; nothing tells 5 models apart." in texts(written.html)
@@ -133,11 +133,11 @@ def test_equal_models_have_no_winner_and_one_rank(settings: Settings, tmp_path: 
         (set(), ""),
     ],
 )
-def test_find_suffix_is_what_all_models_have_behind_their_names(models: set[str], suffix: str) -> None:
+def test_find_suffix_is_what_all_models_have_behind_their_names(models, suffix):
     assert find_suffix(models) == suffix
 
 
-def test_leaderboard_leaves_out_what_all_models_have_in_common(settings: Settings, tmp_path: Path) -> None:
+def test_leaderboard_leaves_out_what_all_models_have_in_common(settings, tmp_path):
     given_nights(settings, models_of([32, 30]))
     with connect(settings.database_path, 10) as connection:
         connection.execute(
@@ -148,7 +148,7 @@ def test_leaderboard_leaves_out_what_all_models_have_in_common(settings: Setting
     assert "per right answer" not in text, "no run has a price"
 
 
-def test_other_prompts_are_counted_and_a_model_alone_is_no_winner(settings: Settings, tmp_path: Path) -> None:
+def test_other_prompts_are_counted_and_a_model_alone_is_no_winner(settings, tmp_path):
     given_nights(settings, [*models_of([30, 31]), NightOf(right=NIGHT_PROMPTS, model="c", prompts="other")])
     text = texts(make_leaderboard(settings, folder=tmp_path)[1].html)
     assert "it was asked other prompts: 0 of the task's 40 prompts, 40 more" in text
@@ -156,7 +156,7 @@ def test_other_prompts_are_counted_and_a_model_alone_is_no_winner(settings: Sett
     assert "sums: only c was asked this, so there is nothing to compare." in text
 
 
-def test_make_leaderboard_names_the_pairing_when_the_template_differs(settings: Settings, tmp_path: Path) -> None:
+def test_make_leaderboard_names_the_pairing_when_the_template_differs(settings, tmp_path):
     given_nights(settings, [*models_of([30, 31]), NightOf(right=NIGHT_PROMPTS, model="c", prompts="other")])
     with connect(settings.database_path, 10) as connection:
         connection.execute("update prompts set target = '7'")
@@ -168,7 +168,7 @@ def test_make_leaderboard_names_the_pairing_when_the_template_differs(settings: 
     assert "40 more; `assayline gate` compares them paired by source row: the template differs" in text
 
 
-def test_names_of_any_kind_stay_text_and_inside_the_data_folder(settings: Settings) -> None:
+def test_names_of_any_kind_stay_text_and_inside_the_data_folder(settings):
     hostile = "<script>alert(1)</script>|`[red]"
     given_nights(settings, [NightOf(model=hostile, name="../../etc"), NightOf(model="b", right=3, name="../../etc")])
     rows, written = make_leaderboard(settings, ["../../etc"])
@@ -177,12 +177,7 @@ def test_names_of_any_kind_stay_text_and_inside_the_data_folder(settings: Settin
     assert "<script>alert" not in text_of(written.html)
 
 
-def test_the_command_prints_tables_and_says_what_it_does_not_know(
-    board: tuple[Settings, BoardRows, Written],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_prints_tables_and_says_what_it_does_not_know(board, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(board[0].data_dir))
     assert run("report", ["--leaderboard", "won", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out.replace("\u00a0", " ")
@@ -196,15 +191,13 @@ def test_the_command_prints_tables_and_says_what_it_does_not_know(
             run("report", arguments)
 
 
-def test_an_empty_database_has_no_leaderboard(settings: Settings) -> None:
+def test_an_empty_database_has_no_leaderboard(settings):
     given_nights(settings, [])
     with pytest.raises(SpecError, match="There is no run to make a leaderboard of"):
         make_leaderboard(settings)
 
 
-def test_a_night_shows_the_leaderboard_of_its_prompts_if_another_model_was_asked_them(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_night_shows_the_leaderboard_of_its_prompts_if_another_model_was_asked_them(settings, monkeypatch, caplog):
     shown: list[tuple[str, str, str, str]] = []
     monkeypatch.setattr(reporting, "publish", lambda *page: shown.append(page))
     monkeypatch.setattr(reporting, "get_run_logger", lambda: logging.getLogger("night"))

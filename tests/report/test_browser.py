@@ -16,10 +16,9 @@ from typing import Any
 
 import flow_kit
 import pytest
-from row_kit import BENCHMARK, NAME, NIGHT, NIGHT_BEFORE, NightOf, Sad, given_nights, given_sweep, noisy_nights
+from row_kit import BENCHMARK, NAME, NIGHT, NIGHT_BEFORE, NightOf, given_nights, given_sweep, noisy_nights
 
 from assayline.report.make import make_benchmark_report, make_history_report, make_leaderboard, make_report
-from assayline.settings import Settings
 
 pytestmark = [
     pytest.mark.slow,
@@ -116,14 +115,14 @@ def browser(opened: Browser) -> Browser:
     return opened
 
 
-def test_a_page_that_asks_for_something_is_heard(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_that_asks_for_something_is_heard(browser, tmp_path):
     page = tmp_path / "control.html"
     page.write_text(CONTROL)
     assert "<title>ran</title>" in browser.open(page)
     assert "GET http://leak.invalid/img HTTP/1.1" in browser.proxy.asked_by_page
 
 
-def test_every_chart_is_drawn_and_nothing_is_asked_for(weeks: Settings, browser: Browser, tmp_path: Path) -> None:
+def test_every_chart_is_drawn_and_nothing_is_asked_for(weeks, browser, tmp_path):
     written = make_report(weeks, NIGHT, NIGHT_BEFORE, tmp_path)
     assert not re.search(r"(google|gstatic|googleapis|gvt1)\.com", written.html.read_text(encoding="utf-8"))
     document = browser.open(written.html)
@@ -137,16 +136,7 @@ def test_every_chart_is_drawn_and_nothing_is_asked_for(weeks: Settings, browser:
     assert not any("cannot be drawn" in plot for plot in plots)
 
 
-def test_every_chart_of_a_sweep_is_drawn(settings: Settings, browser: Browser, tmp_path: Path) -> None:
-    given_sweep(settings)
-    document = browser.open(make_benchmark_report(settings, BENCHMARK, tmp_path).html)
-    assert browser.proxy.asked_by_page == []
-    plots = re.findall(r'<div class="plot[^>]*>(.*?)</div>', document, flags=re.S)
-    assert len(plots) == 5 and all("<svg" in plot and "mark-line" in plot for plot in plots)
-    assert not any("cannot be drawn" in plot for plot in plots)
-
-
-def test_every_chart_of_a_history_is_drawn(settings: Settings, browser: Browser, tmp_path: Path) -> None:
+def test_every_chart_of_a_history_is_drawn(settings, browser, tmp_path):
     nights = noisy_nights(16, verdict={"e2e_p95_s": "broken"})
     nights[11:] = noisy_nights(5, seed=2, vllm="0.31.0", driver="571.2")
     given_nights(
@@ -199,9 +189,7 @@ LOOK = """
 WIDTHS = (390, 1400)
 
 
-def test_pages_have_room_for_what_is_on_them_and_warn_of_nothing(
-    settings: Settings, browser: Browser, tmp_path: Path
-) -> None:
+def test_pages_have_room_for_what_is_on_them_and_warn_of_nothing(settings, browser, tmp_path):
     fast = NightOf(request_s=8.91e-5, days_later=0.01)
     odd = [replace(fast, prompts=letter, temperature=0.1 * i) for i, letter in enumerate("qrstu")]
     given_nights(settings, [fast, *odd, replace(fast, right=20, verdict={"accuracy, exact_match": "broken"})])
@@ -214,17 +202,20 @@ def test_pages_have_room_for_what_is_on_them_and_warn_of_nothing(
         assert (found["wide"], found["warned"]) == ([], []), width
 
 
-def test_pages_of_benchmarks_have_room_for_what_is_on_them_and_warn_of_nothing(
-    settings: Settings, browser: Browser, tmp_path: Path
-) -> None:
+def test_pages_of_benchmarks_are_drawn_have_room_for_what_is_on_them_and_warn_of_nothing(settings, browser, tmp_path):
     given_sweep(settings, late_at=8.0)
     runs = [
         NightOf(benchmark_id="b", name=f"n engine.batch_size={i % 2}", temperature=i % 2, request_s=i)
         for i in range(1, 11)
     ]
     given_nights(settings, [*runs, NightOf(model="org/a-model-with-a-long-name"), NightOf(model="b", right=20)])
+    sweep = make_benchmark_report(settings, BENCHMARK, tmp_path / "sweep").html
+    document = browser.open(sweep)
+    assert browser.proxy.asked_by_page == []
+    plots = re.findall(r'<div class="plot[^>]*>(.*?)</div>', document, flags=re.S)
+    assert len(plots) == 5 and all("<svg" in plot and "mark-line" in plot for plot in plots)
     for page, charts in (
-        (make_benchmark_report(settings, BENCHMARK, tmp_path / "sweep").html, 5),
+        (sweep, 5),
         (make_benchmark_report(settings, "b", tmp_path / "compared").html, 7),
         (make_leaderboard(settings, folder=tmp_path / "board")[1].html, 1),
     ):
@@ -233,7 +224,7 @@ def test_pages_of_benchmarks_have_room_for_what_is_on_them_and_warn_of_nothing(
             assert found == {"wide": [], "warned": [], "charts": charts}, (page, width)
 
 
-def test_hostile_text_neither_runs_nor_loads(sad: Sad, browser: Browser, tmp_path: Path) -> None:
+def test_hostile_text_neither_runs_nor_loads(sad, browser, tmp_path):
     stamps = {"arrived_at_s": 1.0, "first_token_at_s": 1.5, "last_token_at_s": 2.0, "finished_at_s": 2.0}
     answer = {**stamps, "output_tokens": 3, "text": HOSTILE, "rendered": HOSTILE, "target": "y", "score": 0.0}
     sad.given("run", "failed", answer, {"error_kind": HOSTILE, "error_message": HOSTILE}, message=HOSTILE)
@@ -244,7 +235,7 @@ def test_hostile_text_neither_runs_nor_loads(sad: Sad, browser: Browser, tmp_pat
     assert "<svg" in document
 
 
-def test_the_pages_policy_stops_what_escaping_might_miss(weeks: Settings, browser: Browser, tmp_path: Path) -> None:
+def test_the_pages_policy_stops_what_escaping_might_miss(weeks, browser, tmp_path):
     page = make_report(weeks, NIGHT, folder=tmp_path).html
     page.write_text(page.read_text(encoding="utf-8").replace("<main", f"{HOSTILE}<main"), encoding="utf-8")
     document = browser.open(page)

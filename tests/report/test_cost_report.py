@@ -1,10 +1,9 @@
 """What the report shows of devices, energy and cost, and of telemetry over time."""
 
 import json
-from pathlib import Path
 
 import pytest
-from row_kit import Sad, text_of
+from row_kit import text_of
 
 from assayline.report.make import make_report
 from assayline.settings import Settings
@@ -43,7 +42,7 @@ def give_telemetry(settings: Settings, run_id: str, *, has_counter: bool) -> Non
         )
 
 
-def test_cost_energy_and_telemetry_are_shown(sad: Sad, tmp_path: Path) -> None:
+def test_cost_energy_and_telemetry_are_shown(sad, tmp_path):
     sad.given("dear", "completed", {**ANSWER, "score": 1.0, "target": "x"}, {**ANSWER, "score": 0.0, "target": "x"})
     give_telemetry(sad.settings, "dear", has_counter=True)
     with connect(sad.settings.database_path, 10) as connection:
@@ -62,7 +61,7 @@ def test_cost_energy_and_telemetry_are_shown(sad: Sad, tmp_path: Path) -> None:
     assert '"style": "event"' in html or '"style":"event"' in html
 
 
-def test_an_integral_says_how_far_off_it_may_be_and_no_price_is_no_cost(sad: Sad, tmp_path: Path) -> None:
+def test_an_integral_says_how_far_off_it_may_be_and_no_price_is_no_cost(sad, tmp_path):
     sad.given("free", "completed", dict(ANSWER))
     give_telemetry(sad.settings, "free", has_counter=False)
     page = text_of(make_report(sad.settings, "free", folder=tmp_path).html).replace("\u00a0", " ")
@@ -70,7 +69,7 @@ def test_an_integral_says_how_far_off_it_may_be_and_no_price_is_no_cost(sad: Sad
     assert "It cost" not in page and "per right answer" not in page
 
 
-def test_a_cost_that_is_not_known_is_said_not_to_be(sad: Sad, tmp_path: Path) -> None:
+def test_a_cost_that_is_not_known_is_said_not_to_be(sad, tmp_path):
     sad.given("unknown", "completed", dict(ANSWER))
     with connect(sad.settings.database_path, 10) as connection:
         spec = {"engine": {}, "price": {"currency": "EUR", "per_kwh": 0.3}}

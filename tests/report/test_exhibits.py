@@ -42,7 +42,7 @@ def decode(exhibit: Exhibit) -> bytes:
     return base64.b64decode(exhibit.uri.partition(",")[2])
 
 
-def test_a_picture_is_a_small_copy_of_what_is_seen(tmp_path: Path) -> None:
+def test_a_picture_is_a_small_copy_of_what_is_seen(tmp_path):
     [exhibit] = show(tmp_path, Shelf(tmp_path).keep("image", jpeg()))
     assert (exhibit.kind, exhibit.words) == ("image", "image 1, 900 × 300 pixels")
     copy = decode(exhibit)
@@ -52,7 +52,7 @@ def test_a_picture_is_a_small_copy_of_what_is_seen(tmp_path: Path) -> None:
     assert b"script" not in copy
 
 
-def test_a_sound_is_its_beginning(tmp_path: Path) -> None:
+def test_a_sound_is_its_beginning(tmp_path):
     shelf = Shelf(tmp_path)
     short, long = show(tmp_path, shelf.keep("audio", wav(1.0)), shelf.keep("audio", wav(60.0)))
     assert (short.kind, short.words, long.words) == ("audio", "audio 1, 1.0 s", "audio 2, its first 10 s")
@@ -61,7 +61,7 @@ def test_a_sound_is_its_beginning(tmp_path: Path) -> None:
     assert len(long.uri) < 250_000
 
 
-def test_what_cannot_be_shown_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_shown_is_said(tmp_path):
     svg = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
     shelf = Shelf(tmp_path)
     gone = {"kind": "image", "path": "/no/such.png", "digest": "x"}
@@ -74,7 +74,7 @@ def test_what_cannot_be_shown_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", ["plain", "<script>alert('x')</script>", "| pipe `tick`"])
-def test_both_forms_carry_them_and_trust_nothing(words: str, tmp_path: Path) -> None:
+def test_both_forms_carry_them_and_trust_nothing(words, tmp_path):
     exhibits = [
         Exhibit("image", words, "data:image/jpeg;base64,AAAA"),
         Exhibit("audio", words, "data:audio/wav;base64,AAAA"),

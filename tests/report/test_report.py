@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from row_kit import NIGHT, NIGHT_BEFORE, NightOf, Sad, given_nights, text_of
+from row_kit import NIGHT, NIGHT_BEFORE, NightOf, given_nights, text_of
 
 from assayline.errors import SpecError, StoreError
 from assayline.report import make
-from assayline.report.make import make_report, put_on_page
+from assayline.report.make import Written, make_report, put_on_page
 from assayline.report.markdown import render_markdown
 from assayline.report.run.engines import say_forecast
 from assayline.settings import Settings
@@ -94,8 +94,19 @@ def headings(page: str) -> list[str]:
     return [html.unescape(found) for found in re.findall(r"<h2[^>]*>(.*?)</h2>", page)]
 
 
-def test_numbers_are_those_of_the_models(weeks: Settings, tmp_path: Path) -> None:
-    written = make_report(weeks, NIGHT, folder=tmp_path)
+@pytest.fixture(scope="module")
+def written(weeks: Settings, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """The page of a night."""
+    return make_report(weeks, NIGHT, folder=tmp_path_factory.mktemp("night"))
+
+
+@pytest.fixture(scope="module")
+def compared(weeks: Settings, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """The page of that night against the one before."""
+    return make_report(weeks, NIGHT, NIGHT_BEFORE, tmp_path_factory.mktemp("compared"))
+
+
+def test_numbers_are_those_of_the_models(weeks, written):
     page, text = html.unescape(text_of(written.html)), written.markdown.read_text(encoding="utf-8")
     assert headings(page) == SECTIONS
     accuracy = query(weeks, "select mean from accuracy where run_id = ?", NIGHT)
@@ -108,26 +119,22 @@ def test_numbers_are_those_of_the_models(weeks: Settings, tmp_path: Path) -> Non
     for shown in (show_share(accuracy), show_seconds(tail), model_id, NIGHT, "an invented device", "engine_died"):
         assert shown in page
         assert shown in text.replace("\\_", "_")
+    for source in ("output_tokens_per_s mean", "ttft_s p95", "accuracy mean"):
+        assert source in page, "each metric of the run with its name in metric_value"
     assert "2 engines failed, 2 memory reductions" in page
     assert "window_requests 80 → 40" in page
     assert "CUDA out of memory" in page
 
 
-def test_a_forecast_is_told_as_far_as_it_is_known() -> None:
+def test_a_forecast_is_told_as_far_as_it_is_known():
     known = {"expected_requests": 12, "median_error_factor": 1.25, "rank_correlation": 0.5}
     begin = "12 requests had an expected length, from earlier runs: off by a factor of 1.25 in the median"
     assert say_forecast(known) == f"{begin}, rank correlation 0.50."
     assert say_forecast({**known, "rank_correlation": None}) == f"{begin}."
 
 
-def test_every_metric_of_the_run_is_in_it_with_its_name_in_metric_value(weeks: Settings, tmp_path: Path) -> None:
-    page = html.unescape(text_of(make_report(weeks, NIGHT, folder=tmp_path).html))
-    for source in ("output_tokens_per_s mean", "ttft_s p95", "accuracy mean"):
-        assert source in page
-
-
-def test_charts_are_made_of_the_rows_of_their_models(weeks: Settings, tmp_path: Path) -> None:
-    charts = read_charts(make_report(weeks, NIGHT, folder=tmp_path).html)
+def test_charts_are_made_of_the_rows_of_their_models(weeks, written):
+    charts = read_charts(written.html)
     tokens = query(weeks, "select list(output_tokens_per_s order by begins_at_s) from activity where run_id = ?", NIGHT)
     assert [row["output_tokens_per_s"] for row in charts[3][0]] == tokens
     requests = query(
@@ -142,9 +149,8 @@ def test_charts_are_made_of_the_rows_of_their_models(weeks: Settings, tmp_path: 
         assert len({row["at"] for row in failures}) == 2
 
 
-def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks: Settings, tmp_path: Path) -> None:
-    written = make_report(weeks, NIGHT, NIGHT_BEFORE, tmp_path)
-    page = html.unescape(text_of(written.html))
+def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks, compared):
+    page = html.unescape(text_of(compared.html))
     assert headings(page) == ["Against the baseline", *SECTIONS]
     difference, low, high, p = (
         query(weeks, f"select {column} from compare_runs(?, ?)", NIGHT, NIGHT_BEFORE)
@@ -172,7 +178,7 @@ def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks: Setting
 LIMITS = {"errors": "held", "accuracy, exact_match": "broken", "e2e_p95_s": "not judged"}
 
 
-def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings: Settings, tmp_path: Path) -> None:
+def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings, tmp_path):
     given_nights(settings, [NightOf(), NightOf(right=20, verdict=LIMITS), NightOf(verdict={"errors": "held"})])
     written = make_report(settings, "night-001", "night-000", tmp_path)
     page = html.unescape(text_of(written.html))
@@ -192,23 +198,20 @@ def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings: Set
     assert "**Limits**" not in unjudged.text and unjudged.document.headline[0].startswith("The run is complete")
 
 
-def test_put_on_page_draws_charts_as_pictures(weeks: Settings, tmp_path: Path) -> None:
-    document = make_report(weeks, NIGHT, NIGHT_BEFORE, tmp_path).document
-    page = put_on_page(document)
+def test_put_on_page_draws_charts_as_pictures(compared):
+    page = put_on_page(compared.document)
     pictures = re.findall(r"!\[[^\]]+\]\(data:image/svg\+xml;base64,([\w+/=]+)\)", page)
-    assert len(pictures) == len(read_charts(tmp_path / "report.html")) == 6
+    assert len(pictures) == len(read_charts(compared.html)) == 6
     for picture in pictures:
         drawn = base64.b64decode(picture).decode()
         assert drawn.startswith("<svg") and "#2f6f9f" in drawn, "in the page's colours"
         assert "var(" not in drawn
     assert len(page) < make.PAGE_BYTES
-    assert str(tmp_path) not in page and "HTML page" not in page
+    assert str(compared.html.parent) not in page and "HTML page" not in page
 
 
-def test_put_on_page_leaves_out_pictures_then_sections_when_there_is_no_room(
-    weeks: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    document = make_report(weeks, NIGHT, NIGHT_BEFORE, tmp_path).document
+def test_put_on_page_leaves_out_pictures_then_sections_when_there_is_no_room(compared, monkeypatch):
+    document = compared.document
     words = put_on_page(replace(document, sections=[]))
     whole = len(render_markdown(document).encode())
     for most, pictures in ((whole + 20_000, 1), (whole, 0), (whole - 1, 0), (len(words.encode()), 0)):
@@ -218,25 +221,25 @@ def test_put_on_page_leaves_out_pictures_then_sections_when_there_is_no_room(
         assert page.startswith(words.rstrip()) and ("## Against the baseline" in page) == (most > len(words) + 10_000)
 
 
-def test_report_names_the_fields_that_differ_from_the_baseline(settings: Settings, tmp_path: Path) -> None:
+def test_report_names_the_fields_that_differ_from_the_baseline(settings, tmp_path):
     given_nights(settings, [NightOf(), NightOf(temperature=1.5)])
     page = html.unescape(text_of(make_report(settings, "night-001", "night-000", tmp_path).html))
     assert "What differs: sampling.temperature: 0.0 → 1.5." in page
     assert 'class="figure bad">\n      <dt>Accuracy' not in page
 
 
-def test_report_names_the_row_of_an_error_example(sad: Sad, tmp_path: Path) -> None:
+def test_report_names_the_row_of_an_error_example(sad, tmp_path):
     sad.given("run", "completed", dict(OK), {"error_kind": "template_error", "error_message": "a null"})
     page = html.unescape(text_of(make_report(sad.settings, "run", folder=tmp_path).html))
     assert "Example of template_error: row 1 of the source" in page
 
 
-def test_the_other_way_round_it_became_better(weeks: Settings, tmp_path: Path) -> None:
+def test_the_other_way_round_it_became_better(weeks, tmp_path):
     page = html.unescape(text_of(make_report(weeks, NIGHT_BEFORE, NIGHT, tmp_path).html))
     assert "better, beyond chance" in page
 
 
-def test_runs_without_a_prompt_in_common_are_not_compared(sad: Sad, tmp_path: Path) -> None:
+def test_runs_without_a_prompt_in_common_are_not_compared(sad, tmp_path):
     sad.given("one", "completed", {**OK, "score": 1.0})
     sad.given("none", "completed", dict(OK))
     page = html.unescape(text_of(make_report(sad.settings, "none", "one", tmp_path).html))
@@ -274,9 +277,7 @@ def test_runs_without_a_prompt_in_common_are_not_compared(sad: Sad, tmp_path: Pa
     ],
     ids=["nothing", "cancelled", "no target", "no times", "all errors", "one request", "not asked"],
 )
-def test_what_is_missing_is_said(
-    sad: Sad, tmp_path: Path, state: str, answers: list[dict[str, Any]], sentences: list[str]
-) -> None:
+def test_what_is_missing_is_said(sad, tmp_path, state, answers, sentences):
     sad.given("run", state, *map(dict, answers), message="it broke" if state == "failed" else None)
     written = make_report(sad.settings, "run", folder=tmp_path)
     page = html.unescape(text_of(written.html))
@@ -286,7 +287,7 @@ def test_what_is_missing_is_said(
     assert "None" not in page and "nan" not in page.split("What was run")[0].lower().split()
 
 
-def test_hostile_text_is_text(sad: Sad, tmp_path: Path) -> None:
+def test_hostile_text_is_text(sad, tmp_path):
     answer = {**OK, "text": HOSTILE, "rendered": HOSTILE, "target": HOSTILE, "score": 0.0}
     error = {"error_kind": HOSTILE, "error_message": HOSTILE, "rendered": HOSTILE}
     sad.given("run", "failed", answer, error, message=HOSTILE)
@@ -312,7 +313,7 @@ def test_hostile_text_is_text(sad: Sad, tmp_path: Path) -> None:
         assert not re.search(piece, outside), piece
 
 
-def test_hostile_text_ends_no_element_of_chart_data(sad: Sad, tmp_path: Path) -> None:
+def test_hostile_text_ends_no_element_of_chart_data(sad, tmp_path):
     sad.given("run", "completed", {**OK, "score": 1.0})
     with connect(sad.settings.database_path, 10) as connection:
         connection.execute("update scorers set scorer = ?", [HOSTILE])
@@ -325,7 +326,7 @@ def test_hostile_text_ends_no_element_of_chart_data(sad: Sad, tmp_path: Path) ->
     assert found and set(found) == {" ".join(HOSTILE.split())[:300]}
 
 
-def test_long_texts_are_cut_and_say_so(sad: Sad, tmp_path: Path) -> None:
+def test_long_texts_are_cut_and_say_so(sad, tmp_path):
     sad.given("run", "completed", {**OK, "text": "long " * 100_000, "score": 0.0, "target": "y"})
     written = make_report(sad.settings, "run", folder=tmp_path)
     assert "cut: the first 1,500 of 500,000 characters" in written.html.read_text(encoding="utf-8")
@@ -333,7 +334,7 @@ def test_long_texts_are_cut_and_say_so(sad: Sad, tmp_path: Path) -> None:
     assert written.markdown.stat().st_size < 50_000
 
 
-def test_a_page_of_many_requests_is_no_larger(settings: Settings, sad: Sad, tmp_path: Path) -> None:
+def test_a_page_of_many_requests_is_no_larger(settings, sad, tmp_path):
     sad.given("run", "completed", dict(OK))
     few = make_report(settings, "run", folder=tmp_path).html.stat().st_size
     with connect(settings.database_path, 10) as connection:
@@ -352,9 +353,7 @@ def test_a_page_of_many_requests_is_no_larger(settings: Settings, sad: Sad, tmp_
     assert many < 3_000_000
 
 
-def test_the_command_says_where_the_report_is(
-    weeks: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_where_the_report_is(weeks, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(weeks.data_dir))
     assert run("report", [NIGHT, "--baseline", NIGHT_BEFORE, "--out", str(tmp_path / "new" / "folder")]) == 0
     out = capsys.readouterr().out
@@ -373,21 +372,14 @@ def test_the_command_says_where_the_report_is(
         ([NIGHT, "--out", "/proc/none"], 6, "--out"),
     ],
 )
-def test_bad_input_is_a_sentence(
-    weeks: Settings,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    code: int,
-    fragment: str,
-) -> None:
+def test_bad_input_is_a_sentence(weeks, monkeypatch, capsys, arguments, code, fragment):
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(weeks.data_dir))
     assert run("report", arguments) == code
     err = capsys.readouterr().err
     assert err.startswith("error: ") and fragment in err and err.count("\n") == 1
 
 
-def test_an_unfinished_run_has_no_report(sad: Sad, tmp_path: Path) -> None:
+def test_an_unfinished_run_has_no_report(sad, tmp_path):
     sad.given("run", "running", dict(OK))
     sad.given("done", "completed", dict(OK))
     with pytest.raises(SpecError, match="has not finished"):
@@ -397,7 +389,7 @@ def test_an_unfinished_run_has_no_report(sad: Sad, tmp_path: Path) -> None:
     assert list(tmp_path.glob("report*")) == []
 
 
-def test_without_a_database_nothing_is_made(settings: Settings) -> None:
+def test_without_a_database_nothing_is_made(settings):
     with pytest.raises(StoreError, match="no database"):
         make_report(settings, "run")
     assert not settings.database_path.exists()

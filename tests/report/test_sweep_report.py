@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from row_kit import BENCHMARK, RATES, NightOf, Sad, given_nights, given_sweep, text_of
+from row_kit import BENCHMARK, RATES, NightOf, given_nights, given_sweep, text_of
 
 from assayline.report.make import Written, make_benchmark_report, make_report
 from assayline.settings import Settings
@@ -78,7 +78,7 @@ def headings(page: Path) -> list[str]:
     return re.findall(r"<h2[^>]*>(.*?)</h2>", text_of(page))
 
 
-def test_points_are_drawn_and_listed_as_the_model_has_them(sweep: tuple[Settings, Written]) -> None:
+def test_points_are_drawn_and_listed_as_the_model_has_them(sweep):
     settings, written = sweep
     assert headings(written.html) == ["Latency against throughput", "Goodput", "Points", "Runs"]
     points = query(settings, "select requests_per_s, ttft_p50_s, ttft_p99_s from load_point order by requests_per_s")
@@ -94,7 +94,7 @@ def test_points_are_drawn_and_listed_as_the_model_has_them(sweep: tuple[Settings
         assert f"{rate:.4g}" in page and show_seconds(median) in page
 
 
-def test_the_knee_is_marked_and_said(sweep: tuple[Settings, Written]) -> None:
+def test_the_knee_is_marked_and_said(sweep):
     settings, written = sweep
     [(at,)] = query(settings, "select requests_per_s from load_point where is_knee")
     assert at < 10.0, "before the queue grows"
@@ -103,7 +103,7 @@ def test_the_knee_is_marked_and_said(sweep: tuple[Settings, Written]) -> None:
     assert f"The knee is at {show_rate(at, 'requests')}" in written.text
 
 
-def test_sweep_has_no_knee_when_no_load_between_the_ends_is_trusted(settings: Settings, tmp_path: Path) -> None:
+def test_sweep_has_no_knee_when_no_load_between_the_ends_is_trusted(settings, tmp_path):
     given_sweep(settings, rates=(6.0,), late_at=6.0)
     written = make_benchmark_report(settings, BENCHMARK, tmp_path)
     assert query(settings, "select count(*) from load_point where is_knee") != [(0,)], "one of the two ends"
@@ -112,7 +112,7 @@ def test_sweep_has_no_knee_when_no_load_between_the_ends_is_trusted(settings: Se
     assert not any(row.get("name") == "knee" for chart in read_charts(written.html) for row in chart)
 
 
-def test_goodput_is_drawn_over_the_offered_rate_for_each_objective(sweep: tuple[Settings, Written]) -> None:
+def test_goodput_is_drawn_over_the_offered_rate_for_each_objective(sweep):
     settings, written = sweep
     *_, goodput, shares = read_charts(written.html)
     for slo in ("interactive", "patient"):
@@ -130,13 +130,13 @@ def test_goodput_is_drawn_over_the_offered_rate_for_each_objective(sweep: tuple[
     assert "interactive: first token within 200\u00a0ms; patient: end to end within 2\u00a0s" in written.text
 
 
-def test_without_objectives_it_says_how_to_have_them(plain: Written) -> None:
+def test_without_objectives_it_says_how_to_have_them(plain):
     assert "slos: [{name: interactive, ttft_s: 0.5, tpot_s: 0.05}]" in texts(plain.html)
     assert "Share of requests that are good" not in texts(plain.html)
     assert {row.get("line") for row in read_charts(plain.html)[-1]} >= {"answered"}
 
 
-def test_points_that_cannot_be_believed_are_ringed_and_named(odd: Written) -> None:
+def test_points_that_cannot_be_believed_are_ringed_and_named(odd):
     text = odd.text.replace("\\", "")
     assert "The generator did not keep up at 6/s (99 % within 500\u00a0ms)" in text
     assert "The engine was saturated at 20/s" in text
@@ -145,12 +145,12 @@ def test_points_that_cannot_be_believed_are_ringed_and_named(odd: Written) -> No
     assert marked == {"6/s", "20/s"}
 
 
-def test_a_sweep_that_trusts_all_its_points_warns_of_none(plain: Written) -> None:
+def test_a_sweep_that_trusts_all_its_points_warns_of_none(plain):
     assert "did not keep up" not in plain.text and "saturated at" not in plain.text and "Mind" not in plain.text
     assert not any(row.get("is_marked") for row in read_charts(plain.html)[0])
 
 
-def test_a_point_that_failed_is_named_and_not_drawn(odd: Written) -> None:
+def test_a_point_that_failed_is_named_and_not_drawn(odd):
     page = texts(odd.html)
     assert "sweep 8/s is failed: the engine died" in page and ">unfinished<" in page
     assert "8/s" not in {row.get("label") for row in read_charts(odd.html)[0]}
@@ -174,7 +174,7 @@ def given_windows(settings: Settings, seconds: dict[int, list[float]]) -> None:
         connection.execute("update runs set spec_json = json_merge_patch(spec_json, ?)", [json.dumps(limits)])
 
 
-def test_comparison_report_says_what_differs_and_draws_every_repeat(settings: Settings, tmp_path: Path) -> None:
+def test_comparison_report_says_what_differs_and_draws_every_repeat(settings, tmp_path):
     given_windows(settings, {8: [1.0, 1.01, 1.02, 0.99, 0.98], 32: [0.5, 0.51, 0.52, 0.49, 0.48]})
     written = make_benchmark_report(settings, "b", tmp_path)
     assert headings(written.html) == ["Verdicts", "Repeats", "Runs"]
@@ -191,7 +191,7 @@ def test_comparison_report_says_what_differs_and_draws_every_repeat(settings: Se
     )
 
 
-def test_comparison_report_of_equal_configurations_tells_nothing_apart(settings: Settings, tmp_path: Path) -> None:
+def test_comparison_report_of_equal_configurations_tells_nothing_apart(settings, tmp_path):
     given_windows(settings, {8: [1.0, 2.5, 0.3, 4.0, 0.9], 32: [0.2, 3.0, 1.1, 0.8, 2.4]})
     page = texts(make_benchmark_report(settings, "b", tmp_path).html).replace("\u00a0", " ")
     assert "max_concurrency 32 against 8: not told apart; 5 repeats each." in page
@@ -199,19 +199,19 @@ def test_comparison_report_of_equal_configurations_tells_nothing_apart(settings:
     assert changes and max(changes) < 100, "nothing falls by more than all"
 
 
-def test_comparison_report_says_when_there_are_too_few_repeats(sad: Sad, tmp_path: Path) -> None:
+def test_comparison_report_says_when_there_are_too_few_repeats(sad, tmp_path):
     given_windows(sad.settings, {8: [1.0, 1.1], 32: [0.5]})
     page = texts(make_benchmark_report(sad.settings, "b", tmp_path).html)
     assert "max_concurrency 32 against 8: too few repeats to tell them apart (1 repeat against 2), five of each" in page
 
 
-def test_comparison_report_of_one_configuration_has_nothing_to_compare(settings: Settings, tmp_path: Path) -> None:
+def test_comparison_report_of_one_configuration_has_nothing_to_compare(settings, tmp_path):
     given_windows(settings, {8: [1.0, 1.1]})
     page = texts(make_benchmark_report(settings, "b", tmp_path).html)
     assert "2 repeats of one configuration: there is nothing to compare it with." in page
 
 
-def test_hostile_names_stay_text(settings: Settings, tmp_path: Path) -> None:
+def test_hostile_names_stay_text(settings, tmp_path):
     given_sweep(settings, rates=(4.0,))
     hostile = "</script><script>alert(1)</script>| **a**"
     with connect(settings.database_path, 10) as connection:
@@ -223,9 +223,7 @@ def test_hostile_names_stay_text(settings: Settings, tmp_path: Path) -> None:
     assert any(row.get("line") == f"good for {hostile}" for row in read_charts(written.html)[-1])
 
 
-def test_the_command_writes_into_the_benchmarks_folder(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_command_writes_into_the_benchmarks_folder(settings, monkeypatch, capsys, tmp_path):
     given_sweep(settings, rates=(4.0,))
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(settings.data_dir))
     monkeypatch.setenv("ASSAYLINE_DATABASE", str(settings.database_path))
@@ -239,7 +237,7 @@ def test_the_command_writes_into_the_benchmarks_folder(
         assert ended.value.code == 2
 
 
-def test_a_run_under_load_says_what_must_be_known_of_it(settings: Settings, tmp_path: Path) -> None:
+def test_a_run_under_load_says_what_must_be_known_of_it(settings, tmp_path):
     run_ids = given_sweep(settings, rates=(6.0, 20.0), late_at=6.0)
     with connect(settings.database_path, 10) as connection:
         connection.execute("update loads set warmup_s = 2, cooldown_s = 1 where run_id = ?", [run_ids[3]])
@@ -264,6 +262,6 @@ def test_a_run_under_load_says_what_must_be_known_of_it(settings: Settings, tmp_
     assert "a closed loop: 1 in flight" in closed and "saturated" not in closed
 
 
-def test_a_run_without_a_load_has_no_such_section(sad: Sad, tmp_path: Path) -> None:
+def test_a_run_without_a_load_has_no_such_section(sad, tmp_path):
     sad.given("run", "completed", dict(OK))
     assert "Load" not in headings(make_report(sad.settings, "run", folder=tmp_path).html)

@@ -1,7 +1,5 @@
 """Parts of a page before it is one: tables, numbers and money, and names above a chart."""
 
-from typing import Any
-
 import pytest
 
 from assayline.report.charts import LETTER_PIXELS, LINE_PIXELS, MOST_LINES, NARROWEST_PIXELS, draw_line, name_marks
@@ -10,7 +8,7 @@ from assayline.report.html import render_html
 from assayline.words import show_money, show_name, show_note, show_seconds, show_value
 
 
-def test_tabulate_leaves_out_columns_that_are_empty_in_every_row() -> None:
+def test_tabulate_leaves_out_columns_that_are_empty_in_every_row():
     columns = (Column("name", "a"), Column("none", "b"), Column("dash", "b", show_value), Column("some", "c"))
     table = tabulate("Table", columns, [{"a": "", "b": "", "c": ""}, {"a": "", "b": None, "c": "x"}])
     assert [column.header for column in table.columns] == ["name", "some"], "the first one names the row"
@@ -30,22 +28,22 @@ def test_tabulate_leaves_out_columns_that_are_empty_in_every_row() -> None:
         (1234.5, "1,234\u00a0EUR"),
     ],
 )
-def test_show_money_has_digits_that_can_be_read(value: float | None, shown: str) -> None:
+def test_show_money_has_digits_that_can_be_read(value, shown):
     assert show_money(value, "EUR") == shown
 
 
 @pytest.mark.parametrize(
     ("value", "shown"), [(999.5, "999.5"), (4597.3, "4,597"), (27014.2, "27,014"), (4597, "4,597")]
 )
-def test_show_value_separates_thousands(value: float, shown: str) -> None:
+def test_show_value_separates_thousands(value, shown):
     assert show_value(value) == shown
 
 
-def test_show_seconds_never_rounds_up_to_a_thousand_of_a_unit() -> None:
+def test_show_seconds_never_rounds_up_to_a_thousand_of_a_unit():
     assert [show_seconds(value) for value in (0.00099999, 0.0009, 0.9999)] == ["1\u00a0ms", "900\u00a0µs", "1\u00a0s"]
 
 
-def test_page_shows_a_note_below_its_row_and_keeps_names_on_one_line(tmp_path: Any) -> None:
+def test_page_shows_a_note_below_its_row_and_keeps_names_on_one_line(tmp_path):
     columns = (Column("rank", "rank"), Column("model", "model", show_name), Column("note", "note", show_note))
     rows = [{"rank": "1", "model": "a/b", "note": "was resumed"}, {"rank": "2", "model": "c", "note": ""}]
     figures = [Figure("Throughput", "123,456\u00a0tokens/s"), Figure("Limits", "1 of 2")]
@@ -58,13 +56,13 @@ def test_page_shows_a_note_below_its_row_and_keeps_names_on_one_line(tmp_path: A
 
 
 @pytest.mark.parametrize(("highest", "domain"), [(0.003, None), (0.6, [0, 1])])
-def test_draw_line_of_a_low_share_has_an_axis_on_which_it_is_seen(highest: float, domain: list[int] | None) -> None:
+def test_draw_line_of_a_low_share_has_an_axis_on_which_it_is_seen(highest, domain):
     slices = [{"begins_at_s": float(i), "ends_at_s": i + 1.0, "kv": value} for i, value in enumerate((0.0, highest))]
     spec = draw_line(slices, slices, [], "kv", "share of the KV cache in use", is_share=True)
     assert spec["layer"][0]["encoding"]["y"]["scale"].get("domain") == domain
 
 
-def test_name_marks_lie_neither_on_each_other_nor_outside_a_narrow_chart() -> None:
+def test_name_marks_lie_neither_on_each_other_nor_outside_a_narrow_chart():
     marks = [(at, at / 100, "prompts, settings") for at in (0, 2, 4, 45, 55, 90, 97, 99, 100)]
     drawn = []
     for layer in (chart.to_dict() for chart in name_marks(marks)):

@@ -1,6 +1,5 @@
 """Batch files become requests: what a body asks is asked, or its line is refused with a sentence."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from run_kit import batch_line, chat_line, prepare, text_line, write_batch
 
 from assayline.errors import PromptError
 from assayline.prompts import load_prompts
-from assayline.prompts.sources.batch import read_chat_body, read_text_body
+from assayline.prompts.sources.batch import read_chat_body
 from assayline.requests.build import Prepared
 from assayline.requests.chat import ServedChat
 from assayline.spec.evaluation import EvalSpec
@@ -201,27 +200,3 @@ def test_a_server_that_renders_gets_messages_and_nothing_that_it_could_not(tmp_p
 
 def test_the_set_is_called_as_its_file(tmp_path):
     assert spec_of(tmp_path / "night.jsonl").prompts.set_name == "night"
-
-
-@pytest.mark.vllm
-def test_bodies_mean_what_they_mean_to_vllms_server():
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-
-    from assayline.engines.host.vllm.rows import build_sampling_params
-
-    shared: dict[str, Any] = {
-        "temperature": 0.3, "top_p": 0.9, "top_k": 4, "min_p": 0.1, "seed": 11, "stop": ["x", "y"], "min_tokens": 2,
-        "presence_penalty": 0.1, "frequency_penalty": 0.2, "repetition_penalty": 1.1, "logit_bias": {"7": 2.0},
-        "ignore_eos": True, "stop_token_ids": [3], "include_stop_str_in_output": True, "skip_special_tokens": False,
-        "bad_words": ["no"], "prompt_logprobs": 1, "response_format": {"type": "json_object"}, "max_tokens": 6,
-    }  # fmt: skip
-    chat = {"messages": [{"role": "user", "content": "x"}], **shared, "logprobs": True, "top_logprobs": 3}
-    text = {"prompt": "x", **shared, "logprobs": 2}
-    theirs = [
-        ChatCompletionRequest.model_validate(chat).to_sampling_params(6, {}),
-        CompletionRequest.model_validate(text).to_sampling_params(6, {}),
-    ]
-    for wishes, params in zip((read_chat_body(chat), read_text_body(text)), theirs, strict=True):
-        ours = build_sampling_params(json.loads(json.dumps(wishes.sampling)), record_token_times=False)
-        assert repr(ours) == repr(params)

@@ -61,7 +61,7 @@ def play(health: Health, act: Callable[[ServeProcess], Any]) -> None:
 
 
 def test_serve_process_holds_its_port_until_the_server_listens():
-    process = ServeProcess(ORDER, lambda *_: time.sleep(600))
+    process = ServeProcess(ORDER, lambda *_: time.sleep(1))
     port = int(process.url.rpartition(":")[2].removesuffix("/v1"))
     with socket.socket() as other, pytest.raises(OSError, match="in use") as caught:
         other.bind(("127.0.0.1", port))
