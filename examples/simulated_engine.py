@@ -4,6 +4,7 @@ It schedules like a real one: a step gives one token to each request that has a 
 """
 
 import random
+from collections import deque
 from dataclasses import dataclass, field
 
 from assayline.records import Completion, EngineEvent, Request, TelemetrySample
@@ -21,6 +22,7 @@ class Night:
     started: str
     """UTC."""
     name: str = "nightly"
+    model: str = "invented/sums-of-two"
     model_id: str = "sha256:00000000000000000000000000000001"
     prompts: int | None = None
     window: int = 80
@@ -28,13 +30,23 @@ class Night:
     step_s: float = 0.25
     thinking_tokens: int = 0
     """Tokens before each answer."""
+    max_tokens: int | None = None
+    """Tokens after which an answer is cut off; None: 4 more than the longest has."""
     wrong: frozenset[int] = frozenset()
     """Rows of the prompt set that get a wrong answer."""
     dies_after: int | None = None
     """Answers after which the engine runs out of memory; the next one has half the window."""
     deadly: int | None = None
     """The row that no engine survives."""
+    rate_per_s: float | None = None
+    """Requests per second of an open loop; None: each is sent as soon as there is room."""
+    euros_per_hour: float | None = None
     benchmark_id: str | None = None
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens that an answer may have."""
+        return self.max_tokens or 20 + self.thinking_tokens
 
 
 @dataclass(slots=True)
@@ -54,6 +66,7 @@ class _Running:
     target: str
     arrived_at_s: float
     tokens: int
+    is_cut_off: bool
     made_tokens: int = 0
     scheduled_at_s: float | None = None
     first_token_at_s: float | None = None
@@ -85,12 +98,19 @@ def _work(
 ) -> int | None:
     """Answers what is left, taking it out of the list. Returns how many were in flight, if the engine died."""
     dice = random.Random(f"{night.run_id}/{generation}")
-    source, live, steps, tokens = iter(list(left)), [], 0, 0
-    sampled_s = told.now_s
+    unsent, live, steps, tokens = deque(left), [], 0, 0
+    began_s = sampled_s = told.now_s
     while True:
-        while len(live) < window and (asked := next(source, None)) is not None:
-            row, request, target = asked
-            live.append(_Running(row, request, target, told.now_s, night.thinking_tokens + 4 + row % 13))
+        while unsent and (night.rate_per_s or len(live) < window):
+            row, request, target = unsent[0]
+            due_s = round(began_s + row / night.rate_per_s, 6) if night.rate_per_s else told.now_s
+            if due_s > told.now_s and live:
+                break
+            told.now_s = max(told.now_s, due_s)
+            wanted = night.thinking_tokens + 4 + row % 13
+            is_cut_off = wanted > night.most_tokens
+            live.append(_Running(row, request, target, due_s, min(wanted, night.most_tokens), is_cut_off))
+            unsent.popleft()
         if not live:
             return None
         step_s = night.step_s * (0.8 + 0.4 * dice.random())
@@ -130,7 +150,8 @@ def _answer(running: _Running, night: Night, generation: int, window: int, now_s
         request_id=running.request.request_id,
         worker=WORKER,
         engine_generation=generation,
-        window_requests=window,
+        window_requests=None if night.rate_per_s else window,
+        due_at_s=running.arrived_at_s if night.rate_per_s else None,
         sent_at_s=running.arrived_at_s,
         arrived_at_s=running.arrived_at_s,
         queued_at_s=running.arrived_at_s,
@@ -142,8 +163,8 @@ def _answer(running: _Running, night: Night, generation: int, window: int, now_s
         cached_tokens=0,
         output_tokens=running.tokens,
         preemptions=0,
-        finish_reason="stop",
-        text=text,
+        finish_reason="length" if running.is_cut_off else "stop",
+        text="The sum is" if running.is_cut_off else text,
     )
 
 

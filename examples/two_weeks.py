@@ -2,8 +2,9 @@
 
     python -m examples.two_weeks [FOLDER]          # default: data/two-weeks
 
-It has two nights of one evaluation a week apart, of which the second went worse; the same prompts with room to think;
-and a benchmark of two windows, five repeats each. Prompts are those of examples/arithmetic.jsonl; answers and times are
+It has two nights of one evaluation a week apart, of which the second went worse and was judged by the gate; the same
+prompts with room to think; and three benchmarks: two limits of concurrency with five repeats each, three models, and
+one model under five loads. Prompts are those of examples/arithmetic.jsonl; answers and times are
 invented by examples/simulated_engine.py. docs/queries.md quotes this database, and tests read it. What is made is a
 folder per run, as any run leaves it, and the database is loaded from them as `assayline rebuild` would.
 """
@@ -17,6 +18,7 @@ from typing import Any
 
 from assayline import __version__
 from assayline.clock import RunClock
+from assayline.comparison.gate import judge_run_against, save_verdicts
 from assayline.digests import digest_json
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.files import replace_file
@@ -24,9 +26,10 @@ from assayline.records import Prompt, Request
 from assayline.requests.build import make_request_id
 from assayline.runs.manifest import SPEC_NAME, Manifest, PromptCounts, write_manifest
 from assayline.settings import Settings
+from assayline.spec.criteria import GateSpec
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import canonical_json, config_id, spec_hash
-from assayline.store.database import TABLE_VERSION
+from assayline.store.database import TABLE_VERSION, connect
 from assayline.store.parts import write_part
 from examples.simulated_engine import Night, simulate
 
@@ -62,6 +65,37 @@ NIGHTS = (
         for minute, window in ((0, 8), (30, 32))
         for repeat in range(5)
     ),
+    *(
+        Night(
+            f"20261122-{hour}0000-models-{hour}00",
+            f"2026-11-22 {hour}:00",
+            "models",
+            model=f"invented/sums-of-{size}",
+            model_id=f"sha256:{hour:032d}",
+            max_tokens=14,
+            wrong=wrong,
+            step_s=step_s,
+            euros_per_hour=1.8,
+            benchmark_id="three-models",
+        )
+        for hour, size, step_s, wrong in (
+            (10, "one", 0.1, OFTEN_WRONG | NEWLY_WRONG | frozenset(range(0, 155, 5))),
+            (11, "two", 0.25, OFTEN_WRONG | {66, 93}),
+            (12, "four", 0.6, frozenset({17, 58, 101})),
+        )
+    ),
+    *(
+        Night(
+            f"20261123-1{rate_per_s}0000-rates-{rate_per_s:04d}",
+            f"2026-11-23 1{rate_per_s}:00",
+            "rates",
+            seats=16,
+            wrong=OFTEN_WRONG,
+            rate_per_s=rate_per_s,
+            benchmark_id="two-to-eight-a-second",
+        )
+        for rate_per_s in (2, 4, 5, 6, 8)
+    ),
 )
 
 
@@ -71,29 +105,41 @@ def main() -> None:
 
 
 def make_database(folder: Path, nights: tuple[Night, ...] = NIGHTS) -> Path:
-    """Writes the folders of all runs and loads them into a database. Returns its path."""
+    """Writes the folders of all runs and loads them into a database. Returns its path.
+
+    The gate holds the second night against the first, if both are among `nights`.
+    """
     settings = Settings(data_dir=folder, database=folder / "assayline.duckdb")
     for night in nights:
         run_dir = settings.run_dir(night.run_id)
         write_run(run_dir, night)
         rebuild_run(run_dir, settings.database_path, settings.database_wait_s)
+    first, second = NIGHTS[:2]
+    if first in nights and second in nights:
+        with connect(settings.database_path, settings.database_wait_s) as connection:
+            save_verdicts(connection, judge_run_against(connection, second.run_id, first.run_id, GateSpec()))
     return settings.database_path
 
 
 def write_run(run_dir: Path, night: Night) -> None:
     """A run's folder: spec, parts and manifest."""
+    load, way = None, {"max_concurrency": night.window}
+    if night.rate_per_s:
+        load, way = {"arrival": {"kind": "constant", "rate_per_s": night.rate_per_s}}, {"backend": "async"}
     spec = parse_spec(
         {
             "name": night.name,
-            "model": "invented/sums-of-two",
+            "model": night.model,
             "prompts": {
                 "source": {"kind": "file", "path": "examples/arithmetic.jsonl"},
                 "columns": {"target": "answer", "metadata": ["operation"]},
                 "template": "{{ question }}",
                 "limit": night.prompts,
             },
-            "sampling": {"temperature": 0, "max_tokens": 20 + night.thinking_tokens},
-            "engine": {"max_concurrency": night.window, "args": {"max_num_seqs": night.seats}},
+            "sampling": {"temperature": 0, "max_tokens": night.most_tokens},
+            "engine": {"args": {"max_num_seqs": night.seats}, **way},
+            "price": night.euros_per_hour and {"currency": "EUR", "per_machine_hour": night.euros_per_hour},
+            "load": load,
         }
     )
     text = canonical_json(spec)

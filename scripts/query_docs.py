@@ -1,5 +1,6 @@
 """Writes docs/queries.md, each answer from the database of examples/two_weeks.py: `python -m scripts.query_docs`.
 
+Queries name tables and functions of the schema main alone, and run through a plain DuckDB connection, as a user's do.
 A test makes the page again and compares.
 """
 
@@ -9,16 +10,17 @@ import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
+import duckdb
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from assayline.store.database import Connection, connect  # noqa: E402
 from assayline.words import escape_markdown, show_value  # noqa: E402
 from examples.two_weeks import make_database  # noqa: E402
 
 
 class Question(NamedTuple):
-    """What a person asks, how SQL does, and what to know of the answer."""
+    """A question, the query that answers it, and how to read the answer."""
 
     title: str
     query: str
@@ -32,147 +34,219 @@ QUESTIONS = (
 select scorer, candidate_mean, baseline_mean, difference, low, high, mcnemar_p, verdict
 from compare_runs('20261121-013000-nightly-0002', '20261114-013000-nightly-0001');
 """,
-        "Both runs are compared prompt by prompt. `low` and `high` are the ends of a 95 % interval for the "
-        "difference; the verdict is `worse` only where the interval leaves out zero and the exact test agrees. "
-        "`assayline gate` makes a failed run of it.",
+        "The function compares both runs prompt by prompt. `low` and `high` are the ends of a 95% interval for the "
+        "difference; the verdict is `worse` only if the interval leaves out zero and the exact test agrees.",
     ),
     Question(
-        "Which prompts flipped?",
+        "Which prompts got worse?",
         """
-select messages_json ->> '$[0].content' as prompt, target, baseline_value, candidate_value
-from compare_prompts('20261121-013000-nightly-0002', '20261114-013000-nightly-0001')
-order by difference, prompt
-limit 6;
+select prompt.messages_json ->> '$[0].content' as question, target, text as answer
+from score
+join answer using (run_id, prompt_id, occurrence, repeat_index)
+join prompt using (run_id, prompt_id, occurrence)
+join score as earlier using (scorer, prompt_id, occurrence, repeat_index)
+where score.run_id = '20261121-013000-nightly-0002'
+    and earlier.run_id = '20261114-013000-nightly-0001'
+    and score.value < earlier.value
+order by question
+limit 5;
 """,
-        "The worst first. A value is the mean of the prompt's repeats, here one each.",
+        "A prompt has the same `prompt_id` in every run, so two runs join on it. A prompt set may contain a row "
+        "twice, and a run may ask it several times: `occurrence` and `repeat_index` tell these apart.",
     ),
     Question(
-        "At which kind of prompt is it bad?",
+        "Which kind of prompt is it bad at?",
         """
-select
-    metadata_json ->> 'operation' as operation,
-    count(*) as prompts,
-    avg(mean_value) as mean
-from prompt_score
-join prompts using (run_id, prompt_id, occurrence)
+select metadata_json ->> 'operation' as operation, count(*) as answers, avg(value) as mean_score
+from score
+join prompt using (run_id, prompt_id, occurrence)
 where run_id = '20261121-013000-nightly-0002' and scorer = 'exact_match'
 group by operation
-order by mean;
+order by mean_score;
 """,
-        "Columns that the spec lists under `prompts.columns.metadata` are in `prompts.metadata_json`.",
+        "`metadata_json` has the columns that the spec lists under `prompts.columns.metadata`.",
     ),
     Question(
-        "What does a point of accuracy cost in time?",
+        "How did accuracy change over time?",
+        """
+select started_at, value as accuracy, low, high, n as prompts
+from metric_value
+where name = 'nightly' and metric = 'accuracy'
+order by started_at;
+""",
+        "`low` and `high` are the ends of the 95% interval. `history('nightly')` has other metrics too, and whether "
+        "each run counts.",
+    ),
+    Question(
+        "How long do users wait for the first token, by day?",
+        """
+select cast(started_at as date) as day, name, count(*) as runs, median(value) as ttft_p95_s
+from metric_value
+where metric = 'ttft_s' and statistic = 'p95'
+group by day, name
+order by day, name;
+""",
+        "The 95th percentile of each run, and the median of these over the day's runs. Percentiles of one run have "
+        "intervals too, in `low` and `high`.",
+    ),
+    Question(
+        "What does an engine setting do to throughput?",
         """
 select
-    100 * (thinking.accuracy - plain.accuracy) as points,
-    thinking.working_s - plain.working_s as extra_s,
-    extra_s / points as extra_s_per_point
-from run_summary as thinking
-join run_summary as plain on plain.run_id = '20261114-013000-nightly-0001'
-where thinking.run_id = '20261121-093000-thinking-0003';
+    spec_json ->> '$.engine.args.max_num_seqs' as max_num_seqs,
+    count(*) as runs,
+    median(output_tokens_per_s) as output_tokens_per_s,
+    median(tpot_p50_s) as tpot_p50_s
+from run
+where benchmark_id = 'window-8-or-32'
+group by max_num_seqs
+order by output_tokens_per_s;
 """,
-        "Seconds that an engine was at work, for the same prompts; loading and pauses are outside. A difference of "
-        "two single runs: hold it against the interval of the first question before paying.",
+        "`spec_json` is the whole spec, so any of its fields can be a column; `$.engine.max_concurrency` is another. A "
+        "larger batch has more throughput, and each of its requests gets its tokens more slowly.",
+    ),
+    Question(
+        "Which configuration is faster, and is that more than chance?",
+        """
+select metric, candidate_median, baseline_median, shift, shift_low, shift_high, p_value, verdict
+from compare_configs(
+    (select any_value(config_id) from run where name = 'window-32'),
+    (select any_value(config_id) from run where name = 'window-8')
+)
+where metric in ('output_tokens_per_s', 'tpot_p50_s', 'e2e_p95_s')
+order by metric;
+""",
+        "The function compares whole runs, because requests of one run do not show how runs differ. With five repeats "
+        "a side, the exact test can fall below 0.01; with fewer it cannot.",
+    ),
+    Question(
+        "Which model is best?",
+        """
+select task, model, mean, low, high, best_rank, worst_rank, is_winner
+from leaderboard(['three-models']);
+""",
+        "A rank is an interval: the data cannot tell the first two models apart, so each has rank 1 to 2 and neither "
+        "wins. The argument is a list of run ids, spec names, prompt sets or benchmarks; `[]` is all runs.",
+    ),
+    Question(
+        "What does a right answer cost?",
+        """
+select model, 1000 * value as euros_per_1000, 1000 * low as low, 1000 * high as high, run.accuracy
+from metric_value
+join run using (run_id, model)
+where metric = 'cost_per_right_answer' and run.benchmark_id = 'three-models'
+order by value;
+""",
+        "Needs a `price` in the spec, here EUR 1.80 for an hour of the machine. Wrong answers are paid for, too, and "
+        "the load time is left out; `full_cost_per_right_answer` includes it.",
+    ),
+    Question(
+        "Which rows failed, and why?",
+        """
+select name, source_row, request.error_kind, request.error_message
+from request
+join run using (run_id)
+where status = 'error'
+order by started_at, source_row
+limit 10;
+""",
+        "`source_row` is the position of the row in the prompt file, from 0.",
     ),
     Question(
         "Which requests were slowest, and where did their time go?",
         """
 select left(request_id, 8) as request, e2e_s, queue_s, prefill_s, decode_s, output_tokens, engine_generation
-from stg_requests
+from request
 where run_id = '20261121-013000-nightly-0002' and status = 'ok'
 order by e2e_s desc, request_id
 limit 5;
 """,
-        "Offline, a request waits in the engine's queue until a seat is free. What a dead engine had begun is asked"
-        " again from the start, and only the answering engine's times count.",
+        "`e2e_s` is the sum of queue, prefill and decode. Offline, a request waits in the engine's queue until a "
+        "sequence is free. A request that outlives an engine is sent to the next one, and only its times there count.",
     ),
     Question(
-        "Did memory reductions happen?",
+        "Did the engine run out of memory, what was reduced, and how much of the run was recovery?",
         """
-select engine_generation as engine, ending, failure_kind, reduced_arguments, isolated_requests, lost_s, recovery_s
-from engine_history
+select engine_generation as engine, ending, failure_kind, reduced_arguments,
+    engine.recovery_s, engine.recovery_s / run.duration_s as share_of_run
+from engine
+join run using (run_id)
 where run_id = '20261121-013000-nightly-0002'
-order by engine_generation;
+order by engine;
 """,
-        "One line per engine: how it ended, what the next one got less of, and how long there was none. All runs "
-        "with trouble: `from run_summary where engine_failures > 0`.",
+        "One row per engine: how it ended, what was reduced for the next one, and how long the run waited for it. "
+        "`run.recovery_s` is the sum; all runs with trouble: `from run where recovery_s > 0`.",
     ),
     Question(
-        "Which configuration is fastest?",
+        "How much load can it take?",
         """
-select any_value(name) as name, metric, repeats, median_value, lowest_value, highest_value
-from benchmark_metric
-join runs using (benchmark_id, config_id)
-where benchmark_id = 'window-8-or-32' and metric in ('output_tokens_per_s', 'e2e_p95_s')
-group by all
-order by metric desc, median_value desc;
+select offered_requests_per_s, requests_per_s, e2e_p50_s, ttft_p95_s, is_saturated, power, is_knee
+from load_point
+where benchmark_id = 'two-to-eight-a-second'
+order by offered_requests_per_s;
 """,
-        "Medians over the repeats of `assayline benchmark`. More throughput is paid for with latency, as ever.",
+        "The knee is the load with the highest power, which is throughput divided by latency. At 8 requests a second "
+        "the queue grows without end, so that point cannot be the knee.",
     ),
     Question(
-        "Is that difference in speed more than chance?",
+        "Which answers were cut off?",
         """
-select metric, shift, shift_low, shift_high, relative_shift, p_value, verdict
-from compare_configs(
-    (select any_value(config_id) from runs where name = 'window-32'),
-    (select any_value(config_id) from runs where name = 'window-8')
-)
-where metric in ('output_tokens_per_s', 'tpot_p50_s', 'e2e_p95_s')
-order by metric;
+select model, count(*) as answers, max(request.output_tokens) as longest_tokens,
+    count(*) filter (finish_reason = 'length') as cut_off, any_value(accuracy) as accuracy
+from request
+join run using (run_id)
+where status = 'ok'
+group by run_id, model
+having cut_off > 0
+order by cut_off desc, model;
 """,
-        "Over whole runs, not over requests, whose spread says nothing of how runs differ. Five repeats a side are "
-        "the fewest for which the exact test can be below 0.01.",
+        "An answer that reaches `max_tokens`, here 14, has no end and is usually scored as wrong. `answer.text` has "
+        "its text.",
     ),
     Question(
-        "What went wrong, how often, and what did it say?",
+        "What did the gate decide, and why?",
         """
-select runs.name, error_kind, error_requests, error_share, example_message
-from error_breakdown
-join runs using (run_id)
-order by error_requests desc;
+select name, started_at, limit_on, verdict, candidate_value, baseline_value, limit_value, words
+from verdict
+where is_last
+order by started_at desc, ordinal;
 """,
-        "Over all runs of the database; a run without errors has no line.",
-    ),
-    Question(
-        "Where did the night's time go?",
-        """
-select load_s, warmup_s, working_s, downtime_s, lost_s, mean_in_flight_requests, window_share
-from run_summary
-where run_id = '20261121-013000-nightly-0002';
-""",
-        "`working_s` is what throughput is divided by; `downtime_s` are the rebuilds in between. `window_share` "
-        "says how full an average step was.",
+        "One row per limit. `assayline gate` exits with 1 if one is broken; `run.verdict` has the gate's decision in a "
+        "word.",
     ),
 )
 
 INTRODUCTION = (
-    "Each with its query and its answer. The answers come from a database that anyone can make in a few seconds, "
-    "without an engine: `python -m examples.two_weeks` writes `data/two-weeks/assayline.duckdb`. It has two nights of"
-    " the demo's prompts a week apart, the second worse and with engines that ran out of memory; a run with room to "
-    "think; and a benchmark of two windows, five repeats each. **Its answers and times are invented**, so that they "
-    "are the same everywhere: they measure nothing. On your own database the same queries work with your run ids; "
-    "`assayline runs` lists them. What every column means: [metrics.md](metrics.md)."
+    "Each has its query and its answer. The queries use the ten tables and four functions of the database alone, so "
+    "they work in any DuckDB shell, notebook or dashboard: `duckdb -readonly data/assayline.duckdb`.",
+    "The answers come from a database that you can make in a few seconds, without an engine: `python -m "
+    "examples.two_weeks` writes `data/two-weeks/assayline.duckdb`. **Its answers and times are invented**, so that "
+    "they are the same everywhere: they measure nothing. It has two nights of the demo's prompts a week apart, the "
+    "second worse and with engines that ran out of memory; a run with room to think; a benchmark of two limits of "
+    "concurrency, five repeats each; one of three models; and one model under five loads. With your own database, use "
+    "your run ids, which `assayline runs` lists. [metrics.md](metrics.md) explains every column.",
 )
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = make_database(Path(folder))
-        with connect(path, 5, read_only=True) as connection:
+        with duckdb.connect(path, read_only=True) as connection:
             (ROOT / "docs" / "queries.md").write_text(render(connection), encoding="utf-8")
 
 
-def render(connection: Connection) -> str:
+def render(connection: duckdb.DuckDBPyConnection) -> str:
     """The whole page, with the answers of this database."""
-    lines = ["# Ten questions", "", *_wrap(INTRODUCTION), ""]
+    lines = ["# Fifteen questions", ""]
+    for paragraph in INTRODUCTION:
+        lines += [*_wrap(paragraph), ""]
     for number, question in enumerate(QUESTIONS, start=1):
         lines += [f"## {number}. {question.title}", "", "```sql", question.query.strip(), "```", ""]
         lines += [*_answer(connection, question.query), "", *_wrap(question.note), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _answer(connection: Connection, query: str) -> list[str]:
+def _answer(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
     result = connection.execute(query)
     columns = result.description or []
     numeric = [str(column[1]) in ("DOUBLE", "BIGINT", "INTEGER", "HUGEINT") for column in columns]
@@ -181,12 +255,16 @@ def _answer(connection: Connection, query: str) -> list[str]:
         f"|{'|'.join('---:' if is_number else '---' for is_number in numeric)}|",
     ]
     for row in result.fetchall():
-        lines.append(f"| {' | '.join(escape_markdown(show_value(value)) for value in row)} |")
+        lines.append(f"| {' | '.join(escape_markdown(_show(value)) for value in row)} |")
     return lines
 
 
+def _show(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else show_value(value)
+
+
 def _wrap(text: str) -> list[str]:
-    return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import re
 import sys
 from pathlib import Path
 
+import duckdb
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -13,7 +14,7 @@ import metric_docs  # noqa: E402
 import query_docs  # noqa: E402
 import spec_docs  # noqa: E402
 
-from assayline.store.database import connect, list_models  # noqa: E402
+from assayline.store.database import list_models  # noqa: E402
 from examples.two_weeks import make_database  # noqa: E402
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -51,13 +52,22 @@ def test_a_number_without_a_unit_is_no_metric():
 
 
 @pytest.mark.slow
-def test_each_query_of_the_page_gives_the_answer_on_the_page(tmp_path):
-    with connect(make_database(tmp_path), 10, read_only=True) as connection:
+def test_query_docs_gives_the_answers_on_the_page(tmp_path):
+    with duckdb.connect(make_database(tmp_path), read_only=True) as connection:
         page = query_docs.render(connection)
     assert (ROOT / "docs" / "queries.md").read_text(encoding="utf-8") == page, "run python -m scripts.query_docs"
-    assert page.count("```sql") == 10
+    assert page.count("```sql") == 15
     answers = re.findall(r"^\|[-:|]+\|\n((?:\|.*\n)*)", page, flags=re.MULTILINE)
-    assert len(answers) == 10 and all(answers), "each has an answer"
+    assert len(answers) == 15 and all(answers), "each has an answer"
+
+
+@pytest.mark.parametrize("question", query_docs.QUESTIONS, ids=lambda question: question.title)
+def test_query_docs_are_short_and_name_only_what_is_in_main(question):
+    assert question.title.endswith("?")
+    assert len(question.query.strip().splitlines()) <= 10
+    named = set(re.findall(r"\b(?:from|join)\s+([\w.]+)", question.query))
+    public = {model.name for model in list_models().values() if model.full_name.startswith("main.")}
+    assert named and named <= public
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
