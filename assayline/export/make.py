@@ -73,7 +73,7 @@ def new_folder(path: Path, patterns: tuple[str, ...], force: bool) -> Iterator[P
     taken, and StoreError.
     """
     check_free(path, force, patterns)
-    aside = path.parent / f".{path.name}{UNFINISHED}"
+    aside, replaced = (path.parent / f".{path.name}{part}{UNFINISHED}" for part in ("", ".replaced"))
     try:
         with storing(f"{path} cannot be written", ADVICE):
             shutil.rmtree(aside, ignore_errors=True)
@@ -81,11 +81,13 @@ def new_folder(path: Path, patterns: tuple[str, ...], force: bool) -> Iterator[P
             yield aside
             check_free(path, force, patterns)
             if path.exists():
-                shutil.rmtree(path)
+                shutil.rmtree(replaced, ignore_errors=True)
+                path.rename(replaced)  # its files go when the new ones are in their place
             aside.replace(path)
             sync_folder(path.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
 
 
 def check_free(path: Path, force: bool, patterns: tuple[str, ...] | None = None) -> None:

@@ -220,6 +220,29 @@ class DatabaseThread:
 
         return self._thread.submit(connect_and_work).result()
 
+    def read(self, work: Callable[[Connection], Answer]) -> Answer:
+        """The result of `work` on a connection that is open for reading alone: next to other readers, never a stand-in.
+
+        Its queries have the memory that DuckDB takes by itself, and end when this call is interrupted. Raises
+        StoreError.
+        """
+        opened: list[Connection] = []
+
+        def connect_and_work() -> Answer:
+            with connect(self._settings.database_path, self._settings.database_wait_s, read_only=True) as connection:
+                opened.append(connection)
+                return work(connection)
+
+        done = self._thread.submit(connect_and_work)
+        try:
+            return done.result()
+        except BaseException:
+            while opened and not done.done():  # `work` may begin another query
+                with suppress(duckdb.Error):  # it has just closed the connection
+                    opened[0].interrupt()
+                time.sleep(0.01)
+            raise
+
 
 def describe_stand_in(database: DatabaseThread) -> str | None:
     """What a person must know when the last work was done in the stand-in; None otherwise."""

@@ -13,7 +13,7 @@ COMMANDS = {
     "tasks": "List the tasks of lm-evaluation-harness.",
     "score": "Score a finished run's stored answers again. Nothing is generated.",
     "report": "Write the report of a run, a benchmark, a history or a leaderboard: report.html and report.md.",
-    "export": "Write a run's requests and answers in the format of other tools.",
+    "export": "Write a run's answers in the format of other tools, or runs as Parquet tables.",
     "baseline": "Pin runs as baselines.",
     "rebuild": "Load runs anew into the database, from their manifests and part files.",
     "mirror": "Copy to the mirror the files of runs that it lacks.",

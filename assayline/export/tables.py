@@ -1,0 +1,71 @@
+"""The ten tables that users query, as a folder of Parquet files for dashboards, lakes and other machines."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from assayline.export.make import FOLDER_NAME, Exported, check_free, new_folder
+from assayline.runs.manifest import unknown_run
+from assayline.settings import Settings
+from assayline.store.database import Connection, list_models
+from assayline.store.thread import DatabaseThread, find_stand_in
+from assayline.store.views import quote_text
+
+NAME = "tables"
+
+
+def export_tables(
+    settings: Settings, run_ids: Sequence[str] = (), output: Path | None = None, force: bool = False
+) -> Exported:
+    """Exports the tables of these runs, or of all, to `run.parquet`, `metric_value.parquet` and so on in a folder.
+
+    The default folder is `exports/tables`, in the run's folder or, of several runs, in the data folder. Each file is
+    written by one statement of DuckDB, from a database that is open for reading alone, and has the comments of its
+    table and columns as metadata. Raises SpecError for an unknown run and for a place that is taken unless `force`;
+    StoreError if the database or the disk refuses.
+    """
+    folder = settings.run_dir(run_ids[0]) if len(run_ids) == 1 else settings.data_dir
+    place = output or folder / FOLDER_NAME / NAME
+    tables = [model.name for model in list_models().values() if model.is_view and model.full_name.startswith("main.")]
+    patterns = tuple(f"{table}.parquet" for table in tables)
+    check_free(place, force, patterns)  # before the work
+    database = settings.database_path
+
+    def work(connection: Connection) -> dict[str, int]:
+        _check_runs(connection, run_ids, database)
+        connection.execute("set preserve_insertion_order = false")  # which DuckDB needs memory for
+        with new_folder(place, patterns, force) as unfinished:
+            return {table: _copy(connection, table, run_ids, unfinished / f"{table}.parquet") for table in tables}
+
+    rows = DatabaseThread(settings).read(work)
+    sentences = [f"{rows['run']} runs, {rows['request']} requests."]
+    if (stand_in := find_stand_in(database)).exists():
+        sentences.append(f"Newer results may be in {stand_in}; the next run moves them into the database.")
+    return Exported([place], sentences)
+
+
+def _check_runs(connection: Connection, run_ids: Sequence[str], database: Path) -> None:
+    known = [run_id for (run_id,) in connection.execute("select run_id from raw.runs order by run_id desc").fetchall()]
+    for run_id in run_ids:
+        if run_id not in known:
+            raise unknown_run(run_id, known, str(database))
+
+
+def _copy(connection: Connection, table: str, run_ids: Sequence[str], path: Path) -> int:
+    """Writes a table's rows to a file. Returns how many."""
+    ((comment,),) = connection.execute(
+        "select comment from duckdb_views() where schema_name = 'main' and view_name = ?", [table]
+    ).fetchall()
+    column_comments = dict(
+        connection.execute(
+            "select column_name, comment from duckdb_columns() where schema_name = 'main' and table_name = ?", [table]
+        ).fetchall()
+    )
+    metadata = f"{{comment: {quote_text(comment)}, column_comments: {quote_text(json.dumps(column_comments))}}}"
+    chosen = f" where run_id in ({', '.join(map(quote_text, run_ids))})" if run_ids else ""
+    statement = (
+        f"copy (from main.{table}{chosen}) to {quote_text(str(path))} "
+        f"(format parquet, compression zstd, kv_metadata {metadata})"
+    )
+    ((rows,),) = connection.execute(statement).fetchall()
+    return int(rows)
