@@ -1,4 +1,7 @@
-"""Writes docs/metrics.md from the comments of sql/: `python -m scripts.metric_docs`. A test keeps it current."""
+"""Writes docs/metrics.md and docs/dbt/sources.yml from the comments of sql/: `python -m scripts.metric_docs`.
+
+A test keeps both current.
+"""
 
 import re
 import sys
@@ -6,10 +9,12 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from assayline.store.database import SQL_FOLDER, Connection, connect  # noqa: E402
+from assayline.store.database import SQL_FOLDER, Connection, connect, list_models, read_rows  # noqa: E402
 from assayline.store.views import name_model  # noqa: E402
 
 TITLE = "Tables and functions"
@@ -93,6 +98,7 @@ class Column(NamedTuple):
 
 def main() -> None:
     (ROOT / "docs" / "metrics.md").write_text(render(), encoding="utf-8")
+    (ROOT / "docs" / "dbt" / "sources.yml").write_text(render_dbt_sources(), encoding="utf-8")
 
 
 def render() -> str:
@@ -120,6 +126,34 @@ def render() -> str:
             for file in files:
                 lines += _describe(connection, file)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def render_dbt_sources() -> str:
+    """The ten tables as a source of dbt, with types and descriptions."""
+    names = [model.name for model in list_models().values() if model.is_view and model.full_name.startswith("main.")]
+    with tempfile.TemporaryDirectory() as folder, connect(Path(folder) / "empty.duckdb", 5) as connection:
+        tables = [
+            {
+                "name": name,
+                "description": connection.execute(
+                    "select comment from duckdb_views() where schema_name = 'main' and view_name = ?", [name]
+                ).fetchall()[0][0],
+                "columns": read_rows(
+                    connection,
+                    "select column_name as name, lower(data_type) as data_type, comment as description "
+                    "from duckdb_columns() where schema_name = 'main' and table_name = ? order by column_index",
+                    name,
+                ),
+            }
+            for name in sorted(names)
+        ]
+    description = "The tables of assayline: runs, requests, answers and metrics of evaluations of language models."
+    source = {"name": "assayline", "description": description, "database": "assayline", "schema": "main"}
+    head = "# Written by `python -m scripts.metric_docs` from the comments in sql/. docs/bring.md explains its use.\n"
+    text = yaml.safe_dump(
+        {"version": 2, "sources": [{**source, "tables": tables}]}, sort_keys=False, allow_unicode=True, width=100
+    )
+    return head + text
 
 
 def _list_files(folder: str) -> list[Path]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -38,6 +39,16 @@ def page_of_metrics() -> str:
 def test_the_page_of_metrics_is_the_one_that_the_comments_make(page_of_metrics):
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert page == page_of_metrics, "run python -m scripts.metric_docs"
+
+
+def test_dbt_sources_are_those_that_the_comments_make():
+    text = (ROOT / "docs" / "dbt" / "sources.yml").read_text(encoding="utf-8")
+    assert text == metric_docs.render_dbt_sources(), "run python -m scripts.metric_docs"
+    (source,) = yaml.safe_load(text)["sources"]
+    assert (source["schema"], len(source["tables"])) == ("main", 10)
+    for table in source["tables"]:
+        assert table["description"] and table["columns"]
+        assert all(column["description"] and column["data_type"] for column in table["columns"]), table["name"]
 
 
 def test_every_model_is_on_the_page_of_metrics(page_of_metrics):
