@@ -1,0 +1,82 @@
+"""Other programs that read the database while a run is under way."""
+
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+from flow_kit import database_held
+from run_kit import query, wait_for, work
+
+from assayline import evaluate
+from assayline.engines.fake import FakeEngine
+from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.run import read_result
+from assayline.export.tables import export_tables
+from assayline.settings import Settings
+
+pytestmark = pytest.mark.slow
+
+READER = """
+import os, sys, time, duckdb
+while True:
+    try:
+        with duckdb.connect(sys.argv[1], read_only=True) as connection:
+            query = "select count(*) filter (status = 'ok') from request"
+            print(connection.execute(query).fetchall()[0][0], flush=True)
+    except duckdb.IOException as error:
+        if "Could not set lock" not in str(error) and os.path.exists(sys.argv[1]):
+            raise
+    time.sleep(0.4)
+"""
+"""A dashboard: a short connection now and then, tried again when a run is writing. Prints how much is answered."""
+
+
+def test_run_completes_when_a_shell_is_opened_in_its_middle_and_stays_open(make_spec: Any, settings: Settings) -> None:
+    spec = make_spec(engine={"backend": "fake"}, prompts={"limit": 30})
+    settings = settings.model_copy(update={"database_wait_s": 0.2})
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    work(evaluation)
+    assert evaluation.try_load() is None
+    with database_held(settings.data_dir, read_only=True) as (_, answers):
+        assert answers == 30, "the shell reads what was loaded"
+        assert "not free within 0 s" in str(evaluation.try_load())
+        result = evaluation.finish(counts)
+        assert result.metrics and result.database == str(settings.data_dir / "stand-in" / "assayline.duckdb")
+        _, newer = export_tables(settings).sentences
+        assert newer.startswith(f"Newer results may be in {result.database};")
+    read_result(evaluation.manifest, settings)  # as the next command does
+    state = "select state, (select count(*) from completions), (select count(*) > 0 from metric_values) from runs"
+    assert query(settings, state) == [("completed", 30, True)]
+    assert not list((settings.data_dir / "stand-in").iterdir())
+
+
+def test_run_is_neither_blocked_nor_broken_by_short_readers(
+    make_spec: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    step = FakeEngine._step
+
+    def step_slowly_until_seen(self: FakeEngine, live: list[Any]) -> Any:
+        time.sleep(0.0 if any(counts) else 0.1)
+        return step(self, live)
+
+    monkeypatch.setattr(FakeEngine, "_step", step_slowly_until_seen)
+    spec = make_spec(engine={"backend": "fake", "max_concurrency": 8}, prompts={"limit": 80})
+    settings = settings.model_copy(update={"flush_interval_s": 0.05, "load_interval_s": 0.2})
+    command = [sys.executable, "-c", READER, str(settings.database_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        watching = threading.Thread(target=lambda: [counts.append(int(line)) for line in reader.stdout or ()])
+        watching.start()
+        try:
+            result = evaluate(spec, settings=settings)
+            wait_for(lambda: counts[-1:] == [80], what="the reader sees the end")
+            assert reader.poll() is None
+        finally:
+            reader.kill()
+            watching.join()
+    assert result.database == str(settings.database_path) and result.notes == []
+    assert counts == sorted(counts) and 0 < next(filter(None, counts)) < 80, "it saw the run grow"
