@@ -7,8 +7,7 @@ The views of `sql/models/25_metric_value` compute what is stored in `metric_valu
 and digests of these definitions. Code that changes a run's rows calls `forget_metrics` in the same transaction, and
 code that reads `metric_values` calls `ensure_metrics` first: what is read is never older than rows or definitions.
 
-No metric is computed here. Each number of the metric table is a cell of a view in `sql/models/`, whose comment holds
-its definition, and each row says which: `source` is `view.column`.
+No metric is computed here. The metric table at the end of a run is a choice of the stored rows, with other words.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
