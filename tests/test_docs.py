@@ -18,7 +18,7 @@ import spec_docs  # noqa: E402
 from assayline.store.database import list_models  # noqa: E402
 from examples.two_weeks import make_database  # noqa: E402
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_the_page_of_the_spec_is_the_one_that_its_models_make():
