@@ -58,10 +58,13 @@ def tabulate_metrics(result: RunResult) -> Table:
     return tabulate("Metrics of the run", METRICS, result.metrics)
 
 
+TIMES = "select metric, statistic, value, low, high from metric_value where run_id = ? and unit = ?"
+
+
 def next_command(result: RunResult) -> str:
-    """A line for a shell that shows the run's latencies, whatever the folders are called."""
+    """A line for a shell that shows the run's times, whatever the folders are called."""
     database, run_id = (json.dumps(text, ensure_ascii=False) for text in (result.database, result.run_id))
-    query = f'.sql("from metric_value where run_id = ?", params=[{run_id}]).show()'
+    query = f'.sql("{TIMES}", params=[{run_id}, "s"]).show(max_rows=100)'
     code = f"import duckdb; duckdb.connect({database}, read_only=True){query}"
     return f"{shlex.quote(_python())} -c {shlex.quote(code)}"
 

@@ -18,4 +18,4 @@ case
         + 1.5895340533938225 / degrees ** 4
 end;
 
-comment on macro internal.t_quantile is 'The 97.5 % quantile of Student''s t distribution with so many degrees of freedom, to five digits. NULL below one degree.';
+comment on macro internal.t_quantile is 'The 97.5% quantile of Student''s t distribution with so many degrees of freedom, to five digits. NULL below one degree.';

@@ -25,4 +25,4 @@ case
     }
 end;
 
-comment on macro internal.mean_interval is 'The 95 % interval of a mean: {kind, low, high}. For scores of 0 and 1 Wilson''s score interval (1927) with m = effective_samples and z = 1.96: (mean + z²/2m ± z × sqrt(mean × (1 − mean)/m + z²/4m²)) / (1 + z²/m). Otherwise mean ± t × standard_error, t with clusters − 1 degrees of freedom, cut at 0 and 1. NULL without a mean or, of other scores, without a standard error.';
+comment on macro internal.mean_interval is 'The 95% interval of a mean: {kind, low, high}. For scores of 0 and 1 Wilson''s score interval (1927) with m = effective_samples and z = 1.96: (mean + z²/2m ± z × sqrt(mean × (1 − mean)/m + z²/4m²)) / (1 + z²/m). Otherwise mean ± t × standard_error, t with clusters − 1 degrees of freedom, cut at 0 and 1. NULL without a mean or, of other scores, without a standard error.';

@@ -1,6 +1,6 @@
 -- DuckDB has no distributions. For whole degrees of freedom the probability is a finite sum (Abramowitz and Stegun,
 -- 26.7.3 and 26.7.4), here by the logarithms of its terms. Beyond 2,000 degrees those of 2,000 are taken, whose tails are
--- longer by a hair: the probability is at most 4 % of itself too large at 1e-4.
+-- longer by a hair: the probability is at most 4% of itself too large at 1e-4.
 create or replace macro internal.t_tail(t, degrees) as
 case
     when degrees < 1 or t is null then null

@@ -150,9 +150,9 @@ def way(tmp_path_factory: pytest.TempPathFactory, session_tokenizer: Any) -> Ite
     with connect(folder / "test.duckdb", 10) as connection:
         yield Way(folder, session_tokenizer, connection)
         views = connection.execute(
-            "select view_name from duckdb_views() where schema_name = 'main' and not internal"
+            "select schema_name || '.' || view_name from duckdb_views() where not internal"
         ).fetchall()
-        assert ("run_summary",) in views
+        assert ("internal.run_summary",) in views
         for (view,) in views:
             connection.execute(f"select * from {view}").fetchall()
         assert connection.execute("select count(*) from request_integrity where not is_sound").fetchall() == [(0,)]

@@ -1,7 +1,7 @@
 -- Grain: one row per request of a run, answered or not.
 -- Where a request was answered twice, one answer counts (a result before an error, then the earlier one) and
 -- request_integrity counts the other. An answer without a request is not here, only there.
--- All stamps of an answer are of one engine and so of one attempt: what a dead engine lost is asked anew.
+-- All stamps of an answer are of one engine and so of one attempt: what a dead engine lost is asked again.
 create or replace view internal.stg_requests as
 with
 

@@ -4,7 +4,7 @@
 -- when the user has long been waiting. What users would have felt is counted from due_at_s instead: the correction for
 -- coordinated omission.
 --
--- Late is what is sent later than due by more than 10 ms and by more than 5 % of the run's median TTFT: less than the
+-- Late is what is sent later than due by more than 10 ms and by more than 5% of the run's median TTFT: less than the
 -- first nobody feels, and less than the second does not change what is measured. Kept up: no more than one request
 -- in a hundred is late (one in any case), so that at most the 99th percentile is touched.
 create or replace view internal.send_lag as
@@ -75,11 +75,11 @@ comment on column internal.send_lag.p50_s is 'Median of send_lag_s, seconds: sen
 comment on column internal.send_lag.p95_s is 'Its 95th percentile, seconds.';
 comment on column internal.send_lag.p99_s is 'Its 99th percentile, seconds.';
 comment on column internal.send_lag.max_s is 'Its highest value, seconds.';
-comment on column internal.send_lag.tolerance_s is 'What is later than this is late, seconds: 10 ms, or 5 % of the run''s median ttft_s where that is longer (of its median e2e_s, where no first token has a stamp).';
+comment on column internal.send_lag.tolerance_s is 'What is later than this is late, seconds: 10 ms, or 5% of the run''s median ttft_s where that is longer (of its median e2e_s, where no first token has a stamp).';
 comment on column internal.send_lag.late_requests is 'Requests with send_lag_s > tolerance_s.';
 comment on column internal.send_lag.late_share is 'late_requests / requests, 0 to 1.';
 comment on column internal.send_lag.due_ttft_p50_s is 'Median of first_token_at_s − due_at_s over ok requests, seconds: time to first token from when the request should have been sent. NULL where no request has the stamps, as those that follow.';
 comment on column internal.send_lag.due_ttft_p99_s is 'Its 99th percentile, seconds.';
 comment on column internal.send_lag.due_e2e_p50_s is 'Median of finished_at_s − due_at_s over ok requests, seconds.';
 comment on column internal.send_lag.due_e2e_p99_s is 'Its 99th percentile, seconds.';
-comment on column internal.send_lag.kept_up is 'Whether the generator kept up: at most 1 % of requests were late, or one. If not, the engine had a lighter load than the spec says, and its latencies flatter it: read the due_… ones. NULL for all_at_once, where everything is due at one moment and sending takes what it takes.';
+comment on column internal.send_lag.kept_up is 'Whether the generator kept up: at most 1% of requests were late, or one. If not, the engine had a lighter load than the spec says, and its latencies flatter it: read the due_… ones. NULL for all_at_once, where everything is due at one moment and sending takes what it takes.';

@@ -66,4 +66,4 @@ comment on column internal.client_health.p99_s is 'Its 99th percentile, seconds.
 comment on column internal.client_health.max_s is 'Its highest value, seconds: the longest time for which the loop was held up.';
 comment on column internal.client_health.ttft_share is 'p99_s / median ttft_s of its measured ok requests. NULL where that is not measured.';
 comment on column internal.client_health.tpot_share is 'p50_s / median tpot_s of its measured ok requests. NULL where that is not measured.';
-comment on column internal.client_health.is_healthy is 'False if p99_s is above 5 ms and 10 % of the median TTFT, or p50_s above 5 ms and 10 % of the median TPOT: latencies are the client''s in sizeable part.';
+comment on column internal.client_health.is_healthy is 'False if p99_s is above 5 ms and 10% of the median TTFT, or p50_s above 5 ms and 10% of the median TPOT: latencies are the client''s in sizeable part.';

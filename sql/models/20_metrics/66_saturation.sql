@@ -2,14 +2,14 @@
 --
 -- A queue that is stable wanders and comes back; one that is offered more than it can serve grows by the difference,
 -- second after second. The stretch is cut into ten slices of equal length, and in each the change of the number in
--- flight is counted (sent − finished). Saturated is a run whose mean change is above 0 by Student's t (97.5 %), and
--- whose growth is more than 2 % of what was sent.
+-- flight is counted (sent − finished). Saturated is a run whose mean change is above 0 by Student's t (97.5%), and
+-- whose growth is more than 2% of what was sent.
 --
 -- False alarms: the worst queue that is not saturated is offered just what it can serve. Its number in flight is a
 -- random walk that does not go below 0: its changes are all but independent, with a mean close to 0, and so some 2.5 to
--- 7 % of such runs are called saturated. A queue with anything to spare comes back, so that its changes cancel: at 90 %
--- of what can be served it is 2 % at the most, and mostly none (tests simulate it). A slight overload shows only in
--- long runs: with a thousand requests 10 % is found about every other time, and 25 % nearly always.
+-- 7% of such runs are called saturated. A queue with anything to spare comes back, so that its changes cancel: at 90 %
+-- of what can be served it is at most 2%, and mostly none (tests simulate it). A slight overload shows only in
+-- long runs: with a thousand requests 10% is found about every other time, and 25% nearly always.
 --
 -- At first an engine fills up, which is growth too and no saturation: what is judged begins when the ten requests that
 -- were sent first are finished.
@@ -193,4 +193,4 @@ comment on column internal.saturation.finished_requests_per_s is 'Requests per s
 comment on column internal.saturation.judged_s is 'Seconds over which the number in flight is judged: the stretch without its beginning, until the ten requests that were sent first had finished. Summed over engines. NULL where nothing is left, as the slope.';
 comment on column internal.saturation.judged_requests is 'Requests sent in them.';
 comment on column internal.saturation.in_flight_growth_per_s is 'By how many requests a second the number in flight grew: slope of the least-squares line through the exact number at every moment of judged_s. About 0 for a load that is served, offered − finished rate for one that is not.';
-comment on column internal.saturation.is_saturated is 'Whether the growth is beyond chance: with judged_s cut into ten slices per engine, mean change of the number in flight per slice > t × its standard error (t: 97.5 % quantile of Student, slices − 1 degrees of freedom), and total growth > 2 % of judged_requests; or the load was ended for it (stop_when_saturated), too early for that. False: no such growth was seen. NULL for fewer than 50 judged_requests and for all_at_once, where it cannot be told.';
+comment on column internal.saturation.is_saturated is 'Whether the growth is beyond chance: with judged_s cut into ten slices per engine, mean change of the number in flight per slice > t × its standard error (t: 97.5% quantile of Student, slices − 1 degrees of freedom), and total growth > 2% of judged_requests; or the load was ended for it (stop_when_saturated), too early for that. False: no such growth was seen. NULL for fewer than 50 judged_requests and for all_at_once, where it cannot be told.';

@@ -302,8 +302,8 @@ comment on column internal.run_summary.scorer is 'The run''s first scorer, which
 comment on column internal.run_summary.scored_samples is 'Samples (prompt row × repeat) that it scored: the n of accuracy.';
 comment on column internal.run_summary.accuracy is 'Their mean score, 0 to 1; errors are 0. NULL where nothing was scored.';
 comment on column internal.run_summary.accuracy_standard_error is 'Standard error of accuracy, clustered by prompt; see accuracy.standard_error.';
-comment on column internal.run_summary.accuracy_low is 'Lower end of the 95 % interval of accuracy; see accuracy.mean_low.';
-comment on column internal.run_summary.accuracy_high is 'Upper end of the 95 % interval of accuracy; see accuracy.mean_high.';
+comment on column internal.run_summary.accuracy_low is 'Lower end of the 95% interval of accuracy; see accuracy.mean_low.';
+comment on column internal.run_summary.accuracy_high is 'Upper end of the 95% interval of accuracy; see accuracy.mean_high.';
 comment on column internal.run_summary.prompt_tokens is 'Prompt tokens of ok requests. NULL where none is known, as the other token sums.';
 comment on column internal.run_summary.cached_tokens is 'Prompt tokens of ok requests that came from the prefix cache.';
 comment on column internal.run_summary.output_tokens is 'Output tokens of ok requests.';

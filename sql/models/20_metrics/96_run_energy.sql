@@ -1,7 +1,7 @@
 -- Grain: one row per run with samples of a GPU.
 -- Energy is of the same window as throughput: the seconds of run_summary.working_s, and of measured_s. A GPU counts for
 -- as long as its worker had work there. One without a sensor makes the run's energy unknown, and so does one of whose
--- seconds at work more than 5 % are. Up to 5 % are filled with the mean power of the other seconds of the same GPU and
+-- seconds at work more than 5% are. Up to 5% are filled with the mean power of the other seconds of the same GPU and
 -- window, and what is filled in is added to the error in full.
 create or replace view internal.run_energy as
 with

@@ -17,7 +17,7 @@
 -- standard_error: of the difference, clustered by prompt_id, that of the run with fewer of them: sqrt(G / (G − 1) × Σ
 --     over prompt ids of (Σ of (d − difference) in it)²) / prompts. Where no prompt occurs twice it is that of the
 --     paired t-test. NULL for fewer than two prompt ids.
--- low: lower end of the 95 % interval: difference − t × standard_error, t with G − 1 degrees of freedom. NULL for fewer
+-- low: lower end of the 95% interval: difference − t × standard_error, t with G − 1 degrees of freedom. NULL for fewer
 --     than five prompt ids, too few to say anything.
 -- high: upper end, with + t × standard_error.
 -- better_prompts: pairs in which the candidate scored higher.
@@ -174,4 +174,4 @@ join_parts as (
 
 select * from join_parts;
 
-comment on macro table main.compare_runs is 'compare_runs(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer, with the scores compared prompt by prompt: difference, standard error clustered by prompt, 95 % interval, exact test of McNemar. pair_by is auto, prompt, id or row.';
+comment on macro table main.compare_runs is 'compare_runs(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer, with the scores compared prompt by prompt: difference, standard error clustered by prompt, 95% interval, exact test of McNemar. pair_by is auto, prompt, id or row.';

@@ -5,7 +5,7 @@
 -- metric: the metric, as in run_metric.
 -- p_value: exact two-sided permutation test of the difference of means: the share of all ways to assign the values to
 --     the sides whose difference is at least as large.
--- end_rank: where the 95 % interval of the shift ends, counted from either end of the ranked differences between the
+-- end_rank: where the 95% interval of the shift ends, counted from either end of the ranked differences between the
 --     sides: u + 1, u the largest with P(U ≤ u) ≤ 0.025 for the statistic U of Mann and Whitney.
 create or replace macro internal.permute_repeats(candidate_runs, baseline_runs) as table
 with

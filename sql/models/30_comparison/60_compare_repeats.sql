@@ -17,7 +17,7 @@
 -- baseline_highest: their highest value.
 -- shift: by how much the candidate is higher, as Hodges and Lehmann estimate it: the median of all differences between
 --     a repeat of the candidate and one of the baseline.
--- shift_low: lower end of an interval for the shift with at least 95 % confidence: the (u + 1)-th smallest of those
+-- shift_low: lower end of an interval for the shift with at least 95% confidence: the (u + 1)-th smallest of those
 --     differences, u the largest with P(U ≤ u) ≤ 0.025 for the statistic U of Mann and Whitney. NULL for fewer than
 --     five repeats on a side.
 -- shift_high: upper end, the (u + 1)-th largest.

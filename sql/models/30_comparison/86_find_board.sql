@@ -20,7 +20,7 @@
 -- prompts: different prompts that were scored; see accuracy.prompts.
 -- samples: scores; see accuracy.samples.
 -- mean: mean score of the first scorer, 0 to 1; see accuracy.mean.
--- mean_low: lower end of its 95 % interval; see accuracy.mean_low.
+-- mean_low: lower end of its 95% interval; see accuracy.mean_low.
 -- mean_high: upper end.
 -- error_requests: requests with an error, which score 0.
 create or replace macro internal.find_board(names) as table

@@ -11,7 +11,7 @@
 -- baseline_mean: the same of the baseline.
 -- difference: candidate_mean − baseline_mean.
 -- standard_error: of the difference, clustered by prompt.
--- low: lower end of the 95 % interval of this pair alone.
+-- low: lower end of the 95% interval of this pair alone.
 -- high: upper end.
 -- better_prompts: pairs in which the candidate scored higher.
 -- worse_prompts: pairs in which it scored lower.

@@ -7,7 +7,7 @@
 -- metric: as in run_metric.
 -- unit: its unit.
 -- value: of accuracy, the baseline's own; of a speed, the median over its repeats.
--- low: of accuracy, the lower end of its 95 % interval; of a speed, the lowest of its repeats.
+-- low: of accuracy, the lower end of its 95% interval; of a speed, the lowest of its repeats.
 -- high: the upper end, or the highest.
 -- repeats: how many runs that is: 1 for accuracy, and for the speed of a baseline that is no repeat of itself.
 create or replace macro internal.show_band(baseline) as table
