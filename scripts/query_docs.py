@@ -143,12 +143,10 @@ order by value;
     Question(
         "Which rows failed, and why?",
         """
-select name, source_row, request.error_kind, request.error_message
+select source_row, error_kind, error_message, worker, engine_generation
 from request
-join run using (run_id)
-where status = 'error'
-order by started_at, source_row
-limit 10;
+where run_id = '20261121-013000-nightly-0002' and status = 'error'
+order by source_row;
 """,
         "`source_row` is the position of the row in the prompt file, from 0.",
     ),
@@ -191,17 +189,15 @@ order by offered_requests_per_s;
     Question(
         "Which answers were cut off?",
         """
-select model, count(*) as answers, max(request.output_tokens) as longest_tokens,
-    count(*) filter (finish_reason = 'length') as cut_off, any_value(accuracy) as accuracy
+select finish_reason, count(*) as answers, max(output_tokens) as longest_tokens, avg(value) as mean_score
 from request
-join run using (run_id)
-where status = 'ok'
-group by run_id, model
-having cut_off > 0
-order by cut_off desc, model;
+join score using (run_id, prompt_id, occurrence, repeat_index)
+where run_id = '20261122-120000-models-1200' and status = 'ok'
+group by finish_reason
+order by answers desc;
 """,
-        "An answer that reaches `max_tokens`, here 14, has no end and is usually scored as wrong. `answer.text` has "
-        "its text.",
+        "An answer that reaches `max_tokens`, here 14, has `length` and no end, so it is usually scored as wrong. "
+        "`answer.text` has its text.",
     ),
     Question(
         "What did the gate decide, and why?",
