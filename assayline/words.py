@@ -58,13 +58,13 @@ def show_money(value: float | None, currency: str) -> str:
 
 
 def show_share(value: float | None) -> str:
-    """A share of 0 to 1 in percent. Only all is 100 %, and only nothing is 0 %."""
+    """A share of 0 to 1 in percent. Only all is 100%, and only nothing is 0%."""
     if value is None:
         return DASH
     text = f"{100 * value:.1f}"
     if (text == "100.0" and value < 1) or (text == "0.0" and value > 0):
         text = "99.99" if value > 0.5 else f"{100 * value:.2g}"
-    return f"{text.removesuffix('.0')}{SPACE}%"
+    return f"{text.removesuffix('.0')}%"
 
 
 def show_points(value: float | None) -> str:
@@ -74,7 +74,7 @@ def show_points(value: float | None) -> str:
 
 def show_change(value: float | None) -> str:
     """A relative change in percent, with its sign."""
-    return DASH if value is None else f"{_signed(100 * value)}{SPACE}%"
+    return DASH if value is None else f"{_signed(100 * value)}%"
 
 
 def show_seconds(value: float | None) -> str:
@@ -105,8 +105,8 @@ def show_range(low: str, high: str) -> str:
     """An interval of two shown values; a unit that both have is said once. Nothing where an end is not known."""
     if DASH in (low, high):
         return ""
-    number, space, unit = low.rpartition(SPACE)
-    return f"{number if space and high.endswith(space + unit) else low} to {high}"
+    found = re.fullmatch(rf"(.+?)({SPACE}.+|%)", low)
+    return f"{found[1] if found and high.endswith(found[2]) else low} to {high}"
 
 
 def name_percentile(percentile: float) -> str:

@@ -6,7 +6,7 @@ The three take turns, each round in another order. Compared are medians, all com
 client stored per request; what each client itself prints stands beside. A ratio is of two neighbours in one round, and
 the table has the median of the rounds' ratios with their range. A second table sets what each client saw against what
 the server counted in the same run, which tells clients apart even where the machine is busy and no two runs are alike.
-The last line is JSON. Exit code 1: a request failed, or a median differs by more than 3 %.
+The last line is JSON. Exit code 1: a request failed, or a median differs by more than 3%.
 """
 
 import argparse

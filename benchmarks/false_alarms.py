@@ -7,8 +7,8 @@ by the gate's rules. Where both sides are the same configuration each failure is
 truly worse, failures are what the gate is for: a quarter of the pairs is enough to show that. Beside it: what a test
 over the requests of two single runs, or over answers taken for independent, would say.
 
-Speed: a run's level varies by a log-normal factor (1 to 5 % between runs, shared by its metrics as the state of one
-machine would be), each metric adds a third of that of its own, and requests within a run vary by 30 %. Accuracy: every
+Speed: a run's level varies by a log-normal factor (1 to 5% between runs, shared by its metrics as the state of one
+machine would be), each metric adds a third of that of its own, and requests within a run vary by 30%. Accuracy: every
 prompt has a difficulty of its own, Beta(1.4, 0.6), and the answers of both runs are drawn from it, or those of the
 second copied from the first with probability `agree`, as nearly all are at temperature 0.
 """

@@ -13,7 +13,7 @@ go together, and are wrong together.
 
 Shifted pages have one metric that shifts, by so many standard deviations of the noise. A shift is found if one is
 called within three nights of it and in its direction. `mended` shifts go back after ten nights. Beside it: what a
-t-test of the last ten nights against those before, at 5 %, would say of a stable page.
+t-test of the last ten nights against those before, at 5%, would say of a stable page.
 """
 
 import argparse
@@ -154,7 +154,7 @@ def judge(page: list[np.ndarray]) -> list[LevelShift]:
 
 
 def differs(series: np.ndarray) -> bool:
-    """What is often done instead: Welch's test of the last ten nights, at about 5 %."""
+    """What is often done instead: Welch's test of the last ten nights, at about 5%."""
     new, old = series[-10:], series[:-10]
     error = np.sqrt(new.var(ddof=1) / len(new) + old.var(ddof=1) / len(old))
     return bool(error > 0 and abs(new.mean() - old.mean()) / error > T_LIMIT)

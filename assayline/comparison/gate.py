@@ -182,9 +182,7 @@ def judge_scores(row: dict[str, Any], limits: GateSpec, pairing: str = "") -> Ch
     """The accuracy limit, by a row of compare_runs. `pairing`: how its pairs were made, in words."""
     limit, drop, low = limits.max_accuracy_drop, -row["difference"], row["low"]
     interval = (
-        "no interval, as there are too few prompts"
-        if low is None
-        else f"95 % interval {low:+.4f} to {row['high']:+.4f}"
+        "no interval, as there are too few prompts" if low is None else f"95% interval {low:+.4f} to {row['high']:+.4f}"
     )
     test = "" if row["mcnemar_p"] is None else f", McNemar's p {row['mcnemar_p']:.2g}"
     errors = f"; {count(row['error_pairs'], 'pair has', 'pairs have')} an error" if row["error_pairs"] else ""

@@ -57,7 +57,7 @@ class Shift:
     change: float
     """By how much, as Hodges and Lehmann estimate it: the median of all differences between both levels' nights."""
     low: float
-    """Lower end of its 95 % interval, by the ranks of these differences (normal approximation)."""
+    """Lower end of its 95% interval, by the ranks of these differences (normal approximation)."""
     high: float
     p_value: float
     """Share of surrogates whose largest statistic is at least this one's: adjusted for all splits that were tried."""

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from assayline.errors import SpecError
 from assayline.store.database import Connection, read_rows
 from assayline.store.metrics import ensure_benchmark, ensure_metrics, ensure_repeats
-from assayline.words import SPACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +181,4 @@ def say_trade(rows: Mapping[str, Row], change: str) -> str:
 def _say(words: Words, change: float, verdict: str | None) -> str:
     if abs(change) < LEAST_SHARE or verdict == "same":
         return words.same
-    return (
-        f"{100 * abs(change):.0f}{SPACE}% {words.higher if change > 0 else words.lower}{DOUBTS.get(verdict or '', '')}"
-    )
+    return f"{100 * abs(change):.0f}% {words.higher if change > 0 else words.lower}{DOUBTS.get(verdict or '', '')}"

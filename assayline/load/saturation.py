@@ -5,17 +5,17 @@ finished, without end. The rule looks, about once a second, at the second half o
 things:
 
 1. The beginning is over. Requests in flight grow at first in any system, for as long as one request takes. Here that is
-   the time by which 90 % of the first 50 requests were finished, and the half looked at begins after twice that time.
+   the time by which 90% of the first 50 requests were finished, and the half looked at begins after twice that time.
 2. It matters: at least a tenth of what was sent in that half is still there, on top of what was there before.
 3. It is not chance: the growth from look to look is above 0 by a one-sided t-test with t ≥ 4. The hypothesis tested is
-   the worst that is not overload, a load of exactly 100 %, under which the number in flight is a random walk without
+   the worst that is not overload, a load of exactly 100%, under which the number in flight is a random walk without
    drift. Below that the drift is downwards, and alarms are rarer still. Since the half doubles as time passes, looks
    are nearly independent only once per doubling, which is why t ≥ 4 suffices for runs of any length.
 
-In simulations of one to sixteen servers at 90 % load, with exponential and log-normal services (sigma 1), Poisson and
+In simulations of one to sixteen servers at 90% load, with exponential and log-normal services (sigma 1), Poisson and
 bursty arrivals, one run of 30,000 requests in 1,200 was stopped; tests/load/test_saturation.py has some of them. A load
-of 120 % is found after about a thousand requests, with exponential services in 95 of 100 runs within 3,000 and within
-7,500 if arrivals come in bursts; one of 150 % after some 400. A single server with heavier tails (sigma 1.3), which one
+of 120% is found after about a thousand requests, with exponential services in 95 of 100 runs within 3,000 and within
+7,500 if arrivals come in bursts; one of 150% after some 400. A single server with heavier tails (sigma 1.3), which one
 request can block for a thousand others, was taken for saturated in 4 of 100 runs.
 """
 

@@ -18,7 +18,6 @@ from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_metrics
 from assayline.words import (
     DASH,
-    SPACE,
     count,
     nearest,
     show_money,
@@ -231,7 +230,7 @@ def say_winner(task: Task) -> str:
         second = task.find_model(pair["baseline"] if sign == 1 else pair["candidate"])
         return (
             f"{task.name}: {winner['model']} is better than every other model, {show_share(winner['mean'])}; than "
-            f"{second}, which is nearest, by {show_points(sign * pair['difference'])} (95{SPACE}% interval "
+            f"{second}, which is nearest, by {show_points(sign * pair['difference'])} (95% interval "
             f"{show_difference_interval(pair, sign)}; p {pair['holm_p']:.2g} by Holm)."
         )
     if all(pair["verdict"] == "too_few" for pair in task.pairs):
@@ -244,7 +243,7 @@ def say_winner(task: Task) -> str:
 
 
 def show_difference_interval(pair: Row, sign: int = 1) -> str:
-    """The 95 % interval of a pair's difference; with -1 as the other side sees it. Empty where there is none."""
+    """The 95% interval of a pair's difference; with -1 as the other side sees it. Empty where there is none."""
     ends = sorted(sign * pair[end] for end in ("low", "high") if pair[end] is not None)
     return show_range(*map(show_points, ends)) if ends else ""
 
@@ -328,7 +327,7 @@ CELLS = (
     Column("rank", show_rank, show_number),
     Column("model", "model", show_name),
     Column("score", "mean", show_share),
-    Column("95 % interval", _show_interval, show_number),
+    Column("95% CI", _show_interval, show_number),
     Column("prompts", "prompts", show_value),
     Column("output tokens/s", "output_tokens_per_s", show_value),
     Column("first token, median", "ttft_p50_s", show_seconds),
@@ -338,9 +337,9 @@ CELLS = (
     Column("note", _say_note, show_note),
 )
 HOW = (
-    "Scores are means of the first scorer, each with its own 95 % interval. Models are held against each other prompt "
+    "Scores are means of the first scorer, each with its own 95% interval. Models are held against each other prompt "
     "by prompt, on the same prompts, clustered by prompt where one was asked repeatedly. {pairs} one family of tests: "
-    "p is adjusted by Holm's step-down, and of pages on which all models are equal, at most 5 % call any difference. "
+    "p is adjusted by Holm's step-down, and of pages on which all models are equal, at most 5% call any difference. "
     "The interval of a pair is of that pair alone. A rank is an interval: 1–3 means that three models may be the first "
     "as far as these prompts tell. Only a model that is better than every other one of its task by more than chance "
     "is called its winner. Speeds and costs are of one run each and are not compared: that takes repeats "
@@ -396,7 +395,7 @@ def tabulate_board(rows: BoardRows) -> Table:
         Column("model", str, show_name),
         *(Column(task.name, show_cell(task), show_number) for task in rows.tasks),
     ]
-    return tabulate("Score with 95 % interval, and rank", columns, rows.models)
+    return tabulate("Score with 95% interval, and rank", columns, rows.models)
 
 
 def tabulate_task(task: Task) -> Table:
@@ -428,7 +427,7 @@ def _tabulate_pairs(task: Task) -> Table:
         Column("model", lambda pair: task.find_model(pair["candidate"]), show_name),
         Column("against", lambda pair: task.find_model(pair["baseline"]), show_name),
         Column("difference", "difference", show_points),
-        Column("95 % interval", show_difference_interval, show_number),
+        Column("95% CI", show_difference_interval, show_number),
         Column("better on", "better_prompts", show_value),
         Column("worse on", "worse_prompts", show_value),
         Column("p by Holm", _show_p, show_number),

@@ -35,7 +35,7 @@ COMPARISONS = (
     Column("configuration", "label", show_name),
     Column("metric", "metric"),
     Column("change", lambda row: show_change(None if row["ratio"] is None else row["ratio"] - 1), show_number),
-    Column("95 % interval", _show_interval, show_number),
+    Column("95% CI", _show_interval, show_number),
     Column("p", lambda row: _show_p(row["p_value"]), show_number),
     Column("p (Holm)", lambda row: _show_p(row["holm_p"]), show_number),
     Column("verdict", lambda row: row["verdict"].replace("_", " "), show_name),

@@ -47,7 +47,7 @@ def say_shift(one: LevelShift, rows: HistoryRows) -> str:
     """Since which night, by how much, and what else changed then."""
     shift, metric = one.shift, one.metric
     interval = show_interval(one)
-    told = f" (95 % interval {interval})" if interval else ""
+    told = f" (95% interval {interval})" if interval else ""
     return (
         f"{metric.title} is {'worse' if one.is_worse else 'better'} since {show_night(one.run)}: "
         f"{metric.show(shift.before)} before, {metric.show(shift.after)} since, by "
@@ -105,7 +105,7 @@ def show_night(run: Row) -> str:
 
 
 def show_interval(one: LevelShift) -> str:
-    """The 95 % interval of its change; empty where there is none."""
+    """The 95% interval of its change; empty where there is none."""
     shift, metric = one.shift, one.metric
     return show_range(*(metric.show_shift(end, shift.before) for end in (shift.low, shift.high)))
 
@@ -120,7 +120,7 @@ SHIFTS = (
     Column("before", lambda one: one.metric.show(one.shift.before), show_number),
     Column("after", lambda one: one.metric.show(one.shift.after), show_number),
     Column("change", lambda one: one.metric.show_shift(one.shift.change, one.shift.before), show_number),
-    Column("95 % interval", show_interval, show_number),
+    Column("95% CI", show_interval, show_number),
     Column("until", lambda one: show_night(one.until) if one.until else "now", show_name),
     Column("p", lambda one: f"{one.shift.p_value:.2g}", show_number),
     Column("", lambda one: "worse" if one.is_worse else "better"),
@@ -191,7 +191,7 @@ def _draw_all(rows: HistoryRows) -> Section:
     if not drawn:
         section.say("No run has a value of any of the metrics that are shown here.")
         return section
-    parts = ["Each dot is a run, with the 95 % interval of its own requests where there is one"]
+    parts = ["Each dot is a run, with the 95% interval of its own requests where there is one"]
     if rows.band:
         parts.append("the band is the baseline's interval, or the range of its repeats")
     if rows.changes:
@@ -261,7 +261,7 @@ def _describe_baseline(rows: HistoryRows) -> Section:
         return section
     section.say(
         f"{rows.baseline}: run {rows.baseline_run['run_id']} of {show_night(rows.baseline_run)}. Of accuracy, its "
-        "own value with the 95 % interval; of speeds, median and range of its repeats."
+        "own value with the 95% interval; of speeds, median and range of its repeats."
     )
     pairs = [(metric, rows.band[metric.key]) for metric in rows.metrics if metric.key in rows.band]
     section.add(tabulate("The baseline's level", BAND, pairs))

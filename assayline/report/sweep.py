@@ -214,7 +214,7 @@ def _warn(points: Sequence[Row]) -> list[Paragraph]:
     """What a reader must know before believing a dot."""
     warnings = []
     if late := [point for point in points if point["kept_up"] is False]:
-        lags = ", ".join(f"{point['label']} (99 % within {show_seconds(point['send_lag_p99_s'])})" for point in late)
+        lags = ", ".join(f"{point['label']} (99% within {show_seconds(point['send_lag_p99_s'])})" for point in late)
         warnings.append(
             f"The generator did not keep up at {lags}: requests were sent later than they were due. The engine got "
             "less than was asked for, and latencies there are shorter than users would have seen."
@@ -387,7 +387,7 @@ def _say_knee(points: list[Row]) -> str:
     return (
         f"The knee is at {show_rate(knee['requests_per_s'], 'requests')}: the most throughput for its latency, with "
         f"the first token within {show_seconds(knee['ttft_p50_s'])} for half of the requests and "
-        f"{show_seconds(knee['ttft_p99_s'])} for 99 %."
+        f"{show_seconds(knee['ttft_p99_s'])} for 99%."
     )
 
 

@@ -83,7 +83,7 @@ def connect(
     """Open the database at `path`, made or brought up to date unless `read_only`, and close it at the end.
 
     While another process holds it, try again for `wait_s` seconds. Beyond `memory_bytes` DuckDB uses the disk, in a
-    folder beside the database (None: 80 % of the machine's memory). Inside, what the disk or a damaged file does to a
+    folder beside the database (None: 80% of the machine's memory). Inside, what the disk or a damaged file does to a
     query becomes a StoreError; a query that is wrong stays DuckDB's error.
 
     Without `checkpoint`, what is written stays in the journal beside the file (`.wal`), where all who open it find it,

@@ -112,7 +112,7 @@ SCORES = (
     Column("scorer", "scorer"),
     Column("kind", "kind"),
     Column("mean", "mean", show_value),
-    Column("95 % interval", _show_interval, show_number),
+    Column("95% CI", _show_interval, show_number),
     Column("without errors", "mean_without_errors", show_value),
     Column("right", "right_samples", show_value),
     Column("n", "samples", show_value),

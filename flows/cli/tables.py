@@ -29,7 +29,7 @@ METRICS = (
     Column("metric", "metric"),
     Column("value", "value", show_value),
     Column("unit", "unit"),
-    Column("95 % interval", ("low", "high"), show_value),
+    Column("95% CI", ("low", "high"), show_value),
     Column("n", "n", show_known),
 )
 LIMITS = (

@@ -70,7 +70,7 @@ class RunReport:
         if text != self._said and (is_last or now - self._logged_s >= LOG_INTERVAL_S):
             self._said = text
             self._logged_s = now
-            percent = f" ({100 * share:.0f} %)" if expected else ", prompts are still being read"
+            percent = f" ({100 * share:.0f}%)" if expected else ", prompts are still being read"
             self._log.info("%s%s, after %.0f s", text, percent, now - self._started_s)
 
     def warn_once(self, text: str) -> None:

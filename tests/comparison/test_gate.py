@@ -230,7 +230,7 @@ def repeat(connection: Connection, run_id: str, repeats: int) -> list[str]:
 
 
 def shadow_speed(connection: Connection, runs: list[str], factor: float) -> None:
-    """The later half of the runs is as fast as `factor` says, within 1 %, whatever their engine did."""
+    """The later half of the runs is as fast as `factor` says, within 1%, whatever their engine did."""
     dice = np.random.default_rng(1)
     give_run_metric(
         connection,

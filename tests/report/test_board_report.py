@@ -57,7 +57,7 @@ def board(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> tup
 def test_a_winner_is_called_where_there_is_one_and_nowhere_else(board):
     _, rows, written = board
     text = texts(written.html)
-    assert "won: a is better than every other model, 100 %; than b, which is nearest, by +50.0 points" in text
+    assert "won: a is better than every other model, 100%; than b, which is nearest, by +50.0 points" in text
     assert "race: no winner; any of 2 models may be the best: a, b." in text
     won, race = rows.tasks[1], rows.tasks[0]
     assert [(cell["model"], cell["best_rank"], cell["worst_rank"]) for cell in won.cells] == [
@@ -80,9 +80,9 @@ def test_what_is_not_compared_is_marked_with_the_reason(board):
     assert "it is failed, not completed" in text
     assert not any("d" in (pair["candidate"], pair["baseline"]) for pair in rows.pairs)
     markdown = written.text.replace("\\", "").replace("\u00a0", " ")
-    assert "| d | – | 75 % (60 to 86 %), not compared |" not in markdown, "of another task"
+    assert "| d | – | 75% (60 to 86%), not compared |" not in markdown, "of another task"
     (line,) = (line for line in markdown.splitlines() if line.startswith("| d |"))
-    assert "not compared" in line and "75 %" in line
+    assert "not compared" in line and "75%" in line
 
 
 def test_both_forms_have_the_same_tables_and_speeds_of_each_run(board):

@@ -60,9 +60,7 @@ def read_charts(page: Path) -> list[dict[str, Any]]:
 def test_it_says_since_which_night_by_how_much_and_what_changed_then(page):
     text = texts(page.html)
     assert "Output tokens per second is worse since 2026-10-19 01:30" in text
-    change = re.search(
-        r"Output tokens per second is worse since .*? by −([\d.]+) % \(95 % interval −([\d.]+) to −", text
-    )
+    change = re.search(r"Output tokens per second is worse since .*? by −([\d.]+)% \(95% interval −([\d.]+) to −", text)
     assert change is not None and float(change[1]) == pytest.approx(100 * (1 - 1 / SLOWER), abs=3)
     assert "Changed since the run before: vLLM (0.30.0 → 0.31.0)." in text
     assert "Time to first token, median is worse since 2026-10-19 01:30" in text

@@ -272,7 +272,7 @@ def test_runs_without_a_prompt_in_common_are_not_compared(sad, tmp_path):
         (
             "completed",
             [{**OK, "score": 1.0, "target": "y"}, {**UNASKED, "score": 0.0, "target": "y"}],
-            ["50 % right by exact_match", "(n 2; 1 row could not be asked)"],
+            ["50% right by exact_match", "(n 2; 1 row could not be asked)"],
         ),
     ],
     ids=["nothing", "cancelled", "no target", "no times", "all errors", "one request", "not asked"],

@@ -138,7 +138,7 @@ def test_without_objectives_it_says_how_to_have_them(plain):
 
 def test_points_that_cannot_be_believed_are_ringed_and_named(odd):
     text = odd.text.replace("\\", "")
-    assert "The generator did not keep up at 6/s (99 % within 500\u00a0ms)" in text
+    assert "The generator did not keep up at 6/s (99% within 500\u00a0ms)" in text
     assert "The engine was saturated at 20/s" in text
     assert "at 1 point requests were sent late" in text and "1 point is beyond what the engine can do" in text
     marked = {row["label"] for row in read_charts(odd.html)[0] if row.get("is_marked")}
@@ -180,7 +180,7 @@ def test_comparison_report_says_what_differs_and_draws_every_repeat(settings, tm
     assert headings(written.html) == ["Verdicts", "Repeats", "Runs"]
     page = texts(written.html).replace("\u00a0", " ")
     assert (
-        "max_concurrency 32 against 8: e2e_p95_s better, −50.0 % (−52.0 to −48.0 %); output_tokens_per_s better" in page
+        "max_concurrency 32 against 8: e2e_p95_s better, −50.0% (−52.0 to −48.0%); output_tokens_per_s better" in page
     )
     assert "; 5 repeats each." in page and "2 of 2" in page
     assert "p (Holm)" in page and ">0.016<" in page and ">0.0079<" in page

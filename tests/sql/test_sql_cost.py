@@ -117,7 +117,7 @@ def test_cost_per_right_answer_has_the_interval_of_a_ratio_estimator(store: Stor
 
 
 def test_cost_per_right_answer_interval_covers_the_populations_ratio(store: Store) -> None:
-    """1,000 runs of 60 prompts × 2: an interval of 95 % holds the ratio of a large population about as often."""
+    """1,000 runs of 60 prompts × 2: an interval of 95% holds the ratio of a large population about as often."""
     random = np.random.default_rng(5)
     tokens, values = draw_samples(random, 2_000_000, 1)
     truth = tokens.mean() / values.mean()  # tokens per right answer

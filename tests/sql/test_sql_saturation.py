@@ -80,7 +80,7 @@ def test_a_stable_queue_at_ninety_percent_is_rarely_called_saturated(store, serv
 
 
 def test_a_queue_offered_just_what_it_can_serve_is_seldom_called_saturated(store):
-    """The worst that is not saturated: a random walk, with 2.5 % and a little more by the test's own measure."""
+    """The worst that is not saturated: a random walk, with 2.5% and a little more by the test's own measure."""
     saturated, _ = share_saturated(store, requests=400, utilisation=1.0)
     assert saturated <= 0.15
 

@@ -20,7 +20,7 @@ from assayline.store.metrics import USUAL_K
 from assayline.words import count, show_range, show_share, show_value
 
 MEAN = (
-    Column("95 % interval", ("mean_low", "mean_high"), show_share),
+    Column("95% CI", ("mean_low", "mean_high"), show_share),
     Column("standard error", "standard_error", show_share),
 )
 SCORES = (
@@ -115,7 +115,7 @@ def _draw(scored: list[Row]) -> list[Block]:
         f"{row['name']} {show_share(row['mean'])} ({show_range(show_share(row['low']), show_share(row['high']))})"
         for row in estimates
     )
-    described = f"Mean score of each scorer with its 95 % interval: {words}."
+    described = f"Mean score of each scorer with its 95% interval: {words}."
     return [Chart("Mean scores", described, draw_intervals(estimates))]
 
 

@@ -114,7 +114,7 @@ SCORES = (
     Column("this run", "candidate_mean", show_share),
     Column("baseline", "baseline_mean", show_share),
     Column("change", "difference", show_points),
-    Column("95 % interval", ("low", "high"), show_points),
+    Column("95% CI", ("low", "high"), show_points),
     Column("McNemar p", "mcnemar_p", show_value),
     Column("worse / better", lambda row: f"{row['worse_prompts']:,} / {row['better_prompts']:,}", show_number),
     Column("pairs", "prompts", show_value),
@@ -143,7 +143,7 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
     paired = [row for row in comparison.scores if row["prompts"]]
     if shown := [row for row in paired if row["low"] is not None]:
         words = "; ".join(f"{row['scorer']} {show_points(row['difference'])} ({_show_span(row)})" for row in shown)
-        described = f"Difference of each mean score from the baseline's, with its 95 % interval: {words}."
+        described = f"Difference of each mean score from the baseline's, with its 95% interval: {words}."
         section.blocks.append(Chart("Change of scores", described, draw_differences(shown)))
     section.blocks.extend(_show_flip("Became worse", row) for row in comparison.worse)
     section.blocks.extend(_show_flip("Became better", row) for row in comparison.better)

@@ -24,7 +24,7 @@ METRICS = (
     Column("metric", "metric"),
     Column("value", "value", show_value),
     Column("unit", "unit"),
-    Column("95 % interval", ("low", "high"), show_value),
+    Column("95% CI", ("low", "high"), show_value),
     Column("n", "n", show_known),
     Column("metric_value", "source"),
 )
@@ -106,7 +106,7 @@ def say_cost(rows: ReportRows) -> str:
     each = ""
     if cost["cost_per_right_answer"] is not None:
         span = _show_interval(cost)
-        sure = f", with 95 % confidence {span}" if span else ""
+        sure = f", with 95% confidence {span}" if span else ""
         each = f"; {show_money(cost['cost_per_right_answer'], cost['currency'])} per right answer at work{sure}"
     return f"It cost {show_money(cost['cost'], cost['currency'])}, loading and downtime included{each}."
 
@@ -189,7 +189,7 @@ def _show_memory(row: Row) -> str:
 COSTS = (
     Column("", 0),
     Column("at work", 1, show_number),
-    Column("95 % interval", 2, show_number),
+    Column("95% CI", 2, show_number),
     Column("whole run", 3, show_number),
 )
 DEVICES = (
@@ -284,7 +284,7 @@ def _say_quality(summary: Row) -> str:
     if summary["accuracy"] is None:
         return "Nothing was scored."
     interval = show_range(show_share(summary["accuracy_low"]), show_share(summary["accuracy_high"]))
-    sure = f", with 95 % confidence {interval}" if interval else ""
+    sure = f", with 95% confidence {interval}" if interval else ""
     n = f"n {summary['scored_samples']:,}"
     return f"{show_share(summary['accuracy'])} right by {summary['scorer']}{sure} ({n}{_say_unasked(summary)})."
 

@@ -29,7 +29,7 @@ def describe_latency(rows: ReportRows) -> Section:
         return section
     section.say(
         "Time to first token contains the wait in the queue: offline, requests are sent before there is room for "
-        "them. Intervals are of 95 % and distribution-free; they are about this run's requests, not other runs."
+        "them. Intervals are of 95% and distribution-free; they are about this run's requests, not other runs."
     )
     section.add(_tabulate_percentiles(rows.percentiles))
     for metric, name in LATENCIES.items():
@@ -124,7 +124,7 @@ def _describe_distribution(name: str, percentiles: list[Row]) -> str:
     by_percentile = {row["percentile"]: row for row in percentiles}
     median, tail = by_percentile[0.5], by_percentile[0.99]
     return (
-        f"{name} of {count(median['n'], 'request')}: half within {show_seconds(median['value_s'])}, 99 % within "
+        f"{name} of {count(median['n'], 'request')}: half within {show_seconds(median['value_s'])}, 99% within "
         f"{show_seconds(tail['value_s'])}. The pale last bar has all that is longer."
     )
 
@@ -140,7 +140,7 @@ def _say_untimed(rows: ReportRows) -> str:
 INTERVALS = (
     Column("latency", _name_latency),
     Column("value", "value_s", show_seconds),
-    Column("95 % interval", _show_interval, show_number),
+    Column("95% CI", _show_interval, show_number),
     Column("n", "n", show_value),
 )
 """For those who doubt: a line per latency and percentile."""
@@ -241,7 +241,7 @@ def _say_windows(load: LoadRows) -> str:
 def _judge_generator(lag: Row | None) -> list[Block]:
     if lag is None:
         return []
-    late = f"99 % of the requests were sent within {show_seconds(lag['p99_s'])} of when they were due"
+    late = f"99% of the requests were sent within {show_seconds(lag['p99_s'])} of when they were due"
     if lag["kept_up"] is not False:
         return [Paragraph(f"{late}, all within {show_seconds(lag['max_s'])}.")]
     return [
@@ -249,7 +249,7 @@ def _judge_generator(lag: Row | None) -> list[Block]:
             f"The generator did not keep up: {late}, and {show_share(lag['late_share'])} were later than "
             f"{show_seconds(lag['tolerance_s'])}. The engine got less than was asked for, and the latencies below "
             "flatter it. Counted from when requests were due, half of the first tokens came within "
-            f"{show_seconds(lag['due_ttft_p50_s'])} and 99 % within {show_seconds(lag['due_ttft_p99_s'])}.",
+            f"{show_seconds(lag['due_ttft_p50_s'])} and 99% within {show_seconds(lag['due_ttft_p99_s'])}.",
             is_warning=True,
         )
     ]

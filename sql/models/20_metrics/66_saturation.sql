@@ -7,7 +7,7 @@
 --
 -- False alarms: the worst queue that is not saturated is offered just what it can serve. Its number in flight is a
 -- random walk that does not go below 0: its changes are all but independent, with a mean close to 0, and so some 2.5 to
--- 7% of such runs are called saturated. A queue with anything to spare comes back, so that its changes cancel: at 90 %
+-- 7% of such runs are called saturated. A queue with anything to spare comes back, so that its changes cancel: at 90%
 -- of what can be served it is at most 2%, and mostly none (tests simulate it). A slight overload shows only in
 -- long runs: with a thousand requests 10% is found about every other time, and 25% nearly always.
 --
