@@ -151,7 +151,7 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
 
         second = nightly(parse_spec(fake_spec), "nights", return_state=True)
         assert second.is_completed()
-        words = r"100\s%\scorrect, [\d,.]+\stokens/s; within its limits against \S+"
+        words = r"100%\scorrect, [\d,.]+\stokens/s; within its limits against \S+"
         assert re.fullmatch(words, str(second.message))
         page = page_of(prefect_client, second, "night-trial")
         assert page.description == second.message
