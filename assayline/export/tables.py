@@ -10,6 +10,7 @@ from assayline.settings import Settings
 from assayline.store.database import Connection, list_models
 from assayline.store.thread import DatabaseThread, find_stand_in
 from assayline.store.views import quote_text
+from assayline.words import count
 
 NAME = "tables"
 
@@ -38,7 +39,7 @@ def export_tables(
             return {table: _copy(connection, table, run_ids, unfinished / f"{table}.parquet") for table in tables}
 
     rows = DatabaseThread(settings).read(work)
-    sentences = [f"{rows['run']} runs, {rows['request']} requests."]
+    sentences = [f"{count(rows['run'], 'run')}, {count(rows['request'], 'request')}."]
     if (stand_in := find_stand_in(database)).exists():
         sentences.append(f"Newer results may be in {stand_in}; the next run moves them into the database.")
     return Exported([place], sentences)
