@@ -37,7 +37,7 @@ test: setup-dev ## every test, those against real vLLM included
 	@echo "test: 2 of 2, every test, in two lanes: a quarter of an hour; test-fast takes two: no engines, no servers, no whole runs"
 	@$(VENV)/python -m pytest $(LANES) -m "not rare"
 
-test-rare: setup-dev ## what is left out of test: vLLM without memory, orphaned or on a Ray node that dies, a server that restarts, the same bytes twice, DuckDB 1.5; ten minutes
+test-rare: setup-dev ## what is left out of test: vLLM orphaned or on a Ray node that dies, a server that restarts, the same bytes twice, DuckDB 1.5; ten minutes
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m pytest $(LANES) -m rare
 

@@ -72,7 +72,7 @@ class Settings(BaseSettings):
         return self.database or self.data_dir / "assayline.duckdb"
 
     def need_database(self) -> None:
-        """Raises StoreError where there is no database: reading must not make one."""
+        """Raises StoreError if there is no database, because reading does not create one."""
         if not self.database_path.exists():
             raise StoreError(
                 f"There is no database at {self.database_path}. Run an evaluation first, or set ASSAYLINE_DATA_DIR or "

@@ -119,6 +119,18 @@ def test_comments_in_sql_are_in_todays_english() -> None:
     assert [(name, line) for name, line in comments if WORDS.search(line)] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_queries_of_a_page_name_schemas_as_other_clients_must(page: Path) -> None:
+    """Only the schema main is found without its name."""
+    text = page.read_text(encoding="utf-8")
+    queries = re.findall(r"^```sql\n((?s:.*?))^```|^    ((?:from|select) .*)$", text, flags=re.MULTILINE)
+    hidden = {model.name for model in list_models().values() if model.full_name.startswith("internal.")}
+    hidden |= {file.stem.split("_", 1)[1] for file in (ROOT / "sql" / "schema").glob("*.sql")}
+    for query in ("".join(parts) for parts in queries):
+        if "create or replace" not in query:
+            assert not hidden & set(re.findall(r"\b(?:from|join) (\w+)\b(?!\.)", query)), query
+
+
 def test_design_records_are_short_and_listed() -> None:
     folder = ROOT / "docs" / "design"
     index = (folder / "README.md").read_text(encoding="utf-8")

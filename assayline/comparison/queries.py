@@ -30,7 +30,7 @@ def read_side(connection: Connection, run_id: str) -> Side:
     ensure_metrics(connection, [run_id])
     rows = read_rows(connection, _SIDE, run_id, run_id, run_id)
     if not rows:
-        raise SpecError(f"There is no run {run_id} in the database. `from run` lists those that there are.")
+        raise SpecError(f"There is no run {run_id} in the database. `from run` lists the runs.")
     return Side(**rows[0])
 
 

@@ -149,7 +149,7 @@ def find_exported(connection: Connection, run_id: str) -> ExportedRun:
     rows = read_rows(connection, "select * from runs where run_id = ?", run_id)
     if not rows:
         raise SpecError(
-            f"There is no run {run_id} in the database. `from run` lists those that there are, and "
+            f"There is no run {run_id} in the database. `from run` lists the runs, and "
             f"`assayline rebuild {run_id}` loads one from its folder."
         )
     (counts,) = read_rows(

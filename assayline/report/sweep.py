@@ -246,7 +246,7 @@ def list_points(points: list[Row]) -> Section:
     """Every point with what was offered, what was achieved and how it felt."""
     section = Section("points", "Points")
     section.blocks.append(
-        Paragraph(f"{count(len(points), 'run')} of model load_point, from the lowest load to the highest.")
+        Paragraph(f"{count(len(points), 'run')} of the table load_point, from the lowest load to the highest.")
     )
     section.blocks.append(tabulate("All points", POINTS, points))
     return section

@@ -7,8 +7,8 @@ which older command-line shells and notebooks can open too.
     with connect(Path("assayline.duckdb"), wait_s=30) as connection:
         connection.sql("from run").show()
 
-Tables are in the schema `raw`, the views that users read in `main`, and the views and macros that these are made of in
-`internal`. Connections of ours find names in all three.
+The schema `raw` has the tables, `main` the views for users, and `internal` the views and macros that compute them.
+Connections of ours find names in all three.
 """
 
 import hashlib

@@ -317,7 +317,7 @@ def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict
     """The run's row of run_summary, by column name. Raises StoreError if there is no such run."""
     rows = read_rows(connection, "select * from run_summary where run_id = ?", run_id)
     if not rows:
-        raise StoreError(f"There is no run {run_id} in the database. `from run` lists those that there are.")
+        raise StoreError(f"There is no run {run_id} in the database. `from run` lists the runs.")
     return rows[0]
 
 

@@ -25,7 +25,7 @@ class Model:
 
     @property
     def full_name(self) -> str:
-        """Its name with its schema: `main` for what users read, `internal` for what that is made of."""
+        """Its name with its schema: `main` if it is for users, else `internal`."""
         found = _NAME.search(self.text)
         assert found, f"{self.name}.sql makes neither a view nor a macro"
         return found["full_name"]

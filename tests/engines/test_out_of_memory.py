@@ -272,7 +272,6 @@ def run_below(memory_limit: Path, run: Run, folder: Path, growth: int) -> None:
     assert worker.returncode == 0, worker.stderr
 
 
-@pytest.mark.rare
 def test_a_window_that_does_not_fit_is_halved_until_it_does_and_no_text_changes(undisturbed, limited):
     """torch's allocator fails in the forward pass. Every request is answered once, by engines that were halved until
     one lived."""
@@ -294,7 +293,6 @@ def test_a_window_that_does_not_fit_is_halved_until_it_does_and_no_text_changes(
         assert answered + death["in_flight_requests"] <= WINDOW, "nothing of what was lost is kept"
 
 
-@pytest.mark.rare
 def test_an_engine_that_the_kernel_kills_for_memory_is_followed_by_a_smaller_one(limited, memory_limit):
     """A SIGKILL without a word: the control group's count of kills tells what it was."""
     if memory_limit is None:

@@ -25,7 +25,7 @@ def describe_engines(rows: ReportRows) -> Section:
     if rows.events:
         section.add(tabulate("What happened to them", EVENT_COLUMNS, rows.events))
         if len(rows.events) == EVENTS:
-            section.say(f"Only the first {EVENTS} events are shown; engine_events has all.")
+            section.say(f"Only the first {EVENTS} events are shown; raw.engine_events has all.")
     return section
 
 

@@ -95,7 +95,7 @@ join_runs as (
 
 select * from join_runs;
 
-comment on view main.run is 'One row per run: what was asked of which model, how it ended, its most important metrics, what the gate said, and the conditions. metric_value has all metrics. A run that has not ended has no metrics yet.';
+comment on view main.run is 'One row per run: model, prompt set, state, most important metrics, the gate''s verdict and the conditions. metric_value has all metrics. A run that has not ended has no metrics yet.';
 comment on column main.run.ttft_p50_s is 'Median time to first token (TTFT), seconds. Like the other metrics here a row of metric_value.';
 comment on column main.run.ttft_p95_s is '95th percentile of TTFT, seconds.';
 comment on column main.run.tpot_p50_s is 'Median time per output token after the first (TPOT), seconds.';

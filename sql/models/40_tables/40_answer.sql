@@ -37,4 +37,4 @@ join_answers as (
 
 select * from join_answers;
 
-comment on view main.answer is 'One row per request of a run, answered or not: what the model was given, and what it answered, as texts, token ids, timestamps per token and log-probabilities. Its durations are in request.';
+comment on view main.answer is 'One row per request of a run, answered or not: the prompt as the model received it and the answer, as text, token ids, timestamps per token and log-probabilities. Its durations are in request.';
