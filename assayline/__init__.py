@@ -1,7 +1,7 @@
 """assayline: how accurate, how fast and how expensive is this model at these settings on this hardware?
 
 The Prefect-free core. `flows/` compose it, `tasks/` wrap it, `sql/` defines every metric. What it is from Python
-(docs/python.md) is read when it is asked for, as commands begin sooner without; `__init__.pyi` has its types.
+(docs/guides/python-api.md) is imported on first use, so that commands start sooner; `__init__.pyi` has its types.
 """
 
 from importlib import import_module

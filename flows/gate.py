@@ -2,8 +2,8 @@
 
     assayline gate RUN_ID [--baseline NAME|RUN_ID] [--max_accuracy_drop 0.02] [--dry-run] [--FIELD VALUE ...]
 
-A broken limit ends the flow run in the state Worse, of which an automation can notify people (docs/comparison.md), and
-gives exit code 1.
+A broken limit ends the flow run in the state Worse with exit code 1. An automation can notify people of it
+(docs/guides/comparing.md).
 """
 
 import dataclasses

@@ -2,7 +2,8 @@
 
 One flow for a schedule, failed when a limit is broken.
 
-Deployed by `prefect.yaml` as `nightly/nightly`. An automation on its failed runs tells people (docs/comparison.md).
+Deployed by `prefect.yaml` as `nightly/nightly`. An automation on its failed runs notifies people
+(docs/guides/comparing.md).
 """
 
 import dataclasses

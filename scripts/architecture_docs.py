@@ -1,4 +1,4 @@
-"""Writes docs/multimodal-architectures.md: which architectures vLLM can import here, and what others lack.
+"""Writes docs/reference/multimodal-architectures.md: which architectures vLLM can import here, and what others lack.
 
     python scripts/architecture_docs.py        on the CPU set-up; some minutes
 
@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "multimodal-architectures.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "multimodal-architectures.md"
 HEAD = """# Multimodal architectures on the CPU set-up
 
 Written on {date} by `python scripts/architecture_docs.py`, with {versions}.

@@ -1,6 +1,6 @@
-"""Writes docs/metrics.md and docs/dbt/sources.yml from the comments of sql/: `python -m scripts.metric_docs`.
+"""Write the pages of tables and metrics and the sources for dbt from the comments in sql/.
 
-A test keeps both current.
+`python -m scripts.metric_docs`; a test keeps them current.
 """
 
 import re
@@ -97,8 +97,8 @@ class Column(NamedTuple):
 
 
 def main() -> None:
-    (ROOT / "docs" / "metrics.md").write_text(render(), encoding="utf-8")
-    (ROOT / "docs" / "dbt" / "sources.yml").write_text(render_dbt_sources(), encoding="utf-8")
+    (ROOT / "docs" / "reference" / "metrics.md").write_text(render(), encoding="utf-8")
+    (ROOT / "docs" / "reference" / "dbt" / "sources.yml").write_text(render_dbt_sources(), encoding="utf-8")
 
 
 def render() -> str:
@@ -106,7 +106,7 @@ def render() -> str:
     lines = [
         "# Every metric",
         "",
-        "Written by `python -m scripts.metric_docs` from the comments in [sql/](../sql), which the database has too:",
+        "Written by `python -m scripts.metric_docs` from the comments in [sql/](../../sql), which the database has:",
         "`select column_name, comment from duckdb_columns() where table_name = 'run'`. The first section has the ten",
         "tables and four functions in the schema `main`, which queries and dashboards are written for. Their names and",
         "columns stay; what they are computed from, in `internal` and `raw`, may change with any version. A definition",
@@ -149,7 +149,7 @@ def render_dbt_sources() -> str:
         ]
     description = "The tables of assayline: runs, requests, answers and metrics of evaluations of language models."
     source = {"name": "assayline", "description": description, "database": "assayline", "schema": "main"}
-    head = "# Written by `python -m scripts.metric_docs` from the comments in sql/. docs/bring.md explains its use.\n"
+    head = "# Written by `python -m scripts.metric_docs` from the comments in sql/. See docs/guides/exports.md.\n"
     text = yaml.safe_dump(
         {"version": 2, "sources": [{**source, "tables": tables}]}, sort_keys=False, allow_unicode=True, width=100
     )
@@ -178,7 +178,7 @@ def _describe(connection: Connection, file: Path) -> list[str]:
         lines += ["", f"Grain: {grain[1]}"]
     lines += [
         "",
-        f"[sql/{file.relative_to(SQL_FOLDER).as_posix()}](../sql/{file.relative_to(SQL_FOLDER).as_posix()})",
+        f"[sql/{file.relative_to(SQL_FOLDER).as_posix()}](../../sql/{file.relative_to(SQL_FOLDER).as_posix()})",
         "",
     ]
     if columns:

@@ -1,4 +1,6 @@
-"""Writes docs/queries.md, each answer from the database of examples/two_weeks.py: `python -m scripts.query_docs`.
+"""Write docs/guides/sql-cookbook.md, with answers from the database of examples/two_weeks.py.
+
+`python -m scripts.query_docs`; a test keeps it current.
 
 Queries name tables and functions of the schema main alone, and run through a plain DuckDB connection, as a user's do.
 A test makes the page again and compares.
@@ -215,13 +217,13 @@ order by started_at desc, ordinal;
 INTRODUCTION = (
     "Each has its query and its answer. The queries use the ten tables and four functions of the database alone, so "
     "they work in any DuckDB shell, notebook or dashboard: `duckdb -readonly data/assayline.duckdb`. "
-    "[examples/notebook.py](../examples/notebook.py) makes charts of three such queries, for marimo.",
+    "[examples/notebook.py](../../examples/notebook.py) makes charts of three such queries, for marimo.",
     "The answers come from a database that you can make in a few seconds, without an engine: `python -m "
     "examples.two_weeks` writes `data/two-weeks/assayline.duckdb`. **Its answers and times are invented**, so that "
     "they are the same everywhere: they measure nothing. It has two nights of the demo's prompts a week apart, the "
     "second worse and with engines that ran out of memory; a run with room to think; a benchmark of two limits of "
     "concurrency, five repeats each; one of three models; and one model under five loads. With your own database, use "
-    "your run ids, which `assayline runs` lists. [metrics.md](metrics.md) explains every column.",
+    "your run ids, which `assayline runs` lists. [The reference](../reference/metrics.md) explains every column.",
 )
 
 
@@ -229,7 +231,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = make_database(Path(folder))
         with duckdb.connect(path, read_only=True) as connection:
-            (ROOT / "docs" / "queries.md").write_text(render(connection), encoding="utf-8")
+            (ROOT / "docs" / "guides" / "sql-cookbook.md").write_text(render(connection), encoding="utf-8")
 
 
 def render(connection: duckdb.DuckDBPyConnection) -> str:

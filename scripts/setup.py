@@ -55,7 +55,7 @@ HINTS = {
     "disk": "no space is left. Free some, or set TMPDIR and UV_CACHE_DIR to folders on a larger disk.",
     "certificate": "if a proxy of yours signs the index's certificate: `pip config set global.cert FILE`.",
     "network": "the index cannot be reached. Set a proxy or an index in pip's configuration, which uv gets, too. "
-    "Without internet: `make wheels` elsewhere and `make setup WHEELS=folder` here (docs/installing.md).",
+    "Without internet: `make wheels` elsewhere and `make setup WHEELS=folder` here (docs/guides/installation.md).",
     "hash": "a file is not the locked one. If `.venv/bin/uv cache clean` does not help, the index serves another file.",
     "not_found": "a locked package is neither on pip's indexes, which must have what PyPI has, nor in WHEELS, which "
     f"`make wheels PYTHON_VERSION={sys.version_info[0]}.{sys.version_info[1]}` fills; Python must be 3.11 to 3.13.",
@@ -160,7 +160,7 @@ def check_machine(target: str, free_bytes: int, cpuinfo: Path) -> None:
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         problem = (
             f"this is {sys.platform} on {platform.machine()}; the locks are for Linux on x86-64. hint: measuring a "
-            "server needs no vLLM (docs/serving.md): `pip install -e .`."
+            "server needs no vLLM (docs/guides/load-testing.md): `pip install -e .`."
         )
     elif target == "cpu" and not re.search(r"\bavx2\b", cpuinfo.read_text()):
         problem = "vLLM's CPU build needs AVX2, which this processor lacks, and no NVIDIA driver answers."
@@ -264,7 +264,7 @@ def describe_versions(root: Path) -> str:
     installed = [path.stem for path in root.glob(".venv/lib/python3*/site-packages/vllm*.dist-info")]
     return (
         f"installed in .venv: {', '.join(installed) or 'no vLLM; `make setup` installs it'}\n"
-        f"known to work: {', '.join(known)} (docs/compatibility.md)"
+        f"known to work: {', '.join(known)} (docs/reference/compatibility.md)"
     )
 
 

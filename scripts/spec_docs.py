@@ -1,4 +1,4 @@
-"""Writes docs/spec.md from the models in assayline/spec/: `python scripts/spec_docs.py`. A test keeps it current."""
+"""Write docs/reference/spec.md from the models in assayline/spec/: `python -m scripts.spec_docs`; a test keeps it current."""
 
 import sys
 import typing
@@ -47,7 +47,7 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
 
 
 def main() -> None:
-    (ROOT / "docs" / "spec.md").write_text(render(), encoding="utf-8")
+    (ROOT / "docs" / "reference" / "spec.md").write_text(render(), encoding="utf-8")
 
 
 def render() -> str:

@@ -4,8 +4,8 @@
 
 The environment is .cache/vllm-VERSION: vLLM's CPU build of that version, and everything else at the locked version
 where it fits, or else at the newest that does. torch's CPU build is taken where the indexes have the version that vLLM
-wants; where they do not, torch's usual build, which runs on a CPU too. The last line is a row of docs/compatibility.md.
-Needs uv, which `make setup-dev` brings.
+wants; where they do not, torch's usual build, which runs on a CPU too. The last line is a row of
+docs/reference/compatibility.md. Needs uv, which `make setup-dev` brings.
 """
 
 import argparse

@@ -22,7 +22,9 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_the_page_of_the_spec_is_the_one_that_its_models_make():
-    assert (ROOT / "docs" / "spec.md").read_text(encoding="utf-8") == spec_docs.render(), "run scripts/spec_docs.py"
+    assert (ROOT / "docs" / "reference" / "spec.md").read_text(encoding="utf-8") == spec_docs.render(), (
+        "run scripts/spec_docs.py"
+    )
 
 
 def test_every_field_of_the_spec_is_explained():
@@ -37,12 +39,12 @@ def page_of_metrics() -> str:
 
 
 def test_the_page_of_metrics_is_the_one_that_the_comments_make(page_of_metrics):
-    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     assert page == page_of_metrics, "run python -m scripts.metric_docs"
 
 
 def test_dbt_sources_are_those_that_the_comments_make():
-    text = (ROOT / "docs" / "dbt" / "sources.yml").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "dbt" / "sources.yml").read_text(encoding="utf-8")
     assert text == metric_docs.render_dbt_sources(), "run python -m scripts.metric_docs"
     (source,) = yaml.safe_load(text)["sources"]
     assert (source["schema"], len(source["tables"])) == ("main", 10)
@@ -66,7 +68,9 @@ def test_a_number_without_a_unit_is_no_metric():
 def test_query_docs_gives_the_answers_on_the_page(tmp_path):
     with duckdb.connect(make_database(tmp_path), read_only=True) as connection:
         page = query_docs.render(connection)
-    assert (ROOT / "docs" / "queries.md").read_text(encoding="utf-8") == page, "run python -m scripts.query_docs"
+    assert (ROOT / "docs" / "guides" / "sql-cookbook.md").read_text(encoding="utf-8") == page, (
+        "run python -m scripts.query_docs"
+    )
     assert page.count("```sql") == 15
     answers = re.findall(r"^\|[-:|]+\|\n((?:\|.*\n)*)", page, flags=re.MULTILINE)
     assert len(answers) == 15 and all(answers), "each has an answer"

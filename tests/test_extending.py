@@ -1,4 +1,4 @@
-"""docs/extending.md is followed to the letter, in a copy of the code."""
+"""docs/guides/extending.md is followed to the letter, in a copy of the code."""
 
 import re
 import shutil
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "extending.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL))
 STEP = re.compile(
     r"^(?:New file `(?P<new>[^`]+)`|In `(?P<file>[^`]+)`, (?P<how>before|replace) `(?P<line>[^`]+)`|Try it)\n\n"

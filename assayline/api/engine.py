@@ -185,7 +185,7 @@ class Engine:
             model: Hugging Face id, or a folder.
             args: any argument of vLLM's EngineArgs.
             sampling: defaults of `generate`: any argument of vllm.SamplingParams.
-            chat, reasoning, output: as in a spec (docs/spec.md).
+            chat, reasoning, output: as in a spec (docs/reference/spec.md).
             engine: further fields of a spec's `engine`: backend, device, window, recovery, env, server.
             revision: hub branch, tag or commit.
             settings: what belongs to the machine (default: ASSAYLINE_* of the environment).

@@ -256,7 +256,7 @@ class Repeats:
     asked for each prompt twice, not once per repeat. What has an expected length already is not held.
 
     Played through, 200 to 1,000 prompts with two to eight repeats took 1.00 to 1.29 times the fewest steps that there
-    can be, in the mean of 8, and in the order given 1.02 to 1.54 times (docs/ordering.md).
+    can be, in the mean of 8, and in the order given 1.02 to 1.54 times (docs/concepts/request-order.md).
     """
 
     def __init__(self, most_held: int) -> None:

@@ -343,7 +343,7 @@ HOW = (
     "The interval of a pair is of that pair alone. A rank is an interval: 1–3 means that three models may be the first "
     "as far as these prompts tell. Only a model that is better than every other one of its task by more than chance "
     "is called its winner. Speeds and costs are of one run each and are not compared: that takes repeats "
-    "(docs/comparison.md)."
+    "(docs/guides/comparing.md)."
 )
 
 

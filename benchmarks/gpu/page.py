@@ -1,4 +1,4 @@
-"""The page of a check, in Markdown, from its line of JSON: for docs/performance.md.
+"""The page of a check, in Markdown, from its line of JSON: for docs/design/performance.md.
 
 python -m benchmarks.gpu.page < gpu.json > gpu.md
 """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from assayline.settings import Settings
 
 EPILOG = """A spec names its baseline as gate.baseline; `assayline gate` holds runs against it
-(docs/comparison.md).
+(docs/guides/comparing.md).
 
 Exit codes: 0 done, 2 a bad name or an unknown run, 6 database or files, 8 a run that is not completed."""
 

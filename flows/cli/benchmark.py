@@ -33,7 +33,7 @@ prefix cache is off, unless --engine.warm_up or --engine.args.enable_prefix_cach
 --profile sweep measures latency under load: one request after another (synchronous), all at once
 (throughput), then rates evenly between what these two achieved. Each point is a run with another `load`;
 what else the spec's load says is kept, and the engine is loaded once for all of them. It needs
-engine.backend async or server. The report is written into the benchmark's folder (docs/sweeps.md).
+engine.backend async or server. The report is written into the benchmark's folder (docs/guides/sweeps.md).
 Without --seconds, --requests and limits in the spec's load a point sends for {SECONDS:g} s, and the
 throughput point at most {THROUGHPUT_REQUESTS:,} requests.
 

@@ -22,10 +22,10 @@ USAGE = "%(prog)s [SPEC] [--resume RUN_ID | --fresh] [--dry-run] [--FIELD VALUE 
 EPILOG = """SPEC is a YAML file, such as examples/arithmetic.yaml.
 
 Any field of the spec can be overridden: --prompts.limit 10, --sampling.temperature 0.7,
---engine.args.max_num_seqs 64. Values are YAML. Fields and meanings: docs/spec.md.
+--engine.args.max_num_seqs 64. Values are YAML. Fields and meanings: docs/reference/spec.md.
 
 A run that was interrupted, failed or was killed is resumed when the same command is given again:
-what was answered is not asked again (docs/resume.md).
+what was answered is not asked again (docs/concepts/resume.md).
 
 Exit codes: 0 every request has a result or an error row, 2 spec,
  3 prompts, 4 model, 5 engine or device, 6 database or files, 7 run,

@@ -12,7 +12,7 @@ from flows.cli.words import complete_run_id
 
 FORMATS = ("openai-batch", "csv", "jsonl", "parquet", "lm-eval", "vllm-bench")
 TABLES = "tables"
-EPILOG = """Formats (docs/bring.md):
+EPILOG = """Formats (docs/guides/exports.md):
   openai-batch   output file and, beside it, NAME.errors.jsonl, as OpenAI and vLLM write them
   csv, jsonl     one row per request, with its metrics
   parquet        the same, a folder of files

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from assayline.comparison.gate import GateReport
 
 EPILOG = """Any limit can be laid over the spec's: --max_accuracy_drop 0.02, --confidence proven,
---max_slowdown '{output_tokens_per_s: 0.1}'. Fields and meanings: docs/spec.md, "gate".
+--max_slowdown '{output_tokens_per_s: 0.1}'. Fields and meanings: docs/reference/spec.md, "gate".
 
 Exit codes: 0 every limit holds or could not be judged, 1 a limit is broken, 2 an unknown run, baseline
 or field, 6 database, 8 runs that cannot be compared."""

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from assayline.settings import Settings
     from assayline.store.mirror import Mirror
 
-EPILOG = """The mirror is ASSAYLINE_MIRROR_URL (docs/resume.md). A run that is under way is copied by the command that
-drives it. `assayline restore` brings a run back.
+EPILOG = """The mirror is ASSAYLINE_MIRROR_URL (docs/concepts/resume.md). The command that
+drives a run copies it while it runs. `assayline restore` brings it back.
 
 Exit codes: 0 all of them are copied, 2 an unknown run or a wrong setting, 6 something could not be read or copied."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from assayline.settings import Settings
 
 EPILOG = """What a run is, is its folder data/runs/RUN_ID: run.json, spec.json and the part files. The database can
-always be made again from it (docs/resume.md).
+always be made again from it (docs/concepts/resume.md).
 
 Exit codes: 0 all of it was loaded, 2 an unknown run or setting, 6 something could not be read or written."""
 

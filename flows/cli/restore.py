@@ -13,7 +13,7 @@ from flows.cli.options import make_parser
 if TYPE_CHECKING:
     from assayline.store.mirror import Mirror, Stored
 
-EPILOG = """The mirror is ASSAYLINE_MIRROR_URL (docs/resume.md). Files that are missing here are downloaded, and files
+EPILOG = """The mirror is ASSAYLINE_MIRROR_URL (docs/concepts/resume.md). Missing files are downloaded, and so are files
 that differ in size from a newer one in the mirror. A part file that is here is never replaced.
 
 Make sure that no other machine still works on the run.

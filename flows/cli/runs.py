@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 EPILOG = """Wherever a command takes a RUN_ID, the beginning of one is enough if no other run begins so, and `last` is
 the newest run.
 
-A run that is `unfinished` was killed: the command that began it resumes it (docs/resume.md). If another process holds
-the database, accuracy and tokens/s are left out.
+A run that is `unfinished` was killed: the command that began it resumes it
+(docs/concepts/resume.md). If another process holds the database, accuracy and tokens/s are left out.
 
 Exit codes: 0 listed, 2 there is no run of this name, or a wrong setting."""
 DATABASE_WAIT_S = 1.0

@@ -5,8 +5,8 @@ assayline tasks [WORD ...] [--include-path FOLDER]
 
 from flows.cli.options import make_parser
 
-EPILOG = """A spec asks one by prompts: {source: {kind: lm_eval, task: NAME}} (docs/lm-eval.md). A group is its tasks
-with an aggregate of its own, a tag is its tasks alone.
+EPILOG = """A spec asks one by prompts: {source: {kind: lm_eval, task: NAME}} (docs/guides/lm-eval-tasks.md).
+A group is its tasks with an aggregate of its own, a tag is its tasks alone.
 
 Exit codes: 0 listed, 2 lm_eval is not installed or there is no such folder, 3 no task has these words in its name."""
 

@@ -1,4 +1,4 @@
-"""The loop of docs/python.md, word for word, with real vLLM."""
+"""The loop of docs/guides/python-api.md, word for word, with real vLLM."""
 
 import json
 import math
@@ -15,7 +15,7 @@ ARGS = {**ENGINE_ARGS, "max_num_seqs": 8}
 
 @pytest.mark.vllm
 def test_the_rollout_loop_of_the_docs_runs(tiny_model, tmp_path, monkeypatch):
-    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "python-api.md").read_text(encoding="utf-8")
     (loop, _) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
     assert len(loop.splitlines()) <= 20
     monkeypatch.chdir(tmp_path)
@@ -25,7 +25,7 @@ def test_the_rollout_loop_of_the_docs_runs(tiny_model, tmp_path, monkeypatch):
     small = repr(ARGS)
     code = loop.replace('".cache/tiny-model"', repr(str(tiny_model))).replace('{"max_model_len": 256}', small)
     assert code.count(small) == 1
-    exec(compile(code, "docs/python.md", "exec"), {})
+    exec(compile(code, "docs/guides/python-api.md", "exec"), {})
     rollouts = [json.loads(line) for line in Path("rollouts.jsonl").read_text().splitlines()]
     asked = Counter(tuple(rollout["prompt"]) for rollout in rollouts)
     assert len(rollouts) == 4 * ROWS and set(asked.values()) <= {4, 8}, "each prompt has its four samples, once"

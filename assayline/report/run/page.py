@@ -135,7 +135,7 @@ def _introduce_cost(cost: Row) -> str:
         )
     return (
         "At work is the window that throughput is of. The whole run counts from the start of the first engine to the "
-        "end of the last, loading, warm-up and downtime included. docs/cost.md says what is not counted."
+        "end of the last, loading, warm-up and downtime included. docs/guides/cost.md says what is not counted."
     )
 
 

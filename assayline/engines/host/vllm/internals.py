@@ -18,7 +18,7 @@ from assayline.engines.devices.watch import read_free_main_memory
 from assayline.errors import DeviceError
 
 KNOWN_VERSIONS = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0")
-"""Those that the engines' tests pass with; docs/compatibility.md has what was run."""
+"""Those that the engines' tests pass with; docs/reference/compatibility.md has what was run."""
 
 SUPPORTED = ((0, 26), (0, 33))
 """First and last minor version that `pyproject.toml` admits."""
