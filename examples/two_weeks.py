@@ -5,8 +5,8 @@
 It has two nights of one evaluation a week apart, of which the second went worse and was judged by the gate; the same
 prompts with room to think; and three benchmarks: two limits of concurrency with five repeats each, three models, and
 one model under five loads. Prompts are those of examples/arithmetic.jsonl; answers and times are
-invented by examples/simulated_engine.py. docs/guides/sql-cookbook.md quotes this database, and tests read it. It makes a
-folder per run, as any run leaves it, and the database is loaded from them as `assayline rebuild` would.
+invented by examples/simulated_engine.py. docs/guides/sql-cookbook.md quotes this database, and tests read it. It makes
+a folder per run, as any run leaves it, and the database is loaded from them as `assayline rebuild` would.
 """
 
 import json

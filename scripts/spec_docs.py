@@ -1,4 +1,4 @@
-"""Write docs/reference/spec.md from the models in assayline/spec/: `python -m scripts.spec_docs`; a test keeps it current."""
+"""Write docs/reference/spec.md from the models in assayline/spec/: `python -m scripts.spec_docs`."""
 
 import sys
 import typing
