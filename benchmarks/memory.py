@@ -89,7 +89,7 @@ def measure(count: int, model: Path, folder: Path) -> Measurement:
     env.pop("PREFECT_API_URL", None)  # a server that is there already would not be counted
     started = time.monotonic()
     with open(folder / "output.txt", "w+b") as output:
-        command = [sys.executable, "-m", "flows", "evaluate", str(folder / "spec.yaml")]
+        command = [sys.executable, "-m", "assayline", "evaluate", str(folder / "spec.yaml")]
         process = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT)
         peak, other, cpu_seconds = watch(process)
         seconds = time.monotonic() - started

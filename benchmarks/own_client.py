@@ -32,7 +32,7 @@ def measure_with_assayline(load: Load, server: Server, folder: Path, cores: set[
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     }
-    command = [sys.executable, "-m", "flows", "evaluate", str(spec), "--fresh"]
+    command = [sys.executable, "-m", "assayline", "evaluate", str(spec), "--fresh"]
     samples = run_sampled(command, cores, env, folder / "assayline.log")
     return read_newest_run(folder / "data" / "assayline.duckdb", len(load.prompts)), samples
 

@@ -260,8 +260,8 @@ def start_ray(workers: int, per_s: float) -> Any:
     """A Ray cluster on this machine, and what launches a paced worker on it."""
     import ray
 
+    from assayline.tasks.ray_cluster import RayWorker, _NodeWorker
     from benchmarks import scale  # noqa: PLW0406 by its name, as the engine's process has another __main__
-    from tasks.ray_cluster import RayWorker, _NodeWorker
 
     class PacedNode(_NodeWorker):
         """An actor whose engine is paced."""

@@ -25,17 +25,17 @@ from assayline.benchmark.result import Measured, read_measured
 from assayline.engines.parking import park_engines
 from assayline.errors import EngineError, RunFailedError, SpecError, StoreError
 from assayline.evaluation.resume import NEVER
+from assayline.flows.cli.tables import print_benchmark
+from assayline.flows.cli.words import plain_console, print_table, print_text
+from assayline.flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
+from assayline.flows.live.logs import speak_in_sentences
+from assayline.flows.live.reporting import publish_page, try_report
 from assayline.report.document import tabulate
 from assayline.report.make import HTML_NAME, Written, make_benchmark_report
 from assayline.report.sweep import POINTS, BenchmarkRows, label_points, read_achieved_rates, read_benchmark_rows
 from assayline.runs.locks import lock_run, name_holder
 from assayline.settings import Settings, load_settings
 from assayline.store.thread import DatabaseThread
-from flows.cli.tables import print_benchmark
-from flows.cli.words import plain_console, print_table, print_text
-from flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
-from flows.live.logs import speak_in_sentences
-from flows.live.reporting import publish_page, try_report
 
 RATES = "rates"
 """Stands for the points of a sweep whose rates cannot be told."""

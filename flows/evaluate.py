@@ -28,18 +28,18 @@ from assayline.evaluation.begin import Evaluation, begin_evaluation
 from assayline.evaluation.drive import drive_worker
 from assayline.evaluation.resume import AUTO
 from assayline.evaluation.worker import Worker
+from assayline.flows.cli.tables import tabulate_metrics
+from assayline.flows.live.logs import speak_in_sentences
+from assayline.flows.live.reporting import completed, describe_figures, publish_page, report_run
+from assayline.flows.live.watch import RunReport, Screen, Watched, open_screen, wait_for_one
 from assayline.report.markdown import render_table
 from assayline.runs.manifest import PromptCounts
 from assayline.settings import load_settings
 from assayline.spec.evaluation import MOST_WORKERS, EvalSpec
 from assayline.spec.file import SpecFile, find_lost_template, load_spec, parse_spec
 from assayline.store.mirror import mirroring, open_mirror
-from flows.cli.tables import tabulate_metrics
-from flows.live.logs import speak_in_sentences
-from flows.live.reporting import completed, describe_figures, publish_page, report_run
-from flows.live.watch import RunReport, Screen, Watched, open_screen, wait_for_one
-from tasks.evaluate import generate, prepare_prompts
-from tasks.ray_cluster import Cluster, open_cluster
+from assayline.tasks.evaluate import generate, prepare_prompts
+from assayline.tasks.ray_cluster import Cluster, open_cluster
 
 POLL_INTERVAL_S = 0.5
 SpecParameter = EvalSpec | SpecFile | Annotated[str, Field(title="path")]

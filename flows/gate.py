@@ -13,11 +13,11 @@ from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
 from assayline.comparison.gate import GateFailedError, GateReport, judge_run, save_verdicts
+from assayline.flows.live.logs import speak_in_sentences
+from assayline.flows.live.reporting import completed, publish_gate, worse
 from assayline.settings import Settings, load_settings
 from assayline.store.database import Connection
 from assayline.store.thread import DatabaseThread
-from flows.live.logs import speak_in_sentences
-from flows.live.reporting import completed, publish_gate, worse
 
 
 def name_gate() -> str:

@@ -13,10 +13,10 @@ from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
 from assayline.comparison.gate import GateFailedError, GateReport
+from assayline.flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
+from assayline.flows.gate import judge
+from assayline.flows.live.reporting import completed, describe_figures, publish_night, worse, write_leaderboard
 from assayline.settings import Settings, load_settings
-from flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
-from flows.gate import judge
-from flows.live.reporting import completed, describe_figures, publish_night, worse, write_leaderboard
 
 
 def name_night() -> str:

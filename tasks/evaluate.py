@@ -15,7 +15,7 @@ from prefect.logging.handlers import PrefectConsoleHandler
 from assayline.evaluation.begin import Evaluation
 from assayline.evaluation.drive import Listener, WorkerReport
 from assayline.runs.manifest import PromptCounts
-from tasks.artifacts import EngineReport
+from assayline.tasks.artifacts import EngineReport
 
 ENGINE_MARK = "vLLM: "
 """How an engine's line begins in the log of its task."""

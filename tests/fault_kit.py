@@ -42,7 +42,7 @@ from assayline.records import Completion, Request
 from assayline.settings import load_settings
 from assayline.spec.file import load_spec
 from assayline.store.database import connect
-from tasks import ray_cluster
+from assayline.tasks import ray_cluster
 
 ENGINE, THREAD, FLOW, STOPPED_FLOW, DISK = "engine dies", "worker dies", "flow killed", "flow stopped", "disk full"
 NODE, ACTOR, STOPPED_ACTOR, JOIN = "node killed", "actor killed", "actor stopped", "node joins"

@@ -26,9 +26,9 @@ import yaml
 from run_kit import ENGINE_ARGS, ROOT, wait_for
 from websockets.sync.client import ClientConnection, connect
 
+from assayline.flows import cli
 from assayline.store.database import find_in_schemas
 from assayline.store.parts import count_rows
-from flows import cli
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """An engine's environment: two threads that wait for each other crawl beside another lane."""
@@ -306,7 +306,7 @@ def run_notify(*arguments: str) -> int:
 
 def evaluate_command(*arguments: str | Path) -> list[str]:
     """The command line of the flow."""
-    return [sys.executable, "-m", "flows", "evaluate", *map(str, arguments)]
+    return [sys.executable, "-m", "assayline", "evaluate", *map(str, arguments)]
 
 
 def trial_spec(model: Path, rows: Path) -> dict[str, Any]:

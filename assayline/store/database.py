@@ -58,7 +58,7 @@ Connection = duckdb.DuckDBPyConnection
 """For annotations elsewhere: only this package imports DuckDB."""
 
 Config = dict[str, str | bool | int | float | list[str]]
-SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
+SQL_FOLDER = Path(__file__).resolve().parents[1] / "sql"
 TABLE_VERSION = 12
 """Raise it when a raw table's columns change, with a file in `sql/migrations/` that takes databases to it."""
 

@@ -32,7 +32,7 @@ from assayline.records import Completion, DeviceSample, EngineEvent, Json, Promp
 
 Record = Prompt | Request | Completion | EngineEvent | TelemetrySample | DeviceSample
 
-_SCHEMA_FOLDER = Path(__file__).resolve().parents[2] / "sql" / "schema"
+_SCHEMA_FOLDER = Path(__file__).resolve().parents[1] / "sql" / "schema"
 _COLUMN = re.compile(r"^    (?P<name>\w+) (?P<type>\w+)(?P<list>\[\])?", re.M)
 _TYPES = {"varchar": pa.string(), "integer": pa.int32(), "bigint": pa.int64(), "double": pa.float64()}
 

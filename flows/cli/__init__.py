@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from assayline.errors import AssaylineError
-from flows.cli.options import COMMANDS, CONSOLE_COMMAND, make_front_parser
-from flows.cli.process import Terminated, leave_after
-from flows.live.logs import quiet_shutdown
+from assayline.flows.cli.options import COMMANDS, CONSOLE_COMMAND, make_front_parser
+from assayline.flows.cli.process import Terminated, leave_after
+from assayline.flows.live.logs import quiet_shutdown
 
 
 def main() -> NoReturn:
@@ -43,7 +43,7 @@ def run(name: str, arguments: list[str]) -> int:
     try:
         if not {"-h", "--help"} & set(arguments):
             _warn_of_unknown_variables()
-        code: int = importlib.import_module(f"flows.cli.{name}").run(arguments)
+        code: int = importlib.import_module(f"assayline.flows.cli.{name}").run(arguments)
         return code
     except AssaylineError as error:
         quiet_shutdown()

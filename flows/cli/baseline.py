@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.words import complete_run_id, plain_console, print_table, print_text
 from assayline.report.document import Column, tabulate
-from flows.cli.options import make_parser
-from flows.cli.words import complete_run_id, plain_console, print_table, print_text
 
 if TYPE_CHECKING:
     from assayline.settings import Settings

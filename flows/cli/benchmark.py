@@ -14,10 +14,10 @@ from assayline.benchmark.profile import (
     choose_repeats,
 )
 from assayline.errors import RunFailedError, SpecError
-from flows.cli.options import make_parser
-from flows.cli.process import prefect_api
-from flows.cli.words import parse_words, plain_console
-from flows.live.logs import quiet_shutdown
+from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.process import prefect_api
+from assayline.flows.cli.words import parse_words, plain_console
+from assayline.flows.live.logs import quiet_shutdown
 
 if TYPE_CHECKING:
     from assayline.benchmark.plan import Configuration, Plan
@@ -58,7 +58,7 @@ def run(arguments: list[str]) -> int:
     if known.resume is None:
         write_plan(plan, settings)
     with prefect_api():
-        from flows.benchmark import benchmark, print_conclusion
+        from assayline.flows.benchmark import benchmark, print_conclusion
 
         try:
             benchmark(resume=plan.benchmark_id)
@@ -135,7 +135,7 @@ def plan_from_words(
 def print_plan(plan: "Plan", configurations: "list[Configuration]", settings: "Settings") -> None:
     """The configurations, and in which order they would be run."""
     from assayline.benchmark.configurations import list_left
-    from flows.cli.words import print_text
+    from assayline.flows.cli.words import print_text
 
     left = list_left(plan, configurations, settings)
     console = plain_console()

@@ -14,13 +14,13 @@ from assayline.errors import MediaError, NothingToAskError
 from assayline.evaluation.begin import plan_run
 from assayline.evaluation.prepare import Preparation
 from assayline.evaluation.resume import describe_left, preview_run
+from assayline.flows.cli.words import print_text
 from assayline.media.load import Hearing, load_all
 from assayline.records import Prompt
 from assayline.requests.build import Prepared
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json, spec_hash
-from flows.cli.words import print_text
 
 TRIED_MEDIA = 100
 """So many are decoded, as an engine would; all are looked for."""

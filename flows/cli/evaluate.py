@@ -8,10 +8,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from assayline.errors import AssaylineError, SpecError
-from flows.cli.options import make_parser
-from flows.cli.process import prefect_api
-from flows.cli.words import announce, complete_run_id, parse_words, plain_console
-from flows.live.logs import quiet_shutdown
+from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.process import prefect_api
+from assayline.flows.cli.words import announce, complete_run_id, parse_words, plain_console
+from assayline.flows.live.logs import quiet_shutdown
 
 if TYPE_CHECKING:
     from assayline.evaluation.run import RunResult
@@ -66,7 +66,7 @@ def _run(parser: argparse.ArgumentParser, known: argparse.Namespace, rest: list[
 
         leave_torch_out()
     if known.dry_run:
-        from flows.cli.dry_run import print_dry_run
+        from assayline.flows.cli.dry_run import print_dry_run
 
         print_dry_run(spec, settings, resume, plain_console())
         return 0
@@ -77,8 +77,8 @@ def _run(parser: argparse.ArgumentParser, known: argparse.Namespace, rest: list[
 
 def _evaluate(spec: "EvalSpec", resume: str) -> int:
     from assayline.evaluation.begin import RunResult
-    from flows.cli.tables import print_result
-    from flows.evaluate import evaluate
+    from assayline.flows.cli.tables import print_result
+    from assayline.flows.evaluate import evaluate
 
     try:
         result = RunResult(**evaluate(spec, resume))

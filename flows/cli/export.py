@@ -7,8 +7,8 @@ assayline export RUN_ID... | --all --format tables [--output PATH] [--force]
 import sys
 from pathlib import Path
 
-from flows.cli.options import make_parser
-from flows.cli.words import complete_run_id
+from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.words import complete_run_id
 
 FORMATS = ("openai-batch", "csv", "jsonl", "parquet", "lm-eval", "vllm-bench")
 TABLES = "tables"

@@ -4,10 +4,10 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from flows.cli.options import make_parser
-from flows.cli.process import prefect_api
-from flows.cli.words import CONSOLE_LEVEL, complete_run_id, parse_words, plain_console
-from flows.live.logs import quiet_shutdown
+from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.process import prefect_api
+from assayline.flows.cli.words import CONSOLE_LEVEL, complete_run_id, parse_words, plain_console
+from assayline.flows.live.logs import quiet_shutdown
 
 if TYPE_CHECKING:
     from assayline.comparison.gate import GateReport
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
         return _end(judged)
     os.environ.setdefault(CONSOLE_LEVEL, "CRITICAL")  # what the flow logs is printed at the end
     with prefect_api():
-        from flows.gate import gate
+        from assayline.flows.gate import gate
 
         try:
             found = gate(run_id, known.baseline, limits)
@@ -63,7 +63,7 @@ def run(arguments: list[str]) -> int:
 
 def _end(report: "GateReport") -> int:
     from assayline.comparison.gate import GateFailedError
-    from flows.cli.tables import print_gate
+    from assayline.flows.cli.tables import print_gate
 
     print_gate(report, plain_console())
     if report.broken:

@@ -6,8 +6,8 @@ assayline mirror RUN_ID... | --all
 from typing import TYPE_CHECKING
 
 from assayline.errors import StoreError
-from flows.cli.options import make_parser
-from flows.cli.words import complete_run_id
+from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.words import complete_run_id
 
 if TYPE_CHECKING:
     from assayline.settings import Settings

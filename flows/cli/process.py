@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn
 
 from assayline.errors import UNEXPECTED_EXIT_CODE, AssaylineError, PrefectUnreachableError
-from flows.live.logs import hide_page_links, quiet_shutdown
+from assayline.flows.live.logs import hide_page_links, quiet_shutdown
 
 EXIT_HANDLERS_WAIT_S = 20.0
 SERVER_START_TIMEOUT_S = 120.0

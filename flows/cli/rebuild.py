@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assayline.errors import DatabaseUnusableError, SpecError, StoreError
-from flows.cli.options import make_parser
-from flows.cli.words import complete_run_id
+from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.words import complete_run_id
 
 if TYPE_CHECKING:
     from assayline.evaluation.rebuild import Rebuilt

@@ -5,8 +5,8 @@
     assayline report --history NAME [--baseline RUN_ID|NAME] [--out FOLDER] [--open]
     assayline report --leaderboard [NAME ...] [--out FOLDER] [--open]
 
-No Prefect flow: it reads the database and writes two files. `flows.evaluate` does the same at the end of a run,
-`flows.benchmark` at the end of a benchmark, and `flows.nightly` for the history and the leaderboard of a night.
+Not a Prefect flow: it reads the database and writes two files. The flows write the same reports at the end of a run, of
+a benchmark and of a nightly run.
 """
 
 import argparse
@@ -15,9 +15,9 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.words import complete_run_id, plain_console, print_table, print_text
 from assayline.words import count
-from flows.cli.options import make_parser
-from flows.cli.words import complete_run_id, plain_console, print_table, print_text
 
 if TYPE_CHECKING:
     from rich.console import Console

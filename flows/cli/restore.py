@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assayline.errors import SpecError, StoreError
-from flows.cli.mirror import need_mirror
-from flows.cli.options import make_parser
+from assayline.flows.cli.mirror import need_mirror
+from assayline.flows.cli.options import make_parser
 
 if TYPE_CHECKING:
     from assayline.store.mirror import Mirror, Stored

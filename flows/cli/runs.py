@@ -11,10 +11,10 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.words import plain_console, print_text
 from assayline.report.document import Column
 from assayline.words import nearest, show_share, show_value
-from flows.cli.options import make_parser
-from flows.cli.words import plain_console, print_text
 
 if TYPE_CHECKING:
     from assayline.settings import Settings

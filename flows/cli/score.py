@@ -8,10 +8,10 @@ No Prefect flow: it takes seconds, and what it writes is one transaction.
 import argparse
 from typing import TYPE_CHECKING
 
+from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.words import complete_run_id, plain_console, print_table, print_text
 from assayline.report.document import Column, tabulate
 from assayline.words import DASH, show_number, show_range, show_value
-from flows.cli.options import make_parser
-from flows.cli.words import complete_run_id, plain_console, print_table, print_text
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,6 +16,7 @@ from rich.console import Console
 from assayline.benchmark.result import Measured
 from assayline.comparison.gate import GateReport
 from assayline.evaluation.run import RunResult
+from assayline.flows.cli.words import print_table, print_text
 from assayline.report.comparison import say_trades, tabulate_comparisons, tabulate_medians
 from assayline.report.document import Column, Table, tabulate
 from assayline.spec.evaluation import EvalSpec
@@ -23,7 +24,6 @@ from assayline.words import (
     show_known,
     show_value,
 )
-from flows.cli.words import print_table, print_text
 
 METRICS = (
     Column("metric", "metric"),

@@ -3,7 +3,7 @@
 assayline tasks [WORD ...] [--include-path FOLDER]
 """
 
-from flows.cli.options import make_parser
+from assayline.flows.cli.options import make_parser
 
 EPILOG = """A spec asks one by prompts: {source: {kind: lm_eval, task: NAME}} (docs/guides/lm-eval-tasks.md).
 A group is its tasks with an aggregate of its own, a tag is its tasks alone.

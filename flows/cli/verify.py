@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from assayline.errors import StoreError
-from flows.cli.options import make_parser
-from flows.cli.words import complete_run_id, plain_console, print_table
+from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.words import complete_run_id, plain_console, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

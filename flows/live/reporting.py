@@ -18,8 +18,8 @@ from assayline.report.board import read_board
 from assayline.report.document import Document, Paragraph, Section
 from assayline.report.make import Written, make_history_report, make_report, open_database, put_on_page, write_board
 from assayline.settings import Settings, load_settings
+from assayline.tasks.artifacts import publish
 from assayline.words import show_rate, show_share
-from tasks.artifacts import publish
 
 Make = Callable[..., Written | None]
 """Makes a report, held against the run or pinned name `baseline`; None where there is nothing to report."""

@@ -27,11 +27,11 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Column
 
 from assayline.evaluation.progress import ALIVE, LOST, OPENING, Standing, WorkerStanding
+from assayline.flows.cli.words import CONSOLE_LEVEL, has_bar, print_text
 from assayline.settings import Settings
+from assayline.tasks.artifacts import AnyLogger, Reports
+from assayline.tasks.evaluate import console_handlers
 from assayline.words import count
-from flows.cli.words import CONSOLE_LEVEL, has_bar, print_text
-from tasks.artifacts import AnyLogger, Reports
-from tasks.evaluate import console_handlers
 
 SHOW_INTERVAL_S = 2.0
 LOG_INTERVAL_S = 15.0

@@ -24,12 +24,12 @@ from run_kit import (
 from assayline.errors import DamagedPartsError, DatabaseUnusableError, RunFailedError, StoreError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.rebuild import prepare_database, rebuild_run
+from assayline.flows.cli import run
 from assayline.runs.manifest import read_manifest, write_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.database import OLDEST_VERSION, TABLE_VERSION, connect
 from assayline.store.parts import TABLES, list_parts, write_part
-from flows.cli import run
 
 pytestmark = pytest.mark.slow
 
@@ -333,7 +333,7 @@ def test_repair_needs_no_prefect(run_dir):
     lines = (
         "import sys",
         "sys.modules['prefect'] = None",
-        "from flows.cli import run",
+        "from assayline.flows.cli import run",
         "sys.exit(run('rebuild', ['--all']))",
     )
     process = start_python("; ".join(lines))

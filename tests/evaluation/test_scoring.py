@@ -13,6 +13,7 @@ from assayline.errors import PromptError, SpecError
 from assayline.evaluation.begin import Evaluation, begin_evaluation, plan_run
 from assayline.evaluation.order import read_shard
 from assayline.evaluation.rebuild import rebuild_run
+from assayline.flows.cli import run
 from assayline.runs.locks import lock_run
 from assayline.runs.manifest import SCORERS_NAME
 from assayline.settings import Settings
@@ -20,7 +21,6 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.store import database, scoring
 from assayline.store.database import SQL_FOLDER, connect
 from assayline.store.parts import write_part
-from flows.cli import run
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ from flow_kit import database_held
 from assayline.errors import SpecError
 from assayline.export import tables
 from assayline.export.tables import export_tables
+from assayline.flows.cli import export as command
 from assayline.settings import Settings
-from flows.cli import export as command
 
 pytestmark = pytest.mark.slow
 TABLES = ("answer", "engine", "load_point", "metric_value", "prompt", "request", "run", "score", "timeline", "verdict")

@@ -15,8 +15,8 @@ from assayline.errors import SpecError, StoreError
 from assayline.export import make
 from assayline.export.make import FORMATS, export_run, new_file, new_folder
 from assayline.export.rows import RowStream
+from assayline.flows.cli import export as command
 from assayline.settings import Settings
-from flows.cli import export as command
 
 pytestmark = pytest.mark.slow
 FOLDERS = {"parquet": "requests-*.parquet", "lm-eval": "results_*.json"}

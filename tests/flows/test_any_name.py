@@ -17,18 +17,18 @@ from assayline.benchmark.result import Measured
 from assayline.comparison.baselines import Pin
 from assayline.comparison.gate import Check, GateReport
 from assayline.evaluation.begin import RunResult
+from assayline.flows.cli.baseline import PINS
+from assayline.flows.cli.score import SCORES
+from assayline.flows.cli.tables import print_benchmark, print_gate, print_result, tabulate_metrics
+from assayline.flows.cli.words import print_table, print_text
+from assayline.flows.live.logs import speak_in_sentences
+from assayline.flows.live.watch import log_console
 from assayline.report.comparison import choose_comparison_figures, describe_comparisons, say_comparisons
 from assayline.report.document import Document, tabulate
 from assayline.report.markdown import render_markdown, render_table
 from assayline.report.run.comparison import LIMITS
 from assayline.spec.file import parse_spec
 from assayline.words import make_visible
-from flows.cli.baseline import PINS
-from flows.cli.score import SCORES
-from flows.cli.tables import print_benchmark, print_gate, print_result, tabulate_metrics
-from flows.cli.words import print_table, print_text
-from flows.live.logs import speak_in_sentences
-from flows.live.watch import log_console
 
 MARKUP = ("[/b]", "[b]", "[", "|", "`", "```", "<b>", "</script>", "&lt;", "*x*", "\\", ":smile:", "%s", "{{ 1 }}",
           "{% x")  # fmt: skip

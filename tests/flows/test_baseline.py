@@ -9,9 +9,9 @@ import pytest
 from assayline.comparison.baselines import PINS_NAME, Pin, list_pins, resolve_baseline, restore_pins
 from assayline.errors import SpecError
 from assayline.evaluation.rebuild import set_database_aside
+from assayline.flows.cli import run
 from assayline.settings import Settings
 from assayline.store.database import connect
-from flows.cli import run
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 
 from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError, RunFailedError, SpecError
+from assayline.flows.benchmark import benchmark
+from assayline.flows.cli.benchmark import run
 from assayline.spec.file import parse_spec
-from flows.benchmark import benchmark
-from flows.cli.benchmark import run
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts")]
 RUNS = (

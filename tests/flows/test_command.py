@@ -91,7 +91,7 @@ def test_a_data_folder_that_cannot_be_written_is_found_before_anything_starts(sp
         raise AssertionError("nothing may start")
 
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", "/proc/data")
-    monkeypatch.setattr("flows.cli.evaluate.prefect_api", begin)
+    monkeypatch.setattr("assayline.flows.cli.evaluate.prefect_api", begin)
     for command in "evaluate", "benchmark":
         refused = flow_kit.run_here(command, spec_file, *arguments)
         assert_refused(refused, 6, "The data folder /proc/data cannot be written: ", "hint: set ASSAYLINE_DATA_DIR to")
@@ -121,7 +121,7 @@ def test_resuming_is_not_offered_when_it_would_end_the_same_way(error, is_offere
         raise error
 
     unfinished = SimpleNamespace(run_id="some-run", prompts=None)
-    monkeypatch.setattr("flows.cli.evaluate._run", end)
+    monkeypatch.setattr("assayline.flows.cli.evaluate._run", end)
     monkeypatch.setattr("assayline.evaluation.resume.find_unfinished_here", lambda _: unfinished)
     run = flow_kit.run_here("evaluate", spec_file)
     assert ("the same command resumes it" in run.err) == is_offered

@@ -193,8 +193,8 @@ def test_deployments_are_as_written(prefect_client):
     on_demand = prefect_client.read_deployment_by_name("evaluate/evaluate")
     benchmark = prefect_client.read_deployment_by_name("benchmark/benchmark")
     gate = prefect_client.read_deployment_by_name("gate/gate")
-    assert (nightly.entrypoint, on_demand.entrypoint) == ("flows.nightly.nightly", "flows.evaluate.evaluate")
-    assert (benchmark.entrypoint, gate.entrypoint) == ("flows.benchmark.benchmark", "flows.gate.gate")
+    deployed = {each.name: each.entrypoint for each in (nightly, on_demand, benchmark, gate)}
+    assert deployed == {name: f"assayline.flows.{name}.{name}" for name in ("nightly", "evaluate", "benchmark", "gate")}
     assert benchmark.parameters == {"spec": "examples/arithmetic.yaml", "sweep": {}}
     assert set(gate.parameter_openapi_schema["properties"]) == {"run_id", "baseline", "limits"}
     for deployment in (nightly, on_demand):

@@ -13,10 +13,10 @@ from run_kit import complete
 
 from assayline.engines.fake import FakeEngine
 from assayline.errors import Death, EngineDiedError
+from assayline.flows.evaluate import evaluate
 from assayline.records import Completion
 from assayline.settings import load_settings
 from assayline.spec.file import load_spec, parse_spec
-from flows.evaluate import evaluate
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts")]
 
@@ -104,8 +104,8 @@ def test_page_that_cannot_be_written_does_not_fail_the_run(prefect_client, fake_
     def refuse(**_: Any) -> None:
         raise ConnectionError("the API is away")
 
-    monkeypatch.setattr("tasks.artifacts.create_markdown_artifact", refuse)
-    monkeypatch.setattr("flows.live.watch.create_progress_artifact", refuse)
+    monkeypatch.setattr("assayline.tasks.artifacts.create_markdown_artifact", refuse)
+    monkeypatch.setattr("assayline.flows.live.watch.create_progress_artifact", refuse)
     state = run(fake_spec)
     assert state.is_completed()
     assert state.result()["answered_requests"] == 40

@@ -9,10 +9,10 @@ import pytest
 from flow_kit import wait_for
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 
+from assayline.flows.benchmark import benchmark
+from assayline.flows.evaluate import evaluate
+from assayline.flows.nightly import nightly
 from assayline.spec.evaluation import EvalSpec
-from flows.benchmark import benchmark
-from flows.evaluate import evaluate
-from flows.nightly import nightly
 
 pytestmark = pytest.mark.prefect
 

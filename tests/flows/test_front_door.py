@@ -18,19 +18,19 @@ import pytest
 import assayline
 from assayline import __version__
 from assayline.errors import AssaylineError, PrefectUnreachableError
-from flows import cli
-from flows.cli.options import COMMANDS
-from flows.cli.process import Terminated, prefect_api
+from assayline.flows import cli
+from assayline.flows.cli.options import COMMANDS
+from assayline.flows.cli.process import Terminated, prefect_api
 
 ROOT = Path(__file__).resolve().parents[2]
 FRONT_DOOR = Path(sys.executable).parent / "assayline"
 VERIFY_FOR_EVER = """
-import flows.cli.verify, sys, time
+import assayline.flows.cli.verify, sys, time
 def run(arguments):
     print("begun", flush=True)
     time.sleep(60)
-flows.cli.verify.run = run
-from flows.cli import main
+assayline.flows.cli.verify.run = run
+from assayline.flows.cli import main
 sys.argv = ["assayline", "verify", "--all"]
 main()
 """
@@ -42,7 +42,7 @@ def call(*arguments: str | Path) -> flow_kit.Finished:
 
 def test_set_up_makes_a_console_command_of_the_front_door():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts == {"assayline": "flows.cli:main"}
+    assert scripts == {"assayline": "assayline.flows.cli:main"}
     assert os.access(FRONT_DOOR, os.X_OK), "make setup writes it"
 
 
@@ -56,7 +56,7 @@ def test_help_lists_every_command_with_a_line(tmp_path, monkeypatch):
 
 
 def test_usage_names_the_console_command_however_it_was_called():
-    for way in ([str(FRONT_DOOR)], [sys.executable, "-m", "flows"]):
+    for way in ([str(FRONT_DOOR)], [sys.executable, "-m", "assayline"]):
         called = flow_kit.run_command([*way, "score", "--help"], dict(os.environ)).out
         assert called.startswith("usage: assayline score [-h]")
         assert "  assayline score RUN_ID --scorer numeric\n" in called
@@ -94,7 +94,7 @@ def test_notes_follow_the_sentence_of_an_interruption(capsys, monkeypatch):
         error.add_note("Run x is unfinished.")
         raise error
 
-    monkeypatch.setattr("flows.cli.verify.run", end)
+    monkeypatch.setattr("assayline.flows.cli.verify.run", end)
     assert cli.run("verify", []) == 143
     assert capsys.readouterr().err == "Interrupted; what had finished is stored.\nRun x is unfinished.\n"
 
@@ -119,7 +119,7 @@ def test_a_defect_is_a_traceback_and_exit_code_11():
 
 
 def test_an_output_that_is_closed_is_exit_code_141():
-    prints = "from flows.cli.process import leave_after; from flows.cli.words import plain_console\n"
+    prints = "from flows.cli.process import leave_after; from assayline.flows.cli.words import plain_console\n"
     prints += "leave_after(lambda: plain_console().print('a table') or 0)"
     with subprocess.Popen([sys.executable, "-c", prints], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -161,7 +161,7 @@ def test_help_names_the_exit_codes_of_every_command(command, capsys):
 )
 def test_prefect_api_that_does_not_answer_is_one_sentence_and_exit_code_10(url, reason, tmp_path):
     env = {**os.environ, "PREFECT_API_URL": url, "PREFECT_HOME": str(tmp_path), "ASSAYLINE_DATA_DIR": str(tmp_path)}
-    run = flow_kit.run_command([sys.executable, "-m", "flows", "gate", "some-run", "--baseline", "stable"], env)
+    run = flow_kit.run_command([sys.executable, "-m", "assayline", "gate", "some-run", "--baseline", "stable"], env)
     assert run.code == 10, run.err
     assert run.err.startswith(f"error: Prefect's API at {reason}. hint: start it with `prefect server start`")
     assert run.err.count("\n") == 1 and not run.out
@@ -175,8 +175,8 @@ def test_an_empty_prefect_api_url_is_unset(monkeypatch):
     def serve() -> Iterator[str]:
         yield "http://127.0.0.1:1/api"
 
-    monkeypatch.setattr("flows.cli.process._serving", serve)
-    monkeypatch.setattr("flows.cli.process._drain", lambda: None)
+    monkeypatch.setattr("assayline.flows.cli.process._serving", serve)
+    monkeypatch.setattr("assayline.flows.cli.process._drain", lambda: None)
     monkeypatch.setenv("PREFECT_API_URL", "")
     refresh_global_settings_context()
     try:

@@ -16,12 +16,12 @@ from run_kit import complete
 from assayline.comparison.baselines import pin_baseline
 from assayline.comparison.gate import GateFailedError
 from assayline.errors import SpecError
+from assayline.flows.gate import gate
+from assayline.flows.nightly import nightly
 from assayline.report.make import make_history_report
 from assayline.settings import Settings, load_settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
-from flows.gate import gate
-from flows.nightly import nightly
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts")]
 WRONG = "{{ messages[0].content }} what"
@@ -107,7 +107,7 @@ def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(prefect_client
 def test_command_exits_with_a_code_and_a_sentence(runs, command_env, prefect_api):
     against_good = [runs.bad, "--baseline", "good"]
     env = {**command_env, "PREFECT_API_URL": prefect_api}
-    failed = flow_kit.run_command([sys.executable, "-m", "flows", "gate", *against_good], env)
+    failed = flow_kit.run_command([sys.executable, "-m", "assayline", "gate", *against_good], env)
     assert failed.code == 1, failed.err
     assert failed.err == f"error: Run {runs.bad} is worse than {runs.good} beyond its limits.\n", "and no log lines"
     assert "broken" in failed.out and "accuracy, exact_match" in failed.out

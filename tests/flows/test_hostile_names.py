@@ -10,7 +10,7 @@ import pytest
 
 from assayline.errors import StoreError
 from assayline.store.database import connect
-from tasks.artifacts import make_key
+from assayline.tasks.artifacts import make_key
 
 HOSTILE = """d'a"t;a $(touch pwned) `touch pwned` [x]*{y} ''); drop table runs; -- [red] :smile: $$ %s ! é
 line two"""

@@ -12,8 +12,8 @@ HEAVY = {
 
 HELPS = f"""
 import contextlib, sys
-from flows import cli
-from flows.cli.options import COMMANDS
+from assayline.flows import cli
+from assayline.flows.cli.options import COMMANDS
 for command in COMMANDS:
     with contextlib.suppress(SystemExit):
         cli.run(command, ["--help"])
@@ -37,6 +37,6 @@ def test_help_needs_next_to_nothing(command_env):
 
 def test_a_dry_run_needs_neither_prefect_nor_torch(command_env, fake_spec, tmp_path):
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
-    modules = imported(command_env, "-m", "flows", "evaluate", spec, "--dry-run")
+    modules = imported(command_env, "-m", "assayline", "evaluate", spec, "--dry-run")
     assert "transformers" in modules
     assert not modules & {"prefect", "torch", "vllm", "altair"}

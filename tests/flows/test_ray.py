@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.prefect, pytest.mark.ray]
 ray = pytest.importorskip("ray")
 from fault_kit import Nodes, NodeWorker  # noqa: E402
 
-from tasks import ray_cluster  # noqa: E402
+from assayline.tasks import ray_cluster  # noqa: E402
 
 ENDED_S = 10.0
 """Within this time after a flow's death nothing of it runs any more."""
@@ -339,7 +339,7 @@ def test_ray_cluster_that_asks_for_a_token_is_refused_with_a_hint(settings, node
 
 
 def test_ray_node_needs_no_prefect():
-    program = "import sys; sys.modules['prefect'] = None; from tasks.ray_cluster import _NodeWorker"
+    program = "import sys; sys.modules['prefect'] = None; from assayline.tasks.ray_cluster import _NodeWorker"
     ended = flow_kit.run_command([sys.executable, "-c", program], {**os.environ})
     assert ended.code == 0, ended.err
 

@@ -12,9 +12,9 @@ import flow_kit
 import psutil
 import pytest
 
-from flows.cli import run
-from flows.cli.words import parse_words
-from flows.evaluate import evaluate
+from assayline.flows.cli import run
+from assayline.flows.cli.words import parse_words
+from assayline.flows.evaluate import evaluate
 
 ROWS = 32
 

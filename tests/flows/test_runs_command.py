@@ -9,9 +9,9 @@ import flow_kit
 import pytest
 from run_kit import FAKE, begin_and_vanish, complete, settings_in
 
+from assayline.flows import cli
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
-from flows import cli
 
 Runs = tuple[str, str]
 

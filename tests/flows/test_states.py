@@ -1,6 +1,6 @@
 """The headline of a run, as its flow's state has it."""
 
-from flows.live.reporting import describe_figures
+from assayline.flows.live.reporting import describe_figures
 
 
 def figure(source: str, value: float | None, n: int | None = None) -> dict[str, object]:

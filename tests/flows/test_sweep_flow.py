@@ -12,10 +12,10 @@ import flow_kit
 import pytest
 from server_kit import FakeServer, Script
 
-from flows.cli import run
+from assayline.flows.cli import run
 
 pytestmark = pytest.mark.prefect
-COMMAND = [sys.executable, "-m", "flows", "benchmark"]
+COMMAND = [sys.executable, "-m", "assayline", "benchmark"]
 POINTS = """
     select runs.name, loads.arrival, run_summary.requests_per_s, runs.state, run_summary.answered_requests
     from runs join loads using (run_id) join run_summary using (run_id)

@@ -20,9 +20,9 @@ import flow_kit
 import pytest
 from rich.console import Console
 
+from assayline.flows.cli.words import has_bar
+from assayline.flows.live.watch import Screen
 from assayline.settings import load_settings
-from flows.cli.words import has_bar
-from flows.live.watch import Screen
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 TIMEOUT_S = 120

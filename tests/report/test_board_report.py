@@ -13,12 +13,12 @@ import pytest
 from row_kit import NIGHT_PROMPTS, NightOf, given_nights, text_of
 
 from assayline.errors import SpecError
+from assayline.flows.cli import run
+from assayline.flows.live import reporting
 from assayline.report.board import BoardRows, find_suffix
 from assayline.report.make import Written, make_leaderboard
 from assayline.settings import Settings
 from assayline.store.database import connect
-from flows.cli import run
-from flows.live import reporting
 
 pytestmark = pytest.mark.slow
 

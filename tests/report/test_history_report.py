@@ -13,11 +13,11 @@ from row_kit import NAME, NightOf, given_nights, noisy_nights, text_of
 
 from assayline.comparison.baselines import pin_baseline
 from assayline.errors import SpecError
+from assayline.flows.cli import run
 from assayline.report.history_rows import METRICS
 from assayline.report.make import Written, make_history_report
 from assayline.settings import Settings
 from assayline.store.database import connect
-from flows.cli import run
 
 pytestmark = pytest.mark.slow
 

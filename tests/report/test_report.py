@@ -13,6 +13,7 @@ import pytest
 from row_kit import NIGHT, NIGHT_BEFORE, NightOf, given_nights, text_of
 
 from assayline.errors import SpecError, StoreError
+from assayline.flows.cli import run
 from assayline.report import make
 from assayline.report.make import Written, make_report, put_on_page
 from assayline.report.markdown import render_markdown
@@ -20,7 +21,6 @@ from assayline.report.run.engines import say_forecast
 from assayline.settings import Settings
 from assayline.store.database import connect
 from assayline.words import show_change, show_points, show_range, show_seconds, show_share
-from flows.cli import run
 
 pytestmark = pytest.mark.slow
 

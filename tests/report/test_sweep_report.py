@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from row_kit import BENCHMARK, RATES, NightOf, given_nights, given_sweep, text_of
 
+from assayline.flows.cli import run
 from assayline.report.make import Written, make_benchmark_report, make_report
 from assayline.settings import Settings
 from assayline.store.database import connect
 from assayline.words import show_rate, show_seconds
-from flows.cli import run
 
 pytestmark = pytest.mark.slow
 

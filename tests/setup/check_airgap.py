@@ -21,7 +21,7 @@ from setup import NEWEST_GLIBC  # noqa: E402
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 IMPORTS = (
-    "import assayline, flows, pytest, ray, torch, vllm; print('vllm', vllm.__version__, 'torch', torch.__version__)"
+    "import assayline.flows, pytest, ray, torch, vllm; print('vllm', vllm.__version__, 'torch', torch.__version__)"
 )
 
 

@@ -44,7 +44,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
             to = folder / (target if (ROOT / source).is_dir() else Path(target) / Path(source).name)
             place = to / Path(file).relative_to(source) if (ROOT / source).is_dir() else to
             place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / file, place)
+            shutil.copy(ROOT / file, place, follow_symlinks=False)
     return folder
 
 
@@ -52,7 +52,8 @@ def test_what_is_copied_is_enough_for_every_command(image):
     env = {"PYTHONPATH": str(image), "PATH": "/usr/bin:/bin", "HOME": str(image)}
     for arguments in (["--help"], ["evaluate", "--help"]):
         program = (
-            f"import flows.cli, sys; assert flows.cli.__file__.startswith({str(image)!r}); sys.exit(flows.cli.main())"
+            "import sys; from assayline.flows import cli; "
+            f"assert cli.__file__.startswith({str(image)!r}); sys.exit(cli.main())"
         )
         ended = subprocess.run(
             [sys.executable, "-c", program, *arguments], cwd=image, env=env, capture_output=True, text=True, check=False

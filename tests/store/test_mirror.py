@@ -19,12 +19,12 @@ from run_kit import wait_for
 
 from assayline.api.evaluation import evaluate
 from assayline.errors import SpecError, StoreError
+from assayline.flows.cli import run
 from assayline.runs.locks import lock_run
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store import mirror as module
 from assayline.store.mirror import Mirror, RunCopy, mirroring
-from flows.cli import run
 
 LOG = logging.getLogger("assayline.test_mirror")
 _numbers = count()

@@ -14,6 +14,7 @@ from run_kit import FAKE, complete, completion_of, copy_run, query, settings_in,
 from assayline.errors import RunFailedError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.rebuild import rebuild_run
+from assayline.flows.cli import run
 from assayline.runs.manifest import read_manifest
 from assayline.settings import Settings
 from assayline.spec.criteria import Contains
@@ -36,7 +37,6 @@ from assayline.store.runs import delete_run, save_run
 from assayline.store.scoring import score_run
 from assayline.store.views import digest_definition
 from benchmarks.invented_runs import invent_runs
-from flows.cli import run
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,6 @@
+"""`python -m assayline COMMAND` is `assayline COMMAND`, for processes that start a command with their own Python."""
+
+from assayline.flows.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,0 @@
-"""`python -m flows COMMAND` is `assayline COMMAND`, for processes that start a command with their own Python."""
-
-from flows.cli import main
-
-if __name__ == "__main__":
-    main()
