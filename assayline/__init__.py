@@ -1,6 +1,6 @@
-"""assayline: how accurate, how fast and how expensive is this model at these settings on this hardware?
+"""Evaluate and benchmark language models: accuracy, latency, throughput and cost.
 
-The Prefect-free core. `flows/` compose it, `tasks/` wrap it, `sql/` defines every metric. What it is from Python
+The core does not import Prefect. `flows/` compose it, `tasks/` wrap it, `sql/` defines every metric. The Python API
 (docs/guides/python-api.md) is imported on first use, so that commands start sooner; `__init__.pyi` has its types.
 """
 

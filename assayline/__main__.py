@@ -1,4 +1,4 @@
-"""`python -m assayline COMMAND` is `assayline COMMAND`, for processes that start a command with their own Python."""
+"""Run `assayline COMMAND` as `python -m assayline COMMAND`, for processes that start a command with their own Python."""
 
 from assayline.flows.cli import main
 

@@ -1,7 +1,7 @@
-"""sha256 of files, remembered for large ones, so that a model of many GB is not read anew before every run.
+"""SHA-256 digests of files, cached for large files, so that a model of many GB is not read again before every run.
 
-What is remembered is bound to device, inode, size and modification time in nanoseconds; a file that changed in any of
-these is read again. The memory is a small JSON file in the user's cache folder; losing it costs time only.
+The cache key is device, inode, size and modification time in nanoseconds; a file is read again if any of them changed.
+The cache is a small JSON file in the user's cache folder. Losing it costs only time.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ REMEMBER_FROM_BYTES = 64 * 1024 * 1024
 
 
 def digest_file(path: Path) -> str:
-    """sha256 of a file's content, as hex. Raises ModelError if it cannot be read."""
+    """Return the SHA-256 of a file's content in hex. Raises ModelError if the file cannot be read."""
     try:
         found = path.stat()
         key = f"{found.st_dev}-{found.st_ino}-{found.st_size}-{found.st_mtime_ns}"
@@ -30,11 +30,11 @@ def digest_file(path: Path) -> str:
             _save(memory)
         return memory[key]
     except OSError as error:
-        raise ModelError(f"File {path} cannot be read: {error.strerror or error}.") from None
+        raise ModelError(f"Cannot read {path}: {error.strerror or error}.") from None
 
 
 def memory_path() -> Path:
-    """Where digests are remembered."""
+    """Return the path of the digest cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "assayline" / "digests.json"
 
 
@@ -52,7 +52,7 @@ def _load() -> dict[str, str]:
 
 
 def _save(memory: dict[str, str]) -> None:
-    with contextlib.suppress(OSError):  # a read-only home costs time, nothing else
+    with contextlib.suppress(OSError):  # without a writable home, digests are computed again
         memory_path().parent.mkdir(parents=True, exist_ok=True)
         descriptor, aside = tempfile.mkstemp(dir=memory_path().parent)
         with open(descriptor, "w", encoding="utf-8") as file:
@@ -61,15 +61,15 @@ def _save(memory: dict[str, str]) -> None:
 
 
 def digest_text(text: str) -> str:
-    """sha256 of a text, first 32 hex digits."""
+    """Return the first 32 hex digits of a text's SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def digest_bytes(content: bytes) -> str:
-    """sha256 of bytes, first 32 hex digits."""
+    """Return the first 32 hex digits of the SHA-256 of bytes."""
     return hashlib.sha256(content).hexdigest()[:32]
 
 
 def digest_json(value: Any) -> str:
-    """sha256 of a JSON value, whatever the order of its keys."""
+    """Return a digest of a JSON value that does not depend on the order of its keys."""
     return digest_text(json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str))

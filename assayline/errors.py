@@ -1,8 +1,8 @@
-"""The one exception tree: every error a person can cause or must act on.
+"""Exceptions for every error that a user can cause or must act on.
 
-A message says what was given, what was expected and what to do. The command line prints the message alone
-(no traceback) and exits with the class's `exit_code`; anything outside this tree is a defect of ours. Exit code 1 is
-the gate's alone: a limit is broken.
+A message states what failed and why, then `hint:` and the next step. The command line prints only the message (no
+traceback) and exits with the class's `exit_code`. An exception outside this tree is a bug in assayline. Exit code 1 is
+reserved for the gate: a limit was exceeded.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ UNEXPECTED_EXIT_CODE = 11
 
 
 class AssaylineError(Exception):
-    """Base of every error that assayline raises on purpose."""
+    """Base class of all errors that assayline raises on purpose."""
 
     exit_code = UNEXPECTED_EXIT_CODE
 
 
 class SpecError(AssaylineError):
-    """The spec or a setting is not usable: unknown key, wrong type, contradicting values."""
+    """The spec or a setting is invalid: unknown key, wrong type, contradicting values."""
 
     exit_code = 2
 
@@ -34,26 +34,29 @@ class PromptError(AssaylineError):
 
 
 class RowError(AssaylineError):
-    """One row cannot become a request, or cannot be asked. The run continues: `kind` and the message become that row's
-    error. No PromptError, which ends the run."""
+    """A row cannot become a request, or its request cannot be sent.
+
+    The run continues and stores `kind` and the message as the row's error. Not a PromptError, because that ends the
+    run.
+    """
 
     exit_code = 3
 
     def __init__(self, message: str, kind: str = "row_error") -> None:
-        # Messages quote the row, and must be storable whatever the row holds.
+        # Messages quote the row and must be storable whatever it contains.
         super().__init__(message.encode("utf-8", "backslashreplace").decode())
         self.kind = kind
 
 
 class MediaError(RowError):
-    """A picture, sound or video cannot be used."""
+    """An image, audio clip or video cannot be used."""
 
     def __init__(self, message: str, kind: str = "media_error") -> None:
         super().__init__(message, kind)
 
 
 class PromptsChangedError(PromptError):
-    """The prompt set is not the one that the run began with."""
+    """The prompt set differs from the one that the run started with."""
 
 
 class NothingToAskError(PromptError):
@@ -69,37 +72,37 @@ class ModelError(AssaylineError):
 
 
 class EngineError(AssaylineError):
-    """The engine did not start, or died."""
+    """The engine did not start, or crashed."""
 
     exit_code = 5
 
 
 class EngineDiedError(EngineError):
-    """The engine's process is gone, hangs, or never became ready. `death` is the evidence of why."""
+    """The engine's process has exited, hangs, or never became ready. `death` holds the evidence."""
 
     def __init__(self, message: str, death: "Death") -> None:
         super().__init__(message)
         self.death = death
 
     def __reduce__(self) -> tuple[type["EngineDiedError"], tuple[str, "Death"]]:
-        """How it is pickled: it may come from another machine."""
+        """Support pickling: the error may come from another machine."""
         return type(self), (str(self), self.death)
 
 
 class DeviceError(EngineError):
-    """The device that the spec asks for is not here, or is taken."""
+    """The device that the spec requests is missing or in use."""
 
 
 class ServerError(EngineError):
-    """The server that the spec names cannot be used as it is: unreachable, not trusted, or failing."""
+    """The server in the spec cannot be used: unreachable, not trusted, or failing."""
 
 
 class EngineInterruptedError(EngineError):
-    """Generation was stopped on request; what had finished is kept."""
+    """Generation was stopped on request; finished results are kept."""
 
 
 class WorkerLostError(AssaylineError):
-    """A worker's thread, process or machine is gone, or does not answer."""
+    """A worker's thread, process or machine has exited or does not respond."""
 
 
 class StoreError(AssaylineError):
@@ -113,11 +116,11 @@ class DatabaseLockedError(StoreError):
 
 
 class DatabaseUnusableError(StoreError):
-    """The database file is unusable as it is: damaged, no DuckDB file, or with tables of another version."""
+    """The database file is unusable: damaged, not a DuckDB file, or with tables of another version."""
 
 
 class DamagedPartsError(StoreError):
-    """Part files that cannot be read; `parts` has the reason for each."""
+    """Part files cannot be read; `parts` maps each to the reason."""
 
     def __init__(self, message: str, parts: dict[Path, str]) -> None:
         super().__init__(message)
@@ -125,50 +128,50 @@ class DamagedPartsError(StoreError):
 
 
 class RunFailedError(AssaylineError):
-    """The run ended without an answer, or an error row, for every request, or with too many error rows."""
+    """The run ended with requests that have neither a result nor an error row, or with too many error rows."""
 
     exit_code = 7
 
 
 class ComparisonError(AssaylineError):
-    """Two runs cannot be compared: one has not finished, other prompts, a scorer that one side lacks."""
+    """Two runs cannot be compared: one has not finished, the prompts differ, or one side lacks a scorer."""
 
     exit_code = 8
 
 
 class PrefectUnreachableError(AssaylineError):
-    """Prefect's API does not answer, or the temporary server did not start."""
+    """Prefect's API does not respond, or the temporary server did not start."""
 
     exit_code = 10
 
 
 class Kind(StrEnum):
-    """Kinds of death, by what can be done about them."""
+    """Kinds of engine crash, grouped by the action that can fix them."""
 
     DEVICE_OOM = "device_oom"
     """An allocation on the device failed while generating."""
     HOST_OOM = "host_oom"
-    """An allocation in main memory failed, or the kernel killed the process for memory, while generating."""
+    """An allocation in main memory failed while generating, or the kernel's OOM killer ended the process."""
     MEMORY_TAKEN = "memory_taken"
-    """At start less memory is free than the share it was to get."""
+    """At start, less memory was free than the engine's configured share."""
     CACHE_TOO_LARGE = "cache_too_large"
-    """At start the KV cache was given a size in bytes that is not free."""
+    """At start, the configured KV cache size in bytes exceeded the free memory."""
     NO_CACHE_ROOM = "no_cache_room"
-    """At start weights and activations leave no room for the KV cache."""
+    """At start, weights and activations left no memory for the KV cache."""
     LENGTH_TOO_LONG = "length_too_long"
-    """At start the KV cache has no room for one request of the full context length."""
+    """At start, the KV cache could not hold one request of the full context length."""
     START_OOM = "start_oom"
-    """An allocation failed while profiling, capturing graphs or warming up."""
+    """At start, an allocation failed while profiling, capturing graphs or warming up."""
     MODEL_TOO_LARGE = "model_too_large"
     """The weights alone do not fit."""
     PROFILE_DISTURBED = "profile_disturbed"
-    """Another process gave memory back while vLLM measured it."""
+    """Another process freed memory while vLLM was profiling it."""
     KILLED = "killed"
-    """SIGKILL, and nothing says that it was for memory."""
+    """SIGKILL, without evidence of memory pressure."""
     STALLED = "stalled"
-    """It lives, but has stopped working or answering."""
+    """The process is alive, but has stopped making progress or responding."""
     START_FAILED = "start_failed"
-    """It did not start, for a reason that has nothing to do with memory."""
+    """The engine did not start, for a reason unrelated to memory."""
     OTHER = "other"
 
 
@@ -181,31 +184,32 @@ MEMORY_KINDS = frozenset(
 
 
 class Witness(StrEnum):
-    """Who tells of a death, and so where its cause is to be looked for."""
+    """The source of the evidence for a crash, which decides where to look for the cause."""
 
     EXCEPTION = "exception"
-    """The exception that ended the engine, which names the cause itself. Without one, log and exit code."""
+    """The exception that ended the engine and names the cause; if none arrived, the log and the exit code."""
     LOG = "log"
-    """What arrived says only that a process of the engine's own is gone: its log says why."""
+    """An error that reports only that one of the engine's own processes has exited: the log has the cause."""
     SILENCE = "silence"
-    """Nobody: it lives, and has stopped working or answering."""
+    """No evidence: the process is alive, but has stopped making progress or responding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The evidence."""
+    """Evidence of an engine crash."""
 
     phase: str
-    """start (until it is warm) or run."""
+    """`start` (until the engine is warm) or `run`."""
     exit_code: int | None = None
-    """Of the engine's process: negative for a signal, None if it was still there or nobody knows."""
+    """Exit code of the engine's process: negative for a signal, None if the process was still alive or the code is
+    unknown."""
     exception: str = ""
-    """Name of the exception's type, where one arrived."""
+    """Type name of the exception, if one arrived."""
     message: str = ""
     log: str = ""
-    """The log's lines that match a known cause, from first on, and then its end."""
+    """Log lines that match a known cause, from the first one on, then the end of the log."""
     oom_kills: int = 0
-    """Processes that the kernel killed for memory while the engine lived."""
+    """Processes that the kernel's OOM killer ended during the engine's lifetime."""
     witness: Witness = Witness.EXCEPTION
     resolved: Mapping[str, Any] = field(default_factory=dict)
-    """Sizes that vLLM had chosen before it died; empty if it had not come that far, or nobody said."""
+    """Sizes that vLLM chose before the crash; empty if it had not chosen any or did not report them."""

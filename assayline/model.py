@@ -1,8 +1,8 @@
-"""The identity of a spec's model is its content, or the name that a server gives it.
+"""The identity of a spec's model: its content, or the name under which a server offers it.
 
-vLLM's own `compute_hash` is a compile-cache key, not an identity: it is equal after a weight byte is flipped and
-differs for the same files in another folder. So a hub model is named by its resolved commit, and a folder by a
-sha256 over the files that decide its answers.
+vLLM's own `compute_hash` is a compile-cache key and not an identity: it stays equal after a weight byte is flipped, and
+differs for the same files in another folder. A hub model is therefore identified by its resolved commit, and a folder
+by a SHA-256 over the files that determine its answers.
 """
 
 import hashlib
@@ -32,26 +32,26 @@ TOKENIZERS = (
 )
 TEMPLATES = ("chat_template*",)
 CODE = ("*.py",)
-"""Of models that bring their own, for trust_remote_code."""
+"""Code of custom models, for trust_remote_code."""
 NOT_READ = (".*", "__pycache__", "checkpoint-*")
-"""Folders inside a model's: caches, and what a trainer has saved on the way."""
+"""Folders inside a model folder that are not digested: caches and a trainer's checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """Where a model's files are, and what names their content."""
+    """Where a model's files are, and the digest that identifies their content."""
 
     folder: Path | None
-    """None of a model that is known by its server's name for it alone."""
+    """None for a model that is identified only by its server's name for it."""
     model_id: str
     tokenizer_id: str
 
 
 def identify_spec_model(spec: EvalSpec) -> ModelIdentity:
-    """By content where there are files. Raises ModelError.
+    """Identify a spec's model, by content if it has files. Raises ModelError.
 
-    A server that runs already and renders for itself needs no files here. Then the model is known by its name alone,
-    whether or not some hub has files of that name: what they hold need not be what answers.
+    A running server that renders chats itself needs no local files. Then the model is identified by its name alone,
+    even if a hub has files of that name, because the server may serve other content.
     """
     if not spec.engine.is_remote:
         return identify_model(spec.model, spec.revision)
@@ -61,9 +61,9 @@ def identify_spec_model(spec: EvalSpec) -> ModelIdentity:
         return identify_model(spec.model, spec.revision)
     except ModelError as error:
         raise ModelError(
-            f"{error} The endpoint completions gets token ids, for which the model's tokenizer is needed: set `model` "
-            "to its folder or hub id, and engine.server.model to the server's name for it; or set "
-            "engine.server.endpoint to chat, and the server renders."
+            f"{error} The completions endpoint takes token ids, so it needs the model's tokenizer: set `model` to its "
+            "folder or hub id and engine.server.model to the server's name for it, or set engine.server.endpoint to "
+            "chat, where the server renders."
         ) from None
 
 
@@ -75,17 +75,18 @@ def _is_folder(model: str) -> bool:
 
 
 def identify_model(model: str, revision: str | None = None) -> ModelIdentity:
-    """Finds a model's files and identifies them.
+    """Find a model's files and identify them.
 
-    A folder is digested file by file; a hub id is resolved to a commit (downloading what a tokenizer needs, if it is
-    not cached). Raises ModelError for what is neither, and for folders without a readable config.json.
+    A folder is digested file by file; a hub id is resolved to a commit, downloading the tokenizer's files if they are
+    not cached. Raises ModelError for anything else, and for folders without a readable config.json.
     """
     try:
         folder = Path(model).expanduser()
         is_folder = folder.is_dir()
-    except (OSError, RuntimeError) as error:  # a name that is too long, a ~user that is not there
+    except (OSError, RuntimeError) as error:  # a name that is too long, or an unknown ~user
         raise ModelError(
-            f"Model {model!r:.200} is no path: {error!s:.200}. Give a folder, or a Hugging Face id such as org/name."
+            f"Invalid model path {model!r:.200}: {error!s:.200}. hint: pass a folder or a Hugging Face id such as "
+            "org/name."
         ) from None
     if is_folder:
         _check_folder(folder)
@@ -96,9 +97,8 @@ def identify_model(model: str, revision: str | None = None) -> ModelIdentity:
         )
     if model.startswith((".", "/", "~")) or model.count("/") > 1 or folder.exists():
         raise ModelError(
-            f"Model folder {model} is not a folder. Give a folder with config.json, weights and "
-            "tokenizer, or a Hugging Face id such as org/name. The tiny model of the examples is built "
-            "by `python -m examples.tiny_model`."
+            f"Model path {model} is not a folder. hint: pass a folder with config.json, weights and tokenizer, or a "
+            "Hugging Face id such as org/name; `python -m examples.tiny_model` builds the examples' tiny model."
         )
     return _identify_hub_model(model, revision)
 
@@ -112,8 +112,8 @@ def _identify_hub_model(model: str, revision: str | None) -> ModelIdentity:
     except (OSError, ValueError, HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ModelError(
-            f"Model {model!r} is neither a folder nor a Hugging Face model that can be read: {as_sentence(reason)} "
-            "Check the name, HF_TOKEN for gated models, and HF_HUB_OFFLINE."
+            f"Model {model!r} is neither a folder nor a readable Hugging Face model: {as_sentence(reason)} hint: "
+            "check the name, HF_TOKEN for gated models, and HF_HUB_OFFLINE."
         ) from None
     return ModelIdentity(folder, f"{model}@{folder.name}", f"{model}@{folder.name}")
 
@@ -124,11 +124,11 @@ def _check_folder(folder: Path) -> None:
         json.loads(config.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(
-            f"Model folder {folder} has no config.json. Expected a folder in Hugging Face's layout: "
+            f"Invalid model folder {folder}: no config.json in it. hint: pass a folder in Hugging Face layout: "
             "config.json, *.safetensors and the tokenizer's files."
         ) from None
     except (OSError, ValueError) as error:
-        raise ModelError(f"{config} cannot be read as JSON: {error}. Download or build the model again.") from None
+        raise ModelError(f"{config} is not valid JSON: {error}. hint: download or build the model again.") from None
 
 
 def _digest_files(folder: Path, patterns: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Settings: what belongs to the machine, not to the evaluation. From the environment and `.env`, prefix ASSAYLINE_.
+"""Settings of the machine, not of the evaluation, from the environment and `.env`, prefix ASSAYLINE_.
 
 `.env.example` lists every one with default and unit; a test keeps it complete.
 """
@@ -18,52 +18,59 @@ PREFIX = "ASSAYLINE_"
 
 
 class Settings(BaseSettings):
-    """One field per setting; the name of its variable is ASSAYLINE_ and the field's name in capitals."""
+    """One field per setting; its variable is ASSAYLINE_ and the field's name in capitals."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
     )
 
     data_dir: Path = Field(Path("data"), description="Folder of the database and of the runs' part files.")
-    database: Path | None = Field(None, description="The DuckDB file (default: assayline.duckdb in the data folder).")
+    database: Path | None = Field(None, description="DuckDB file (default: assayline.duckdb in the data folder).")
     lock_dir: Path = Field(
-        Path("/tmp/assayline-locks"), description="Folder of device locks, one per machine, for all of its users."
+        Path("/tmp/assayline-locks"), description="Folder of device locks, one per machine, shared by all its users."
     )
     database_wait_s: float = Field(
-        30.0, ge=0, description="How long to wait for another process's lock on the database."
+        30.0, ge=0, description="Seconds to wait for another process's lock on the database."
     )
     database_memory_bytes: int = Field(
-        3 * 2**26, ge=2**26, description="Memory of the database in the flow's process; beyond it, it uses the disk."
+        3 * 2**26,
+        ge=2**26,
+        description="Memory limit of the database in the flow's process, in bytes; it spills to disk beyond it.",
     )
-    device_wait_s: float = Field(0.0, ge=0, description="How long to wait for a device that another run holds.")
-    flush_interval_s: float = Field(2.0, gt=0, description="Longest time that a finished request stays unwritten.")
-    flush_rows: int = Field(512, ge=1, description="Rows per part file at the most.")
-    load_interval_s: float = Field(30.0, gt=0, description="Time between loads of part files into the database.")
+    device_wait_s: float = Field(0.0, ge=0, description="Seconds to wait for a device that another run holds.")
+    flush_interval_s: float = Field(2.0, gt=0, description="Maximum seconds until a finished request is written.")
+    flush_rows: int = Field(512, ge=1, description="Maximum rows per part file.")
+    load_interval_s: float = Field(30.0, gt=0, description="Seconds between loads of part files into the database.")
     engine_start_timeout_s: float = Field(
         900.0,
         gt=0,
-        description="How long an engine may start without a new line in its log; four times as long in all.",
+        description="Seconds that an engine may start without a new line in its log; at most four times that in total.",
     )
-    engine_close_timeout_s: float = Field(20.0, gt=0, description="How long an engine may take to close by itself.")
+    engine_close_timeout_s: float = Field(
+        20.0, gt=0, description="Seconds that an engine may take to close before it is killed."
+    )
     engine_stall_timeout_s: float = Field(
-        600.0, gt=0, description="How long an engine with requests may make no step before it is taken for dead."
+        600.0,
+        gt=0,
+        description="Seconds without an engine step, with requests in flight, after which the engine is declared dead.",
     )
     engine_memory_wait_s: float = Field(
-        30.0, ge=0, description="How long to wait for device memory that a dead engine or another process holds."
+        30.0, ge=0, description="Seconds to wait for device memory that a crashed engine or another process holds."
     )
     engine_memory_limit_bytes: int | None = Field(
-        None, ge=1, description="Address space that an engine's process may use (RLIMIT_AS); for CPU engines."
+        None, ge=1, description="Limit of an engine process's address space in bytes (RLIMIT_AS); for CPU engines."
     )
     price: dict[str, Any] | None = Field(
-        None, description="What this machine costs, for specs without `price`: JSON with that part's fields."
+        None, description="Price of this machine, for specs without `price`: JSON with that part's fields."
     )
     bar: bool = Field(
         True,
-        description="Show a progress bar in place of log lines in a terminal; hide the engine's own lines.",
+        description="Show a progress bar instead of log lines in a terminal; hide the engine's own lines.",
     )
-    tracebacks: bool = Field(False, description="Show tracebacks of errors that are explained in a sentence.")
+    tracebacks: bool = Field(False, description="Show tracebacks of errors that have an error message.")
     mirror_url: str | None = Field(
-        None, description="Where runs are copied: s3://BUCKET/PREFIX, gs://, az:// or file:///FOLDER (extra obstore)."
+        None,
+        description="Destination for copies of runs: s3://BUCKET/PREFIX, gs://, az:// or file:///FOLDER (extra obstore).",
     )
     hf_token: SecretStr | None = Field(None, description="Hugging Face token for gated models; passed on as HF_TOKEN.")
 
@@ -72,45 +79,47 @@ class Settings(BaseSettings):
         return self.database or self.data_dir / "assayline.duckdb"
 
     def need_database(self) -> None:
-        """Raises StoreError if there is no database, because reading does not create one."""
+        """Raise StoreError if there is no database; reading does not create one."""
         if not self.database_path.exists():
             raise StoreError(
-                f"There is no database at {self.database_path}. Run an evaluation first, or set ASSAYLINE_DATA_DIR or "
-                "ASSAYLINE_DATABASE to where it is."
+                f"Database not found at {self.database_path}. hint: run an evaluation first, or set "
+                "ASSAYLINE_DATA_DIR or ASSAYLINE_DATABASE to its location."
             )
 
     def pass_on_token(self) -> None:
-        """Puts the hub's token where its client reads it: into the environment of this process."""
+        """Set HF_TOKEN, which the hub client reads, in this process's environment."""
         if self.hf_token:
             os.environ["HF_TOKEN"] = self.hf_token.get_secret_value()
 
     def run_dir(self, run_id: str) -> Path:
-        """Where a run's parts and logs are."""
+        """Return the folder of a run's parts and logs."""
         return self.data_dir / "runs" / run_id
 
 
 NOT_SETTINGS = frozenset({"DEVICE_LOCKS", "SETUP_CHECKS", "TINY_MODEL", "WHEELS"})
-"""Variables of the same prefix that other parts read: an engine's process, the set-up, the examples."""
+"""Variables with the same prefix that other parts read: an engine's process, the setup, the examples."""
 
 
 def list_unknown_variables() -> list[str]:
-    """A sentence for each variable, of the environment or of `.env`, that has our prefix and is no setting."""
+    """Return a warning for each variable, of the environment or of `.env`, that has our prefix and is not a setting."""
     known = [name.upper() for name in Settings.model_fields]
     given = {name.upper() for name in (*os.environ, *DotEnvSettingsSource(Settings).env_vars)}
     names = {name.removeprefix(PREFIX) for name in given if name.startswith(PREFIX)} - {*known, *NOT_SETTINGS}
     nearest = {name: difflib.get_close_matches(name, known, n=1) for name in sorted(names)}
     return [
         f"{PREFIX}{name} is not a setting and is ignored: "
-        + (f"did you mean {PREFIX}{close[0]}?" if close else ".env.example lists all.")
+        + (f"did you mean {PREFIX}{close[0]}?" if close else "see .env.example for all settings.")
         for name, close in nearest.items()
     ]
 
 
 def load_settings() -> Settings:
-    """Reads the settings. Raises SpecError naming the variable that is wrong."""
+    """Load the settings. Raises SpecError naming the invalid variable."""
     try:
         return Settings()  # type: ignore[call-arg]  # every field has a default
     except ValidationError as error:
         problem = error.errors()[0]
         name = PREFIX + ".".join(str(part) for part in problem["loc"]).upper()
-        raise SpecError(f"Setting {name} was given {problem['input']!r}; {problem['msg']}. See .env.example.") from None
+        raise SpecError(
+            f"Invalid setting {name}: given {problem['input']!r}; {problem['msg']}. hint: see .env.example."
+        ) from None

@@ -1,4 +1,4 @@
-"""Values and text for people: numbers with units, and text that means nothing to Markdown or to a terminal."""
+"""Format values and text for people: numbers with units, and text escaped for Markdown and terminals."""
 
 import difflib
 import re
@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""What a terminal obeys and does not show, but for \\n and tabs; and half characters, which no file takes."""
+"""Control characters except \\n and tab, and lone surrogates, which cannot be written to a file."""
 MARKDOWN = re.compile(r"[\\`*_{}\[\]<>#|&~]")
 DASH = "–"
 SPACE = "\u00a0"
-"""Between a number and its unit, which stay on one line."""
+"""Non-breaking space between a number and its unit."""
 
 
 def show_value(value: object) -> str:
-    """A value as a table shows it: undefined is a dash, numbers have four significant digits."""
+    """Format a table value: a dash for None, four significant digits for numbers."""
     if value is None:
         return DASH
     if isinstance(value, float) and not value.is_integer():
@@ -23,32 +23,32 @@ def show_value(value: object) -> str:
 
 
 def show_text(value: object) -> str:
-    """A value that is a word, or text already; undefined is a dash."""
+    """Format a text value; None is a dash."""
     return DASH if value is None else str(value)
 
 
 def show_known(value: object) -> str:
-    """A value as `show_value` shows it, and nothing where it is undefined."""
+    """Format a value like `show_value`; None is an empty string."""
     return "" if value is None else show_value(value)
 
 
 def show_number(text: str) -> str:
-    """Text that is a number already: a table aligns it as one."""
+    """Return text that is a number already: a table aligns it as one."""
     return text
 
 
 def show_name(value: object) -> str:
-    """A name or an id, such as a model's or a run's: a table keeps it on one line."""
+    """Format a name or an id, such as a model's or a run's: a table keeps it on one line."""
     return show_text(value)
 
 
 def show_note(text: str) -> str:
-    """A remark about the whole row: a page shows it on a line of its own, below the row."""
+    """Return a remark about the row: a page shows it on a separate line below the row."""
     return text
 
 
 def show_money(value: float | None, currency: str) -> str:
-    """An amount with three significant digits, small ones in millionths or billionths of the currency."""
+    """Format an amount with three significant digits, small ones in millionths or billionths of the currency."""
     if value is None:
         return DASH
     for prefix, factor, below in (("n", 1e9, 1e-8), ("µ", 1e6, 1e-3)):
@@ -58,7 +58,7 @@ def show_money(value: float | None, currency: str) -> str:
 
 
 def show_share(value: float | None) -> str:
-    """A share of 0 to 1 in percent. Only all is 100%, and only nothing is 0%."""
+    """Format a share of 0 to 1 as a percentage. Only 1 becomes 100%, and only 0 becomes 0%."""
     if value is None:
         return DASH
     text = f"{100 * value:.1f}"
@@ -68,41 +68,41 @@ def show_share(value: float | None) -> str:
 
 
 def show_points(value: float | None) -> str:
-    """A difference of two shares in percentage points, with its sign."""
+    """Format a difference of two shares in percentage points, with its sign."""
     return DASH if value is None else f"{_signed(100 * value)}{SPACE}points"
 
 
 def show_change(value: float | None) -> str:
-    """A relative change in percent, with its sign."""
+    """Format a relative change as a percentage, with its sign."""
     return DASH if value is None else f"{_signed(100 * value)}%"
 
 
 def show_seconds(value: float | None) -> str:
-    """A duration in the unit that suits it, three significant digits."""
+    """Format a duration in a suitable unit with three significant digits."""
     if value is None:
         return DASH
     if value == 0:
         return f"0{SPACE}s"
     size = abs(value)
     for unit, factor, below in (("µs", 1e6, 1e-3), ("ms", 1e3, 1.0), ("s", 1.0, 600.0), ("min", 1 / 60, 36_000.0)):
-        if size < 0.9995 * below:  # which three digits would show as the limit itself
+        if size < 0.9995 * below:  # larger values would be rounded to the limit itself
             return f"{_three_digits(value * factor)}{SPACE}{unit}"
     return f"{_three_digits(value / 3600)}{SPACE}h"
 
 
 def show_rate(value: float | None, what: str = "") -> str:
-    """How many per second."""
+    """Format a rate per second."""
     return DASH if value is None else f"{_three_digits(value)}{SPACE}{what}/s"
 
 
 NUMBER_SHOWS: frozenset[Callable[[Any], str]] = frozenset(
     {show_value, show_known, show_number, show_share, show_points, show_change, show_seconds, show_rate}
 )
-"""What shows numbers: a table aligns their columns right."""
+"""Formatters of numbers: tables right-align their columns."""
 
 
 def show_range(low: str, high: str) -> str:
-    """An interval of two shown values; a unit that both have is said once. Nothing where an end is not known."""
+    """Format an interval of two formatted values; a unit that both share appears once. Empty if an end is unknown."""
     if DASH in (low, high):
         return ""
     found = re.fullmatch(rf"(.+?)({SPACE}.+|%)", low)
@@ -110,33 +110,33 @@ def show_range(low: str, high: str) -> str:
 
 
 def name_percentile(percentile: float) -> str:
-    """0.99 as p99."""
+    """Format 0.99 as p99."""
     return f"p{100 * percentile:g}"
 
 
 def count(number: int | float | None, noun: str, plural: str | None = None) -> str:
-    """A number and its noun: 1 request, 2 requests."""
+    """Format a number and its noun: 1 request, 2 requests."""
     many = plural or f"{noun}s"
     return f"no {many}" if not number else f"{number:,.0f} {noun if number == 1 else many}"
 
 
 def as_sentence(text: str) -> str:
-    """Foreign words with a full stop at their end, so that ours can follow."""
+    """End a text from elsewhere with a full stop, so that another sentence can follow."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def make_visible(text: str) -> str:
-    """Text without control characters: each is written as its escape. Line breaks and tabs stay."""
+    """Replace control characters with their escapes; line breaks and tabs stay."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def escape_markdown(text: str) -> str:
-    """Text in a line of Markdown."""
+    """Escape text for a line of Markdown."""
     return MARKDOWN.sub(r"\\\g<0>", _as_line(text))
 
 
 def as_code(text: str) -> str:
-    """Text as code in a line of Markdown: between more backticks than it has itself."""
+    """Format text as inline code in Markdown, with more backticks than it contains."""
     line = _as_line(text)
     if "`" not in line:
         return f"`{line}`"
@@ -145,13 +145,13 @@ def as_code(text: str) -> str:
 
 
 def as_block(text: str) -> str:
-    """Text as a block of code: fenced by more backticks than it has in a row."""
+    """Format text as a fenced code block, with a longer fence than any in it."""
     fence = "`" * max(3, *(len(ticks) + 1 for ticks in re.findall("`+", text)), 3)
     return f"{fence}text\n{text}\n{fence}"
 
 
 def _as_line(text: str) -> str:
-    """Text without line breaks and control characters; what holds a number and its unit together stays."""
+    """Return text on one line, without control characters; non-breaking spaces stay."""
     return make_visible(re.sub(rf"[^\S{SPACE}]+", " ", text).strip())
 
 
@@ -164,11 +164,11 @@ def _signed(value: float) -> str:
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """A half sentence that names the nearest known name, or lists what there is."""
+    """Return a clause that suggests the nearest known name, or lists the known names."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known)[:40])}"
 
 
 def hide_secrets(text: str) -> str:
-    """A text without the parts of URLs that may hold credentials: users before hosts, and queries."""
+    """Remove the parts of URLs that may hold credentials: users before hosts, and queries."""
     return re.sub(r"(?<=[^\s<])\?[^\s<>\"']+", "?…", re.sub(r"://[^\s/@]+@", "://…@", text))

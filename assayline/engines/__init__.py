@@ -20,7 +20,7 @@ def open_engine(
     course: LoadCourse | None = None,
     lot: ParkingLot | None = None,
 ) -> Engine:
-    """Opens an engine and waits until it is ready. Raises EngineDiedError, DeviceError or SpecError.
+    """Open an engine and waits until it is ready. Raises EngineDiedError, DeviceError or SpecError.
 
     The window is that of `sizes`; what else they hold is in the order's arguments. `mode` is how an offline engine is
     fed, `course` the load that a streaming engine follows, and how far it is. What is parked in `lot` is taken over, or

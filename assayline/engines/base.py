@@ -95,7 +95,7 @@ class LoadEndedDetails(TypedDict):
 
 
 def _ignore(_: object) -> None:
-    """A hook that nobody asked for."""
+    """Return a hook that nobody asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +136,17 @@ class Engine(Protocol):
         """Requests in flight from now on."""
 
     def warm_up(self, request: Request) -> float:
-        """Generates once outside every metric: compiles, primes the prompts' shared prefix. Returns seconds taken."""
+        """Generate once outside every metric: compiles, primes the prompts' shared prefix. Returns seconds taken."""
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
-        """Answers every request once, in completion order.
+        """Answer every request once, in completion order.
 
         Raises EngineDiedError when the engine dies (what had finished was yielded before), EngineInterruptedError when
         `should_stop` says so. Leaving the iterator early aborts what is in flight; the engine stays usable.
         """
 
     def close(self) -> None:
-        """Ends the engine's processes and returns their memory. Safe to call twice."""
+        """End the engine's processes and returns their memory. Safe to call twice."""
 
 
 class Feed:
@@ -163,7 +163,7 @@ class Feed:
         return self._seen
 
     def next(self) -> Request | None:
-        """The next request, if there is one at this moment."""
+        """Return the next request, if there is one at this moment."""
         if self._seen is not None:
             seen, self._seen = self._seen, None
             return seen

@@ -96,7 +96,7 @@ class HostedEngine:
 
     @property
     def host_pid(self) -> int:
-        """Process id of the engine host."""
+        """Return the process id of the engine host."""
         return self._host.pid
 
     def set_window(self, window_requests: int) -> None:
@@ -104,7 +104,7 @@ class HostedEngine:
         self._window_requests = window_requests
 
     def warm_up(self, request: Request) -> float:
-        """Generates once outside every metric. Returns seconds; raises SpecError if the engine refuses the request."""
+        """Generate once outside every metric. Returns seconds; raises SpecError if the engine refuses the request."""
         started = time.monotonic()
         self._host.send(WarmUp(request))
         answer = self._expect(Warm, self._setup.start_timeout_s)
@@ -113,7 +113,7 @@ class HostedEngine:
         return time.monotonic() - started
 
     def close(self) -> None:
-        """Ends the engine's processes and returns their memory, or parks it where that is done. Safe to call twice."""
+        """End the engine's processes and returns their memory, or parks it where that is done. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -128,11 +128,11 @@ class HostedEngine:
 
     @property
     def may_park(self) -> bool:
-        """Whether another run can use this engine as if it were new."""
+        """Return whether another run can use this engine as if it were new."""
         return False
 
     def _start(self) -> Opened:
-        """A process with a new engine in it."""
+        """Return a process with a new engine in it."""
         self._host = HostProcess(self._setup.env, self._setup.log_path, self._read_log, self._setup.launch)
         try:
             self._host.send(self._order)
@@ -144,7 +144,7 @@ class HostedEngine:
             raise
 
     def _take_over(self) -> Opened | None:
-        """The engine of a run before, if one is parked that was ordered alike and still answers."""
+        """Return the engine of a run before, if one is parked that was ordered alike and still answers."""
         parked = self._lot.take(self._order, self._own_variables) if self._lot is not None else None
         if parked is None:
             return None
@@ -216,7 +216,7 @@ class HostedEngine:
         self._hooks.on_log(line)
 
     def _check_ranks(self) -> None:
-        """Raises EngineDiedError if a part of a split model failed and the others still wait for it."""
+        """Raise EngineDiedError if a part of a split model failed and the others still wait for it."""
         if self._rank_failed_s is not None and time.monotonic() - self._rank_failed_s > RANK_GRACE_S:
             self._lost = True
             words = "A process of the split model failed, and the others wait for it."
@@ -224,10 +224,10 @@ class HostedEngine:
             raise EngineDiedError(f"{words} {self._host.describe_death()}", death)
 
     def _observe(self, sample: TelemetrySample) -> None:
-        """Looks at the engine's counters, about once a second."""
+        """Look at the engine's counters, about once a second."""
 
     def _receive(self, timeout_s: float) -> Any | None:
-        """The next message, or None; raises when the host has been silent for too long."""
+        """Return the next message, or None; raises when the host has been silent for too long."""
         message = self._host.receive(timeout_s)
         if message is not None:
             self._silence.restart()
@@ -236,7 +236,7 @@ class HostedEngine:
         return message
 
     def _expect(self, kind: type[Answer], timeout_s: float, heed_stop: bool = True) -> Answer:
-        """Waits for one kind of message, passing over completions and beats that were under way before it."""
+        """Wait for one kind of message, passing over completions and beats that were under way before it."""
         waiting = _Waiting()
         self._without_log.restart()
         while self._without_log.look() < timeout_s and waiting.look() < LONGEST_START * timeout_s:
@@ -261,7 +261,7 @@ class HostedEngine:
         return EngineDiedError(words, self._host.evidence(failed.exception, failed.message, failed.witness))
 
     def _check_progress(self, sample: TelemetrySample) -> None:
-        """Raises EngineDiedError for an engine that beats, has requests, and makes no step."""
+        """Raise EngineDiedError for an engine that beats, has requests, and makes no step."""
         progress = (sample.engine_steps, sample.output_tokens)
         if progress != self._progress or not self._in_flight:
             self._progress, self._rank_failed_s = progress, None
@@ -296,7 +296,7 @@ class _Waiting:
         self._seconds, self._looked_s = 0.0, time.monotonic()
 
     def look(self) -> float:
-        """Counts the turn since the last look. Returns seconds."""
+        """Count the turn since the last look. Returns seconds."""
         now = time.monotonic()
         self._seconds += min(now - self._looked_s, LONGEST_TURN_S)
         self._looked_s = now
@@ -324,7 +324,7 @@ class OfflineEngine(HostedEngine):
         super().__init__(order, setup, hooks, window, lot)
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
-        """Answers every request once, in completion order; see `base.Engine.generate`."""
+        """Answer every request once, in completion order; see `base.Engine.generate`."""
         feed = Feed(requests)
         with self._generating():
             while True:
@@ -378,7 +378,7 @@ class StreamingEngine(HostedEngine):
         super().__init__(order, setup, hooks, window, lot)
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
-        """Answers every request once, in completion order; those that a load leaves unsent are `not_sent` rows."""
+        """Answer every request once, in completion order; those that a load leaves unsent are `not_sent` rows."""
         feed, schedule = Feed(requests), Schedule(self._course)
         self._watch = SaturationWatch() if self._course.watches_saturation else None
         self._is_stopping = False
@@ -394,7 +394,7 @@ class StreamingEngine(HostedEngine):
 
     @property
     def may_park(self) -> bool:
-        """Whether another run can use this engine: what our own server has cached cannot be told to go."""
+        """Return whether another run can use this engine: what our own server has cached cannot be told to go."""
         is_own = self._order.server is not None and self._order.server.url is None
         return not is_own or self._order.args.get("enable_prefix_caching") is False
 
@@ -402,7 +402,7 @@ class StreamingEngine(HostedEngine):
         return None if self._course.is_open_loop else super()._first_window(opened)
 
     def _take_turn(self, feed: Feed, schedule: Schedule) -> Generator[Completion, None, bool]:
-        """Hands over what may go to the host now; of a load that has ended, yields the input's rows.
+        """Hand over what may go to the host now; of a load that has ended, yields the input's rows.
 
         Returns whether there is more to do at once.
         """
@@ -426,7 +426,7 @@ class StreamingEngine(HostedEngine):
         return True
 
     def _has_room(self, feed: Feed, schedule: Schedule, now_s: float) -> bool:
-        """Whether the host may have another request now."""
+        """Return whether the host may have another request now."""
         if self._window_requests is None:
             due_s = schedule.next_due_s(feed.peek() if schedule.reads_requests else None)
             return due_s is None or due_s <= now_s + LOOKAHEAD_S
@@ -445,14 +445,14 @@ class StreamingEngine(HostedEngine):
         return True
 
     def _take_back(self, end: LoadEnd) -> None:
-        """Takes back what waits in the host, if the end came suddenly."""
+        """Take back what waits in the host, if the end came suddenly."""
         if end.is_sudden and not self._is_stopping:
             self._is_stopping = True
             with contextlib.suppress(EngineError):  # it died: the next read raises
                 self._host.send(StopSending(end.message))
 
     def _settle(self, completion: Completion) -> Completion:
-        """Counts what is over; the first row that was not sent is when the load's end is told."""
+        """Count what is over; the first row that was not sent is when the load's end is told."""
         course = self._course
         course.settle(completion)
         if completion.error_kind != NOT_SENT:

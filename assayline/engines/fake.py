@@ -24,7 +24,7 @@ IDLE_SLEEP_S = 0.005
 
 
 def echo(request: Request) -> str:
-    """The default answer: the last word of the rendered prompt."""
+    """Return the default answer: the last word of the rendered prompt."""
     return (request.rendered or "").strip().rsplit(" ", 1)[-1]
 
 

@@ -62,7 +62,7 @@ class Open:
 
     @property
     def is_remote(self) -> bool:
-        """Whether a server answers that is not started for it."""
+        """Return whether a server answers that is not started for it."""
         return self.server is not None and self.server.url is not None
 
 
@@ -181,7 +181,7 @@ def unsent(
     error_kind: str = NOT_SENT,
     prompt_tokens: int | None = None,
 ) -> Completion:
-    """The row of a request whose turn never came, or that an engine or a worker was lost with."""
+    """Return the row of a request whose turn never came, or that an engine or a worker was lost with."""
     return Completion(
         request_id=request_id,
         worker=worker,
@@ -194,7 +194,7 @@ def unsent(
 
 
 def pack(message: Any) -> bytes:
-    """Frames a message as `multiprocessing.connection.Connection` does: its size, then its pickle."""
+    """Frame a message as `multiprocessing.connection.Connection` does: its size, then its pickle."""
     content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     size = len(content)
     head = _SHORT.pack(size) if size <= _LARGEST_SHORT else _SHORT.pack(-1) + _LONG.pack(size)
@@ -202,7 +202,7 @@ def pack(message: Any) -> bytes:
 
 
 def cut_frames(arrived: bytearray) -> list[bytes]:
-    """Takes the complete frames off the front of `arrived`. Returns their pickles."""
+    """Take the complete frames off the front of `arrived`. Returns their pickles."""
     frames = []
     start = 0
     while (frame := _find_frame(arrived, start)) is not None:

@@ -53,7 +53,8 @@ class ParkingLot:
         holder: str = "",
         on_wait: Callable[[str], object] = str,
     ) -> Device:
-        """The device that is held here, if it is one of these; else the first free one of them, held from now on."""
+        """Return the device that is held here, if it is one of these; else the first free one of them, held from now
+        on."""
         names = [(device.name, device.units) for device in devices]
         if self._device is not None and (self._device.name, self._device.units) in names:
             return replace(self._device, orphans=())
@@ -62,12 +63,12 @@ class ParkingLot:
         return self._device
 
     def park(self, parked: Parked) -> None:
-        """Keeps the host for whoever is next."""
+        """Keep the host for whoever is next."""
         parked.host.listen(lambda line: None)
         self._parked = parked
 
     def take(self, order: Open, env: Mapping[str, str]) -> Parked | None:
-        """The parked host, if it is alive and was ordered alike. One that is not is ended, to make room."""
+        """Return the parked host, if it is alive and was ordered alike. One that is not is ended, to make room."""
         parked, self._parked = self._parked, None
         if parked is None:
             return None
@@ -77,7 +78,7 @@ class ParkingLot:
         return None
 
     def clear(self) -> None:
-        """Ends the parked host and gives the device back."""
+        """End the parked host and gives the device back."""
         parked, self._parked, self._device = self._parked, None, None
         try:
             if parked is not None:

@@ -106,7 +106,7 @@ Launch = Callable[[Mapping[str, str], int, int], Launched]
 
 
 def start_host(env: Mapping[str, str], channel: int, log: int) -> "subprocess.Popen[bytes]":
-    """Starts an engine host as a Python process in a session of its own."""
+    """Start an engine host as a Python process in a session of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "assayline.engines.host", str(channel)],
         env=dict(env),
@@ -171,7 +171,7 @@ class HostProcess:
 
     @property
     def pid(self) -> int:
-        """Process id, which is also the process group's."""
+        """Return the process id, which is also the process group's."""
         return self._process.pid
 
     @property
@@ -180,7 +180,7 @@ class HostProcess:
         return self._process.poll()
 
     def send(self, message: Any) -> None:
-        """Sends one message without waiting. Raises EngineDiedError if the host is gone.
+        """Send one message without waiting. Raises EngineDiedError if the host is gone.
 
         What the host does not take yet goes out with later calls of `send` and `receive`.
         """
@@ -190,7 +190,8 @@ class HostProcess:
             raise EngineDiedError(self.describe_death(), self.evidence()) from None
 
     def receive(self, timeout_s: float = POLL_INTERVAL_S) -> Any | None:
-        """The next message, or None after `timeout_s` without a complete one. Raises EngineDiedError if it is gone."""
+        """Return the next message, or None after `timeout_s` without a complete one. Raises EngineDiedError if it is
+        gone."""
         try:
             message = self._channel.receive(timeout_s)
         except (EOFError, OSError):
@@ -205,7 +206,7 @@ class HostProcess:
         self.phase = "start"
 
     def end(self, timeout_s: float) -> None:
-        """Asks it to close its engine, and kills what is left after `timeout_s`. Safe to call twice.
+        """Ask it to close its engine, and kills what is left after `timeout_s`. Safe to call twice.
 
         What it prints meanwhile is in its log alone: a server that is told to stop complains of it.
         """
@@ -222,7 +223,7 @@ class HostProcess:
             self.kill()
 
     def describe_death(self) -> str:
-        """A sentence with the exit code and the end of the log."""
+        """Return a sentence with the exit code and the end of the log."""
         code = self._await_exit()
         if code is None:
             how = "is unreachable"
@@ -239,12 +240,12 @@ class HostProcess:
         return Death(self.phase, code, exception, message, log, oom_kills, witness)
 
     def _await_exit(self) -> int | None:
-        """The exit code, as soon as there is one; None if it lives on."""
+        """Return the exit code, as soon as there is one; None if it lives on."""
         self.wait(EXIT_WAIT_S)
         return self.exit_code
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it exited within `timeout_s`."""
+        """Return whether it exited within `timeout_s`."""
         try:
             self._process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -252,7 +253,7 @@ class HostProcess:
         return True
 
     def kill(self) -> None:
-        """Kills what is left of the process group and waits until it is gone. Safe to call twice.
+        """Kill what is left of the process group and waits until it is gone. Safe to call twice.
 
         Raises DeviceError for a process that cannot be killed: it may still use the device.
         """
@@ -286,12 +287,12 @@ class WorkerChannel:
         self._frames: deque[bytes] = deque()
 
     def send(self, message: Any) -> None:
-        """Sends without waiting. Raises OSError if the other end is gone."""
+        """Send without waiting. Raises OSError if the other end is gone."""
         self._unsent += pack(message)
         self._flush()
 
     def receive(self, timeout_s: float) -> Any | None:
-        """The next message, or None after `timeout_s`. Raises EOFError or OSError if the other end is gone."""
+        """Return the next message, or None after `timeout_s`. Raises EOFError or OSError if the other end is gone."""
         left_s, deadline = timeout_s, time.monotonic() + timeout_s
         while not self._frames and left_s >= 0:
             poll = select.poll()
@@ -305,7 +306,7 @@ class WorkerChannel:
         return pickle.loads(self._frames.popleft()) if self._frames else None
 
     def close(self) -> None:
-        """Closes it. Safe to call twice."""
+        """Close it. Safe to call twice."""
         self._socket.close()
 
     def _read(self) -> None:
@@ -343,18 +344,18 @@ class HostLog:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is read any more."""
+        """Return whether nothing is read any more."""
         return self._file.closed
 
     def read(self, phase: str) -> None:
-        """Takes in new lines, for a short time; the next reading waits so long that it takes a share of all time."""
+        """Take in new lines, for a short time; the next reading waits so long that it takes a share of all time."""
         began = time.monotonic()
         if began >= self._next_s:
             self._read_until(began + READ_S, phase)
             self._next_s = began + (time.monotonic() - began) / READ_SHARE
 
     def drain(self, phase: str) -> None:
-        """Takes in what is left, for a longer time: nothing more is to come."""
+        """Take in what is left, for a longer time: nothing more is to come."""
         self._read_until(time.monotonic() + DRAIN_S, phase)
         self._take(self._rest, phase)
         self._rest = b""
@@ -369,16 +370,16 @@ class HostLog:
         self._causes.clear()
 
     def explain(self, phase: str) -> str:
-        """The lines of a phase that match a known cause, then the log's end."""
+        """Return the lines of a phase that match a known cause, then the log's end."""
         self.drain(phase)
         return "\n".join([*self._causes[phase], self._read_end()])
 
     def list_last(self, count: int) -> list[str]:
-        """The last lines that are not empty."""
+        """Return the last lines that are not empty."""
         return [text for line in self._read_end().splitlines() if (text := line.strip()[:LONGEST_LINE])][-count:]
 
     def close(self) -> None:
-        """Reads no more. Safe to call twice."""
+        """Read no more. Safe to call twice."""
         self._file.close()
 
     def _read_end(self) -> str:

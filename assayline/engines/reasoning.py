@@ -16,7 +16,7 @@ from assayline.spec.engine import ReasoningSpec
 
 
 def thinks(spec: ReasoningSpec | None, prompt: str | None) -> bool:
-    """Whether a model that got this prompt begins with thinking."""
+    """Return whether a model that got this prompt begins with thinking."""
     return spec is not None and not (prompt or "").rstrip().endswith(spec.close)
 
 
@@ -44,7 +44,7 @@ class AnswerStops:
         self._looked_at = 0
 
     def feed(self, piece: str, tokens: int) -> str | None:
-        """Adds what was written, `tokens` in all now. Returns the stop that ends the answer, and cuts `text` there."""
+        """Add what was written, `tokens` in all now. Returns the stop that ends the answer, and cuts `text` there."""
         self.text += piece
         if self._answer_at is None:
             self._find_answer()
@@ -54,7 +54,7 @@ class AnswerStops:
         return stop
 
     def _find_answer(self) -> None:
-        """Moves to the answer's beginning, if the text goes so far."""
+        """Move to the answer's beginning, if the text goes so far."""
         at = self.text.find(self._close, max(0, self._looked_at - self._overlap))
         if at < 0:
             self._looked_at = len(self.text)
@@ -62,7 +62,7 @@ class AnswerStops:
             self._answer_at = self._looked_at = len(self.text) - len(answer)
 
     def _find_stop(self) -> str | None:
-        """The stop that is complete first; of two at once, the first of the list."""
+        """Return the stop that is complete first; of two at once, the first of the list."""
         begin = self._answer_at or 0
         starts = [max(begin, self._looked_at - len(stop) + 1) for stop in self._stops]  # it ends in the new text
         places = [(self.text.find(stop, starts[number]), number) for number, stop in enumerate(self._stops)]

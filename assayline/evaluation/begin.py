@@ -44,12 +44,12 @@ def begin_evaluation(
     benchmark_id: str | None = None,
     is_deployed: bool = False,
 ) -> Evaluation:
-    """Checks arguments, model and database, and makes the run's folder or takes an unfinished run up.
+    """Check arguments, model and database, and makes the run's folder or takes an unfinished run up.
 
     `resume` is auto (the newest unfinished run of this spec, if there is one), never, or the id of a run. A new run is
     part of the benchmark `benchmark_id`, if that is given. `is_deployed`: a deployed flow begins it, such as a night;
-    with auto it resumes runs of such flows alone, and others do not resume these.
-    Raises SpecError, ModelError or StoreError.
+    with auto it resumes runs of such flows alone, and others do not resume these. Raises SpecError, ModelError or
+    StoreError.
     """
     settings.pass_on_token()
     spec = add_price(spec, settings)
@@ -88,7 +88,8 @@ def begin_evaluation(
 
 
 def add_price(spec: EvalSpec, settings: Settings) -> EvalSpec:
-    """The spec with the machine's price, where it has none of its own. Raises SpecError for a price that is none."""
+    """Return the spec with the machine's price, where it has none of its own. Raises SpecError for a price that is
+    none."""
     if spec.price is not None or settings.price is None:
         return spec
     try:
@@ -145,10 +146,10 @@ def count_workers(spec: EvalSpec) -> int:
 
 
 def _look_into_database(database: DatabaseThread, asks: Manifest, notes: list[str]) -> pa.Table | None:
-    """Whether the database can be used is known before anything is made. Raises StoreError.
+    """Return whether the database can be used is known before anything is made. Raises StoreError.
 
-    Returns what earlier runs tell of the lengths of answers, if the new run asks. Not knowing it costs speed, and is
-    no reason to stop.
+    Returns what earlier runs tell of the lengths of answers, if the new run asks. Not knowing it costs speed, and is no
+    reason to stop.
     """
     if not asks.is_longest_first:
         database.run(lambda connection: None)

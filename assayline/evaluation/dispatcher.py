@@ -45,7 +45,7 @@ class _Shard:
     is_read: bool = True
 
     def next(self) -> Request | None:
-        """The next request to ask; None at the end."""
+        """Return the next request to ask; None at the end."""
         request = next(self.rows, None)
         self.is_read = request is None
         return request
@@ -105,7 +105,7 @@ class Dispatcher:
         self.progress = Progress()
 
     def add_shard(self, path: Path, requests: int, answered: frozenset[str] = frozenset(), errors: int = 0) -> None:
-        """Takes in a shard with so many requests; those in `answered` are not to be asked.
+        """Take in a shard with so many requests; those in `answered` are not to be asked.
 
         `errors` of these are error rows that are not counted yet.
         """
@@ -119,7 +119,7 @@ class Dispatcher:
                 self._pending.sort(key=lambda pending: heaviest_first(pending[0]), reverse=True)
 
     def add_answered(self, requests: int) -> None:
-        """Counts requests of a shard in which nothing is left to ask."""
+        """Count requests of a shard in which nothing is left to ask."""
         with self._lock:
             self._prepared += requests
             self.progress.answered += requests
@@ -130,21 +130,21 @@ class Dispatcher:
             self._is_closed = True
 
     def stop(self) -> None:
-        """Hands out nothing more; workers are to end now."""
+        """Hand out nothing more; workers are to end now."""
         self._stopped.set()
 
     def wait_for_stop(self, wait_s: float) -> None:
-        """Returns after `wait_s`, or when `stop` is called."""
+        """Return after `wait_s`, or when `stop` is called."""
         self._stopped.wait(wait_s)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether `stop` was called."""
+        """Return whether `stop` was called."""
         return self._stopped.is_set()
 
     @property
     def is_over(self) -> bool:
-        """Whether every request has its row."""
+        """Return whether every request has its row."""
         with self._lock:
             waiting = (self._pending, self._abandoned, self._again, self._suspects, self._conversations.held)
             if not self._is_closed or any(waiting):
@@ -154,7 +154,7 @@ class Dispatcher:
             )
 
     def exchange(self, worker: str, finished: Iterable[Completion], window: int | None) -> list[Request]:
-        """Takes a worker's rows and returns its next requests.
+        """Take a worker's rows and returns its next requests.
 
         `window` is how many requests its engine has in flight at most; None in an open loop, 0 if it wants none. A row
         of a request that the worker does not hold is dropped: another worker has the request, or has answered it.
@@ -174,7 +174,8 @@ class Dispatcher:
         return given
 
     def lose(self, worker: str) -> None:
-        """The worker is gone: others get what it held. Raises EngineError if too many requests lose their workers."""
+        """Return the worker is gone: others get what it held. Raises EngineError if too many requests lose their
+        workers."""
         with self._lock:
             self.progress.lose(worker)
             lane = self._lanes.get(worker)
@@ -189,13 +190,13 @@ class Dispatcher:
         self._keep_rows()
 
     def leave(self, worker: str) -> None:
-        """The worker has ended by itself."""
+        """Return the worker has ended by itself."""
         with self._lock:
             self._give_back(worker)
             self.progress.leave(worker)
 
     def join(self, worker: str, device: str) -> None:
-        """The worker has an open engine on a device."""
+        """Return the worker has an open engine on a device."""
         with self._lock:
             self.progress.join(worker, device)
 
@@ -225,7 +226,7 @@ class Dispatcher:
         return lane
 
     def _give_back(self, worker: str) -> None:
-        """Puts what a worker held, or would have had next, where others get it."""
+        """Put what a worker held, or would have had next, where others get it."""
         lane = self._lanes.pop(worker, None)
         if lane is None:
             return
@@ -270,7 +271,7 @@ class Dispatcher:
         return given
 
     def _find_room(self, lane: _Lane) -> int:
-        """Fills the window in any case; beyond it, one of several workers gets a share of what is left."""
+        """Fill the window in any case; beyond it, one of several workers gets a share of what is left."""
         if lane.window_requests is None:
             return OPEN_LOOP_REQUESTS - len(lane.held)
         free = lane.window_requests - len(lane.held)
@@ -281,7 +282,7 @@ class Dispatcher:
         return max(free, min(free + surplus, math.ceil(self._unread / (2 * workers))))
 
     def _next(self, lane: _Lane) -> Request | None:
-        """The request to ask next; None if there is none now."""
+        """Return the request to ask next; None if there is none now."""
         if lane.ready:
             return lane.ready.popleft()
         if self._again:
@@ -296,7 +297,7 @@ class Dispatcher:
         return fullest.repeats.release()
 
     def _read(self, lane: _Lane) -> Request | None:
-        """The next row: of the worker's shard, of one that nobody reads, or of another worker's."""
+        """Return the next row: of the worker's shard, of one that nobody reads, or of another worker's."""
         request = lane.shard.next()
         while request is None and (self._abandoned or self._pending):
             lane.shard = self._abandoned.pop() if self._abandoned else self._begin_shard()

@@ -49,7 +49,7 @@ class Listener:
 def drive_worker(
     evaluation: Evaluation, name: str, listener: Listener, launch: Callable[[WorkOrder], Exchanger] = Worker
 ) -> WorkerReport:
-    """Drives a worker until every request of the run has its row, or the run is stopped.
+    """Drive a worker until every request of the run has its row, or the run is stopped.
 
     Raises DeviceError, SpecError, EngineError or StoreError; what had finished until then is stored.
     """
@@ -86,7 +86,7 @@ class _Drive:
         self.device = ""
 
     def run(self, launch: Callable[[WorkOrder], Exchanger]) -> None:
-        """Raises WorkerLostError, and the errors of `drive_worker`."""
+        """Raise WorkerLostError, and the errors of `drive_worker`."""
         worker = launch(self._evaluation.order(self._name))
         try:
             self._exchange(worker)

@@ -40,7 +40,7 @@ from assayline.store.parts import StoredText, part_unreadable, request_from_row
 
 
 def name_shard(number: int, weight: int | None = None) -> str:
-    """A shard's name. `weight`: expected tokens of its longest answer, if shards are read by that."""
+    """Return a shard's name. `weight`: expected tokens of its longest answer, if shards are read by that."""
     return f"shard-{number:06d}" + ("" if weight is None else f"-{weight:07d}")
 
 
@@ -57,7 +57,8 @@ ReadTexts = Callable[[frozenset[str]], Mapping[str, StoredText]]
 def read_shard(
     path: Path, answered: frozenset[str] = frozenset(), read_texts: ReadTexts = lambda request_ids: {}
 ) -> Iterator[Request]:
-    """The shard's requests that are to be generated: not answered before, nor by an error row when it was prepared.
+    """Return the shard's requests that are to be generated: not answered before, nor by an error row when it was
+    prepared.
 
     A turn of a conversation has with it those that came before, in their order; of them, `read_texts` tells what those
     in `answered` were answered. Raises StoreError for a damaged part.
@@ -131,7 +132,7 @@ class ExpectedLengths:
 
 
 def keep_lengths(run_dir: Path, lengths: pa.Table) -> None:
-    """Keeps what is expected, as columns prompt_id and output_tokens, in the run's folder. Raises StoreError."""
+    """Keep what is expected, as columns prompt_id and output_tokens, in the run's folder. Raises StoreError."""
     path = run_dir / LENGTHS_NAME
     with storing(f"{path} cannot be written", MAKE_ROOM):
         replace_file(path, lambda file: pq.write_table(lengths, file))
@@ -152,14 +153,14 @@ def read_lengths(run_dir: Path) -> ExpectedLengths:
 
 
 def _read_column(path: Path, name: str) -> Iterator[Any]:
-    """A column's values, few at a time: of a million prompts the ids alone are 100 MB as Python's strings."""
+    """Return a column's values, few at a time: of a million prompts the ids alone are 100 MB as Python's strings."""
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(columns=[name]):
             yield from batch.column(0).to_pylist()
 
 
 def can_order(spec: EvalSpec, lengths: ExpectedLengths) -> bool:
-    """Whether anything may tell one row from another: a length that is expected, or a limit of its own."""
+    """Return whether anything may tell one row from another: a length that is expected, or a limit of its own."""
     source, columns = spec.prompts.source, spec.prompts.columns
     return (
         len(lengths) > 0 or source.counts_answers or columns.sampling is not None or columns.output_tokens is not None
@@ -167,7 +168,7 @@ def can_order(spec: EvalSpec, lengths: ExpectedLengths) -> bool:
 
 
 def order_rows(spec: EvalSpec, lengths: ExpectedLengths, rows: Iterable[Prepared]) -> Iterator[list[Prepared]]:
-    """Yields the rows in horizons, each the longest first; rows that are expected to be equally long stay as they came.
+    """Yield the rows in horizons, each the longest first; rows that are expected to be equally long stay as they came.
 
     Their requests say what is expected of them. Rows with a long prefix in common come one after another, longest
     first, when the longest of them has its turn.
@@ -188,13 +189,13 @@ def order_rows(spec: EvalSpec, lengths: ExpectedLengths, rows: Iterable[Prepared
 
 
 def expected_tokens(request: Request) -> int:
-    """The length that counts for the order: what is expected, else what is allowed, and never more than that."""
+    """Return the length that counts for the order: what is expected, else what is allowed, and never more than that."""
     limits = (request.expected_output_tokens, request.sampling.get("max_tokens"))  # a row may say anything here
     return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=UNKNOWN_TOKENS)
 
 
 def measure_request(request: Request) -> int:
-    """Characters and tokens of a request."""
+    """Return the characters and tokens of a request."""
     messages = [*(request.messages or ()), *(request.turn_messages or ())]
     said = sum(len(str(message.get("content"))) for message in messages)
     return len(request.rendered or "") + len(request.prompt_token_ids) + said
@@ -212,7 +213,7 @@ def sort_rows(rows: list[Prepared], caches_prefixes: bool) -> list[Prepared]:
 
 
 def _name_families(rows: list[Prepared]) -> list[int]:
-    """A number for each row, the same for rows with a long prefix in common, beyond what all of them begin with.
+    """Return a number for each row, the same for rows with a long prefix in common, beyond what all of them begin with.
 
     It is long from FAMILY_TOKENS on, if it is more than half of the longer prompt.
     """
@@ -276,11 +277,11 @@ class Repeats:
 
     @property
     def has_room(self) -> bool:
-        """Whether another request may be held back."""
+        """Return whether another request may be held back."""
         return self.held < max(1, self._most_held)
 
     def settle(self, completion: Completion) -> None:
-        """A request is answered: its prompt's other repeats have a length from now on."""
+        """Return a request is answered: its prompt's other repeats have a length from now on."""
         group = self._asked.pop(completion.request_id, None)
         if group is None:
             return
@@ -291,7 +292,7 @@ class Repeats:
         group.held = []
 
     def hold(self, request: Request) -> bool:
-        """Holds a request back, unless it is its prompt's first, or has a place of its own."""
+        """Hold a request back, unless it is its prompt's first, or has a place of its own."""
         if not self._most_held or request.expected_output_tokens is not None or request.option_index is not None:
             return False
         key = (request.prompt_id, request.occurrence)
@@ -313,7 +314,7 @@ class Repeats:
         heapq.heappush(self._known, (-limited, self._count, request))
 
     def release(self) -> Request | None:
-        """The request to ask next; None if none is held."""
+        """Return the request to ask next; None if none is held."""
         if not self.held:
             return None
         self.held -= 1
@@ -326,7 +327,7 @@ class Repeats:
         return request
 
     def drain(self) -> list[Request]:
-        """Gives up all held requests, for another worker."""
+        """Give up all held requests, for another worker."""
         return list(iter(self.release, None))
 
 
@@ -380,7 +381,7 @@ class Conversations:
     """
 
     def __init__(self, open_renderer: OpenRenderer, prefill: str | None, fail: Fail) -> None:
-        """The renderer is opened for the first later turn.
+        """Return the renderer is opened for the first later turn.
 
         `prefill` is how every answer begins; the text of an answer does not have it.
         """
@@ -393,18 +394,18 @@ class Conversations:
 
     @property
     def held(self) -> int:
-        """Turns that wait for an answer."""
+        """Turn that wait for an answer."""
         return self._held
 
     def add(self, request: Request) -> Request | None:
-        """Takes a turn in. Returns it if it can be asked now; otherwise it waits for the turn before it."""
+        """Take a turn in. Returns it if it can be asked now; otherwise it waits for the turn before it."""
         self._held += 1
         talk = self._find_talk(request)
         talk.waiting.append(request)
         return self._go_on(talk)
 
     def settle(self, completion: Completion) -> Request | None:
-        """Takes an answer. Returns the turn that waited for it; if it cannot be asked, it becomes an error row."""
+        """Take an answer. Returns the turn that waited for it; if it cannot be asked, it becomes an error row."""
         request = self._asked.pop(completion.request_id, None)
         if request is None:
             return None
@@ -425,7 +426,7 @@ class Conversations:
             self._talks.pop(_name_talk(request), None)
 
     def _go_on(self, talk: _Talk) -> Request | None:
-        """The turn that can be asked now. Turns that can never be asked become error rows."""
+        """Return the turn that can be asked now. Turns that can never be asked become error rows."""
         while talk.waiting and not talk.is_asked:
             request = talk.waiting.popleft()
             self._held -= 1
@@ -438,7 +439,7 @@ class Conversations:
         return None
 
     def _render(self, request: Request, talk: _Talk) -> Request | None:
-        """The turn with its prompt; None if it has none, and then it is an error row."""
+        """Return the turn with its prompt; None if it has none, and then it is an error row."""
         rendered: Rendered | None = None
         try:
             if request.turn_index:
@@ -464,7 +465,7 @@ class Conversations:
         return ready
 
     def _write_messages(self, request: Request, talk: _Talk) -> list[dict[str, Json]]:
-        """The conversation up to this turn, with what the model said."""
+        """Return the conversation up to this turn, with what the model said."""
         messages: list[dict[str, Json]] = []
         for turn_index, turn in enumerate(request.earlier_turns or ()):
             messages += turn.messages
@@ -473,7 +474,7 @@ class Conversations:
 
 
 def _recall(request: Request, talk: _Talk) -> None:
-    """Adds the answers that earlier attempts of the run got for earlier turns."""
+    """Add the answers that earlier attempts of the run got for earlier turns."""
     for turn_index, turn in enumerate(request.earlier_turns or ()):
         if talk.end is not None and talk.end.turn_index <= turn_index:
             return
@@ -484,7 +485,7 @@ def _recall(request: Request, talk: _Talk) -> None:
 def _note(
     request: Request, talk: _Talk, turn_index: int, text: str | None, error_kind: str | None, error_message: str | None
 ) -> None:
-    """Keeps what a turn was answered, for those that follow it."""
+    """Keep what a turn was answered, for those that follow it."""
     if error_kind is not None:
         talk.end = _end_at(request, turn_index, error_kind, error_message or error_kind)
     elif text is None:

@@ -44,7 +44,7 @@ RESULTS_NAME = "results.json"
 
 
 def plan_chat(spec: EvalSpec) -> ChatSpec:
-    """The spec's, unless a task writes bare text, for which no template need be there."""
+    """Return the spec's, unless a task writes bare text, for which no template need be there."""
     task = spec.prompts.task
     if task is not None and not task.apply_chat_template:
         return spec.chat.model_copy(update={"template": "plain"})
@@ -54,7 +54,8 @@ def plan_chat(spec: EvalSpec) -> ChatSpec:
 def write_task_requests(
     spec: EvalSpec, source: LmEvalSource, renderer: ChatRenderer | ServedChat, tokenizer: Any, max_model_len: int | None
 ) -> Iterator[Prepared]:
-    """A Prepared per document. Raises SpecError or PromptError with the first one, for a task that cannot be asked."""
+    """Return a Prepared per document. Raises SpecError or PromptError with the first one, for a task that cannot be
+    asked."""
     assert isinstance(renderer, ChatRenderer), "the spec refuses a server that renders"
     encoder = HarnessEncoder(tokenizer, max_model_len, spec.sampling)
     instances = write_requests(spec, source, _choose_template(source, renderer))
@@ -64,7 +65,7 @@ def write_task_requests(
 def judge_task(
     spec: EvalSpec, source: LmEvalSource, run_dir: Path, answers: Iterable[StoredAnswer], renderer: ChatRenderer
 ) -> list[str]:
-    """Has the harness judge a run's answers, and keeps what it says in the run's folder: scores for the database, and
+    """Have the harness judge a run's answers, and keeps what it says in the run's folder: scores for the database, and
     results and samples as `lm_eval --log_samples` writes them. Returns notes for the run's log.
 
     Raises PromptError or StoreError, and then the answers are what they were.
@@ -126,7 +127,7 @@ class Preparation:
     def run(
         self, run_dir: Path, dispatcher: Dispatcher, earlier: Answers | None = None, *, longest_first: bool = False
     ) -> PromptCounts:
-        """Writes every shard and hands it to the dispatcher; when that is stopped, the shard being filled is dropped.
+        """Write every shard and hands it to the dispatcher; when that is stopped, the shard being filled is dropped.
 
         `earlier` is what earlier attempts answered; `longest_first`: the order is by the expected lengths of answers,
         if they are known. Raises PromptError for a source that cannot be read on, PromptsChangedError for one that is
@@ -164,7 +165,7 @@ def _refuse_errors(rows: Iterator[Prepared]) -> Iterator[Prepared]:
 
 
 def _check_target(spec: EvalSpec, first: Prepared) -> None:
-    """Raises PromptError where scorers need targets that no column was named for, and the first row has none."""
+    """Raise PromptError where scorers need targets that no column was named for, and the first row has none."""
     needy = [scorer.label for scorer in spec.scorers or [] if scorer.needs_target]
     if needy and spec.prompts.columns.target is None and first.prompt.target is None and not first.errors:
         raise PromptError(
@@ -195,7 +196,7 @@ class _Shard:
         """Parts of an earlier attempt: nobody else writes such."""
 
     def add(self, prepared: Prepared) -> None:
-        """Takes one prompt with all its requests; writes the shard when it is full."""
+        """Take one prompt with all its requests; writes the shard when it is full."""
         self._rows += 1
         self._duplicates += prepared.prompt.occurrence > 0
         self._cut.update([prepared.cut_in] if prepared.cut_in else [])
@@ -207,7 +208,7 @@ class _Shard:
             self.write()
 
     def count(self, *, is_complete: bool) -> PromptCounts:
-        """Totals over the shards that are written."""
+        """Return the totals over the shards that are written."""
         return PromptCounts(
             prompt_rows=self._rows,
             duplicate_prompts=self._duplicates,
@@ -220,7 +221,7 @@ class _Shard:
         )
 
     def write(self) -> None:
-        """Writes what there is. Prompts and errors go first: the requests may be asked at once."""
+        """Write what there is. Prompts and errors go first: the requests may be asked at once."""
         if not self._prompts:
             return
         weight = max(map(expected_tokens, self._requests), default=0) if self._has_order else None
@@ -241,7 +242,7 @@ class _Shard:
         self._prompts, self._requests, self._errors, self._size = [], [], [], 0
 
     def _put(self, table: str, name: str, records: list[Any]) -> None:
-        """Writes a part, or compares it with the one that an earlier attempt wrote."""
+        """Write a part, or compares it with the one that an earlier attempt wrote."""
         if f"{name}.parquet" in self._there[table]:
             part = parts_dir(self._run_dir, table) / f"{name}.parquet"
             if _read_identities(table, part) != [_identity_of(table, record) for record in records]:
@@ -266,7 +267,7 @@ def open_renderer(spec: EvalSpec, model: ModelIdentity) -> OpenedRenderer:
 
 
 def open_tokenizer(spec: EvalSpec, model: ModelIdentity) -> tuple[Any, int | None]:
-    """The tokenizer that renders, and the context's length in tokens where it is known."""
+    """Return the tokenizer that renders, and the context's length in tokens where it is known."""
     args, folder = spec.engine.args, model.folder
     assert folder is not None, "a model without files is for servers that render"
     tokenizer_folder = folder
@@ -278,7 +279,7 @@ def open_tokenizer(spec: EvalSpec, model: ModelIdentity) -> tuple[Any, int | Non
 
 
 def _check_tag(spec: EvalSpec, tokenizer: Any) -> None:
-    """Raises SpecError for a closing tag that would never be seen."""
+    """Raise SpecError for a closing tag that would never be seen."""
     close = None if spec.reasoning is None else spec.reasoning.close
     if close in tokenizer.all_special_tokens and spec.sampling.get("skip_special_tokens", True):
         raise SpecError(

@@ -79,7 +79,7 @@ class Progress:
         """Requests that reached an engine in this attempt, and those of them that are error rows."""
 
     def add(self, completion: Completion) -> None:
-        """Counts a row."""
+        """Count a row."""
         worker = self._find(completion.worker)
         worker.answered += 1
         worker.output_tokens += completion.output_tokens or 0
@@ -91,19 +91,19 @@ class Progress:
             self.sent_errors += is_error
 
     def join(self, worker: str, device: str) -> None:
-        """The worker has an open engine."""
+        """Return the worker has an open engine."""
         found = self._find(worker)
         found.state, found.device = ALIVE, device
 
     def set_window(self, worker: str, window_requests: int | None) -> None:
-        """The worker has at most so many requests in flight from now on."""
+        """Return the worker has at most so many requests in flight from now on."""
         self._find(worker).window_requests = window_requests
 
     def lose(self, worker: str) -> None:
         self._find(worker).state = LOST
 
     def leave(self, worker: str) -> None:
-        """The worker has ended by itself."""
+        """Return the worker has ended by itself."""
         self._find(worker).state = LEFT
 
     def look(self) -> Standing:
@@ -124,7 +124,7 @@ class Progress:
 
 
 def _mark_slow(workers: list[WorkerStanding]) -> list[WorkerStanding]:
-    """Marks workers that generate much fewer tokens than the others."""
+    """Mark workers that generate much fewer tokens than the others."""
     rates = [one.output_tokens_per_s for one in workers if one.state == ALIVE and one.output_tokens_per_s is not None]
     if len(rates) < LEAST_COMPARED:
         return workers

@@ -41,7 +41,7 @@ class Rebuilt:
 
 
 def prepare_database(path: Path, wait_s: float, set_aside: bool) -> Path | None:
-    """Sees to a database that can take rows: an unusable one is renamed, if `set_aside`. Returns its new name.
+    """See to a database that can take rows: an unusable one is renamed, if `set_aside`. Returns its new name.
 
     Raises DatabaseUnusableError otherwise, DatabaseLockedError or StoreError.
     """
@@ -57,7 +57,7 @@ def prepare_database(path: Path, wait_s: float, set_aside: bool) -> Path | None:
 
 
 def set_database_aside(path: Path) -> Path:
-    """Renames a database, and what was not yet merged into it. Raises StoreError."""
+    """Rename a database, and what was not yet merged into it. Raises StoreError."""
     aside = path.with_name(f"{path.name}.aside-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     with storing(f"{path} cannot be renamed to {aside.name}", "Fix its folder's rights."):
         path.rename(aside)
@@ -68,7 +68,7 @@ def set_database_aside(path: Path) -> Path:
 
 
 def rebuild_run(run_dir: Path, database: Path, wait_s: float, set_aside: bool = False) -> Rebuilt:
-    """Loads a run anew; with `set_aside`, damaged parts are renamed and the rest is loaded.
+    """Load a run anew; with `set_aside`, damaged parts are renamed and the rest is loaded.
 
     Raises StoreError for a run that is worked on, whose manifest cannot be read or whose parts have other columns, and
     DamagedPartsError.
@@ -116,7 +116,7 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
 
 
 def _judge_again(run: Manifest, verdict: Verdict, max_error_fraction: float) -> Manifest:
-    """A run that lost answers is completed no more; one that has them all is, though its end was not recorded."""
+    """Return a run that lost answers is completed no more; one that has them all is, though its end was not recorded."""
     if run.state == "completed":
         if run.prompts and not verdict.broken.get("missing_requests"):
             return run
@@ -131,7 +131,7 @@ def _judge_again(run: Manifest, verdict: Verdict, max_error_fraction: float) -> 
 
 
 def _set_parts_aside(connection: Connection, run_dir: Path, damaged: list[Path], rebuilt: Rebuilt) -> None:
-    """Renames damaged parts, and writes anew what the database has of them. Lost prompts must be prepared again."""
+    """Rename damaged parts, and writes anew what the database has of them. Lost prompts must be prepared again."""
     for part in damaged:
         rebuilt.set_aside.append(set_part_aside(part))
     run = rebuilt.manifest

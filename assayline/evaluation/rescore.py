@@ -46,7 +46,7 @@ class _Plan:
 
     @property
     def asked(self) -> list[str]:
-        """Names of the scorers to work on."""
+        """Return the names of the scorers to work on."""
         return [scorer.label for scorer in self.added or self.scorers]
 
 
@@ -62,7 +62,7 @@ def rescore_run(
     force: bool = False,
     most_examples: int = 0,
 ) -> Rescored:
-    """Scores a run by these scorers; without any, by all that it has, anew. With `keep` false nothing changes.
+    """Score a run by these scorers; without any, by all that it has, anew. With `keep` false nothing changes.
 
     Raises SpecError for a scorer that cannot work on this run, and, unless `force`, for a run that is not completed;
     StoreError for a run that is worked on or not in the database.
@@ -82,7 +82,7 @@ def rescore_run(
 
 
 def list_stale_runs(settings: Settings) -> list[str]:
-    """Runs with scores of a scorer that is defined otherwise today, oldest first."""
+    """Return the runs with scores of a scorer that is defined otherwise today, oldest first."""
     return DatabaseThread(settings).run(list_stale)
 
 

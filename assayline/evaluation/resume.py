@@ -68,7 +68,7 @@ def list_input_changes(before: dict[str, str] | None, after: dict[str, str] | No
 
 
 def _template_file(template: str) -> Path | None:
-    """The chat template's file, if it is one and neither a name nor a text."""
+    """Return the chat template's file, if it is one and neither a name nor a text."""
     if template in ("default", "plain") or "{{" in template or "{%" in template:
         return None
     with suppress(OSError, RuntimeError):  # a name too long for a file, a ~user who is not there
@@ -91,10 +91,10 @@ class Choice:
 
 
 def choose_run(fresh: Manifest, spec_json: str, runs_dir: Path, resume: str = AUTO) -> Choice:
-    """Finds and locks the run to resume. `fresh` is what a new run's manifest would be.
+    """Find and locks the run to resume. `fresh` is what a new run's manifest would be.
 
-    `resume` is auto, never, or the id of a run. Raises SpecError where that run cannot be resumed, StoreError
-    where its files cannot be read.
+    `resume` is auto, never, or the id of a run. Raises SpecError where that run cannot be resumed, StoreError where its
+    files cannot be read.
     """
     if resume == NEVER:
         return Choice()
@@ -134,12 +134,12 @@ def describe_left(run_dir: Path, manifest: Manifest) -> str:
 
 
 def find_driven_here(runs_dir: Path) -> Manifest | None:
-    """The run that this process drove last."""
+    """Return the run that this process drove last."""
     return next((run for run in list_manifests(runs_dir) if was_driven_here(runs_dir / run.run_id)), None)
 
 
 def find_unfinished_here(runs_dir: Path) -> Manifest | None:
-    """The run that this process drove last, if it can be resumed."""
+    """Return the run that this process drove last, if it can be resumed."""
     run = find_driven_here(runs_dir)
     is_open = run is not None and run.template_id is not None and run.state != "completed" and not run.is_final
     return run if is_open else None

@@ -45,7 +45,7 @@ _ADVICE = (
 
 
 def conclude_run(run: Manifest, verdict: Verdict, max_error_fraction: float) -> Manifest:
-    """The manifest of a run whose prompts are all prepared and whose parts are all loaded, at its end."""
+    """Return the manifest of a run whose prompts are all prepared and whose parts are all loaded, at its end."""
     if run.prompts is None:
         raise ValueError(f"{run.run_id} was concluded before its prompts were counted")
     message = _describe_failure(run.run_id, run.prompts.requests, verdict, max_error_fraction)
@@ -111,7 +111,7 @@ class RunResult:
 
 
 def read_result(run: Manifest, settings: Settings) -> RunResult:
-    """The result of a completed run, from its parts and the database, without its report. Raises StoreError."""
+    """Return the result of a completed run, from its parts and the database, without its report. Raises StoreError."""
     database = DatabaseThread(settings)
     metrics = database.run(lambda connection: read_metric_table(connection, run.run_id))
     answered = run.prompts.requests if run.prompts else 0
@@ -165,7 +165,7 @@ class Evaluation:
 
     @property
     def is_answered(self) -> bool:
-        """Whether earlier attempts answered everything, so that no engine is needed."""
+        """Return whether earlier attempts answered everything, so that no engine is needed."""
         counts = self.manifest.prompts
         return bool(counts and self.earlier and self.earlier.answered >= counts.requests)
 
@@ -194,7 +194,7 @@ class Evaluation:
         )
 
     def take_up(self) -> None:
-        """Continues a run of earlier attempts. Raises StoreError, and then the run is as it was."""
+        """Continue a run of earlier attempts. Raises StoreError, and then the run is as it was."""
         before = self.manifest
         remove_unfinished(self.run_dir)
         self.earlier = answers = self.database.run(self._survey)
@@ -229,7 +229,7 @@ class Evaluation:
         )
 
     def change(self, **values: Any) -> None:
-        """Changes the manifest and writes it; preparation does so in another thread.
+        """Change the manifest and writes it; preparation does so in another thread.
 
         Raises StoreError if it cannot be written, and then it is as it was.
         """
@@ -239,7 +239,7 @@ class Evaluation:
             self.manifest = changed
 
     def prepare(self) -> PromptCounts:
-        """Reads and renders every prompt into shards, and adds the run to the database once the first one is good.
+        """Read and renders every prompt into shards, and adds the run to the database once the first one is good.
 
         What an earlier attempt did to the end is not done again. Raises ModelError, PromptError, SpecError or
         StoreError.
@@ -267,7 +267,7 @@ class Evaluation:
         return counts
 
     def _add_prepared(self) -> None:
-        """Hands the shards of earlier attempts to the dispatcher. Raises StoreError."""
+        """Hand the shards of earlier attempts to the dispatcher. Raises StoreError."""
         earlier = self.earlier
         assert earlier is not None, "a new run has no prompts"
         for part in list_parts(self.run_dir, "requests"):
@@ -279,11 +279,11 @@ class Evaluation:
         self.dispatcher.close()
 
     def stop(self) -> None:
-        """Asks preparation and workers to stop now."""
+        """Ask preparation and workers to stop now."""
         self.dispatcher.stop()
 
     def try_load(self) -> str | None:
-        """Loads new parts, for the middle of a run: does not wait, but returns what is in the way, if something is.
+        """Load new parts, for the middle of a run: does not wait, but returns what is in the way, if something is.
 
         The parts are the results, and `finish` loads them: no trouble of the database is worth a stop of the engines.
         """
@@ -297,7 +297,7 @@ class Evaluation:
         return None
 
     def finish(self, counts: PromptCounts) -> RunResult:
-        """Loads what is left, proves that every request was answered once, and reads the metrics.
+        """Load what is left, proves that every request was answered once, and reads the metrics.
 
         Raises RunFailedError, with the counts, when that is not so or too many answers are errors, and StoreError when
         the database cannot take the end of the run. The run is over then, too.
@@ -324,7 +324,7 @@ class Evaluation:
         return RunResult(self.run_id, str(database.path), counts.requests, metrics, notes=notes)
 
     def abandon(self, state: str, message: str | None = None) -> None:
-        """Stops everything and stores what there is, with the state `failed` or `cancelled`. Raises StoreError.
+        """Stop everything and stores what there is, with the state `failed` or `cancelled`. Raises StoreError.
 
         A run that `finish` brought to its end, good or bad, is left as it is.
         """
@@ -342,7 +342,7 @@ class Evaluation:
             self._let_go()
 
     def _conclude(self, connection: Connection) -> tuple[Manifest, list[dict[str, Any]]]:
-        """Puts the run's end into the database. Returns its manifest, to be written, and the metrics."""
+        """Put the run's end into the database. Returns its manifest, to be written, and the metrics."""
         self._load_and_save(connection)
         self._score(connection)
         verdict = judge_run(connection, self.run_id)
@@ -362,13 +362,13 @@ class Evaluation:
         self._score(connection)
 
     def _score(self, connection: Connection) -> None:
-        """Scores what has an answer, an error included."""
+        """Score what has an answer, an error included."""
         scorers = read_run_scorers(self.run_dir, self.spec.model_dump(mode="json"))
         with transaction(connection):
             score_run(connection, self.run_id, scorers, judged=read_judged(self.run_dir))
 
     def _survey(self, connection: Connection) -> Answers:
-        """Loads what earlier attempts wrote, and finds what they answered."""
+        """Load what earlier attempts wrote, and finds what they answered."""
         if self.manifest.template_id is not None:
             load_parts(connection, self.run_id, self.run_dir)
         return survey_answers(connection, self.run_id, self.run_dir)
@@ -382,7 +382,7 @@ class Evaluation:
             save_run(connection, self.manifest, canonical_json(self.spec))
 
     def _end_unrecorded(self, state: str, error: StoreError) -> StoreError:
-        """The end of a run that the database cannot take: the manifest keeps it, and the error says what helps."""
+        """Return the end of a run that the database cannot take: the manifest keeps it, and the error says what helps."""
         message = str(error)
         if "assayline rebuild" not in message:
             message += (

@@ -38,7 +38,8 @@ NO_DEVICE = Device("none", {}, ())
 
 
 def locate_model(spec: EvalSpec, model: ModelIdentity) -> tuple[str, dict[str, Json]]:
-    """The folder or hub id that an engine loads, and the arguments that model and prompts ask for beside the spec's."""
+    """Return the folder or hub id that an engine loads, and the arguments that model and prompts ask for beside the
+    spec's."""
     folder = model.folder
     local = not spec.engine.kind.has_model or Path(spec.model).expanduser().is_dir()
     revision = None if local or folder is None else folder.name
@@ -57,7 +58,7 @@ def claim_device(
     workers_here: int = 1,
     whole_machine: bool = True,
 ) -> Device:
-    """A device for an engine, held until `stack` is undone, or for as long as `lot` has room for it.
+    """Return a device for an engine, held until `stack` is undone, or for as long as `lot` has room for it.
 
     `holder` names whoever has it to others who want it; `on_wait` is as `claims.claim_device` says. Without GPUs,
     `workers_here` share the machine's cores; `whole_machine`: it must have a device for each of them. Raises
@@ -133,16 +134,16 @@ class Exchanger(Protocol):
     """A worker as the flow drives it, here or on another machine."""
 
     def exchange(self, requests: Sequence[Request], *, is_last: bool, wait_s: float, gather_s: float) -> News:
-        """Hands requests over and returns the news; `is_last`: no request will follow.
+        """Hand requests over and returns the news; `is_last`: no request will follow.
 
         Waits up to `wait_s` for the first row, and then up to `gather_s` for others.
         """
 
     def stop(self) -> None:
-        """Ends the engine as soon as possible; `News.has_ended` is when that is done."""
+        """End the engine as soon as possible; `News.has_ended` is when that is done."""
 
     def close(self) -> None:
-        """Ends it, and returns when it has ended."""
+        """End it, and returns when it has ended."""
 
 
 class Worker:
@@ -196,7 +197,7 @@ class Worker:
         return bool(self._news.finished) or self._is_due()
 
     def _is_due(self) -> bool:
-        """Whether the news are not to wait for more rows."""
+        """Return whether the news are not to wait for more rows."""
         is_short = not self._is_last and len(self._waiting) < LOW_REQUESTS
         return self._is_urgent or self._news.has_ended or (is_short and bool(self._news.finished))
 
@@ -254,7 +255,7 @@ class Worker:
         )
 
     def _wait_for_device(self, holders: str) -> None:
-        """Notes who has the device, whenever that changes. Raises EngineInterruptedError if the worker is stopped."""
+        """Note who has the device, whenever that changes. Raises EngineInterruptedError if the worker is stopped."""
         if self._stopped.is_set():
             raise EngineInterruptedError("The worker was stopped on request before a device was free.")
         if holders != self._holders:
@@ -285,7 +286,7 @@ class Worker:
             yield request
 
     def _wait_for_first(self) -> list[Request]:
-        """The requests of the first exchange that has any; none, if there will be none."""
+        """Return the requests of the first exchange that has any; none, if there will be none."""
         with self._changed:
             while not self._waiting and not self._is_last:
                 if self._stopped.is_set():
@@ -326,7 +327,7 @@ class Worker:
         message: str | None = None,
         details: Mapping[str, Json] | None = None,
     ) -> None:
-        """Tells of an engine event at once."""
+        """Tell of an engine event at once."""
         self._generation = generation
         details = dict(details or {})
         if event == "opened":
@@ -352,7 +353,7 @@ def open_adaptive_engine(
     open_engine_by: Callable[..., Engine] | None = None,
     may_isolate: Callable[[int], bool] = lambda isolated: True,
 ) -> AdaptiveEngine:
-    """The first engine of a worker, or as many as it takes; see AdaptiveEngine.
+    """Return the first engine of a worker, or as many as it takes; see AdaptiveEngine.
 
     `open_engine_by` stands in place of `assayline.engines.open_engine`.
     """
@@ -392,7 +393,7 @@ def open_adaptive_engine(
 
 
 def write_engine_order(order: WorkOrder) -> Open:
-    """The engine that a worker's spec asks for; its generations differ in their number and in `args` alone."""
+    """Return the engine that a worker's spec asks for; its generations differ in their number and in `args` alone."""
     spec, engine = order.spec, order.spec.engine
     return Open(
         backend=engine.backend,

@@ -25,7 +25,7 @@ EXAMPLES = {
 
 
 def check_trace(load: LoadSpec | None, source: AnySource | None = None) -> None:
-    """Reads a load's trace, or that of the prompts' source, to its end. Raises SpecError for what is wrong with it."""
+    """Read a load's trace, or that of the prompts' source, to its end. Raises SpecError for what is wrong with it."""
     if load is None or not isinstance(trace := load.arrival, Trace):
         return
     if trace.path is None:

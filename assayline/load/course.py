@@ -41,7 +41,7 @@ class LoadCourse:
 
     @property
     def is_open_loop(self) -> bool:
-        """Whether requests are due at times."""
+        """Return whether requests are due at times."""
         return self.spec is not None and self.spec.is_open_loop
 
     @property
@@ -58,7 +58,7 @@ class LoadCourse:
 
     @property
     def watches_saturation(self) -> bool:
-        """Whether an engine that is overrun ends the load."""
+        """Return whether an engine that is overrun ends the load."""
         return self.spec is not None and self.spec.stop_when_saturated
 
     def list_offsets(self) -> Iterator[float]:
@@ -78,7 +78,8 @@ class LoadCourse:
             self.stop("max_errors", f"{self.errors} requests ended as error rows, and load.max_errors is {limit}")
 
     def admit(self, number: int, offset_s: float | None) -> bool:
-        """Whether the request of this number, 0 being the first of the run, may be sent; if not, that is the end.
+        """Return whether the request of this number, 0 being the first of the run, may be sent; if not, that is the
+        end.
 
         `offset_s` is its place in an open loop's pattern; None beyond the end of a trace.
         """
@@ -87,17 +88,17 @@ class LoadCourse:
         return self.end is None
 
     def begin(self, now_s: float) -> None:
-        """The first request of this attempt is sent: from now on a closed loop's time counts."""
+        """Return the first request of this attempt is sent: from now on a closed loop's time counts."""
         if self._deadline_s is None and self.spec is not None and self.spec.max_duration_s and not self.is_open_loop:
             self._deadline_s = now_s + self.spec.max_duration_s
 
     def check_time(self, now_s: float) -> None:
-        """Ends a closed loop whose time is over."""
+        """End a closed loop whose time is over."""
         if self.spec is not None and self._deadline_s is not None and now_s >= self._deadline_s:
             self.stop("max_duration_s", f"load.max_duration_s is {self.spec.max_duration_s:g}")
 
     def stop(self, reason: str, why: str) -> None:
-        """Ends the load at this moment, if nothing has ended it before."""
+        """End the load at this moment, if nothing has ended it before."""
         self._end(reason, why, is_sudden=True)
 
     def _check(self, spec: LoadSpec, number: int, offset_s: float | None) -> None:
@@ -134,7 +135,7 @@ class Schedule:
 
     @property
     def reads_requests(self) -> bool:
-        """Whether a request must be seen to know when it is due."""
+        """Return whether a request must be seen to know when it is due."""
         return self._course.trace_speed is not None
 
     def next_due_s(self, request: Request | None = None) -> float | None:
@@ -146,7 +147,7 @@ class Schedule:
         return self._begun_s + offset_s
 
     def place(self, now_s: float, request: Request) -> float | None:
-        """Gives the next request its place. Returns when it is due; None in a closed loop, or if the load has ended."""
+        """Give the next request its place. Returns when it is due; None in a closed loop, or if the load has ended."""
         self._course.begin(now_s)
         offset_s = self._find_offset(request)
         if self._begun_s is None and offset_s is not None:

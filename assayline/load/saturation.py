@@ -51,20 +51,20 @@ class SaturationWatch:
         self._half = 0
 
     def expect(self, due_at_s: float) -> None:
-        """A request will be sent at this time."""
+        """Return a request will be sent at this time."""
         if self._expected < FIRST_REQUESTS:
             self._expected += 1
             self._first_until_s = due_at_s
 
     def finish(self, due_at_s: float, now_s: float) -> None:
-        """The request that was due then is over."""
+        """Return the request that was due then is over."""
         if self._settled_s is None and due_at_s <= self._first_until_s:
             self._finished_first += 1
             if self._expected == FIRST_REQUESTS and self._finished_first >= FINISHED_SHARE * FIRST_REQUESTS:
                 self._settled_s = now_s
 
     def observe(self, now_s: float, in_flight_requests: int, finished_requests: int) -> str | None:
-        """Takes one look. Returns why the engine is taken for saturated, or None."""
+        """Take one look. Returns why the engine is taken for saturated, or None."""
         before = self._looks[-1] if self._looks else None
         change = 0 if before is None else in_flight_requests - before.in_flight
         squares = (0.0 if before is None else before.squares) + change**2

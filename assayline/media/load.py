@@ -74,7 +74,7 @@ def load_all(media: Sequence[Media], spec: MediaSpec, hearing: Hearing) -> tuple
 
 
 def read_content(media: Media) -> bytes:
-    """The bytes that a reference stands for. Raises MediaError where they are gone, or are not what they were."""
+    """Return the bytes that a reference stands for. Raises MediaError where they are gone, or are not what they were."""
     path = Path(media["path"])
     try:
         size = path.stat().st_size
@@ -113,18 +113,19 @@ def _load(media: Media, spec: MediaSpec, hearing: Hearing) -> Loaded:
 
 
 def refer_synthetic(kind: MediaKind, **values: int | float | str) -> Media:
-    """A medium to be made. image: width, height, content (noise, gradient or solid) and seed; audio: seconds, seed."""
+    """Return a medium to be made. image: width, height, content (noise, gradient or solid) and seed; audio: seconds,
+    seed."""
     path = f"{SCHEME}{kind}?{urlencode(values)}"
     return Media(kind=kind, path=path, digest=digest_text(path))
 
 
 def is_synthetic(media: Media) -> bool:
-    """Whether it is to be made, and not read."""
+    """Return whether it is to be made, and not read."""
     return media["path"].startswith(SCHEME)
 
 
 def make_image(media: Media) -> Any:
-    """The `PIL.Image` that a reference describes."""
+    """Return the `PIL.Image` that a reference describes."""
     import numpy as np
     from PIL import Image
 
@@ -144,7 +145,7 @@ def make_image(media: Media) -> Any:
 
 
 def make_sound(media: Media, rate_hz: int) -> Any:
-    """The float32 array [samples] that a reference describes: quiet noise."""
+    """Return the float32 array [samples] that a reference describes: quiet noise."""
     import numpy as np
 
     values = _values(media)

@@ -28,7 +28,7 @@ MOST_FRAMES = 1_000_000
 
 
 def decode_image(content: bytes, spec: MediaSpec) -> Any:
-    """A `PIL.Image` in RGB, upright, of at most `max_pixels`. Raises MediaError for what is no whole picture."""
+    """Return a `PIL.Image` in RGB, upright, of at most `max_pixels`. Raises MediaError for what is no whole picture."""
     from PIL import Image, ImageOps
 
     try:
@@ -73,14 +73,14 @@ def _as_rgb(image: Any) -> Any:
 
 
 def encode_png(image: Any) -> bytes:
-    """A picture as a PNG file, which loses nothing; with little compression, as it is read once."""
+    """Return a picture as a PNG file, which loses nothing; with little compression, as it is read once."""
     content = io.BytesIO()
     image.save(content, "PNG", compress_level=1)
     return content.getvalue()
 
 
 def shrink_image(image: Any, spec: MediaSpec) -> Any:
-    """The image, or a smaller one of at most `max_pixels` in the same proportions."""
+    """Return the image, or a smaller one of at most `max_pixels` in the same proportions."""
     from PIL import Image
 
     width, height = image.size

@@ -116,7 +116,7 @@ def _user_message(prompt: Any) -> list[Message]:
 
 
 def _read_sampling(value: Any, where: str) -> dict[str, Any]:
-    """Overrides by name. None is "not overridden": Parquet cannot leave a key out of one row."""
+    """Return the overrides by name. None is "not overridden": Parquet cannot leave a key out of one row."""
     if value is None or value == "":
         return {}
     overrides = parse_json(value, where) if isinstance(value, str) else value
@@ -142,7 +142,7 @@ def _read_options(value: Any, where: str) -> list[str]:
 
 
 def _find_optional(row: Row, named: str | None, default: str) -> Any:
-    """The value of the column that the spec names, which must exist, or of the default column if there is one."""
+    """Return the value of the column that the spec names, which must exist, or of the default column if there is one."""
     return row.get(default) if named is None else find_column(row, named, f"prompts.columns.{default}")
 
 

@@ -40,7 +40,7 @@ class FewShot:
     """The examples of a prompt set."""
 
     def __init__(self, spec: PromptSpec, few_shot: FewShotSpec, shelf: Shelf | None = None) -> None:
-        """Draws the examples. Raises PromptError for a source that cannot be read (twice), or has too few of them."""
+        """Draw the examples. Raises PromptError for a source that cannot be read (twice), or has too few of them."""
         self._spec = few_shot
         is_own = few_shot.source is None
         source = few_shot.source or spec.source
@@ -65,7 +65,7 @@ class FewShot:
             )
 
     def put_before(self, messages: list[Message]) -> list[Message]:
-        """The messages with examples before them, after system messages. Raises RowError if too few are left."""
+        """Return the messages with examples before them, after system messages. Raises RowError if too few are left."""
         own_id = _identify(messages)
         drawn = self._draw_for(own_id) if self._spec.per_prompt else self._examples
         chosen = [example for example in drawn if example.question_id != own_id][: self._spec.count]
@@ -104,12 +104,12 @@ class _Pool:
         return [self._by_key[key] for key in sorted(self._by_key)]
 
     def wants(self, question_id: str) -> bool:
-        """Whether an example with this question would be kept."""
+        """Return whether an example with this question would be kept."""
         key = self._hash(question_id)
         return key not in self._by_key and (len(self._by_key) < self._size or key < -self._largest[0])
 
     def add(self, example: Example) -> None:
-        """Takes an example that it wants, and gives up the one with the largest hash if there are too many."""
+        """Take an example that it wants, and gives up the one with the largest hash if there are too many."""
         key = self._hash(example.question_id)
         self._by_key[key] = example
         heapq.heappush(self._largest, -key)
@@ -127,7 +127,7 @@ def _fill(
     few_shot: FewShotSpec,
     shelf: Shelf | None,
 ) -> str | None:
-    """Offers every row to the pool. Returns why the last row that cannot be an example cannot."""
+    """Offer every row to the pool. Returns why the last row that cannot be an example cannot."""
     columns = spec.columns
     target = None if few_shot.answer is not None else columns.target
     unused = dict.fromkeys(("id", "sampling", "output_tokens", "options"))

@@ -46,7 +46,7 @@ class MediaPlaces:
         self._pattern = re.compile("|".join([_MARK, *(f"({re.escape(text)})" for text in self._given)]))
 
     def read_columns(self, row: dict[str, Any]) -> dict[MediaKind, list[Media]]:
-        """References of the row's columns, by kind, in order. Raises RowShapeError or RowError."""
+        """Return the references of the row's columns, by kind, in order. Raises RowShapeError or RowError."""
         return {
             kind: [
                 media
@@ -72,7 +72,7 @@ class MediaPlaces:
         return variables
 
     def read_part(self, part: dict[str, Any], where: str, row: dict[str, Any]) -> dict[str, Any]:
-        """A content part with its reference; without content of its own, it takes the next of the row's columns."""
+        """Return a content part with its reference; without content of its own, it takes the next of the row's columns."""
         kind = PART_KINDS.get(part["type"])
         if kind is None:
             raise RowError(
@@ -87,7 +87,7 @@ class MediaPlaces:
         return {"type": kind, "media": found[0]}
 
     def place(self, messages: list[Message], media: dict[MediaKind, list[Media]]) -> list[Message]:
-        """The messages with all media in their places. Raises RowError where places and media do not fit."""
+        """Return the messages with all media in their places. Raises RowError where places and media do not fit."""
         waiting: Waiting = {kind: dict(enumerate(found)) for kind, found in media.items()}
         if not self._given and not any(waiting.values()) and all(isinstance(m.get("content"), str) for m in messages):
             return messages
@@ -138,13 +138,13 @@ def _find_content(part: dict[str, Any], kind: MediaKind) -> Any:
 
 
 def separate_media(messages: list[Message]) -> tuple[list[Message], list[Media] | None]:
-    """The messages with parts that say only of what kind they are, and the references in their order."""
+    """Return the messages with parts that say only of what kind they are, and the references in their order."""
     media = [part["media"] for message in messages for part in _list_parts(message) if "media" in part]
     return [_replace_media(message, lambda _: {}) for message in messages] if media else messages, media or None
 
 
 def identify_media(messages: list[Message]) -> list[Message]:
-    """The messages with digests in the place of references: where a picture is stored is not what is asked."""
+    """Return the messages with digests in the place of references: where a picture is stored is not what is asked."""
     return [_replace_media(message, lambda media: {"digest": media["digest"]}) for message in messages]
 
 

@@ -54,13 +54,13 @@ class BadRow:
 
 
 def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = None) -> Iterator[Prompt | BadRow]:
-    """The prompts of a spec, in the order in which they are asked: one Prompt or BadRow per selected row.
+    """Return the prompts of a spec, in the order in which they are asked: one Prompt or BadRow per selected row.
 
     The tokenizer is used by synthetic sources, traces and recorded lengths alone. `shelf` keeps media that come inside
     rows (None: nobody does, and they cannot be sent to an engine). Raises PromptError (or SpecError) at once, before
     anything is iterated, for what concerns the run: no file, no rows, a template that is not Jinja2, a column or
-    template variable that the first readable row lacks. While iterating, PromptError for a file that turns out
-    to be damaged further on.
+    template variable that the first readable row lacks. While iterating, PromptError for a file that turns out to be
+    damaged further on.
     """
     reader = open_reader(spec, tokenizer, shelf)
     rows = _check_rows(spec, read_rows(spec.source), reader)
@@ -69,7 +69,7 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = 
 
 
 def _check_rows(spec: PromptSpec, rows: Iterator[Any], reader: Reader) -> Iterator[Any]:
-    """The rows again, the first readable one checked."""
+    """Return the rows again, the first readable one checked."""
     head, first = split_head(rows)
     if first is None:
         raise PromptError(f"Prompt set {spec.set_name!r} has no rows. Expected at least one: check prompts.source.")
@@ -78,7 +78,7 @@ def _check_rows(spec: PromptSpec, rows: Iterator[Any], reader: Reader) -> Iterat
 
 
 def split_head(rows: Iterator[Row | UnreadableRow]) -> tuple[list[Row | UnreadableRow], Row | None]:
-    """Takes rows up to the first that is readable: all that were taken, and that one, or None if there are no rows.
+    """Take rows up to the first that is readable: all that were taken, and that one, or None if there are no rows.
 
     Raises PromptError where the first HOPELESS_ROWS, or all that there are, cannot be read.
     """
@@ -98,7 +98,7 @@ def split_head(rows: Iterator[Row | UnreadableRow]) -> tuple[list[Row | Unreadab
 def select_rows(
     rows: Iterable[T], limit: int | None = None, shuffle_seed: int | None = None
 ) -> Iterator[tuple[int, T]]:
-    """Yields (0-based position in the source, row).
+    """Yield (0-based position in the source, row).
 
     Without a seed it streams, and reads no further than the limit. With one it reads the whole source before the first
     row comes out, holding `limit` rows in memory, or all rows if there is no limit.
@@ -172,7 +172,7 @@ def _count(seen: Counter[int], prompt_id: str) -> int:
 
 
 def _choose_turns(spec: PromptSpec, messages: list[Message]) -> tuple[list[Message], list[int] | None]:
-    """The messages that are asked and, where they are asked turn by turn, how many each turn adds."""
+    """Return the messages that are asked and, where they are asked turn by turn, how many each turn adds."""
     if spec.turns == "given":
         return messages, None
     if spec.turns == "first":

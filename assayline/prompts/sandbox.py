@@ -79,11 +79,11 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
-        """Joins what a template, a macro or a block has written."""
+        """Join what a template, a macro or a block has written."""
         return "".join(_counted(pieces))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """An operator's result. Raises SecurityError if it would be too large."""
+        """Return an operator's result. Raises SecurityError if it would be too large."""
         if operator == "%" and isinstance(left, (str, bytes)):
             _check_format(left, right)
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
@@ -95,7 +95,7 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
         return bound(super().call_binop(context, operator, left, right))
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        """A call's result. Raises SecurityError if it is too large, or a method would take too long."""
+        """Return a call's result. Raises SecurityError if it is too large, or a method would take too long."""
         CLOCK.look()
         named = {name: value for name, value in kwargs.items() if name not in CALLERS}
         if args or named:
@@ -219,7 +219,7 @@ def _watched(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def _counted(items: Iterable[Any], separator: Any = "") -> Iterator[Any]:
-    """Items that are to be joined, as long as all of them together are not too long."""
+    """Return the items that are to be joined, as long as all of them together are not too long."""
     between = len(separator if isinstance(separator, bytes) else str(separator))
     chars = 0
     for item in items:
@@ -317,7 +317,7 @@ def _indents(value: Any, depth: int = 1) -> int:
 
 
 def _check_format(text: str | bytes, values: Any) -> None:
-    """Raises SecurityError for what `%` would make too long: the operator has a value, or a tuple or dict of them."""
+    """Raise SecurityError for what `%` would make too long: the operator has a value, or a tuple or dict of them."""
     if isinstance(text, bytes):
         text = text.decode("latin-1")
     if OPAQUE_FIELD.search(text):
@@ -366,7 +366,7 @@ class _Clock(threading.local):
         self.stop()
 
     def start(self) -> None:
-        """Begins a render."""
+        """Begin a render."""
         self._started_s = self._looked_s = time.monotonic()
         self._first_bytes: int | None = None
 
@@ -375,7 +375,7 @@ class _Clock(threading.local):
         self._looked_s = math.inf
 
     def look(self) -> None:
-        """Raises RenderStoppedError for a render that is over a limit; again and again, should somebody catch it."""
+        """Raise RenderStoppedError for a render that is over a limit; again and again, should somebody catch it."""
         now_s = time.monotonic()
         if now_s - self._looked_s < LOOK_INTERVAL_S:
             return

@@ -40,7 +40,7 @@ class PromptTemplate:
         self._text = "\n".join(one.content for one in messages)
 
     def render(self, row: dict[str, Any]) -> list[dict[str, Any]]:
-        """Raises RowShapeError for an undefined variable or a forbidden access, RowError for other failures, and
+        """Raise RowShapeError for an undefined variable or a forbidden access, RowError for other failures, and
         PromptError for a template that has to be stopped again and again. NaN is null, as everywhere."""
         if self._prints_self and "self" in row:
             raise RowShapeError(
@@ -82,7 +82,7 @@ class NullOutputError(ValueError):
 
 
 def describe_error(error: Exception) -> str:
-    """An exception's type and message, without the text of megabytes that the message may quote."""
+    """Return an exception's type and message, without the text of megabytes that the message may quote."""
     return f"{type(error).__name__}: {error!s:.500}"
 
 

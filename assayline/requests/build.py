@@ -75,10 +75,10 @@ class Renderer(Protocol):
 def build_requests(
     spec: EvalSpec, prompts: Iterable[Prompt | BadRow], renderer: Renderer, max_model_len: int | None
 ) -> Iterator[Prepared]:
-    """Yields one Prepared per prompt, in order, reading no prompt ahead.
+    """Yield one Prepared per prompt, in order, reading no prompt ahead.
 
-    `max_model_len` is in tokens, prompt and answer together; None: unknown, nothing is refused for its length.
-    Raises SpecError at once for `sampling.n` or `sampling.seed` that are no whole numbers.
+    `max_model_len` is in tokens, prompt and answer together; None: unknown, nothing is refused for its length. Raises
+    SpecError at once for `sampling.n` or `sampling.seed` that are no whole numbers.
     """
     repeats = repeats_per_prompt(spec)
     _check_seed(spec.sampling, SpecError)
@@ -103,7 +103,8 @@ def repeats_per_prompt(spec: EvalSpec) -> int:
 def make_request_id(
     prompt_id: str, occurrence: int, repeat_index: int, option_index: int | None = None, turn_index: int | None = None
 ) -> str:
-    """The same prompt, asked the nth time, has the same id in every run; and so has each of its options or turns."""
+    """Return the same prompt, asked the nth time, has the same id in every run; and so has each of its options or
+    turns."""
     option = "" if option_index is None else f"/{option_index}"
     turn = "" if turn_index is None else f"/turn-{turn_index}"
     return digest_text(f"{prompt_id}/{occurrence}/{repeat_index}{option}{turn}")
@@ -221,7 +222,7 @@ def _repeat(prompt: Prompt, rendered: Rendered, sampling: Mapping[str, Any], rep
 
 
 def _spread_turns(prompt: Prompt, turn_sizes: list[int], first: Request) -> Iterator[Request]:
-    """A request per turn. Where the first one cannot be asked, none can."""
+    """Return a request per turn. Where the first one cannot be asked, none can."""
     can_be_asked = bool(first.prompt_token_ids or first.messages)
     end = 0
     for turn_index, size in enumerate(turn_sizes):
@@ -238,7 +239,7 @@ def _spread_turns(prompt: Prompt, turn_sizes: list[int], first: Request) -> Iter
 
 
 def _overlay(sampling: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec's sampling with the row's over it. Raises RowError for overrides that cannot be per row.
+    """Return the spec's sampling with the row's over it. Raises RowError for overrides that cannot be per row.
 
     vLLM's own default of 16 tokens must not apply: without `max_tokens`, None says "the room left in the context".
     """
@@ -260,7 +261,7 @@ def _check_seed(sampling: Mapping[str, Any], error: Any) -> None:
 
 
 def seed_repeat(sampling: Mapping[str, Any], repeat_index: int) -> dict[str, Any]:
-    """Repeats with one seed would give one answer many times. -1 is vLLM's way to write "no seed"."""
+    """Return the repeats with one seed would give one answer many times. -1 is vLLM's way to write "no seed"."""
     seed = sampling.get("seed")
     if seed in (None, -1):
         return dict(sampling)
@@ -287,7 +288,7 @@ def read_text(message: Mapping[str, Any]) -> str:
 
 
 def check_length(tokens: int, max_model_len: int | None, min_tokens: Any = None) -> None:
-    """Raises RowError for a prompt that leaves no room in the context for an answer, or has no tokens."""
+    """Raise RowError for a prompt that leaves no room in the context for an answer, or has no tokens."""
     if tokens == 0:
         raise RowError("The prompt has no tokens, expected at least one. Is its text empty?", "empty_prompt")
     least = min_tokens if isinstance(min_tokens, int) and min_tokens > 0 else 1  # a row may say anything here
@@ -301,7 +302,7 @@ def check_length(tokens: int, max_model_len: int | None, min_tokens: Any = None)
 
 
 def error_of(request: Request, error: RowError, prompt_tokens: int | None = None) -> Completion:
-    """The row of a request that no engine is asked."""
+    """Return the row of a request that no engine is asked."""
     return Completion(
         request_id=request.request_id,
         worker=WORKER,
@@ -322,7 +323,7 @@ WARM_UP_OUTPUT_TOKENS = 4
 def write_warm_up(
     first: Sequence[Request], sampling: Mapping[str, Json], worker: str, max_model_len: int | None
 ) -> tuple[Request, int]:
-    """A request that warms an engine up, and how many leading tokens the `first` requests share.
+    """Return a request that warms an engine up, and how many leading tokens the `first` requests share.
 
     It belongs to no run, compiles what is compiled late, and primes the prefix that prompts share. `sampling` is the
     spec's; `max_model_len` in tokens, None where a server does not say.
@@ -352,7 +353,7 @@ def write_warm_up(
 
 
 def shared_prefix(prompts: list[list[int]]) -> list[int]:
-    """The longest common prefix of two or more prompts; empty for a single one, which shares with nobody."""
+    """Return the longest common prefix of two or more prompts; empty for a single one, which shares with nobody."""
     if len(prompts) < 2:
         return []
     low, high = min(prompts), max(prompts)

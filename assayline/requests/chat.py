@@ -77,7 +77,7 @@ def leave_torch_out() -> None:
 
 
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
-    """The tokenizer of a model folder, from local files only. Raises ModelError."""
+    """Return the tokenizer of a model folder, from local files only. Raises ModelError."""
     from transformers import AutoTokenizer
 
     try:
@@ -148,8 +148,8 @@ class ChatRenderer:
         })  # fmt: skip
 
     def render(self, messages: list[Message], body: AskedBody | None = None) -> Rendered:
-        """The messages as a prompt, with what a batch file's body wants of it. Raises RowError: template_error for what
-        the template raises, media_error for media that the model does not take or the template leaves out, and
+        """Return the messages as a prompt, with what a batch file's body wants of it. Raises RowError: template_error
+        for what the template raises, media_error for media that the model does not take or the template leaves out, and
         PromptError for a template that has to be stopped again and again."""
         body = body or AskedBody()
         if body.text is not None:
@@ -179,7 +179,7 @@ class ChatRenderer:
         return Rendered(text, self.encode(text))
 
     def _replace_special(self, value: Any) -> Any:
-        """A row's part with stand-ins for special tokens. Raises RowError if there may be none."""
+        """Return a row's part with stand-ins for special tokens. Raises RowError if there may be none."""
         if isinstance(value, str):
             return self._special.sub(self._replace_one, value) if self._special else value
         if isinstance(value, list):
@@ -238,7 +238,7 @@ class ChatRenderer:
         return ids
 
     def apply(self, conversation: list[Message], add_generation_prompt: bool = True) -> str:
-        """The text of a conversation as it is; without a generation prompt, its last message is continued."""
+        """Return the text of a conversation as it is; without a generation prompt, its last message is continued."""
         return self._apply(conversation, continues=not add_generation_prompt)
 
     def encode(self, text: str) -> list[int]:
@@ -352,7 +352,7 @@ class ChatRenderer:
 
 
 def _list_special(tokenizer: Any, wanted: str) -> tuple[dict[str, str], re.Pattern[str] | None]:
-    """A stand-in for each special token, and what finds these tokens. Raises SpecError."""
+    """Return a stand-in for each special token, and what finds these tokens. Raises SpecError."""
     if wanted == "control":
         return {}, None
     known = getattr(tokenizer, "added_tokens_decoder", None)
@@ -445,7 +445,8 @@ class ServedChat:
         self.template_id = digest_json({"mode": "served", "system": spec.system, "kwargs": spec.kwargs})
 
     def render(self, messages: list[Message], body: AskedBody | None = None) -> Rendered:
-        """The messages to send. Raises RowError for what a batch file's body wants and messages alone cannot say."""
+        """Return the messages to send. Raises RowError for what a batch file's body wants and messages alone cannot
+        say."""
         if body is not None and (body.text is not None or body.variables or body.continues):
             what = "a prompt that is no chat" if body.text is not None else "tools, or other variables of the template"
             raise RowError(
@@ -457,7 +458,7 @@ class ServedChat:
         return Rendered("", [], messages)
 
     def encode(self, text: str) -> list[int]:
-        """Raises SpecError, as does `encode_media`: what needs token ids is refused with the spec, and here again."""
+        """Raise SpecError, as does `encode_media`: what needs token ids is refused with the spec, and here again."""
         raise _no_tokenizer("The likelihood of an option")
 
     def encode_media(self, messages: list[Message]) -> list[int]:

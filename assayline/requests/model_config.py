@@ -46,7 +46,7 @@ NAMES: dict[MediaKind, str] = {"image": "an image", "audio": "a sound", "video":
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """A model folder's config.json; empty where there is none that can be read."""
+    """Return a model folder's config.json; empty where there is none that can be read."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -55,7 +55,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def max_model_len_of(folder: Path, engine_args: Mapping[str, Any]) -> int | None:
-    """The context's length in tokens: the engine argument, else what config.json says, else None.
+    """Return the context's length in tokens: the engine argument, else what config.json says, else None.
 
     It is never less than vLLM's own figure, which can be lower still (`max_model_len: -1` fits it to free memory):
     refusing here what the engine would take is the worse mistake.
@@ -105,20 +105,20 @@ def find_placeholders(folder: Path, tokenizer: Any, given: Placeholders) -> Plac
 
 
 def names_media(config: dict[str, Any]) -> bool:
-    """Whether a config.json is of a model that takes media, as far as it says."""
+    """Return whether a config.json is of a model that takes media, as far as it says."""
     keys = {key.format(kind=kind) for kind in NAMES for key in _CONFIG_KEYS}
     return bool(keys & config.keys()) or str(config.get("model_type")) in BY_MODEL_TYPE
 
 
 def list_kinds(messages: list[dict[str, Any]]) -> list[MediaKind]:
-    """Kinds of the media in messages, in their order."""
+    """Return the kinds of the media in messages, in their order."""
     contents = (message.get("content") for message in messages)
     parts = (part for content in contents if isinstance(content, list) for part in content)
     return [part["type"] for part in parts if part["type"] != "text"]
 
 
 def check_kinds(kinds: list[MediaKind], placeholders: Placeholders) -> None:
-    """Raises RowError for a medium that the model has no place for."""
+    """Raise RowError for a medium that the model has no place for."""
     for kind in sorted(set(kinds) - set(placeholders)):
         takes = ", ".join(placeholders) or "text alone"
         raise RowError(
@@ -129,7 +129,7 @@ def check_kinds(kinds: list[MediaKind], placeholders: Placeholders) -> None:
 
 
 def check_placeholders(text: str, kinds: list[MediaKind], placeholders: Placeholders) -> None:
-    """Raises RowError unless the rendered text has one placeholder for each medium, and no other."""
+    """Raise RowError unless the rendered text has one placeholder for each medium, and no other."""
     wanted = Counter(kinds)
     for kind, placeholder in placeholders.items():
         found = _count(text, placeholder)
@@ -143,7 +143,7 @@ def check_placeholders(text: str, kinds: list[MediaKind], placeholders: Placehol
 
 
 def write_placeholder(placeholders: Placeholders, kind: MediaKind, number: int) -> str:
-    """The text for the medium of that number (from 1) of its kind."""
+    """Return the text for the medium of that number (from 1) of its kind."""
     return placeholders[kind].replace("{i}", str(number))
 
 
@@ -155,7 +155,7 @@ def _count(text: str, placeholder: str) -> int:
 
 
 def choose_media_args(spec: EvalSpec, folder: Path | None) -> dict[str, Json]:
-    """Arguments of vLLM that the spec does not give, for a model in `folder` that takes media; none for others.
+    """Return the arguments of vLLM that the spec does not give, for a model in `folder` that takes media; none for others.
 
     `language_model_only` where no prompt can have media; `limit_mm_per_prompt` 0 for each kind that none can have;
     `mm_processor_cache_gb` 0 where each medium is sent once. Where messages are columns, what is in them is not known.
@@ -177,7 +177,7 @@ def choose_media_args(spec: EvalSpec, folder: Path | None) -> dict[str, Json]:
 
 
 def may_have_media(spec: EvalSpec, folder: Path | None) -> bool:
-    """Whether prompts of this spec can have media, and the model in `folder` takes them."""
+    """Return whether prompts of this spec can have media, and the model in `folder` takes them."""
     return _possible_kinds(spec) != set() and _takes_media(folder)
 
 

@@ -23,12 +23,12 @@ class RunLock:
         self._file = file
 
     def release(self) -> None:
-        """Frees the run. Safe to call twice. The file keeps the last holder's name."""
+        """Free the run. Safe to call twice. The file keeps the last holder's name."""
         self._file.close()
 
 
 def lock_run(run_dir: Path) -> RunLock | None:
-    """Takes a run for this process; None if another process works on it. Raises StoreError."""
+    """Take a run for this process; None if another process works on it. Raises StoreError."""
     path = run_dir / FLOW_LOCK
     try:
         with contextlib.ExitStack() as stack:  # however this ends without a lock, nothing stays held
@@ -49,7 +49,7 @@ def lock_run(run_dir: Path) -> RunLock | None:
 
 
 def is_worked_on(run_dir: Path) -> bool:
-    """Whether some process drives the run. Writes nothing."""
+    """Return whether some process drives the run. Writes nothing."""
     with contextlib.suppress(OSError), open(run_dir / FLOW_LOCK, encoding="utf-8") as file:
         return not _try_lock(file, fcntl.LOCK_SH)
     return False
@@ -64,7 +64,7 @@ def name_holder(run_dir: Path) -> str:
 
 
 def was_driven_here(run_dir: Path) -> bool:
-    """Whether this very process was the last to drive the run."""
+    """Return whether this very process was the last to drive the run."""
     return name_holder(run_dir) == _own_name()
 
 

@@ -99,13 +99,13 @@ class Manifest:
 
 
 def write_manifest(run_dir: Path, manifest: Manifest) -> None:
-    """Replaces the manifest durably. Raises StoreError if the file system refuses."""
+    """Replace the manifest durably. Raises StoreError if the file system refuses."""
     hint = f"{MAKE_ROOM} Then give the same command again; what was stored so far is kept."
     write_json(run_dir / MANIFEST_NAME, asdict(manifest), hint)
 
 
 def read_manifest(run_dir: Path) -> Manifest:
-    """The manifest in a run's folder. Raises StoreError where there is none that can be read."""
+    """Return the manifest in a run's folder. Raises StoreError where there is none that can be read."""
     _refuse_copy(run_dir)
     path = run_dir / MANIFEST_NAME
     try:
@@ -141,7 +141,7 @@ def _refuse_copy(run_dir: Path) -> None:
 
 
 def list_manifests(runs_dir: Path) -> list[Manifest]:
-    """Manifests of all runs in a data folder that can be read, newest run first."""
+    """Return the manifests of all runs in a data folder that can be read, newest run first."""
     found = []
     for path in runs_dir.glob(f"*/{MANIFEST_NAME}"):
         try:
@@ -152,7 +152,8 @@ def list_manifests(runs_dir: Path) -> list[Manifest]:
 
 
 def match_run_id(given: str, run_ids: Sequence[str]) -> str | None:
-    """The run that an id, the beginning of one or `last` names; None if there is none. `run_ids`: the newest first.
+    """Return the run that an id, the beginning of one or `last` names; None if there is none. `run_ids`: the newest
+    first.
 
     Raises SpecError if several ids begin so.
     """
@@ -168,12 +169,12 @@ def match_run_id(given: str, run_ids: Sequence[str]) -> str | None:
 
 
 def list_run_ids(runs_dir: Path) -> list[str]:
-    """Names of the runs' folders, the newest first, as they begin with the time."""
+    """Return the names of the runs' folders, the newest first, as they begin with the time."""
     return sorted((path.name for path in runs_dir.glob("*") if path.is_dir()), reverse=True)
 
 
 def find_run(runs_dir: Path, run_id: str) -> Path:
-    """The folder of a run. Raises SpecError with the nearest ids, or the newest, for an id that is not there."""
+    """Return the folder of a run. Raises SpecError with the nearest ids, or the newest, for an id that is not there."""
     ids = list_run_ids(runs_dir)
     if run_id in ids:
         return runs_dir / run_id
@@ -181,14 +182,14 @@ def find_run(runs_dir: Path, run_id: str) -> Path:
 
 
 def unknown_run(run_id: str, run_ids: Sequence[str], where: str) -> SpecError:
-    """The error for a run that is not there. `run_ids`: the newest first."""
+    """Return the error for a run that is not there. `run_ids`: the newest first."""
     close = difflib.get_close_matches(run_id, run_ids, n=3, cutoff=0.6)
     told = f"nearest: {', '.join(close)}" if close else f"newest: {', '.join(run_ids[:3]) or 'none yet'}"
     return SpecError(f"There is no run {run_id!r} in {where} ({told}). hint: `assayline runs` lists them.")
 
 
 def read_spec_json(run_dir: Path) -> str:
-    """The canonical spec of a run, as JSON: with the field names of its version. Raises StoreError."""
+    """Return the canonical spec of a run, as JSON: with the field names of its version. Raises StoreError."""
     _refuse_copy(run_dir)
     path = run_dir / SPEC_NAME
     try:
@@ -225,18 +226,18 @@ def read_run_scorers(run_dir: Path, spec: dict[str, Any]) -> list[Scorer]:
 
 
 def lay_over(scorers: Sequence[Scorer], more: Sequence[Scorer]) -> list[Scorer]:
-    """Scorers with others behind them, or, of the same name, in their place."""
+    """Return the scorers with others behind them, or, of the same name, in their place."""
     return list({scorer.label: scorer for scorer in [*scorers, *more]}.values())
 
 
 def keep_added(run_dir: Path, more: Sequence[Scorer]) -> None:
-    """Adds scorers to those that the run's folder keeps. Raises StoreError."""
+    """Add scorers to those that the run's folder keeps. Raises StoreError."""
     kept = [scorer.model_dump(mode="json") for scorer in lay_over(_read_added(run_dir), more)]
     write_json(run_dir / SCORERS_NAME, kept, MAKE_ROOM)
 
 
 def parse_scorer(text: str) -> Scorer:
-    """A scorer as a command line gives it: a kind, or a mapping as in a spec. Raises SpecError."""
+    """Return a scorer as a command line gives it: a kind, or a mapping as in a spec. Raises SpecError."""
     try:
         return _ONE.validate_python(yaml.safe_load(text))
     except yaml.YAMLError as error:

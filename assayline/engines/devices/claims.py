@@ -46,12 +46,12 @@ class Device:
 
 
 def cuda_driver_answers() -> bool:
-    """Whether an NVIDIA driver answers here and shows at least one GPU."""
+    """Return whether an NVIDIA driver answers here and shows at least one GPU."""
     return bool(list_gpus())
 
 
 def list_devices(kind: str, workers: int, gpus_per_worker: int = 1, whole_machine: bool = True) -> list[Device]:
-    """The devices for `workers` engines. `kind` is cpu, cuda, or auto (cuda if a driver answers).
+    """Return the devices for `workers` engines. `kind` is cpu, cuda, or auto (cuda if a driver answers).
 
     Raises DeviceError when this machine has fewer than that; where the workers are spread over a cluster
     (`whole_machine` false), one is enough.
@@ -91,7 +91,7 @@ def _choose_kind(kind: str) -> str:
 
 
 def _has_amd_gpu() -> bool:
-    """Whether torch is a ROCm build, or is a CUDA build on a machine with an AMD GPU. Torch is not imported."""
+    """Return whether torch is a ROCm build, or is a CUDA build on a machine with an AMD GPU. Torch is not imported."""
     try:
         source = Path(str(importlib.metadata.distribution("torch").locate_file("torch/version.py"))).read_text("utf-8")
     except (importlib.metadata.PackageNotFoundError, OSError):
@@ -108,11 +108,11 @@ def claim_device(
     holder: str = "",
     on_wait: Callable[[str], object] = str,
 ) -> Iterator[Device]:
-    """Holds the first free device of `devices` for as long as the block runs, rid of orphans of earlier holders.
+    """Hold the first free device of `devices` for as long as the block runs, rid of orphans of earlier holders.
 
     `holder` names this claim to other processes that want the device: `run ID (NAME)`. While all are taken, `on_wait`
-    gets their holders every half second; an error that it raises ends the wait.
-    Raises DeviceError if all are taken for longer than `wait_s` seconds, or if the folder of locks is not writable.
+    gets their holders every half second; an error that it raises ends the wait. Raises DeviceError if all are taken for
+    longer than `wait_s` seconds, or if the folder of locks is not writable.
     """
     deadline = time.monotonic() + wait_s
     named = f"{holder}, process {os.getpid()}" if holder else f"process {os.getpid()}"
@@ -148,7 +148,7 @@ def _try_claim(devices: list[Device], lock_dir: Path, named: str) -> tuple[Devic
 
 
 def _make_folder(lock_dir: Path) -> None:
-    """Makes the folder of locks, unless it is there, in which every user may make files and delete their own."""
+    """Make the folder of locks, unless it is there, in which every user may make files and delete their own."""
     lock_dir.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         lock_dir.mkdir()
@@ -156,7 +156,7 @@ def _make_folder(lock_dir: Path) -> None:
 
 
 def _open_lock(path: Path) -> int:
-    """Opens a lock file for reading and writing; makes it if need be, for every user.
+    """Open a lock file for reading and writing; makes it if need be, for every user.
 
     Opening one that is there goes without O_CREAT, which kernels refuse for another user's file in such a folder.
     """
@@ -231,7 +231,7 @@ def _share_cores(workers: int, parts: int = 1) -> list[Device]:
 
 
 def name_cpu() -> str:
-    """The processor's name, and how many cores of it this process may use."""
+    """Return the processor's name, and how many cores of it this process may use."""
     cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -43,7 +43,7 @@ class GpuProcess:
 
 
 def list_gpus() -> list[str]:
-    """The GPUs that this process may use; of one that is cut into MIG slices, its slices."""
+    """Return the GPUs that this process may use; of one that is cut into MIG slices, its slices."""
     present = _ask(_list_present) or []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not present:
@@ -53,7 +53,7 @@ def list_gpus() -> list[str]:
 
 
 def identify_gpus(names: list[str]) -> list[Gpu]:
-    """The GPUs that have these names in CUDA_VISIBLE_DEVICES: indices, UUIDs or the beginnings of UUIDs."""
+    """Return the GPUs that have these names in CUDA_VISIBLE_DEVICES: indices, UUIDs or the beginnings of UUIDs."""
     return _ask(lambda nvml: [_identify(nvml, name) for name in names]) or [Gpu(name, name, name) for name in names]
 
 
@@ -67,7 +67,7 @@ def read_driver_version() -> str | None:
 
 
 def read_cuda_version() -> tuple[int, int] | None:
-    """The newest CUDA that the driver runs, as major and minor version."""
+    """Return the newest CUDA that the driver runs, as major and minor version."""
     number = _ask(lambda nvml: int(nvml.nvmlSystemGetCudaDriverVersion_v2()))  # 12040 is 12.4
     return None if number is None else (number // 1000, number % 1000 // 10)
 
@@ -158,7 +158,7 @@ class GpuSensors:
 
 @contextlib.contextmanager
 def hold_driver() -> Iterator[Any | None]:
-    """The driver's library, open for as long as the block runs: opening it takes long. None where there is none."""
+    """Return the driver's library, open for as long as the block runs: opening it takes long. None where there is none."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ImportError:
@@ -192,7 +192,7 @@ def _read_throttle_bits(nvml: Any, gpu: Any) -> int:
 
 
 def can_ask() -> bool:
-    """Whether the module is installed that GPUs are found by."""
+    """Return whether the module is installed that GPUs are found by."""
     return importlib.util.find_spec("pynvml") is not None
 
 
@@ -227,7 +227,7 @@ def _list_slices(nvml: Any, index: int) -> list[str]:
 
 
 def _find_index(nvml: Any, gpu: str) -> int | None:
-    """The index of a GPU given by its UUID, or the beginning of it."""
+    """Return the index of a GPU given by its UUID, or the beginning of it."""
     for index in range(nvml.nvmlDeviceGetCount()):
         if _text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))).startswith(gpu):
             return index

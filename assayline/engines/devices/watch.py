@@ -38,15 +38,15 @@ class DeviceMemory:
         self._free_before = self._read_free_bytes()
 
     def wait_until_back(self, timeout_s: float, should_stop: Callable[[], bool]) -> bool:
-        """Waits until about as much is free as when this object was made. False if that did not happen in time."""
+        """Wait until about as much is free as when this object was made. False if that did not happen in time."""
         return _wait_until(self._is_back, timeout_s, should_stop)
 
     def wait_until_free(self, wanted_bytes: int, timeout_s: float, should_stop: Callable[[], bool]) -> bool:
-        """Waits until each GPU has as much free memory. False if that does not happen in time or nothing tells."""
+        """Wait until each GPU has as much free memory. False if that does not happen in time or nothing tells."""
         return bool(self._gpus) and _wait_until(lambda: self.is_free(wanted_bytes), timeout_s, should_stop)
 
     def is_free(self, wanted_bytes: int) -> bool:
-        """Whether each GPU has as much free memory."""
+        """Return whether each GPU has as much free memory."""
         return bool(self._gpus) and all(free is not None and free >= wanted_bytes for free in self._read_free_bytes())
 
     def describe_holders(self) -> str:
@@ -93,7 +93,7 @@ def _list_group_room(root: Path) -> list[int]:
 
 
 def list_memory_groups(root: Path) -> list[Path]:
-    """The folders of this process's control groups of memory, and of those around them."""
+    """Return the folders of this process's control groups of memory, and of those around them."""
     folders = []
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
@@ -135,12 +135,12 @@ START_SLACK_S = 2.0
 
 
 def locks_variable(locks: Iterable[Path]) -> dict[str, str]:
-    """The environment that tells an engine's host which locks its device has."""
+    """Return the environment that tells an engine's host which locks its device has."""
     return {LOCKS: ":".join(str(lock.absolute()) for lock in locks)}
 
 
 def note_engine(environ: Mapping[str, str]) -> None:
-    """Notes the session of a host that starts, whose number is its own, beside the locks of its device."""
+    """Note the session of a host that starts, whose number is its own, beside the locks of its device."""
     note = json.dumps(
         {"session": os.getsid(0), "started_s": psutil.Process().create_time(), "numbered_by": _numbered_by()}
     )
@@ -154,7 +154,7 @@ def note_engine(environ: Mapping[str, str]) -> None:
 
 
 def end_orphans(locks: Iterable[Path]) -> list[str]:
-    """Kills what still runs in a session noted beside one of these locks, and waits until it is gone.
+    """Kill what still runs in a session noted beside one of these locks, and waits until it is gone.
 
     Call it only while holding all of these locks. Returns a description of each process killed.
     """
@@ -177,7 +177,7 @@ def _note_of(lock: Path) -> Path:
 
 
 def _sessions_of(lock: Path) -> list[int]:
-    """The session noted beside a lock; none if its number belongs to somebody else by now."""
+    """Return the session noted beside a lock; none if its number belongs to somebody else by now."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         path = _note_of(lock)
         if path.lstat().st_uid != os.getuid():
@@ -211,7 +211,7 @@ END_WAIT_S = 2.0
 """How long the last sample may take: calls of the driver's library have no time-out."""
 
 HOST = "host"
-"""Name of the machine itself among the devices."""
+"""Return the names of the machine itself among the devices."""
 
 
 class DeviceSampler:
@@ -237,7 +237,7 @@ class DeviceSampler:
         self._thread.join(END_WAIT_S)
 
     def hand_over(self, take: Callable[[DeviceSample], object], log: Callable[[str], object]) -> None:
-        """Gives `take` the samples since the last call, oldest first, and tells `log`, once, if there will be no more.
+        """Give `take` the samples since the last call, oldest first, and tells `log`, once, if there will be no more.
 
         Both are called in the caller's thread.
         """

@@ -62,7 +62,7 @@ class Host:
         self._children: list[multiprocessing.process.BaseProcess] = []
 
     def run(self) -> int:
-        """Serves until `Close`. Returns the exit code."""
+        """Serve until `Close`. Returns the exit code."""
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
         code = self._run()
         self._channel.close(SEND_TIMEOUT_S)
@@ -168,7 +168,7 @@ class Host:
                 self._check_children()
 
     def _check_children(self) -> None:
-        """Ends the host when a process of vLLM's is dead: its synchronous client would wait for an answer forever."""
+        """End the host when a process of vLLM's is dead: its synchronous client would wait for an answer forever."""
         dead = [child for child in self._children if not child.is_alive()]
         if not dead or self._closing:
             return
@@ -190,7 +190,7 @@ def tell_failure(error: Exception) -> Failed:
 
 
 def make_core(order: Open, tell: Callable[[Resolved], object]) -> StreamCore:
-    """The streaming core that an order asks for. Its libraries are imported when it opens."""
+    """Return the streaming core that an order asks for. Its libraries are imported when it opens."""
     if order.kind.is_served:
         from assayline.engines.host.server.core import ServerCore
 
@@ -201,7 +201,7 @@ def make_core(order: Open, tell: Callable[[Resolved], object]) -> StreamCore:
 
 
 def main(descriptor: int) -> None:
-    """Serves the worker at the other end of a socket, and exits."""
+    """Serve the worker at the other end of a socket, and exits."""
     note_engine(os.environ)
     if limit := os.environ.get(MEMORY_LIMIT):
         resource.setrlimit(resource.RLIMIT_AS, (int(limit), int(limit)))

@@ -63,7 +63,7 @@ class Channel:
             wait = self._watched.isdisjoint(ready)
 
     def put(self, message: Any) -> None:
-        """Sends a message, from any thread, without waiting."""
+        """Send a message, from any thread, without waiting."""
         frame = pack(message)
         with self._writing:
             self._unsent += frame
@@ -73,12 +73,12 @@ class Channel:
                 threading.Thread(target=self._flush, name="flush", daemon=True).start()
 
     def put_own(self, message: Any) -> None:
-        """Hands a message to whoever takes, from another thread of this process."""
+        """Hand a message to whoever takes, from another thread of this process."""
         self._own.append(message)
         os.eventfd_write(self._wake, 1)
 
     def read_ahead(self) -> None:
-        """Reads for a busy engine, in another thread: a worker that is not read cannot go on."""
+        """Read for a busy engine, in another thread: a worker that is not read cannot go on."""
         has_read = False
         while self._read():
             has_read = True
@@ -86,13 +86,13 @@ class Channel:
             os.eventfd_write(self._wake, 1)
 
     def close(self, timeout_s: float) -> None:
-        """Waits until all is sent."""
+        """Wait until all is sent."""
         deadline = time.monotonic() + timeout_s
         while self._unsent and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def _read(self) -> bool:
-        """Whether anything came."""
+        """Return whether anything came."""
         with self._reading:
             try:
                 content = self._socket.recv(CHUNK_BYTES, socket.MSG_DONTWAIT)
@@ -106,7 +106,7 @@ class Channel:
             return True
 
     def _cut(self) -> list[bytes]:
-        """The whole frames of what has arrived."""
+        """Return the whole frames of what has arrived."""
         with self._reading:
             return cut_frames(self._arrived)
 
@@ -133,7 +133,7 @@ class Channel:
 
 
 def end_with_worker(descriptor: int) -> None:
-    """Kills this process group when the other end of a socket is gone. Waits for that."""
+    """Kill this process group when the other end of a socket is gone. Waits for that."""
     gone = select.poll()
     gone.register(descriptor, select.POLLRDHUP)
     gone.poll()
@@ -141,6 +141,6 @@ def end_with_worker(descriptor: int) -> None:
 
 
 def end_group() -> NoReturn:
-    """Kills this process and all that it started: nobody waits for anything here."""
+    """Kill this process and all that it started: nobody waits for anything here."""
     os.killpg(0, signal.SIGKILL)
     raise SystemExit

@@ -24,25 +24,25 @@ class StreamCore(Protocol):
     """One engine or one endpoint. Everything runs in one event loop, which nothing here may block."""
 
     async def open(self) -> Opened:
-        """Starts or connects. Raises SpecError or DeviceError for what a person must change, else what it meets."""
+        """Start or connects. Raises SpecError or DeviceError for what a person must change, else what it meets."""
 
     async def rejoin(self, order: Open) -> Opened:
-        """Serves another run, with nothing in flight: its clock and names, counters at 0, no cached prefixes."""
+        """Serve another run, with nothing in flight: its clock and names, counters at 0, no cached prefixes."""
 
     async def answer(self, message: Generate) -> Completion:
-        """Sends now, streams to the end, and returns a result or an error row.
+        """Send now, streams to the end, and returns a result or an error row.
 
         Raises only if the engine itself is gone, and with it all requests. Cancelled, it takes the request back.
         """
 
     async def warm_up(self, request: Request) -> None:
-        """Answers outside every count. Raises SpecError if the request is refused."""
+        """Answer outside every count. Raises SpecError if the request is refused."""
 
     def sample(self) -> TelemetrySample:
-        """Counters now: tokens received so far, warm-up left out. Called in another thread."""
+        """Return the counters now: tokens received so far, warm-up left out. Called in another thread."""
 
     async def close(self) -> None:
-        """Ends what it started."""
+        """End what it started."""
 
 
 PREPARERS = min(8, max(1, len(os.sched_getaffinity(0)) - 1))
@@ -70,7 +70,7 @@ class MediaPool(Generic[Form]):
         self.threads = ThreadPoolExecutor(PREPARERS, "media")
 
     def prepare(self, request: Request) -> Prepared[Form]:
-        """Raises MediaError for media that cannot be used, and whatever `convert` raises."""
+        """Raise MediaError for media that cannot be used, and whatever `convert` raises."""
         started = time.monotonic()
         loaded, facts = load_all(request.media or (), self._order.media, self._hearing)
         form = self._convert(request, loaded)

@@ -53,7 +53,7 @@ class Live:
         self.stop_reason: int | str | None = None
 
     def take(self, output: Any) -> None:
-        """Adds one output. The stats object is shared with vLLM and changes, so its stamp is copied now."""
+        """Add one output. The stats object is shared with vLLM and changes, so its stamp is copied now."""
         part = output.outputs[0]
         self.texts.append(part.text)
         self.token_ids.extend(part.token_ids)
@@ -120,7 +120,7 @@ class EngineStats(NamedTuple):
     """Since the engine, or the server, was started."""
 
     def since(self, before: "EngineStats") -> "EngineStats":
-        """The same, with preemptions counted from an earlier reading. A server that was restarted counts from 0."""
+        """Return the same, with preemptions counted from an earlier reading. A server that was restarted counts from 0."""
         if self.preemptions is None or before.preemptions is None or self.preemptions < before.preemptions:
             return self
         return self._replace(preemptions=self.preemptions - before.preemptions)
@@ -132,7 +132,7 @@ def read_own_stats() -> EngineStats:
 
 
 def parse_stats(text: str) -> EngineStats:
-    """A server's counters, from the text of its `/metrics`. Raises ValueError for any other text."""
+    """Return a server's counters, from the text of its `/metrics`. Raises ValueError for any other text."""
     lines = (line for line in text.splitlines() if line.startswith(NAMES))  # a page of histograms is for others
     return _add_up(text_string_to_metric_families("\n".join(lines) + "\n"))
 

@@ -55,7 +55,7 @@ class StreamHost:
         self._over: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
-        """Opens the core and tells the worker. Raises what the core raises."""
+        """Open the core and tells the worker. Raises what the core raises."""
         self._over = asyncio.get_running_loop().create_future()
         opened = await self._core.open()
         gc.collect()
@@ -63,18 +63,18 @@ class StreamHost:
         self._put(opened)
 
     async def serve(self) -> None:
-        """Serves until `Close`. Raises what ends the core."""
+        """Serve until `Close`. Raises what ends the core."""
         assert self._over is not None, "open comes first"
         await self._over
         await self._core.close()
 
     def sample(self) -> TelemetrySample:
-        """The core's counters, and how late the loop was since the last sample. Called in another thread, too."""
+        """Return the core's counters, and how late the loop was since the last sample. Called in another thread, too."""
         lags_s, self._lags_s = self._lags_s, []
         return replace(self._core.sample(), loop_lags_s=[round(lag_s, 6) for lag_s in lags_s])
 
     def take(self, message: Any) -> None:
-        """Does what one message of the worker asks for."""
+        """Do what one message of the worker asks for."""
         match message:
             case Generate():
                 self._waiting.insert(self._find_place(message), message)
@@ -97,7 +97,7 @@ class StreamHost:
         return sum(1 for _ in takewhile(lambda waiting: waiting.request.turn_index, self._waiting))
 
     def _send_due(self) -> None:
-        """Sends whatever may be sent now, and sets the alarm for what comes next."""
+        """Send whatever may be sent now, and sets the alarm for what comes next."""
         loop = asyncio.get_running_loop()
         while self._waiting:
             message = self._waiting[0]
@@ -117,7 +117,7 @@ class StreamHost:
                 loop.call_at(self._first_tick, self._tick)
 
     def _tick(self) -> None:
-        """Notes how late the loop is. A loop that is held up for 200 ms is late for all of the twenty ticks in them."""
+        """Note how late the loop is. A loop that is held up for 200 ms is late for all of the twenty ticks in them."""
         assert self._first_tick is not None
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -155,7 +155,7 @@ class StreamHost:
             self._report(task.result())
 
     def _report(self, completion: Completion) -> None:
-        """Tells the worker, together with all that finishes in the same turn of the loop."""
+        """Tell the worker, together with all that finishes in the same turn of the loop."""
         self._finished.append(completion)
         if len(self._finished) == 1:
             asyncio.get_running_loop().call_soon(self._flush)
@@ -207,7 +207,7 @@ class StreamHost:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """The core is gone, and with it all that is in flight; what finished before is told first."""
+        """Return the core is gone, and with it all that is in flight; what finished before is told first."""
         self._flush()
         if self._over is not None and not self._over.done():
             self._over.set_exception(error)

@@ -33,7 +33,7 @@ class Cause:
 
     @property
     def is_memory(self) -> bool:
-        """Whether another size of engine can help."""
+        """Return whether another size of engine can help."""
         return self.kind in MEMORY_KINDS
 
 
@@ -91,7 +91,8 @@ _LENGTH = re.compile(r"estimated maximum model length is (?P<length>\d+)")
 
 
 def classify(death: Death) -> Cause:
-    """The kind of a death. An exception with a cause counts before what the log says, and that before exit codes."""
+    """Return the kind of a death. An exception with a cause counts before what the log says, and that before exit
+    codes."""
     said = f"{death.exception}: {death.message}"
     if death.phase == "start":
         texts, patterns = [f"{said}\n{death.log}"], START_PATTERNS  # the log may name the step, the exception does not
@@ -105,7 +106,7 @@ def classify(death: Death) -> Cause:
 
 
 def _speaks(death: Death) -> bool:
-    """Whether the exception is the cause itself, and not the word that a process of the engine's own is gone."""
+    """Return whether the exception is the cause itself, and not the word that a process of the engine's own is gone."""
     is_named = death.witness is Witness.EXCEPTION and bool(death.exception)
     return is_named and not INDIRECT.search(death.message)
 

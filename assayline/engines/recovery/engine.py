@@ -41,7 +41,7 @@ class Ledger:
         return request
 
     def settle(self, request_id: str) -> None:
-        """The request is answered and will not be sent again."""
+        """Return the request is answered and will not be sent again."""
         del self._unanswered[request_id]
 
     def unanswered(self) -> list[Request]:
@@ -126,7 +126,7 @@ class AdaptiveEngine:
         return self._engine.facts
 
     def warm_up(self, request: Request) -> float:
-        """Warms this engine up, and with the same request each one that replaces it. Returns the seconds it took."""
+        """Warm this engine up, and with the same request each one that replaces it. Returns the seconds it took."""
         self._warm_up_request = request
         try:
             self._warm()
@@ -135,7 +135,7 @@ class AdaptiveEngine:
         return self._warm_up_s
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
-        """Answers every request once, in completion order; see `base.Engine.generate`."""
+        """Answer every request once, in completion order; see `base.Engine.generate`."""
         ledger = Ledger(requests)
         while True:
             try:
@@ -148,7 +148,7 @@ class AdaptiveEngine:
             ledger.send_again()
 
     def close(self) -> None:
-        """Ends the engine's processes and returns their memory. Safe to call twice."""
+        """End the engine's processes and returns their memory. Safe to call twice."""
         if self._current is not None:
             engine, self._current = self._current, None
             started = time.monotonic()
@@ -162,7 +162,7 @@ class AdaptiveEngine:
         return self._current
 
     def _answer(self, ledger: Ledger) -> Iterator[Completion]:
-        """Answers from one engine for as long as it lives."""
+        """Answer from one engine for as long as it lives."""
         for completion in self._engine.generate(ledger):
             ledger.settle(completion.request_id)
             yield completion
@@ -174,7 +174,7 @@ class AdaptiveEngine:
                 self._record(self.generation, "grown", message=describe_changes(changes), details=changes)
 
     def _search(self, suspects: list[Request], ledger: Ledger) -> Iterator[Completion]:
-        """Finds the request that kills engines: asks the suspects alone, then each half of those that still kill.
+        """Find the request that kills engines: asks the suspects alone, then each half of those that still kill.
 
         Culprits are reported with the next answer, which proves that engines live without them.
         """
@@ -196,7 +196,7 @@ class AdaptiveEngine:
             raise self._give_up(stop.reason)
 
     def _probe(self, group: list[Request], is_repeat: bool = False) -> Iterator[Completion]:
-        """Answers of the group, and error rows of those in it that kill engines. `is_repeat`: it has killed before."""
+        """Return the answers of the group, and error rows of those in it that kill engines. `is_repeat`: it has killed before."""
         ledger = Ledger(group)
         try:
             yield from self._answer(ledger)
@@ -242,14 +242,14 @@ class AdaptiveEngine:
         )
 
     def _replace(self, error: EngineDiedError, in_flight: list[Request]) -> bool:
-        """Buries the dead engine and opens the next. True if only a search among `in_flight` can help."""
+        """Bury the dead engine and opens the next. True if only a search among `in_flight` can help."""
         cause = self._bury(error, in_flight)
         searching = self._follow(cause, in_flight)
         self._open()
         return searching
 
     def _open(self) -> None:
-        """Opens and warms up an engine, or as many as it takes."""
+        """Open and warms up an engine, or as many as it takes."""
         while self._current is None:
             self._lift_utilization()
             self.generation += 1
@@ -265,7 +265,7 @@ class AdaptiveEngine:
                 self._follow(self._bury(error, []), [])
 
     def _lift_utilization(self) -> None:
-        """Asks for as much memory as at first, if others have given it back meanwhile."""
+        """Ask for as much memory as at first, if others have given it back meanwhile."""
         if self._missing_bytes and self._memory.is_free(self._missing_bytes):
             self._missing_bytes = None
             if changes := self._policy.lift_utilization():
@@ -279,7 +279,7 @@ class AdaptiveEngine:
             self._record(self.generation, "warmed_up", self._warm_up_s, details=WarmedUpDetails(prompt_tokens=tokens))
 
     def _bury(self, error: EngineDiedError, in_flight: list[Request]) -> Cause:
-        """Records the death, ends what is left of the engine, and waits for its memory."""
+        """Record the death, ends what is left of the engine, and waits for its memory."""
         self._last = error
         cause = classify(error.death)
         holders = self._memory.describe_holders() if cause.is_memory else ""
@@ -314,7 +314,7 @@ class AdaptiveEngine:
         return cause
 
     def _follow(self, cause: Cause, in_flight: list[Request]) -> bool:
-        """Changes the policy's sizes for the next engine. True if only a search among `in_flight` can help."""
+        """Change the policy's sizes for the next engine. True if only a search among `in_flight` can help."""
         longest = max((len(request.prompt_token_ids) for request in in_flight), default=0)
         ids = [request.request_id for request in in_flight]
         # The requests know, not the spec: a row, the likelihood of options and a harness's task ask for them, too.
@@ -340,7 +340,7 @@ class AdaptiveEngine:
             time.sleep(min(PAUSE_POLL_S, left_s))
 
     def _give_up(self, reason: str) -> EngineError:
-        """The last engine's error, after all that led to it."""
+        """Return the last engine's error, after all that led to it."""
         if self._last is None:
             return EngineError(reason)
         history = "\n".join(f"    {line}" for line in self._history)

@@ -41,7 +41,7 @@ class Sizes:
 
 
 def sizes_of(args: Mapping[str, Json], window_requests: int | None) -> Sizes:
-    """The sizes that a spec's engine arguments give."""
+    """Return the sizes that a spec's engine arguments give."""
     names = [name for name in Sizes.__dataclass_fields__ if name != "window_requests"]
     return Sizes(window_requests=window_requests, **{name: args.get(name) for name in names})
 
@@ -60,7 +60,7 @@ def list_changes(before: Sizes, after: Sizes) -> Changes:
 
 
 def describe_changes(changes: Changes) -> str:
-    """The changes as a person reads them."""
+    """Return the changes as a person reads them."""
     return ", ".join(f"{name} {change['from']} → {change['to']}" for name, change in changes.items())
 
 
@@ -174,7 +174,7 @@ class RecoveryPolicy:
         self._least_cache_bytes = details.get("min_kv_cache_bytes") or self._least_cache_bytes
 
     def opened(self, details: Mapping[str, Json], window_requests: int | None) -> None:
-        """An engine is up, with these sizes."""
+        """Return an engine is up, with these sizes."""
         self.resolved(details, window_requests)
         self._failed_starts = 0
         self._has_waited = False
@@ -218,7 +218,8 @@ class RecoveryPolicy:
         return Rebuild(list_changes(before, self.sizes))
 
     def isolated(self, request_id: str) -> Changes:
-        """The culprit is known. If it had been in flight at every death, the reductions were its doing: undo them."""
+        """Return the culprit is known. If it had been in flight at every death, the reductions were its doing: undo
+        them."""
         before = self.sizes
         if self._before_descent is not None and request_id in self._suspects:
             self.sizes = self._before_descent
@@ -227,7 +228,7 @@ class RecoveryPolicy:
         return list_changes(before, self.sizes)
 
     def searched(self, has_found: bool) -> Stop | None:
-        """A search among the requests in flight is over."""
+        """Return a search among the requests in flight is over."""
         self._strikes = 0
         self._fruitless = 0 if has_found else self._fruitless + 1
         if self._fruitless < FRUITLESS_SEARCHES:
@@ -249,7 +250,7 @@ class RecoveryPolicy:
             self._suspects &= suspects
 
     def _reduce(self, cause: Cause, in_flight: int, longest_prompt_tokens: int, prompt_logprobs: bool) -> bool:
-        """Makes the next engine smaller. False if nothing that helps is left."""
+        """Make the next engine smaller. False if nothing that helps is left."""
         if prompt_logprobs:  # their memory grows with the tokens of a step, not with the requests in flight
             reduced = self._reduce_batched_tokens(longest_prompt_tokens) or self._reduce_window(in_flight)
         else:
@@ -304,7 +305,7 @@ class RecoveryPolicy:
         return Rebuild(list_changes(before, self.sizes))
 
     def _start_again(self, cause: Cause) -> Rebuild | Stop:
-        """Tries the same start again if it may succeed: after answers, or once for an engine that was killed."""
+        """Try the same start again if it may succeed: after answers, or once for an engine that was killed."""
         self._restarts += 1
         if self._has_answered and self._restarts <= len(self._pauses_s):
             return Rebuild({}, pause_s=self._pauses_s[self._restarts - 1])
@@ -329,7 +330,7 @@ class RecoveryPolicy:
         return False
 
     def _reduce_start_peak(self) -> bool:
-        """Halves the KV cache, down to one request of the full context, then sequences and tokens.
+        """Halve the KV cache, down to one request of the full context, then sequences and tokens.
 
         Profiling, graphs and the sampler's warm-up all run with as many of these as are allowed.
         """

@@ -93,7 +93,7 @@ class BatchReader(Reader):
         self._model: Json = None
 
     def check_first(self, row: Row) -> None:
-        """Raises PromptError if the first line is not of a batch file. Nothing is remembered of it."""
+        """Raise PromptError if the first line is not of a batch file. Nothing is remembered of it."""
         try:
             _check_line(row)
         except RowShapeError as error:
@@ -102,14 +102,14 @@ class BatchReader(Reader):
             pass  # a fault of this line alone
 
     def read(self, row: Row) -> PromptParts:
-        """Raises RowError for a line that cannot be asked."""
+        """Raise RowError for a line that cannot be asked."""
         try:
             return self._read(row)
         except RecursionError:
             raise RowError("The line holds lists or objects that are nested hundreds of levels deep.") from None
 
     def identify(self, row: Row) -> tuple[str | None, None]:
-        """The custom_id of a line that cannot be read, if it has one; such lines have no target."""
+        """Return the custom_id of a line that cannot be read, if it has one; such lines have no target."""
         name = row.get("custom_id")
         try:
             return check_text(name, "custom_id") if isinstance(name, str) and name else None, None
@@ -161,7 +161,7 @@ class BatchReader(Reader):
 
 
 def _check_line(row: Row) -> None:
-    """Raises RowShapeError for a line that is not of a batch file, RowError for one with a fault of its own."""
+    """Raise RowShapeError for a line that is not of a batch file, RowError for one with a fault of its own."""
     if missing := [name for name in ("custom_id", "method", "url", "body") if name not in row]:
         raise RowShapeError(
             f"It has no {' and no '.join(missing)}, expected custom_id, method, url and body. Its keys: "
@@ -180,7 +180,7 @@ def _check_line(row: Row) -> None:
 
 
 def read_chat_body(body: Mapping[str, Json]) -> Wishes:
-    """The body of a line for /v1/chat/completions. Raises RowError for what cannot be done."""
+    """Return the body of a line for /v1/chat/completions. Raises RowError for what cannot be done."""
     given = _drop_null(body)
     if "messages" not in given:
         raise RowError(f"The body has no messages, expected a list. Its keys: {list_names(body)}.")
@@ -202,7 +202,7 @@ def read_chat_body(body: Mapping[str, Json]) -> Wishes:
 
 
 def read_text_body(body: Mapping[str, Json]) -> Wishes:
-    """The body of a line for /v1/completions. Raises RowError for what cannot be done."""
+    """Return the body of a line for /v1/completions. Raises RowError for what cannot be done."""
     given = _drop_null(body)
     prompt = given.pop("prompt", None)
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
@@ -275,7 +275,7 @@ def _read_template_kwargs(value: Json) -> dict[str, Json]:
 
 
 def _read_continuation(given: dict[str, Json]) -> bool:
-    """Whether the last message is to be continued. Raises RowError for a chat that ends in neither way."""
+    """Return whether the last message is to be continued. Raises RowError for a chat that ends in neither way."""
     opens, continues = given.pop("add_generation_prompt", None), given.pop("continue_final_message", False)
     if continues not in (True, False) or opens not in (None, not continues):
         raise RowError(
@@ -286,7 +286,7 @@ def _read_continuation(given: dict[str, Json]) -> bool:
 
 
 def _open_tool_calls(messages: Json) -> Json:
-    """Arguments of tool calls as objects, which templates want; in OpenAI's interface they are text."""
+    """Return the arguments of tool calls as objects, which templates want; in OpenAI's interface they are text."""
     if not isinstance(messages, list):
         return messages
     return [

@@ -35,7 +35,7 @@ class ShareGptReader(RowReader):
         self._tokenizer = tokenizer
 
     def read(self, row: Row) -> PromptParts:
-        """Raises RowShapeError for a row without conversations, RowError for one that asks nothing, or has no answer
+        """Raise RowShapeError for a row without conversations, RowError for one that asks nothing, or has no answer
         whose length is wanted."""
         if not self._counts_answers:
             return super().read(read_conversation(row))
@@ -46,13 +46,13 @@ class ShareGptReader(RowReader):
 
 
 def read_conversation(row: Row) -> Row:
-    """The row with a column `messages` for its `conversations`: up to its last question."""
+    """Return the row with a column `messages` for its `conversations`: up to its last question."""
     messages, questions = _read_messages(row)
     return _ask(row, messages, questions, questions[-1])
 
 
 def read_answered(row: Row, *, first: bool) -> tuple[Row, str]:
-    """The same up to its last question that has an answer, or its first one, and the answer that was recorded."""
+    """Return the same up to its last question that has an answer, or its first one, and the answer that was recorded."""
     messages, questions = _read_messages(row)
     answered = [place for place in (questions[:1] if first else questions) if _find_answer(messages, place)]
     if not answered:

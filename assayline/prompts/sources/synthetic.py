@@ -31,7 +31,7 @@ class SyntheticPrompts(Reader):
     """A synthetic source under one tokenizer."""
 
     def __init__(self, source: SyntheticSource, tokenizer: Any) -> None:
-        """Raises ModelError for a tokenizer without tokens to use, SpecError for lengths that cannot hold."""
+        """Raise ModelError for a tokenizer without tokens to use, SpecError for lengths that cannot hold."""
         usable = usable_ids(tokenizer)
         words = stable_words(tokenizer, usable)
         self.round_trips = len(words) >= source.count
@@ -51,7 +51,7 @@ class SyntheticPrompts(Reader):
         self._prefix = dice.choices(self._ids, k=source.shared_prefix_tokens)
 
     def read(self, number: int) -> PromptParts:
-        """The prompt with this number, from 0."""
+        """Return the prompt with this number, from 0."""
         dice = random.Random(f"{self._source.seed}/{number}")
         length = _draw_length(dice, self._source.prompt_tokens, self._least_tokens)
         output_tokens = _draw_length(dice, self._source.output_tokens, 1)
@@ -67,7 +67,7 @@ class SyntheticPrompts(Reader):
         )
 
     def _make_media(self, number: int) -> list[dict[str, Any]]:
-        """Parts with references, as rows have them."""
+        """Return the parts with references, as rows have them."""
         source = self._source
         media: list[Media] = []
         if (images := source.images) is not None:

@@ -78,17 +78,17 @@ class ServedFailure(Exception):
 
     @property
     def may_be_death(self) -> bool:
-        """Whether it looks as it would if the server had died."""
+        """Return whether it looks as it would if the server had died."""
         return self.kind in (UNREACHABLE, OVERLOADED, SERVER_ERROR, STREAM_CUT) or ENGINE_DEAD in str(self)
 
     @property
     def is_death(self) -> bool:
-        """Whether vLLM says itself that its engine is dead."""
+        """Return whether vLLM says itself that its engine is dead."""
         return self.kind == SERVER_ERROR and ENGINE_DEAD in str(self)
 
 
 def explain_status(error: openai.APIStatusError) -> ServedFailure:
-    """An HTTP status of 400 or more."""
+    """Return an HTTP status of 400 or more."""
     code = error.status_code
     words = f"The server answered {code}: {read_body(error)}"
     if code in OVERLOADED_CODES:
@@ -99,7 +99,7 @@ def explain_status(error: openai.APIStatusError) -> ServedFailure:
 
 
 def explain_connection(error: BaseException) -> ServedFailure:
-    """A connection that could not be made, or ended before the answer began."""
+    """Return a connection that could not be made, or ended before the answer began."""
     may_retry = not is_certificate_error(error)
     is_away = may_retry and any(isinstance(cause, NO_CONNECTION) for cause in _list_causes(error))
     words = f"The connection failed: {find_cause(error)}"
@@ -107,7 +107,7 @@ def explain_connection(error: BaseException) -> ServedFailure:
 
 
 def explain_event(error: ServerReportedError) -> ServedFailure:
-    """An error that the server sent as an event of its stream."""
+    """Return an error that the server sent as an event of its stream."""
     kind = REJECTED if 400 <= error.code < 500 else SERVER_ERROR
     return ServedFailure(kind, f"The server ended the stream with an error: {str(error)[:LONGEST_MESSAGE]}")
 
@@ -120,13 +120,13 @@ def read_body(error: openai.APIStatusError) -> str:
 
 
 def find_cause(error: BaseException) -> str:
-    """The innermost reason of a failed connection, such as the system's words for it."""
+    """Return the innermost reason of a failed connection, such as the system's words for it."""
     reasons = [str(cause) or type(cause).__name__ for cause in _list_causes(error)]
     return reasons[-1][:LONGEST_MESSAGE]
 
 
 def is_certificate_error(error: BaseException) -> bool:
-    """Whether the two sides could not agree on an encrypted connection."""
+    """Return whether the two sides could not agree on an encrypted connection."""
     return any(isinstance(cause, ssl.SSLError) for cause in _list_causes(error))
 
 
@@ -200,23 +200,23 @@ class ServedClient:
         )
 
     async def get(self, path: str) -> Any:
-        """The JSON that is at a path or URL. Raises what the client raises, and ValueError for what is no JSON."""
+        """Return the JSON that is at a path or URL. Raises what the client raises, and ValueError for what is no JSON."""
         return (await self._client.get(path, cast_to=httpx2.Response, options=self._options)).json()
 
     async def get_text(self, path: str) -> str:
-        """The text that is at a path or URL. Raises what the client raises."""
+        """Return the text that is at a path or URL. Raises what the client raises."""
         return (await self._client.get(path, cast_to=httpx2.Response, options=self._options)).text
 
     async def post(self, path: str, body: dict[str, Json]) -> None:
-        """Sends a body and throws the answer away. Raises what the client raises."""
+        """Send a body and throws the answer away. Raises what the client raises."""
         await self._client.post(path, body=body, cast_to=httpx2.Response, options=self._options)
 
     async def ask(self, path: str, body: dict[str, Json]) -> Any:
-        """The JSON that a body sent to a path or URL is answered with. Raises as `get` does."""
+        """Return the JSON that a body sent to a path or URL is answered with. Raises as `get` does."""
         return (await self._client.post(path, body=body, cast_to=httpx2.Response, options=self._options)).json()
 
     async def stream(self, path: str, body: dict[str, Json], answer: ServedAnswer) -> None:
-        """Sends a body and adds the events of its answer to `answer`, to the end. Raises ServedFailure."""
+        """Send a body and adds the events of its answer to `answer`, to the end. Raises ServedFailure."""
         try:
             response = await self._client.post(path, body=body, cast_to=httpx2.Response, options=self._streaming)
         except openai.APIStatusError as error:
@@ -229,12 +229,12 @@ class ServedClient:
             await response.aclose()
 
     async def close(self) -> None:
-        """Ends all connections."""
+        """End all connections."""
         await self._client.close()
 
 
 def allow_many_connections() -> None:
-    """Raises this process's limit of open files, which often is 1,024, to what it may be."""
+    """Raise this process's limit of open files, which often is 1,024, to what it may be."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -269,7 +269,7 @@ async def _read_events(response: httpx2.Response, answer: ServedAnswer) -> None:
 
 
 def _explain_end(response: httpx2.Response, reader: EventReader, answer: ServedAnswer) -> ServedFailure:
-    """A stream that ended in good order and without a reason to finish."""
+    """Return a stream that ended in good order and without a reason to finish."""
     kind = response.headers.get("content-type", "nothing")
     if "event-stream" not in kind and not answer.tokens:
         return ServedFailure(MALFORMED, f"The server answered with {kind}, expected an event stream")
@@ -294,7 +294,7 @@ class PromptLengths:
         """By sizes of the media and number of messages: at most so many tokens apart from those of the text."""
 
     async def check(self, filled: Filled) -> None:
-        """Raises MediaError (prompt_too_long) for a prompt that leaves no room for an answer."""
+        """Raise MediaError (prompt_too_long) for a prompt that leaves no room for an answer."""
         most = self._writer.max_model_len
         sizes = (filled.sizes, len(filled.messages))
         known = self._beside_text.get(sizes)
@@ -354,7 +354,7 @@ class ServerWatch:
         self._before = self._read
 
     async def stop(self) -> None:
-        """Reads no more."""
+        """Read no more."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
@@ -364,7 +364,7 @@ class ServerWatch:
             await asyncio.sleep(WATCH_INTERVAL_S)
 
     async def _look(self) -> bool:
-        """Whether it is worth asking again."""
+        """Return whether it is worth asking again."""
         try:
             found = parse_stats(await self._client.get_text(self._url))
         except openai.APIStatusError as error:

@@ -56,7 +56,7 @@ class ServerCore:
         self._watch: ServerWatch
 
     async def open(self) -> Opened:
-        """Starts our server, or meets the one that runs. Raises SpecError, ServerError or EngineGoneError."""
+        """Start our server, or meets the one that runs. Raises SpecError, ServerError or EngineGoneError."""
         allow_many_connections()
         if self._server.url is None:
             self._process = self._serve(self._order)
@@ -77,14 +77,14 @@ class ServerCore:
         return self._opened
 
     async def rejoin(self, order: Open) -> Opened:
-        """Serves another run. What a server has cached cannot be told to go: see `StreamingEngine.may_park`."""
+        """Serve another run. What a server has cached cannot be told to go: see `StreamingEngine.may_park`."""
         self._order = order
         self._output_tokens = 0
         self._watch.count_from_here()
         return self._opened
 
     async def answer(self, message: Generate) -> Completion:
-        """Sends now, and again where that may help; a result or an error row.
+        """Send now, and again where that may help; a result or an error row.
 
         Raises EngineGoneError if our own server is gone, ServerError if the one that runs was away for the whole time
         of this request, SpecError for what no request of this spec can do.
@@ -115,7 +115,7 @@ class ServerCore:
         return self._complete(call, **self._read(call))
 
     async def warm_up(self, request: Request) -> None:
-        """Answers one request and forgets it. Raises SpecError if that fails."""
+        """Answer one request and forgets it. Raises SpecError if that fails."""
         completion = await self.answer(Generate(request, self._order.clock.now_s(), 1))
         self._output_tokens = 0
         self._watch.count_from_here()
@@ -123,7 +123,7 @@ class ServerCore:
             raise SpecError(f"The warm-up request was not answered: {completion.error_message}")
 
     def sample(self) -> TelemetrySample:
-        """The counters now, and what the server last said of its own. It does not tell its steps."""
+        """Return the counters now, and what the server last said of its own. It does not tell its steps."""
         with self._counting:
             tokens = self._output_tokens + sum(call.answer.tokens for call in self._live)
             in_flight = len(self._live)
@@ -139,14 +139,14 @@ class ServerCore:
         )
 
     async def close(self) -> None:
-        """Ends the connections, and our own server."""
+        """End the connections, and our own server."""
         await self._watch.stop()
         await self._client.close()
         if self._process is not None:
             await self._process.stop()
 
     async def _fill(self, call: "_Call") -> Request:
-        """The request with its media in its messages. Raises MediaError, also where it is too long with them."""
+        """Return the request with its media in its messages. Raises MediaError, also where it is too long with them."""
         request = call.message.request
         prepare, threads = self._media.prepare, self._media.threads
         prepared = await asyncio.get_running_loop().run_in_executor(threads, prepare, request)
@@ -155,7 +155,7 @@ class ServerCore:
         return replace(request, messages=prepared.form.messages)
 
     async def _ask(self, call: "_Call", body: dict[str, Json]) -> None:
-        """Tries until an answer is complete or nothing more may be tried.
+        """Try until an answer is complete or nothing more may be tried.
 
         Raises ServedFailure, EngineGoneError or ServerError. Only tries that reached the server count as `retries`.
         """
@@ -182,7 +182,7 @@ class ServerCore:
             call.retries += 1
 
     def _may_wait(self, call: "_Call", failure: ServedFailure) -> bool:
-        """Whether a server that is away is waited for, as long as a request may take.
+        """Return whether a server that is away is waited for, as long as a request may take.
 
         Not in an open loop, which measures how a server fails, too.
         """
@@ -190,7 +190,7 @@ class ServerCore:
         return is_closed_loop and failure.is_away and failure.retry_after_s is None and self._server.retries > 0
 
     async def _check_process(self, failure: ServedFailure) -> None:
-        """Raises EngineGoneError unless our own server proves, after a failure, that it is well."""
+        """Raise EngineGoneError unless our own server proves, after a failure, that it is well."""
         assert self._process is not None
         if failure.is_death:
             raise self._process.describe_death()
@@ -263,7 +263,7 @@ class ServerCore:
 
     @contextlib.contextmanager
     def _counted(self, call: "_Call") -> Iterator[None]:
-        """Counts a call as in flight and its tokens while they come, at no cost per token."""
+        """Count a call as in flight and its tokens while they come, at no cost per token."""
         with self._counting:
             self._live.add(call)
         try:

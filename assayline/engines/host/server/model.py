@@ -41,7 +41,7 @@ class ServedModel:
 
 
 async def find_model(client: ServedClient, model: str) -> ServedModel:
-    """Asks the server. `model` is the spec's. Raises SpecError or ServerError."""
+    """Ask the server. `model` is the spec's. Raises SpecError or ServerError."""
     server, url = client.server, client.url
     cards = await _list_models(client)
     await _check_endpoint(client, ENDPOINT_PATHS[server.endpoint])
@@ -57,7 +57,7 @@ async def find_model(client: ServedClient, model: str) -> ServedModel:
 
 
 async def _list_models(client: ServedClient) -> list[dict[str, Json]]:
-    """The server's models; none of a server without such a list."""
+    """Return the server's models; none of a server without such a list."""
     url = f"{client.url}/models"
     try:
         found = await client.get("/models")
@@ -76,7 +76,7 @@ async def _list_models(client: ServedClient) -> list[dict[str, Json]]:
 
 
 async def _check_endpoint(client: ServedClient, path: str) -> None:
-    """Sends an empty body, which a server that has the endpoint refuses for what it lacks."""
+    """Send an empty body, which a server that has the endpoint refuses for what it lacks."""
     try:
         await client.post(path, {})
     except openai.APIStatusError as error:
@@ -177,5 +177,5 @@ def _installed_version(package: str) -> str | None:
 
 
 def _name_gpu() -> str | None:
-    """The first GPU that this process, and so the server, may use."""
+    """Return the first GPU that this process, and so the server, may use."""
     return next((name_gpu(gpu) for gpu in list_gpus()), None)

@@ -44,7 +44,7 @@ NAME = "server"
 
 
 def _serve(arguments: list[str], variables: Mapping[str, str]) -> None:
-    """The forked process: what `python -m` would do."""
+    """Return the forked process: what `python -m` would do."""
     os.environ.update(variables)
     sys.argv = [MODULE, *arguments]
     print_dead_engine_once()
@@ -79,7 +79,7 @@ class ServeProcess:
         return f"http://{HOST}:{self._port}/v1"
 
     async def start(self) -> None:
-        """Waits until it answers; the worker limits how long. Raises EngineGoneError if it ends before."""
+        """Wait until it answers; the worker limits how long. Raises EngineGoneError if it ends before."""
         while (seen := await self._look_once()) != "well":
             if seen == "dead":
                 raise self.describe_death()
@@ -107,7 +107,7 @@ class ServeProcess:
         return seen
 
     async def stop(self) -> None:
-        """Asks it to end. What is left of it after `STOP_TIMEOUT_S` ends with the process group."""
+        """Ask it to end. What is left of it after `STOP_TIMEOUT_S` ends with the process group."""
         self._held.close()
         if self._process.exitcode is not None:
             return
@@ -129,7 +129,7 @@ class ServeProcess:
         )
 
     def _look(self) -> Literal["well", "dead", "unclear"]:
-        """Asks for its health, which vLLM refuses when its engine is dead. Takes seconds: not in the loop."""
+        """Ask for its health, which vLLM refuses when its engine is dead. Takes seconds: not in the loop."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy is between us and us
         try:
             opener.open(f"http://{HOST}:{self._port}/health", timeout=HEALTH_TIMEOUT_S).close()
@@ -140,7 +140,7 @@ class ServeProcess:
         return "well"
 
     def describe_death(self) -> EngineGoneError:
-        """The error for what is in flight, which it says in the log as well."""
+        """Return the error for what is in flight, which it says in the log as well."""
         code = self._process.exitcode
         words = "holds a dead engine" if code is None else f"ended (exit code: {code})"
         print(f"vLLM's server {words}", file=sys.stderr, flush=True)
@@ -148,7 +148,7 @@ class ServeProcess:
 
 
 def print_dead_engine_once() -> None:
-    """Keeps all but one traceback of a dead engine out of the log.
+    """Keep all but one traceback of a dead engine out of the log.
 
     One exception object ends every stream. Each raises it again, which makes its traceback longer, and prints it: 512
     streams would print 160 MB before the server does anything else.

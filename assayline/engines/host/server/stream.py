@@ -61,11 +61,11 @@ class RequestWriter:
         return ENDPOINT_PATHS[self.endpoint]
 
     def check(self, sampling: dict[str, Json]) -> None:
-        """Raises SpecError for parameters that the server does not take."""
+        """Raise SpecError for parameters that the server does not take."""
         self._list_parameters(sampling)
 
     def check_room(self, request: Request) -> None:
-        """Raises SpecError where max_tokens is to be the room that is left, and nobody knows how much that is."""
+        """Raise SpecError where max_tokens is to be the room that is left, and nobody knows how much that is."""
         is_open = self.endpoint == "completions" and request.sampling.get("max_tokens") is None
         if is_open and self.max_model_len is None:
             raise SpecError(
@@ -74,7 +74,7 @@ class RequestWriter:
             )
 
     def write(self, request: Request) -> dict[str, Json]:
-        """The body of one request. Raises SpecError for a parameter that the server does not take."""
+        """Return the body of one request. Raises SpecError for a parameter that the server does not take."""
         body: dict[str, Json] = {
             "model": self.model,
             **self._list_parameters(request.sampling),
@@ -165,7 +165,7 @@ class EventReader:
         """Whether the server said that nothing follows."""
 
     def feed(self, chunk: bytes) -> Iterator[dict[str, Json]]:
-        """The events that this chunk completes. Raises MalformedStreamError."""
+        """Return the events that this chunk completes. Raises MalformedStreamError."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > LONGEST_EVENT_BYTES:
             raise MalformedStreamError(f"a line has more than {LONGEST_EVENT_BYTES} bytes")
@@ -219,7 +219,7 @@ class ServedAnswer:
         self.stop_reason: Any = None
 
     def take(self, event: dict[str, Json], at: float) -> None:
-        """Adds one event that came at `at`. Raises MalformedStreamError or ServerReportedError."""
+        """Add one event that came at `at`. Raises MalformedStreamError or ServerReportedError."""
         try:
             if choices := event.get("choices"):
                 self._take_choice(choices[0], at)
@@ -261,7 +261,7 @@ class ServedAnswer:
         return self.token_stamps or self.event_stamps
 
     def count_usage(self, name: str) -> int | None:
-        """A number of the server's own count, such as completion_tokens."""
+        """Return a number of the server's own count, such as completion_tokens."""
         value = (self.usage or {}).get(name)
         return value if isinstance(value, int) else None
 
@@ -334,7 +334,7 @@ class Filled:
 
 
 def fill_messages(request: Request, loaded: list[Loaded]) -> Filled:
-    """The request's messages with each part of a medium filled, in order."""
+    """Return the request's messages with each part of a medium filled, in order."""
     texts = [text for message in request.messages or () for text in _list_texts(message.get("content"))]
     return Filled(_write_messages(request, loaded), tuple(map(_size_of, loaded)), sum(len(t.encode()) for t in texts))
 

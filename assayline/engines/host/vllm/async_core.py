@@ -48,7 +48,7 @@ class AsyncCore:
         self._preparers: Preparers | None = None
 
     async def open(self) -> Opened:
-        """Loads the model, in processes of vLLM's own. Raises SpecError or DeviceError before that."""
+        """Load the model, in processes of vLLM's own. Raises SpecError or DeviceError before that."""
         order = self._order
         check_before_load(order)
         self._preparers = fork_preparers(order)
@@ -59,14 +59,14 @@ class AsyncCore:
         return describe_engine(self._engine.vllm_config)
 
     async def rejoin(self, order: Open) -> Opened:
-        """Serves another run."""
+        """Serve another run."""
         self._order, self._rows = order, VllmRows(order)
         await self._engine.reset_prefix_cache()
         self._count_from_here()
         return describe_engine(self._engine.vllm_config)
 
     async def answer(self, message: Generate) -> Completion:
-        """Hands the request to vLLM now, and returns when it is over. Raises what ends the engine."""
+        """Hand the request to vLLM now, and returns when it is over. Raises what ends the engine."""
         arrived = time.monotonic()
         live = Live(replace(message, sent_at_s=self._order.clock.at_s(arrived)), arrived, self._order.reasoning)
         self._in_flight += 1
@@ -79,14 +79,14 @@ class AsyncCore:
             self._in_flight -= 1
 
     async def warm_up(self, request: Request) -> None:
-        """Generates one request to its end and leaves it out of the counters."""
+        """Generate one request to its end and leaves it out of the counters."""
         row = await self.answer(Generate(request, 0.0, None))
         self._count_from_here()
         if row.error_kind is not None:
             raise SpecError(f"The warm-up request was refused: {row.error_message}")
 
     def sample(self) -> TelemetrySample:
-        """The counters now. Read by another thread: each is a number of its own, so none is torn."""
+        """Return the counters now. Read by another thread: each is a number of its own, so none is torn."""
         order, stats = self._order, read_own_stats().since(self._stats_before)
         return TelemetrySample(
             worker=order.worker,
@@ -99,11 +99,11 @@ class AsyncCore:
         )
 
     async def close(self) -> None:
-        """Ends vLLM's own processes."""
+        """End vLLM's own processes."""
         self._engine.shutdown()
 
     async def _answer(self, live: Live) -> Completion:
-        """Asks once more where vLLM calls a failure of media retryable: never what an answer had begun."""
+        """Ask once more where vLLM calls a failure of media retryable: never what an answer had begun."""
         row = await self._ask(live)
         if row.error_kind == GAVE_UP and live.message.request.media and not live.token_ids:
             again = Live(live.message, live.arrived, self._order.reasoning)
@@ -150,7 +150,7 @@ class AsyncCore:
 
 
 async def _prepare(media: VllmMedia, request: Request) -> Prepared[dict[str, Any]]:
-    """Waits for a request's media. Raises whatever is wrong with them."""
+    """Wait for a request's media. Raises whatever is wrong with them."""
     loop = asyncio.get_running_loop()
     prepared: asyncio.Future[Prepared[dict[str, Any]] | Exception] = loop.create_future()
 
@@ -177,7 +177,7 @@ class _Outputs:
         """Whether outputs were merged before they could be taken: then the stamps of single tokens are not known."""
 
     def divert(self, collector: Any) -> None:
-        """Takes what the collector has, which is mostly nothing, and from now on what it would get."""
+        """Take what the collector has, which is mostly nothing, and from now on what it would get."""
         early = take_over_outputs(collector, self._take)
         if early is not None:
             self.has_merged = not isinstance(early, Exception) and len(early.outputs[0].token_ids) > 1

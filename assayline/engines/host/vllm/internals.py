@@ -49,17 +49,17 @@ def find_version() -> str | None:
 
 
 def is_engine_dead(error: BaseException) -> bool:
-    """Whether this is vLLM's word that its engine core's process is gone. By name: a server's host has no vLLM."""
+    """Return whether this is vLLM's word that its engine core's process is gone. By name: a server's host has no vLLM."""
     return type(error).__name__ == "EngineDeadError"
 
 
 def shut_down(engine: Any) -> None:
-    """Ends vLLM's own processes below an `LLMEngine`, where it has any: it has no public way."""
+    """End vLLM's own processes below an `LLMEngine`, where it has any: it has no public way."""
     engine.engine_core.shutdown()
 
 
 def take_over_outputs(collector: Any, take: Callable[[Any], None]) -> Any:
-    """Outputs of one request of an `AsyncLLM` go to `take` from now on. Returns the one that was there already, if any.
+    """Return the outputs of one request of an `AsyncLLM` go to `take` from now on. Returns the one that was there already, if any.
 
     Its own consumer would get them merged, with the last one's stamp, when it is late.
     """
@@ -71,7 +71,8 @@ def take_over_outputs(collector: Any, take: Callable[[Any], None]) -> Any:
 
 
 def open_async(args: Mapping[str, Any], count_step: Callable[[], None], tell: Callable[[OpenedDetails], object]) -> Any:
-    """An `AsyncLLM`; `count_step` is called once for each of the engine core's steps, with which statistics come.
+    """Return an `AsyncLLM`; `count_step` is called once for each of the engine core's steps, with which statistics
+    come.
 
     `tell` gets the sizes as soon as they are chosen.
     """
@@ -127,20 +128,20 @@ def adapting(tell: Callable[[OpenedDetails], object] = lambda sizes: None) -> It
 
 
 def make_renderer(config: Any) -> Any:
-    """A renderer of one's own, in a process that has no engine."""
+    """Return a renderer of one's own, in a process that has no engine."""
     from vllm.renderers.registry import renderer_from_config
 
     return renderer_from_config(config)
 
 
 def render_media(renderer: Any, prompt: dict[str, Any]) -> dict[str, Any]:
-    """An engine input of token ids and media, past vLLM's cache between its two processes."""
+    """Return an engine input of token ids and media, past vLLM's cache between its two processes."""
     (rendered,) = renderer.render_cmpl([prompt], skip_mm_cache=True)
     return dict(rendered)
 
 
 def find_feature_extractor(renderer: Any) -> Any:
-    """The model's own processor of sound; None of a model without one."""
+    """Return the model's own processor of sound; None of a model without one."""
     try:
         return getattr(renderer.get_mm_processor().info.get_hf_processor(), "feature_extractor", None)
     except Exception:  # a model of text alone, or a processor of the model's own making
@@ -190,7 +191,7 @@ def _share_of_cores() -> float:
 
 
 def read_sizes(config: Any) -> OpenedDetails:
-    """The sizes that a `VllmConfig` resolved."""
+    """Return the sizes that a `VllmConfig` resolved."""
     scheduler, cache_config = config.scheduler_config, config.cache_config
     return OpenedDetails(
         max_model_len=config.model_config.max_model_len,

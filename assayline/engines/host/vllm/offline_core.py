@@ -30,7 +30,7 @@ class VllmCore:
     """An engine that takes requests and makes steps. Not thread-safe: one thread drives it."""
 
     def __init__(self, order: Open, tell: Callable[[Resolved], object] = lambda resolved: None) -> None:
-        """Loads the model; `tell` gets the sizes that vLLM chooses before that."""
+        """Load the model; `tell` gets the sizes that vLLM chooses before that."""
         from vllm import LLM
 
         self._order = order
@@ -56,11 +56,11 @@ class VllmCore:
 
     @property
     def can_step(self) -> bool:
-        """Whether the engine has a request to work on."""
+        """Return whether the engine has a request to work on."""
         return bool(self._live)
 
     def sample(self) -> TelemetrySample:
-        """The counters now. Read by another thread: each is a number of its own, so none is torn."""
+        """Return the counters now. Read by another thread: each is a number of its own, so none is torn."""
         order, stats = self._order, read_own_stats().since(self._stats_before)
         return TelemetrySample(
             worker=order.worker,
@@ -77,7 +77,7 @@ class VllmCore:
         return self._opened
 
     def add(self, message: Generate) -> Completion | None:
-        """Hands a request to the scheduler, or has its media prepared.
+        """Hand a request to the scheduler, or has its media prepared.
 
         Returns an error row if vLLM refuses it.
         """
@@ -88,7 +88,7 @@ class VllmCore:
         return self._add(live, {"type": "token", "prompt_token_ids": live.message.request.prompt_token_ids})
 
     def add_ready(self, ready: "Ready") -> Completion | None:
-        """Hands a request with prepared media to the scheduler. Returns an error row where they cannot be used."""
+        """Hand a request with prepared media to the scheduler. Returns an error row where they cannot be used."""
         live = ready.live
         request_id = live.message.request.request_id
         if self._preparing.get(request_id) is not live:  # forgotten meanwhile
@@ -102,11 +102,11 @@ class VllmCore:
 
     @property
     def watched(self) -> list[int]:
-        """Descriptors that can be read when `collect` has something to do."""
+        """Return the descriptors that can be read when `collect` has something to do."""
         return [self._preparers.fileno()] if self._preparers else []
 
     def collect(self) -> None:
-        """Takes what was prepared meanwhile."""
+        """Take what was prepared meanwhile."""
         if self._preparers:
             self._preparers.collect()
 
@@ -152,7 +152,7 @@ class VllmCore:
         return finished
 
     def abort_all(self) -> None:
-        """Forgets everything in flight."""
+        """Forget everything in flight."""
         self._preparing.clear()
         self._engine.abort_request(list(self._live))
         self._live.clear()
@@ -160,7 +160,7 @@ class VllmCore:
             self._engine.step()
 
     def warm_up(self, request: Request) -> None:
-        """Generates one request to its end and sets the counters back. Raises what the engine raises."""
+        """Generate one request to its end and sets the counters back. Raises what the engine raises."""
         refused = self.add(Generate(request, 0.0, 1))
         while self._live:
             self.step()
@@ -170,5 +170,5 @@ class VllmCore:
             raise SpecError(f"The warm-up request was refused: {refused.error_message}")
 
     def close(self) -> None:
-        """Ends vLLM's own processes, where it has any."""
+        """End vLLM's own processes, where it has any."""
         shut_down(self._engine)

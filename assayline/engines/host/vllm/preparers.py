@@ -80,13 +80,13 @@ def pack(what: Any) -> Parcel:
 
 
 def send(channel: socket.socket, parcel: Sequence[bytes | memoryview]) -> None:
-    """Raises OSError where nobody is left to take it."""
+    """Raise OSError where nobody is left to take it."""
     for piece in parcel:
         channel.sendall(piece)
 
 
 def is_large(channel: socket.socket) -> bool | None:
-    """Whether reading what comes next will take a while; None where nothing has come. Raises EOFError."""
+    """Return whether reading what comes next will take a while; None where nothing has come. Raises EOFError."""
     try:
         head = channel.recv(_HEAD.size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -160,7 +160,7 @@ class Preparers:
     """Some processes, used by one thread alone."""
 
     def __init__(self, order: Open, make_prepare: MakePrepare, count: int = PREPARERS) -> None:
-        """Forks them; each prepares with what `make_prepare` makes there."""
+        """Fork them; each prepares with what `make_prepare` makes there."""
         self._waiting: deque[_Job] = deque()
         self._config: Any = None
         self._epoll = select.epoll()
@@ -177,7 +177,7 @@ class Preparers:
         return self._epoll.fileno()
 
     def submit(self, request: Request, config: Any, done: Done) -> bool:
-        """Has a request's media prepared; `collect` calls `done`. False where no process is left."""
+        """Have a request's media prepared; `collect` calls `done`. False where no process is left."""
         if not self._living:
             return False
         self._config = config
@@ -186,7 +186,7 @@ class Preparers:
         return True
 
     def collect(self) -> None:
-        """Takes what was prepared meanwhile, without waiting."""
+        """Take what was prepared meanwhile, without waiting."""
         for descriptor, _ in self._epoll.poll(0):
             if descriptor == self._wake:
                 self._take_elsewhere()
@@ -242,7 +242,7 @@ class Preparers:
                 job.done(None)
 
     def _send(self) -> None:
-        """Gives each process what it may have."""
+        """Give each process what it may have."""
         while self._waiting and self._living:
             preparer = min(self._living, key=lambda one: len(one.asked))
             if not preparer.may_take(self._waiting[0]):
@@ -276,7 +276,7 @@ class _Preparer:
         self._most_asked = LEAST_ASKED
 
     def may_take(self, job: _Job) -> bool:
-        """Whether it can be sent another request without making the sender wait."""
+        """Return whether it can be sent another request without making the sender wait."""
         size = sum(len(piece) for one in (*self.asked, job) for piece in one.request)
         return not self.asked or (len(self.asked) < self._most_asked and size <= ASKED_BYTES)
 
@@ -287,7 +287,7 @@ class _Preparer:
         self.asked.popleft().done(outcome)
 
     def ask(self, job: _Job, config: Any) -> None:
-        """Sends a request. Raises OSError where the process is dead."""
+        """Send a request. Raises OSError where the process is dead."""
         if not self._is_configured:
             send(self.channel, pack(config))
             self._is_configured = True
@@ -295,7 +295,7 @@ class _Preparer:
 
 
 def keep_memory() -> None:
-    """Lets freed memory be used again. Given back after each picture, every page is a fault at the next one."""
+    """Let freed memory be used again. Given back after each picture, every page is a fault at the next one."""
     with contextlib.suppress(OSError, AttributeError):  # a libc that is not glibc
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD_BYTES)
@@ -304,7 +304,7 @@ def keep_memory() -> None:
 
 
 def _serve(channel: socket.socket, order: Open, make_prepare: MakePrepare) -> None:
-    """The process: prepares what it is sent, until nobody is left to send."""
+    """Return the process: prepares what it is sent, until nobody is left to send."""
     _keep_only(channel.fileno())
     keep_memory()
     prepare: Callable[[Request], Outcome] | Exception
@@ -332,7 +332,7 @@ def _answer(prepare: Callable[[Request], Outcome] | Exception, request: Request)
 
 
 def _keep_only(descriptor: int) -> None:
-    """Closes what was inherited: a pipe or socket that stays open here would hide the end of whom it leads to."""
+    """Close what was inherited: a pipe or socket that stays open here would hide the end of whom it leads to."""
     for inherited in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         if inherited > 2 and inherited != descriptor:
             with contextlib.suppress(OSError):  # the folder's own, closed by now

@@ -48,7 +48,7 @@ LEAST_SHARED_BYTES = 2**27
 
 
 def check_before_load(order: Open) -> None:
-    """Fails for what would fail after minutes of loading: a strange vLLM, the device, misspelt arguments, sampling."""
+    """Fail for what would fail after minutes of loading: a strange vLLM, the device, misspelt arguments, sampling."""
     check_version(find_version())
     from vllm.platforms import current_platform
 
@@ -72,7 +72,7 @@ def check_before_load(order: Open) -> None:
 
 
 def check_driver(built_for: str | None, offered: tuple[int, int] | None) -> None:
-    """Raises DeviceError if torch is built for a newer major CUDA than the driver offers. None: it has none."""
+    """Raise DeviceError if torch is built for a newer major CUDA than the driver offers. None: it has none."""
     if built_for and offered and int(built_for.partition(".")[0]) > offered[0]:
         raise DeviceError(
             f"torch is built for CUDA {built_for}, but the NVIDIA driver {read_driver_version()} runs CUDA "
@@ -82,7 +82,7 @@ def check_driver(built_for: str | None, offered: tuple[int, int] | None) -> None
 
 
 def check_shared_memory(args: dict[str, Json], total_bytes: int) -> None:
-    """Raises DeviceError if the processes of a split model have too little shared memory to talk through."""
+    """Raise DeviceError if the processes of a split model have too little shared memory to talk through."""
     processes = math.prod(int(args.get(name) or 1) for name in ("tensor_parallel_size", "pipeline_parallel_size"))
     if processes > 1 and total_bytes < LEAST_SHARED_BYTES:
         raise DeviceError(
@@ -93,12 +93,12 @@ def check_shared_memory(args: dict[str, Json], total_bytes: int) -> None:
 
 
 def build_nested_configs(args: dict[str, Json]) -> dict[str, Any]:
-    """The arguments, with vLLM's objects where mappings are given. `vllm.LLM` does so itself."""
+    """Return the arguments, with vLLM's objects where mappings are given. `vllm.LLM` does so itself."""
     return {**args, **{name: kind(**args[name]) for name, kind in _nested_kinds(args).items()}}
 
 
 def _nested_kinds(args: dict[str, Json]) -> dict[str, Any]:
-    """Classes of the nested configurations that are given as mappings."""
+    """Return the classes of the nested configurations that are given as mappings."""
     from vllm.engine.arg_utils import EngineArgs
 
     fields = {field.name: field for field in dataclasses.fields(EngineArgs)}
@@ -157,7 +157,7 @@ class VllmRows:
         return build_sampling_params({**request.sampling, "stop": None}, record_token_times=True)
 
     def refuse(self, live: Live, error: Exception) -> Completion:
-        """The row of a request that vLLM does not take."""
+        """Return the row of a request that vLLM does not take."""
         return self._completion(
             live,
             finished=time.monotonic(),
@@ -167,7 +167,7 @@ class VllmRows:
         )
 
     def finish(self, live: Live, output: Any, now: float) -> Completion:
-        """The row of a request that is answered, or given up by vLLM; `output` is its last one."""
+        """Return the row of a request that is answered, or given up by vLLM; `output` is its last one."""
         if live.finish_reason == FINISHED_IN_ERROR:
             row = self.refuse(live, RuntimeError("The engine gave this request up; its log says why."))
             return replace(row, error_kind=GAVE_UP)
@@ -227,7 +227,7 @@ def describe_engine(config: Any) -> Opened:
 
 
 def name_device(platform: Any) -> str:
-    """Name of the device of vLLM's platform, or at least of its kind: no engine that is open may end for a label."""
+    """Return the names of the device of vLLM's platform, or at least of its kind: no engine that is open may end for a label."""
     if platform.device_type == "cpu":
         return name_cpu()
     try:
@@ -250,7 +250,7 @@ class VllmMedia:
         self.pool: MediaPool[dict[str, Any]] = MediaPool(order, self._hearing, self._render)
 
     def submit(self, request: Request, done: Callable[[Prepared[dict[str, Any]] | Exception], object]) -> None:
-        """Has a request's media prepared beside the engine. Any thread may call `done`: with the input, or an error."""
+        """Have a request's media prepared beside the engine. Any thread may call `done`: with the input, or an error."""
 
         def take(outcome: Prepared[dict[str, Any]] | Exception | None) -> None:
             if outcome is None:
@@ -273,7 +273,7 @@ class VllmMedia:
         self.pool.threads.submit(prepare)
 
     def prepare(self, request: Request) -> Prepared[dict[str, Any]]:
-        """The input that `add_request` takes. Raises MediaError, and what vLLM raises for media it cannot use."""
+        """Return the input that `add_request` takes. Raises MediaError, and what vLLM raises for media it cannot use."""
         prepared = self.pool.prepare(request)
         placed = prepared.form["mm_placeholders"]
         media_tokens = sum(place.length for places in placed.values() for place in places)
