@@ -17,8 +17,8 @@ from assayline.spec.identity import list_changes
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_metrics
 from assayline.words import (
-    as_sentence,
     DASH,
+    as_sentence,
     count,
     nearest,
     show_money,
@@ -190,8 +190,8 @@ def _check_names(connection: Connection, names: Sequence[str], cells: Sequence[R
         named = sorted({row[key] for row in ended for key in ("name", "prompt_set")})
         near = nearest(name, named) if named else "no run has finished yet"
         raise SpecError(
-            f"There is no run, spec or prompt set {name!r} in the database: {as_sentence(near)} hint: pass run ids, spec names, "
-            "prompt sets or benchmark ids, or nothing for all runs."
+            f"There is no run, spec or prompt set {name!r} in the database: {as_sentence(near)} hint: pass run ids, "
+            "spec names, prompt sets or benchmark ids, or nothing for all runs."
         )
     if not cells:
         raise SpecError(
@@ -325,7 +325,7 @@ def _show_p(pair: Row) -> str:
 
 def _say_note(cell: Row) -> str:
     notes = [f"not compared: {cell['note']}"] if cell["note"] else []
-    notes += [f"{count(cell['error_requests'], 'error')} count as 0"] if cell["error_requests"] else []
+    notes += [f"{count(cell['error_requests'], 'error')} scored as 0"] if cell["error_requests"] else []
     notes += [f"speed: {cell['speed_obstacle']}"] if cell["speed_obstacle"] and not cell["note"] else []
     return "; ".join(notes)
 

@@ -28,7 +28,11 @@ MOST_LINES = 3
 LOW_SHARE = 0.1
 """A share that stays below this gets a scaled axis, so that it is visible."""
 
-LATENCIES = {"ttft_s": "Time to first token", "tpot_s": "Time per output token", "e2e_s": "End to end"}
+LATENCIES = {
+    "ttft_s": "Time to first token (TTFT)",
+    "tpot_s": "Time per output token (TPOT)",
+    "e2e_s": "End-to-end latency (E2E)",
+}
 
 
 def draw_distribution(bins: list[Row], percentiles: list[Row]) -> Spec:
@@ -156,7 +160,7 @@ def draw_differences(rows: list[Row]) -> Spec:
         y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=160, ticks=False, domain=False))
     )
     spans = base.mark_rule(style="interval").encode(
-        x=alt.X("low:Q", title=("percentage points above (right) or below the baseline"), axis=alt.Axis(tickCount=6)),
+        x=alt.X("low:Q", title="change in percentage points", axis=alt.Axis(tickCount=6)),
         x2="high:Q",
     )
     estimates = base.mark_point(style="estimate").encode(

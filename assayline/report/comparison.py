@@ -102,7 +102,7 @@ def _say_comparison(one: Measured, first: Measured) -> str:
     same = (
         "equivalent within the limits"
         if all(row["verdict"] == "same" for row in judged)
-        else ("no significant difference")
+        else "no significant difference"
     )
     return f"{pair}: {'; '.join(apart) or same}; {repeats}."
 

@@ -42,8 +42,8 @@ def write_headline(rows: HistoryRows) -> list[str]:
         sentences.append(f"No baseline is shown. {rows.obstacle}")
     if rows.others:
         sentences.append(
-            f"Other runs with this name are not shown: {', '.join(rows.others[:3])}. hint: pass the id of one of "
-            "them instead of the name to see its history."
+            f"Other runs with this name are not shown: {', '.join(rows.others[:3])}. Pass the id of one of them "
+            "instead of the name to see its history."
         )
     return [sentence for sentence in sentences if sentence]
 
@@ -260,10 +260,8 @@ def _describe_baseline(rows: HistoryRows) -> Section:
     if rows.baseline_run is None:
         section.say(
             rows.obstacle
-            or (
-                "No baseline is set. hint: pin a run with `assayline baseline pin NAME RUN_ID`, and set "
-                "gate.baseline in the spec to its name."
-            )
+            or "No baseline is set. To set one, pin a run with `assayline baseline pin NAME RUN_ID`, and set "
+            "gate.baseline in the spec to its name."
         )
         return section
     section.say(

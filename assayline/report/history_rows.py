@@ -54,9 +54,9 @@ METRICS = (
     Metric(
         "output_tokens_per_s", "Output tokens per second", partial(show_rate, what="tokens"), 1, "tokens per second"
     ),
-    Metric("ttft_p50_s", "Time to first token, median", show_seconds),
-    Metric("tpot_p50_s", "Time per output token, median", show_seconds),
-    Metric("e2e_p95_s", "End to end, 95th percentile", show_seconds),
+    Metric("ttft_p50_s", "TTFT, median", show_seconds),
+    Metric("tpot_p50_s", "TPOT, median", show_seconds),
+    Metric("e2e_p95_s", "E2E latency, p95", show_seconds),
     Metric(COST, "Cost per correct answer", show_value, 1, "in the price's currency"),
 )
 
@@ -212,6 +212,6 @@ def _say_unknown(connection: Connection, name: str) -> str:
     names = [row["name"] for row in rows]
     near = nearest(name, names) if names else "no run has finished yet"
     return (
-        f"There is no history {name!r} in the database: {as_sentence(near)} hint: pass the name of a spec, or the id of a run "
-        "outside a benchmark."
+        f"There is no history {name!r} in the database: {as_sentence(near)} hint: pass the name of a spec, or the id "
+        "of a run outside a benchmark."
     )

@@ -6,8 +6,8 @@ from operator import attrgetter
 from assayline.report.document import Block, Chart, Column, Document, Paragraph, Quote, Sample, Section, Table, tabulate
 from assayline.words import as_block, as_code, escape_markdown
 
-FIGURES = (Column("figure", attrgetter("label")), Column("value", attrgetter("value")), Column("detail", attrgetter("detail")))
-
+FIELDS = (("figure", "label"), ("value", "value"), ("detail", "detail"))
+FIGURES = tuple(Column(name, attrgetter(key)) for name, key in FIELDS)
 
 SHORT_CHARACTERS = 100
 """Maximum length of text that is shown on one line."""

@@ -137,7 +137,7 @@ _GOODPUT = """
 SMALL = {
     "Time per output token, median": {"tpot_p50_s": "median"},
     "ITL, 99th percentile": {"itl_p99_s": "99th percentile"},
-    "End to end, median": {"e2e_p50_s": "median"},
+    "E2E latency, median": {"e2e_p50_s": "median"},
 }
 """Titles of small charts, and their lines."""
 
@@ -293,7 +293,7 @@ def describe_goodput(points: list[Row], goodput: list[Row], slos: list[Row]) -> 
     if not slos:
         section.blocks.append(
             Paragraph(
-                "The spec has no SLOs, so goodput is undefined. hint: add them, such as slos: "
+                "The spec has no SLOs, so goodput is undefined. Add them, such as slos: "
                 "[{name: interactive, ttft_s: 0.5, tpot_s: 0.05}], and start the benchmark again."
             )
         )

@@ -83,7 +83,7 @@ def say_unscored(rows: ReportRows) -> str:
         return "No request was answered, so nothing was scored."
     if rows.run["state"] != "completed":
         return (
-            "The run has no scores: it has no targets, or it ended before scoring. hint: score the stored answers "
+            "The run has no scores: it has no targets, or it ended before scoring. Score the stored answers "
             f"with `assayline score {rows.run['run_id']}`."
         )
     return "Nothing was scored: the prompts have no targets, or the spec has no scorers."

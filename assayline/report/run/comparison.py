@@ -105,11 +105,9 @@ LIMITS = (
     Column("baseline", "baseline_value", show_value),
     Column("limit", "limit_value", show_value),
     Column("unit", "unit"),
-    Column("", "words", show_note),
+    Column("note", "words", show_note),
 )
-SCORE_AGAIN = (
-    "The scorer may have changed. hint: run `assayline score RUN_ID` to score a run again with the current scorer."
-)
+SCORE_AGAIN = "The scorer may have changed. `assayline score RUN_ID` scores a run again with the current scorer."
 
 SCORES = (
     Column("scorer", "scorer"),

@@ -19,13 +19,13 @@ def describe_engines(rows: ReportRows) -> Section:
     section.say(_say_what_happened(rows.summary), is_warning=bool(rows.summary["engine_failures"]))
     section.add(tabulate("Engines", ENGINE_COLUMNS, rows.engines))
     if len(rows.engines) == ENGINES:
-        section.say(f"Only the first {ENGINES} are shown. hint: query the table engine for all.")
+        section.say(f"Only the first {ENGINES} engines are shown; the table engine has all.")
     if rows.forecast:
         section.say(say_forecast(rows.forecast))
     if rows.events:
         section.add(tabulate("Engine events", EVENT_COLUMNS, rows.events))
         if len(rows.events) == EVENTS:
-            section.say(f"Only the first {EVENTS} events are shown. hint: query raw.engine_events for all.")
+            section.say(f"Only the first {EVENTS} events are shown; raw.engine_events has all.")
     return section
 
 
@@ -83,7 +83,7 @@ ENGINE_COLUMNS = (
     Column("max sequences", "max_num_seqs", show_value),
     Column("load time", "load_s", show_seconds),
     Column("warm-up time", "warmup_s", show_seconds),
-    Column("busy time", "working_s", show_seconds),
+    Column("active time", "working_s", show_seconds),
     Column("results", "ok_requests", show_value),
     Column("errors", "error_requests", show_value),
     Column("failure → reductions", _say_failure),
@@ -102,7 +102,7 @@ COLUMNS = (
     Column("worker", "worker"),
     Column("requests", "error_requests", show_value),
     Column("share", "error_share", show_share),
-    Column("first (s)", "first_at_s", show_seconds),
+    Column("first error", "first_at_s", show_seconds),
     Column("example", lambda row: " ".join((row["example_message"] or "").split())[:ERROR_CHARACTERS]),
 )
 
@@ -122,7 +122,7 @@ def describe_errors(rows: ReportRows) -> Section:
         return section
     section.add(tabulate("Errors by kind", COLUMNS, rows.errors))
     if len(rows.errors) == ERROR_KINDS:
-        section.say(f"Only the {ERROR_KINDS} most frequent are shown. hint: query the table request for all.")
+        section.say(f"Only the {ERROR_KINDS} most frequent kinds are shown; the table request has all errors.")
     section.add(*(_show_example(row) for row in rows.error_samples))
     missing = rows.summary["missing_requests"]
     if missing:

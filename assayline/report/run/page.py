@@ -164,9 +164,9 @@ def _list_costs(cost: Row) -> list[tuple[str, str, str, str]]:
 
 def _say_energy(energy: Row, cost: Row) -> str:
     if energy["energy_joules"] is None:
-        return "GPU energy is unknown: a sensor is missing, or samples are missing for more than 5% of the busy time."
+        return "GPU energy is unknown: a sensor is missing, or samples are missing for more than 5% of the active time."
     if energy["energy_source"] == "counter":
-        how = "from the GPUs' energy counters"
+        how = "from energy counters"
     else:
         how = f"integrated from power samples, with an error of at most {show_value(energy['energy_error_joules'])} J"
     each = ""
@@ -174,7 +174,7 @@ def _say_energy(energy: Row, cost: Row) -> str:
         each = f" While generating, that is {show_value(cost['energy_per_output_token_joules'])} J per output token."
     return (
         f"{count(energy['gpus'], 'GPU')} used {show_value(energy['energy_joules'])} J ({how}), including "
-        f"{show_value(energy['idle_joules'])} J with no engine running.{each}"
+        f"{show_value(energy['idle_joules'])} J with no engine generating.{each}"
     )
 
 
@@ -185,7 +185,7 @@ def _show_memory(row: Row) -> str:
 
 
 COSTS = (
-    Column("", 0),
+    Column("cost", 0),
     Column("generating", 1, show_number),
     Column("95% CI", 2, show_number),
     Column("whole run", 3, show_number),

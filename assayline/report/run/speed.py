@@ -205,7 +205,7 @@ def describe_load(rows: ReportRows) -> Section | None:
 
 def _say_pattern(load: Row) -> str:
     if load["arrival"] == "concurrency":
-        return f"Closed loop: {load['concurrency']:,} requests in flight; each answer triggers the next request."
+        return f"Closed loop: {count(load['concurrency'], 'request')} in flight; each answer triggers the next request."
     rate = f", {show_rate(load['requests_per_s'], 'requests')}" if load["requests_per_s"] is not None else ""
     shape = f", burstiness {load['burstiness']:g}" if load["burstiness"] is not None else ""
     return f"Open loop: requests were sent {PATTERNS[load['arrival']]}{rate}{shape}, independently of earlier answers."
@@ -264,7 +264,7 @@ def judge_clients(clients: list[Row]) -> list[Block]:
         Paragraph(
             f"The client was slow to read events: worker {worst['worker']} delayed them by p50 "
             f"{show_seconds(worst['p50_s'])}, p99 {show_seconds(worst['p99_s'])} ({' and '.join(shares)}), and at "
-            f"most {show_seconds(worst['max_s'])}. hint: run the client on a machine with free cores.",
+            f"most {show_seconds(worst['max_s'])}. Run the client on a machine with free cores.",
             is_warning=True,
         )
     ]
@@ -296,7 +296,7 @@ def judge_throughput(summary: Row) -> list[Block]:
     return [
         Paragraph(
             "The run has no throughput: no answer finished between warm-up and cool-down, because answers take "
-            "longer than sending. hint: send for longer, or shorten warm-up and cool-down.",
+            "longer than sending. Send for longer, or shorten warm-up and cool-down.",
             is_warning=True,
         )
     ]
