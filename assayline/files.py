@@ -1,4 +1,4 @@
-"""Writing a file so that a reader, or a crash, finds the old one or the new one: aside, synced, renamed."""
+"""Atomic file writes: a reader, or a crash, finds either the old file or the new one."""
 
 import contextlib
 import json
@@ -10,13 +10,13 @@ from typing import Any, BinaryIO
 
 from assayline.errors import StoreError
 
-MAKE_ROOM = "Free space or fix the folder's rights."
+MAKE_ROOM = "free space or fix the folder's permissions."
 UNFINISHED = ".writing"
-"""Ending of a file that is being written; its name begins with a dot. What a crash leaves may be removed."""
+"""Suffix of a file that is being written; its name begins with a dot. Leftovers of a crash may be removed."""
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Makes or replaces `path` with what `write` writes. Raises OSError, and then leaves nothing behind."""
+    """Create or replace `path` with the output of `write`. Raises OSError and then leaves no temporary file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.parent / f".{path.name}{UNFINISHED}"
     try:
@@ -26,7 +26,7 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
             os.fsync(file.fileno())
         aside.replace(path)
     except BaseException:
-        with contextlib.suppress(OSError):  # on a full disk its bytes are needed
+        with contextlib.suppress(OSError):  # frees its bytes when the disk is full
             aside.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
@@ -34,47 +34,47 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 @contextlib.contextmanager
 def storing(failure: str, hint: str) -> Iterator[None]:
-    """Raises StoreError for an OSError of the block: what failed, why, and what to do."""
+    """Convert an OSError in the block to a StoreError that states what failed, why, and the next step."""
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{failure}: {error}. {hint}") from error
+        raise StoreError(f"{failure}: {error}. hint: {hint}") from error
 
 
 def write_text(path: Path, text: str, hint: str) -> None:
-    """Makes or replaces a file with a text; half a surrogate pair becomes a question mark.
+    """Create or replace a file with a text; lone surrogates become question marks.
 
-    Raises StoreError if the file system refuses; `hint` is what its reader is to do then.
+    Raises StoreError with `hint` if the file system refuses.
     """
     write_bytes(path, text.encode("utf-8", "replace"), hint)
 
 
 def write_bytes(path: Path, content: bytes, hint: str) -> None:
-    """Makes or replaces a file. Raises StoreError if the file system refuses, as `write_text` does."""
-    with storing(f"{path} cannot be written", hint):
+    """Create or replace a file. Raises StoreError with `hint` if the file system refuses."""
+    with storing(f"Cannot write {path}", hint):
         replace_file(path, lambda file: file.write(content))
 
 
 def write_json(path: Path, value: Any, hint: str) -> None:
-    """Makes or replaces a file with a value, as JSON that a person can read. Raises StoreError."""
+    """Create or replace a file with a value as indented JSON. Raises StoreError with `hint`."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n", hint)
 
 
 def check_data_folder(folder: Path) -> None:
-    """Raises StoreError unless files can be made in the data folder, or in the one that it would be made in."""
+    """Raise StoreError unless the data folder, or the folder in which to create it, is writable."""
     there = next((one for one in (folder, *folder.absolute().parents) if one.exists()), folder)
     try:
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
         raise StoreError(
-            f"The data folder {folder} cannot be written: {error.strerror or error}. hint: set ASSAYLINE_DATA_DIR to "
-            f"a folder that can be. {MAKE_ROOM}"
+            f"Cannot write to the data folder {folder}: {error.strerror or error}. hint: set ASSAYLINE_DATA_DIR to a "
+            f"writable folder, or {MAKE_ROOM}"
         ) from None
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable."""
+    """Sync a folder, so that its file names survive a crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -100,7 +100,7 @@ def test_a_sweep_that_is_none_is_a_sentence(texts, sentence):
         (
             {"engine.max_concurency": ["1"]},
             1,
-            r"engine.max_concurency=1 is not a usable spec:\n.*did you mean 'max_concurrency'\?",
+            r"engine.max_concurency=1 is not a valid spec:\n.*did you mean 'max_concurrency'\?",
         ),
         ({"engine.max_concurrency": ["many"]}, 1, "engine.max_concurrency: given 'many'"),
         ({"engine.max_concurrency": ["4", "4"]}, 1, "is the same configuration as"),

@@ -135,7 +135,7 @@ def test_an_engine_without_arrivals_cannot_be_swept(make_spec, settings):
 def test_windows_that_leave_nothing_of_a_point_are_a_sentence(make_spec, settings):
     load = {"arrival": {"kind": "constant", "rate_per_s": 1}, "warmup_s": 5, "cooldown_s": 5}
     spec = make_spec(engine=ENGINE, prompts=ROWS, load=load)
-    with pytest.raises(SpecError, match=r"synchronous is not a usable spec:\n.*leave nothing of max_duration_s 8"):
+    with pytest.raises(SpecError, match=r"synchronous is not a valid spec:\n.*leave nothing of max_duration_s 8"):
         plan_benchmark(spec, {}, 1, profile=SweepProfile(seconds=8))
 
 

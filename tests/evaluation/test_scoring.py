@@ -267,11 +267,11 @@ def test_a_dry_run_stores_nothing(run_dir, settings, capsys):
     [
         (["--scorer", "nonsense"], "the scorer: there is no kind 'nonsense'; known: choice"),
         (["--scorer", "numerics"], "did you mean 'numeric'?"),
-        (["--scorer", "{kind: regex}"], "regex.pattern: missing, but needed"),
+        (["--scorer", "{kind: regex}"], "regex.pattern: missing, but required"),
         (["--scorer", "{kind: numeric, tolerances: 1}"], "numeric.tolerances: unknown key; did you mean 'tolerance'?"),
         (["--scorer", "{kind: numeric, tolerance: -1}"], "tolerance: given -1"),
         (["--scorer", "{kind: regex, pattern: '(a'}"], "no regular expression in RE2's syntax"),
-        (["--scorer", "{kind: json, json_schema: {type: x}}"], "this is not a valid JSON schema"),
+        (["--scorer", "{kind: json, json_schema: {type: x}}"], "not a valid JSON schema"),
         (["--scorer", "{pattern: a}"], "names no kind"),
         (["--scorer", "[1]"], "the scorer: given [1]; expected a mapping"),
         (["--scorer", "{"], "neither a kind nor a YAML mapping"),
