@@ -102,8 +102,8 @@ def refuse_secrets(value: Any, where: str = "") -> None:
             name = re.sub("^S3_", "AWS_", where.rpartition(".")[2].upper().replace("-", "_"))
             raise PydanticCustomError(
                 "secret",
-                "the name {where} indicates a secret, and a spec is stored. hint: set it in the environment of the flow "
-                "and its workers instead, under the name that the library reads, such as {name}; engines inherit it",
+                "the name {where} indicates a secret, and a spec is stored. hint: set it in the environment of the "
+                "flow and its workers instead, under the library's own name, such as {name}; engines inherit it",
                 {"where": where, "name": name},
             )
         if URL.fullmatch(value) and _has_secret(value):
@@ -174,7 +174,7 @@ class EngineSpec(SpecPart):
 
     backend: Literal["offline", "async", "server", "fake"] = Field(
         "offline",
-        description="offline: vllm.LLM, for maximum throughput; async: vLLM's async engine, with a timestamp per token; "
+        description="offline: vllm.LLM, for maximum throughput; async: vLLM's async engine, a timestamp per token; "
         "server: an OpenAI-compatible endpoint; fake: no model, for testing.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: what the installed vLLM was built for.")

@@ -98,7 +98,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise SpecError(_explain_yaml(path, error)) from None
     if not isinstance(data, dict):
         raise SpecError(
-            f"Spec file {path} holds {type(data).__name__}, not a mapping. hint: it needs at least `model` and `prompts`."
+            f"Spec file {path} holds {type(data).__name__}, not a mapping. hint: set at least `model` and `prompts`."
         )
     return data
 

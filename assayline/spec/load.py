@@ -111,7 +111,7 @@ class LoadSpec(SpecPart):
     )
     stop_when_saturated: bool = Field(
         False,
-        description="Stop sending once requests in flight keep growing because the rate exceeds the engine's throughput.",
+        description="Stop sending once requests in flight keep growing, as the rate exceeds the engine's throughput.",
     )
 
     @model_validator(mode="after")

@@ -242,8 +242,8 @@ class MediaSpec(SpecPart):
 
     marks: dict[MediaKind, str] = Field(
         default_factory=dict,
-        description="Text that marks the place of the row's next image, audio or video in prompts and messages, such as "
-        '{image: "<image>"} (default: media come before the text, or where a template prints them).',
+        description="Text that marks the place of the row's next image, audio or video in prompts and messages, "
+        'such as {image: "<image>"} (default: media come before the text, or where a template prints them).',
     )
     max_pixels: int | None = Field(
         None, ge=1, description="Downscale larger images to at most this many pixels, keeping the aspect ratio."
@@ -335,7 +335,7 @@ class FewShotSpec(SpecPart):
     seed: int = Field(0, description="Same seed, same examples.")
     per_prompt: bool = Field(
         False,
-        description="Draw new examples for each prompt. Off: the same for all, so that the prefix cache can reuse them.",
+        description="Draw new examples for each prompt. Off: the same for all, which the prefix cache can reuse.",
     )
 
 
@@ -347,14 +347,14 @@ class PromptSpec(SpecPart):
     columns: Columns = Field(Columns(), description="The meaning of columns.")
     template: str | list[MessageTemplate] | None = Field(
         None,
-        description="Jinja2 template over the row's columns: text of one user message, or a list of messages. A row whose "
-        "template prints a null is an error row; {{ column or '' }} prints nothing instead.",
+        description="Jinja2 template over the row's columns: text of one user message, or a list of messages. A row "
+        "whose template prints a null is an error row; {{ column or '' }} prints nothing instead.",
     )
     turns: Literal["given", "first", "each"] = Field(
         "given",
         exclude_if=lambda chosen: chosen == "given",  # keeps digests of specs without it
-        description="Which messages of a row to send. given: all, unchanged; first: up to the first user message; each: the "
-        "user's turns one after another, each following the model's own earlier answers.",
+        description="Which messages of a row to send. given: all, unchanged; first: up to the first user message; "
+        "each: the user's turns one after another, each following the model's own earlier answers.",
     )
     few_shot: FewShotSpec | None = Field(None, description="Few-shot examples before each question.")
     limit: int | None = Field(
@@ -406,7 +406,7 @@ class ChatSpec(SpecPart):
     date: datetime.date = Field(
         USUAL_DATE,
         exclude_if=lambda date: date == USUAL_DATE,  # keeps digests of specs without it
-        description="Current date for templates with strftime_now, fixed so that runs on different days have equal prompts.",
+        description="Current date for templates with strftime_now; fixed, so that prompts do not depend on the day.",
     )
     special_tokens: Literal["control", "text", "error"] = Field(
         "control",

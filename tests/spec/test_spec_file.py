@@ -59,7 +59,10 @@ def file(tmp_path: Path) -> Path:
         ({"scorers": [{"kind": "exact"}]}, "scorers.0: there is no kind 'exact'; did you mean 'exact_match'?"),
         ({"scorers": ["bleu"]}, "scorers.0: there is no kind 'bleu'; known: choice, contains, exact_match, json"),
         ({"scorers": [3]}, "scorers.0: given 3; expected a mapping"),
-        ({"scorers": [{"ignore_case": True}]}, "scorers.0: given {'ignore_case': True}; it names no kind"),
+        (
+            {"scorers": [{"ignore_case": True}]},
+            "scorers.0: given {'ignore_case': True}, without a kind. hint: add `kind`",
+        ),
         ({"limit": 3}, "limit: unknown key; did you mean 'prompts.limit'?"),
         ({"temperature": 0}, "temperature: unknown key; did you mean 'sampling.temperature'?"),
         ({"max_num_seqs": 4}, "max_num_seqs: unknown key; did you mean 'engine.args.max_num_seqs'?"),
